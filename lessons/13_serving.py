@@ -1,14 +1,14 @@
 # %% [markdown] role="hook"
 # # 13. Serving a language model
 #
-# A model is trained, and people want to talk to it. So you write a server. At first it
-# answers one request. Then it answers several at once, out of one memory. Then that
-# memory is full, then it has to be faster, then somebody trains on what it wrote, and in
-# the end somebody asks how fast it is.
+# You have trained a model, and people want to talk to it. So you write a server. At first
+# it answers one request at a time. Then it serves several requests from one shared
+# memory. Then the memory is full, and the server has to become faster. Later somebody
+# trains on what it wrote, and in the end somebody asks how fast it is.
 #
-# Each step is a few lines, and each has a way to be wrong that raises no error: the
-# answers are fluent, the tests are green, the report is pleasant. This stage builds that
-# server around a small GPT and breaks it once at every step.
+# Each of these steps takes a few lines, and each can go wrong without raising an error.
+# The answers are fluent, the tests are green, and the report looks good. In this stage
+# you build that server around a small GPT and break it once at every step.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -44,16 +44,16 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## A model to serve
 #
-# The server needs something to say. It gets a GPT of letters: two blocks of width 64,
-# trained for some seconds on the prose of this course. Its code is folded below. Two
-# things differ from the models of stage 8. Places come in by *rotation* (RoPE): a query
-# or key is turned by an angle that grows with its place, so a score depends only on how
-# far apart two places are. And attention asks a *cache* for the keys and values of the
-# letters that were read before.
+# The server needs a model. It gets a small GPT that reads and writes single letters. The
+# GPT has two blocks of width 64 and has been trained for a few seconds on the prose of
+# this course. Its code is folded below. Two things differ from the models of stage 8.
+# First, positions enter by *rotation* (RoPE): every query and key is rotated by an angle
+# that grows with its position, so a score depends only on how far apart the two positions
+# are. Second, attention reads the keys and values of earlier letters from a *cache*.
 #
-# An answer is made in two phases. *Prefill* reads the whole prompt in one call and fills
-# the cache. *Decode* then writes one letter a call; each call reads all weights, and the
-# cache.
+# The model produces an answer in two phases. *Prefill* reads the whole prompt in one call
+# and fills the cache. *Decode* then writes one letter per call, and each call reads all
+# the weights and the whole cache.
 #
 # Shapes: `B` rows, `n` new tokens, `T` tokens in the cache, `H` heads of `D` channels.
 
@@ -65,7 +65,7 @@ class Cache:
         self.layers = dict(enumerate(layers))
 
     def add(self, layer, k, v):
-        """Append the new ones; returns all that attention reads."""
+        """Append the new entries; return all that attention reads."""
         if layer in self.layers:
             old_k, old_v = self.layers[layer]
             k, v = torch.cat([old_k, k], 2), torch.cat([old_v, v], 2)
@@ -78,12 +78,12 @@ def length(cache):
     return cache.layers[0][0].shape[2] if cache.layers else 0
 
 def part(cache, start, stop):
-    """The entries from start to stop, as a cache of their own."""
+    """The entries from start to stop, as a separate cache."""
     return Cache([(k[:, :, start:stop], v[:, :, start:stop])
                   for k, v in cache.layers.values()])
 
 def joined(caches):
-    """Parts of a cache put together again, in this order."""
+    """Several parts of a cache, joined in this order."""
     whole = Cache()
     for piece in caches:
         for layer, (k, v) in piece.layers.items():
@@ -92,7 +92,7 @@ def joined(caches):
 
 # %% role="concept" tags=["plumbing"]
 class Block(nn.Module):
-    """Attention over all that the cache hands out, and two layers."""
+    """Attention over everything in the cache, then two linear layers."""
 
     def __init__(self, d, heads):
         super().__init__()
@@ -108,7 +108,7 @@ class Block(nn.Module):
 
 # %% role="concept" tags=["plumbing"]
 def turn(x, places):
-    """x (B, H, n, D) turned by the angles of its places (B, n)."""
+    """x (B, H, n, D), rotated by the angles of its places (B, n)."""
     half = x.shape[-1] // 2
     speeds = 1e4 ** (-torch.arange(half, device=x.device) / half)
     angles = (places[:, None, :, None] * speeds).to(x.dtype)
@@ -117,7 +117,7 @@ def turn(x, places):
                       a * angles.sin() + b * angles.cos()], -1)
 
 def read_and_add(block, h, layer, cache, places, keep):
-    """What a block makes of h (B, n, d); new keys go into the cache."""
+    """The block's output for h (B, n, d); new keys go into the cache."""
     q, k, v = block.qkv(block.norm1(h)).unflatten(
         -1, (3, block.heads, -1)).permute(2, 0, 3, 1, 4)   # (B, H, n, D)
     q, k = turn(q, places), turn(k, places)
@@ -128,7 +128,7 @@ def read_and_add(block, h, layer, cache, places, keep):
 
 # %% role="concept" tags=["plumbing"]
 class GPT(nn.Module):
-    """ids (B, n) -> logits (B, n, letters) of the letter behind each."""
+    """ids (B, n) -> logits (B, n, letters) of the letter after each."""
 
     def __init__(self, letters, d=64, heads=4, layers=2):
         super().__init__()
@@ -143,7 +143,7 @@ class GPT(nn.Module):
 
 # %% role="concept" tags=["plumbing"]
 def logits_of(model, ids, cache, places, keep):
-    """Logits (B, n, letters); ids stand behind what the cache holds."""
+    """Logits (B, n, letters); ids follow the letters in the cache."""
     past, n = length(cache), ids.shape[1]
     if places is None:
         places = torch.arange(past, past + n).expand(len(ids), n)
@@ -160,7 +160,7 @@ letters, train_ids, kept_back = text.letters, text.train, text.valid
 V = len(letters)
 
 def shown_letter(i):
-    """A letter as it can stand below an axis."""
+    """A letter as an axis can label it."""
     return {" ": "blank", "\n": "line"}.get(letters[i], letters[i])
 
 def rows(n, size, source=train_ids):
@@ -184,16 +184,16 @@ gpt.requires_grad_(False)
 final_loss = loss.item()
 
 # %% role="concept"
-claim("loss of the GPT, in nats a letter", final_loss, below=2.7)
+claim("loss of the GPT, in nats per letter", final_loss, below=2.7)
 
 # %% [markdown] role="concept"
 # ## Why old keys may be reused
 #
-# To write one more letter, the model has to look at all letters before it. If every call
+# To write one more letter, the model has to look at every letter before it. If every call
 # sends the whole text through the model again, an answer of 1,000 letters costs half a
-# million letters of work. Most of that work was done before. But are the old results
-# still right once the text has grown? Read seven letters, then the same seven and one
-# more, and compare the keys of the second layer:
+# million letters of work, and most of that work has been done before. But are the old
+# results still right once the text has grown? Let the model read seven letters, then the
+# same seven and one more, and compare the keys of the second layer:
 
 # %% role="concept"
 piece = kept_back[:8]                  # eight letters of the text
@@ -213,13 +213,13 @@ masked = change(second_keys(piece[:7]), second_keys(piece))
 print("each key moves by", [round(m, 3) for m in masked.tolist()])
 
 # %% role="concept"
-claim("largest move of an old key, as a fraction of its norm",
+claim("largest change of an old key, as a fraction of its norm",
       masked.max(), below=1e-4)
 
 # %% [markdown] role="concept"
-# No old key moves, because of the causal mask. A position sees only what came before it,
-# in every layer. So what a layer computes there cannot depend on a letter that comes
-# later. Take the mask away, and the new letter changes every old key:
+# No old key changes, and the causal mask is the reason. In every layer, a position sees
+# only itself and what came before it. So nothing that a layer computes at that position
+# can depend on a later letter. Without the mask, the new letter changes every old key:
 
 # %% role="concept"
 everyone = torch.ones(8, 8, dtype=torch.bool)     # all see all
@@ -228,7 +228,7 @@ unmasked = change(second_keys(piece[:7], everyone[:7, :7]),
 print("without a mask:  ", [round(m, 2) for m in unmasked.tolist()])
 
 # %% role="concept"
-claim("smallest move of an old key without the mask", unmasked.min(),
+claim("smallest change of an old key without the mask", unmasked.min(),
       above=1e-3)
 
 # %% role="concept" tags=["plumbing"]
@@ -244,15 +244,17 @@ for n in range(1, 6):
 draw_grids(steps, rows="letters read, 1 to 6",
            columns="position of the key",
            title="With a causal mask, only the newest key is new",
-           alt="Two grids of six calls and six positions; a filled cell is "
-               "a key that this call computed anew or changed. With a "
-               "causal mask the diagonal alone is filled. Without a mask "
-               "each call fills all positions up to its newest.")
+           alt="Two grids of six calls and six positions. A filled cell is "
+               "a key that this call computed for the first time or "
+               "changed. With a causal mask only the diagonal is filled. "
+               "Without a mask each call fills every position up to the "
+               "newest.")
 
 # %% [markdown] role="concept"
-# The same holds for the values. So keep both, and send only the newest letter through
-# the model. It brings one query, which asks all keys, old and new. The old queries are
-# not needed again: they asked for letters that have been written already.
+# The same holds for the values. So keep both, and send only the newest letter through the
+# model. That letter has one query, which is compared with all keys, old and new. The old
+# queries are no longer needed, because the letters that they predicted have already been
+# written.
 
 # %% role="concept"
 kept = Cache()
@@ -263,27 +265,28 @@ print(f"letters of work for 1,000: {1000 * 1001 // 2:,} without a cache, "
       f"1,000 with it; the cache now holds {length(kept)}")
 
 # %% role="concept"
-claim("largest gap between the logits with the cache and without",
+claim("largest difference between the logits with the cache and without",
       (one_more - all_again).abs().max(), below=1e-3)
 
 # %% [markdown] trap="13.1" role="situation" core=true fault="a cache block is freed while another request reads it" symptom="an answer contains another user's words, with no error, once requests share a prefix"
 # ## One memory for all
 #
-# Nobody knows how long an answer gets, so no request's cache is one long strip of memory.
-# It is cut into *blocks*, each with the keys and values of four letters. A request has a
-# *table*: the numbers of its blocks, in order. Requests that begin alike, with the same
-# system prompt, share those blocks, so they are read and stored once.
+# Nobody knows how long an answer will be, so you do not reserve one long strip of memory
+# for each request. Instead, you cut the memory into *blocks*. Each block holds the keys
+# and values of four letters. Every request has a *table*, the list of its blocks in
+# order. Requests that begin with the same system prompt share the blocks of that prompt,
+# which are computed and stored once.
 #
-# Below, Ann and Bob share the system prompt. Bob's answer is done, and his blocks go
-# back to the free list. Then Cem comes, whose prompt has nothing in common with theirs.
-# "Ann's table is the same as before," says a colleague. "So her answer goes on as if nothing
-# had happened."
+# In the code below, Ann and Bob share the system prompt. Bob's answer is finished, and
+# his blocks go back to the free list. Then Cem arrives, whose prompt has nothing in
+# common with theirs. A comment that you wrote in March says: "Ann's table does not
+# change, so her answer does not change either."
 
 # %% trap="13.1" role="break"
 SIZE = 4                                          # letters of a block
 
 class Pool:
-    """Blocks of keys and values, and the letters that they stand for."""
+    """Blocks of keys and values, and the letters that they belong to."""
 
     def __init__(self, blocks):
         self.free = list(range(blocks))
@@ -325,12 +328,13 @@ pool.free += bob                                  # Bob is done
 cem = admit(pool, cem_ids)
 
 # %% trap="13.1" role="guess" quoted="wrong"
-guess("13.1", "Ann's table names eight blocks. When Cem has come, how many "
-      "of them still hold the letters that Ann sent?", unit="blocks")
+guess("13.1", "After Cem's request has been admitted, how many of the "
+      "eight blocks in Ann's table still hold Ann's "
+      "letters?", unit="blocks")
 
 # %% trap="13.1" role="look"
 def reads(pool, table):
-    """What stands in the blocks of a table."""
+    """The letters in the blocks of a table."""
     return text.decode(pool.letters[table].flatten())
 
 print("Ann sent  ", repr(text.decode(ann_ids)))
@@ -342,19 +346,19 @@ intact = (~foreign.view(-1, SIZE)).all(1).sum().item()
 measured("13.1", intact, right=(4, 4))
 
 # %% trap="13.1" role="look"
-claim("blocks that Ann and Cem both believe to be theirs",
+claim("blocks that are in both Ann's and Cem's table",
       len({*ann} & {*cem}), expected=4)
 
 # %% [markdown] trap="13.1" role="why"
-# Bob's table holds eight blocks, and four of them are Ann's, too. The free list cannot
-# know: `free += table` says "nobody reads these", and one reader still does. The next
-# request that needs memory writes into them. Ann's table stays as it was, and each number
-# in it is valid. So nothing fails, and her answer is partly computed from
-# Cem's keys.
+# Bob's table holds eight blocks, and four of them are also Ann's. The free list cannot
+# know that: `free += table` says "nobody reads these blocks", and one reader still does.
+# The next request that needs memory overwrites them. Ann's table has not changed, and
+# every block number in it is valid. So nothing fails, and her answer is computed partly
+# from Cem's keys.
 
 # %% trap="13.1" role="why"
 def owners(**tables):
-    """Who holds which of the 12 blocks, a row a request."""
+    """Which request holds which of the 12 blocks, one row per request."""
     return torch.stack([torch.tensor([float(b in table) for b in range(12)])
                         for table in tables.values()])
 
@@ -369,13 +373,15 @@ draw_grids({"Ann and Bob are served": then,
            row_names=["Ann", "Bob", "Cem"], columns="blocks of the memory",
            legend="two owners, and neither of them knows",
            title="Four blocks change hands under Ann",
-           alt="Two grids, three requests by twelve blocks. On the left "
+           alt="Two grids of three requests by twelve blocks. On the left "
                "Ann and Bob share the first four blocks. On the right Bob "
-               "is gone; the same four belong to Ann and Cem, crossed.")
+               "is gone, and the first four belong to both Ann and Cem; "
+               "they are crossed.")
 
 # %% [markdown] trap="13.1" role="repair"
-# Count the readers. A block that is taken has one, each that shares it adds one, and it is
-# free when the last one has left:
+# Count the readers of every block (a *reference count*). The count is one when a block is
+# taken and rises by one for each request that shares it. The block is free when its last
+# reader leaves:
 
 # %% trap="13.1" role="repair"
 class CountedPool(Pool):
@@ -386,7 +392,7 @@ class CountedPool(Pool):
         self.readers = Counter()
 
     def leave(self, table):
-        """A request is done with the blocks of its table."""
+        """A request gives up the blocks of its table."""
         self.readers.subtract(table)
         self.free += [b for b in table if self.readers[b] == 0]
 
@@ -402,18 +408,19 @@ pool.readers.update(cem)
 print("Ann reads ", repr(reads(pool, ann)))
 
 # %% trap="13.1" role="repair"
-claim("with readers counted: blocks that Ann and Cem both hold",
+claim("with readers counted: blocks in both Ann's and Cem's table",
       len({*ann} & {*cem}), expected=0)
 
 # %% [markdown] trap="13.1" role="more" topics="what the model makes of it · blocks given twice · a block that is half full"
-# What the model makes of it: where Ann reads the system prompt, now stand Cem's
-# letters, and the next letter of her answer has another distribution. Half the sum of the
-# differences is the *total variation*: 0 for equal distributions, 1 for two that share no
-# letter.
+# What does the fault do to Ann's answer? Cem's letters are now where Ann's request reads
+# the system prompt, so her next letter has a different distribution. To measure the
+# difference, add up the absolute differences of the probabilities and halve the sum. This
+# is the *total variation*. It is 0 for equal distributions and 1 for two that have no
+# letter in common.
 
 # %% trap="13.1" role="more"
 def next_letter(pool, table, ids):
-    """Distribution behind the last letter, from the blocks of a table."""
+    """Distribution of the letter after ids, from the blocks of a table."""
     cache = pool.read(table, len(ids) - 1)
     return gpt(ids[None, -1:], cache)[0, -1].double().softmax(-1)
 
@@ -422,22 +429,24 @@ def variation(p, q):
     return (p - q).abs().sum(-1) / 2
 
 true_next = next_letter(pool, ann, ann_ids)
-pool.free += ann[:4]                              # the fault once more
+pool.free += ann[:4]                              # the fault again
 pool.free.sort()
 cem = admit(pool, cem_ids)
 moved = variation(next_letter(pool, ann, ann_ids), true_next).item()
 
 # %% trap="13.1" role="more"
-claim("letters of Ann's prompt that are not hers", foreign.sum(), above=10)
-claim("Ann's next letter: total variation that Cem causes", moved,
+claim("letters in the blocks of Ann's prompt that are not hers",
+      foreign.sum(), above=10)
+claim("Ann's next letter: total variation caused by Cem", moved,
       above=1e-4)
 
 # %% [markdown] trap="13.1" role="more"
-# The count has faults of its own. A new block that starts at zero readers is never freed, and
-# the server stands still when its memory is used up. A table that is given back twice, at a
-# *preemption* (the request had to make room) and again at its end, frees blocks that a
-# third request has taken in between. And a shared last block that is only half full has to
-# be copied before one of its readers writes on, or two requests write into one slot.
+# Counting can go wrong as well. If a new block starts with a count of zero, it is never
+# freed, and the server stops when its memory is used up. If a table is given back twice,
+# once at a *preemption* (when the request had to make room) and again at its end, the
+# second time frees blocks that a third request has taken in the meantime. And if a shared
+# last block is only half full, the server has to copy it before one of its readers writes
+# more. Otherwise two requests write into the same slot.
 
 # %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
 class Blocks:
@@ -487,41 +496,46 @@ class Blocks:
     # END SOLUTION
 
 # %% [markdown] trap="13.1" role="hint"
-# 1. Five methods: `__init__(self, n)`, `take`, `share`, `give` and `left`. Keep one number a block: how many requests read it.
-# 2. Free are the blocks that nobody reads. `take` makes the number 1, `share` adds one, `give` takes one away.
-# 3. Look before you change anything: are enough blocks free, has every block a reader? Only then count.
+# 1. You need five methods: `__init__(self, n)`, `take`, `share`, `give` and `left`. Keep
+#    one number per block: how many requests read it.
+# 2. A block that nobody reads is free. `take` sets its number to 1, `share` adds one, and
+#    `give` subtracts one.
+# 3. Check before you change anything. Are enough blocks free? Does every block have a
+#    reader? Only then change the counts.
 
 # %% [markdown] trap="13.1" role="keep"
-# **Keep:** a block belongs to its readers, all of them; whoever leaves takes back one
-# vote, not the block. **In your own code:** after each step, count every block over all
-# tables and compare with its counter; a block in two tables whose counter says one is the
+# **Keep:** A shared block belongs to every request that reads it. A request that finishes
+# gives up only its own claim; the block is free when the last claim is gone. **In your
+# own code:** after each step, count how often each block occurs in all tables, and
+# compare that with its reference count. A block in two tables with a count of one is the
 # fault. **Source:** [Kwon et al. 2023, "Efficient Memory Management for Large Language
 # Model Serving with PagedAttention"](https://arxiv.org/abs/2309.06180). **Seen in the
-# wild:** [Wenyueh/MinivLLM 84](https://github.com/Wenyueh/MinivLLM/pull/84): a new block
-# starts with zero readers and never comes back.
+# wild:** In [Wenyueh/MinivLLM 84](https://github.com/Wenyueh/MinivLLM/pull/84), new
+# blocks started with a count of zero and were never freed.
 
 # %% [markdown] role="concept"
 # ## Prompt and dice
 #
-# From here on the server writes answers, letter by letter, and each letter is drawn. A
-# request brings its own *dice*: one number between 0 and 1 for each letter of the answer.
-# The letter is the one at which the running sum of the probabilities passes that number.
-# So prompt and dice decide the answer. That makes a server easy to test: whatever happens
-# to its memory, the letters have to be the same.
+# From here on the server writes answers letter by letter, and each letter is sampled.
+# Every request brings its own random numbers, its *dice*: one number between 0 and 1 for
+# each letter of the answer. The chosen letter is the first one whose cumulative
+# probability exceeds that number. So the prompt and the dice decide the answer. That
+# makes the server easy to test, because the letters must be the same whatever happens to
+# its memory.
 
 # %% role="concept"
 def pick(probs, number):
-    """The letter (...,) where the running sum of probs passes number."""
+    """The first letter (...,) whose cumulative probability > number."""
     passed = probs.double().cumsum(-1) <= number
     return passed.sum(-1).clamp(max=V - 1)
 
 def same(a, b):
-    """Share of letters that agree."""
+    """Fraction of letters that agree."""
     return (a == b).float().mean().item()
 
 # %% role="concept"
 def write(model, ids, dice, cache=None):
-    """len(dice) letters behind ids (B, T), all rows with these dice."""
+    """len(dice) letters after ids (B, T), with these dice for all rows."""
     cache = Cache() if cache is None else cache
     logits, written = model(ids, cache)[:, -1], []      # prefill
     for number in dice:
@@ -535,25 +549,27 @@ answer = write(gpt, prompt, dice)
 print(repr(text.decode(prompt[0])), "->", repr(text.decode(answer[0])))
 
 # %% role="concept" tags=["plumbing"]
-afresh = prompt                    # without a cache: all again, each time
+afresh = prompt                    # no cache: read everything each time
 for number in dice:
     new = pick(gpt(afresh)[:, -1:].softmax(-1), number)
     afresh = torch.cat([afresh, new], 1)
 
 # %% role="concept"
-claim("share of letters that are the same with a cache and without",
+claim("fraction of letters that are the same with a cache and without",
       same(afresh[:, 24:], answer), above=0.99)
 
 # %% [markdown] trap="13.2" role="situation" core=true fault="a prefix-cache key leaves out what stood before the block" symptom="answers differ with the prefix cache on: a hit for a prompt that was never served"
 # ## Have we read this before?
 #
-# Many prompts begin alike. So a block that nobody reads any more is not wiped. It is kept
-# until its memory is needed, and found by a *key*, made of the letters in it. A new prompt is
-# cut into blocks as well. Those whose keys are known need not be read again. (From here on a
-# block has eight letters.)
+# Many prompts begin with the same text. So when nobody reads a block any more, the server
+# does not wipe it. It keeps the block until its memory is needed, and stores it under a
+# *key* made from the letters in it. A new prompt is also cut into blocks, and a block
+# whose key is already known need not be computed again. (From here on a block has eight
+# letters.)
 #
-# Below, the first prompt holds three parts of a document, a block each, and a question about
-# it. The second prompt holds the same, but the first two parts have changed places.
+# In the code below, the first prompt consists of three blocks of a document and a
+# question about it. The second prompt contains the same blocks, but the first two have
+# been swapped.
 
 # %% trap="13.2" role="break"
 def key_alone(ids, size=8):
@@ -563,9 +579,9 @@ def key_alone(ids, size=8):
 
 # %% trap="13.2" role="break"
 def prefill(model, store, ids, keys_of):
-    """Logits behind ids (1, T), the cache, and how much was found."""
+    """Logits after ids (1, T), the cache, and how many letters it had."""
     keys, found = keys_of(ids[0]), []
-    for key in keys[:(ids.shape[1] - 1) // 8]:    # one letter is left
+    for key in keys[:(ids.shape[1] - 1) // 8]:    # leave one letter
         if key not in store:
             break
         found.append(store[key])
@@ -588,13 +604,13 @@ served, _, hits = prefill(gpt, store, second, key_alone)
 
 # %% trap="13.2" role="guess"
 guess("13.2", "Which answer does the second request get?",
-      choices=["the answer of the first request",
-               "the answer that it gets without a store",
-               "noise: its parts stand in the wrong order"])
+      choices=["the answer to the first request",
+               "the answer that it gets without the store",
+               "noise, because its blocks are in the wrong order"])
 
 # %% trap="13.2" role="look"
 def continued(logits, cache, dice):
-    """len(dice) letters from these logits and this cache on."""
+    """len(dice) more letters, from these logits and this cache."""
     written = []
     for number in dice:
         written.append(pick(logits.softmax(-1), number))
@@ -617,43 +633,45 @@ measured("13.2", 0)
 claim("letters found for a prompt that was never served", hits, expected=24)
 
 # %% [markdown] trap="13.2" role="why"
-# A key or value is not a property of the letters in its block. It was computed at a place,
-# and in the second layer from what the first had seen: all that stood before. The same
-# eight letters behind another text are other numbers. The store hands out the keys of the
-# first request, each still turned to its place there. Attention does not mind in which order
-# it gets them. So the second request gets the answer of the first:
+# A key or a value does not depend only on the letters in its block. It was computed at a
+# certain position, and from the second layer on also from everything that came before it.
+# After a different prefix, the same eight letters have different keys and values. The
+# store returns those of the first request, still rotated for their old positions.
+# Attention does not care in which order it gets them, so the second request gets the
+# first request's answer:
 
 # %% trap="13.2" role="why"
-claim("share of letters as in the first request's answer",
+claim("fraction of letters as in the first request's answer",
       same(stored, before), above=0.95)
 
 # %% [markdown] trap="13.2" role="why"
-# In the tree below, blocks of the same letters are different nodes. Under a key made of the
-# block alone they share one entry.
+# In the tree below, blocks with the same letters are different nodes. A key made only
+# from a block's own letters gives these nodes a single entry.
 
 # %% trap="13.2" role="why"
-draw_tree({"start": "", "A": "1st, at 0", "B behind A": "1st, at 8",
-           "C behind A, B": "1st, at 16", "B": "2nd, at 0",
-           "A behind B": "2nd, at 8", "C behind B, A": "2nd, at 16"},
-          [("start", "A"), ("A", "B behind A"),
-           ("B behind A", "C behind A, B"), ("start", "B"),
-           ("B", "A behind B"), ("A behind B", "C behind B, A")],
-          cuts=[("start", "B"), ("B", "A behind B"),
-                ("A behind B", "C behind B, A")],
-          marks=["B", "A behind B", "C behind B, A"],
+draw_tree({"start": "", "A": "1st, at 0", "B after A": "1st, at 8",
+           "C after A, B": "1st, at 16", "B": "2nd, at 0",
+           "A after B": "2nd, at 8", "C after B, A": "2nd, at 16"},
+          [("start", "A"), ("A", "B after A"),
+           ("B after A", "C after A, B"), ("start", "B"),
+           ("B", "A after B"), ("A after B", "C after B, A")],
+          cuts=[("start", "B"), ("B", "A after B"),
+                ("A after B", "C after B, A")],
+          marks=["B", "A after B", "C after B, A"],
           cut_name="found under a key that belongs to the other branch",
-          title="Same letters, other numbers",
-          alt="A tree of blocks from the start. One branch is A, B behind "
-              "A, C behind both: the first request. The other is B, A "
-              "behind B, C behind both: the second, and it is marked.")
+          title="The same letters have different keys and values",
+          alt="A tree of blocks. From the start, one branch is A, then B "
+              "after A, then C after both: the first request. The other "
+              "is B, then A after B, then C after both: the second "
+              "request, which is marked.")
 
 # %% [markdown] trap="13.2" role="repair"
-# So the key of a block holds the key of its parent. Then two keys are equal exactly if all
-# letters from the start to the end of the block are:
+# So put the key of the previous block into the key of each block. Then two keys are equal
+# exactly if all letters from the start to the end of the block are equal:
 
 # %% trap="13.2" role="repair"
 def key_chain(ids, size=8, made_by=""):
-    """Keys that hold all that stood before, and who computed it."""
+    """Keys that cover everything before a block, and who computed it."""
     keys, parent = [], made_by.encode()
     for block in ids.split(size):
         if len(block) == size:
@@ -670,11 +688,12 @@ again = prefill(gpt, store, first, key_chain)[2]
 print("with store:", repr(text.decode(chained)))
 
 # %% trap="13.2" role="repair"
-claim("with chained keys: share of letters as without a store",
+claim("with chained keys: fraction of letters as without a store",
       same(chained, alone), above=0.99)
 
 # %% [markdown] trap="13.2" role="more" topics="how far off the next letter is · adapters, images, new weights · a prompt that is found whole"
-# How far off the next letter is, over prompts of three blocks whose order was changed:
+# How wrong is the next letter? The test uses prompts of three blocks with the first two
+# swapped:
 
 # %% trap="13.2" role="more" tags=["plumbing"]
 def off(model, keys_first, keys_second, swap):
@@ -701,25 +720,25 @@ right_maker = off(tuned, key_chain,
                   lambda ids: key_chain(ids, made_by="tuned"), swap=False)
 
 # %% trap="13.2" role="more"
-claim("another order: total variation of the next letter", wrong_order,
+claim("blocks swapped: total variation of the next letter", wrong_order,
       above=0.005)
-claim("another adapter, chained keys: total variation", wrong_maker,
+claim("different adapter, chained keys: total variation", wrong_maker,
       above=0.02)
-claim("the adapter in the key: total variation", right_maker, below=1e-4)
-claim("chained keys: letters found for the other order", false_hits,
+claim("adapter in the key: total variation", right_maker, below=1e-4)
+claim("chained keys: letters found after the swap", false_hits,
       expected=0)
 claim("chained keys: letters found for the same prompt again", again,
       expected=24)
 
 # %% [markdown] trap="13.2" role="more"
-# The second claim is the same fault once more: the letters agree, and other weights
-# computed their keys and values. An *adapter* (LoRA) is a small change of the weights
-# that a request may ask for. Whatever changes the numbers belongs in the key: the
-# adapter, an image in the prompt, the version of the weights. The key of the first block
-# is enough for it, since the chain carries it on. Two more: in this design, as in vLLM's,
-# only *full* blocks have a key, and a prompt that is found whole leaves no letter to
-# compute, hence no logits. Python's `hash` is no key either:
-# `hash((-1,)) == hash((-2,))`.
+# The second claim shows the same fault in a different form: the letters agree, but other
+# weights computed their keys and values. An *adapter* (LoRA) is a small change of the
+# weights that a request can ask for. Everything that changes the keys and values belongs
+# in the cache key: the adapter, an image in the prompt, the version of the weights. It is
+# enough to put this into the key of the first block, because the chain passes it on.
+# There are two more details. In this design, as in vLLM's, only *full* blocks have a key.
+# And if a prompt is found completely, no letter is left to compute, so there are no
+# logits. Python's `hash` is not a safe key either: `hash((-1,)) == hash((-2,))`.
 
 # %% trap="13.2" role="exercise" points=3 difficulty=2 minutes=12
 def block_keys(ids: list, size: int, extra: str) -> list:
@@ -746,26 +765,30 @@ def block_keys(ids: list, size: int, extra: str) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="13.2" role="hint"
-# 1. What a block holds in a cache depends on every token before it: put the key of the block before it into its key, and so on from the front.
-# 2. `extra` goes into what the chain begins with; the chain carries it on to every key.
-# 3. Python's `hash` is made for dicts, not for telling texts apart: `hash(-1) == hash(-2)`. `hashlib.sha256(repr(what).encode()).hexdigest()` tells any two apart, and is short.
+# 1. The cache entries of a block depend on every token before it. So put the key of the
+#    previous block into the key of each block, starting at the front.
+# 2. Start the chain with `extra`. The chain then carries it into every key.
+# 3. Python's `hash` is made for dicts, not for telling texts apart: `hash(-1) ==
+#    hash(-2)`. `hashlib.sha256(repr(what).encode()).hexdigest()` is short and different
+#    for any two texts.
 
 # %% [markdown] trap="13.2" role="keep"
-# **Keep:** the key of a cache holds all that its content was computed from: every letter
-# before, and who did it. **In your own code:** serve one prompt twice, with the prefix
-# cache on and off, after a request that shares its middle but not its beginning; compare
-# logits. **Source:** [vLLM, "Automatic Prefix
-# Caching"](https://docs.vllm.ai/en/latest/design/prefix_caching/). **Seen in the wild:**
-# [vllm-project/vllm 30931](https://github.com/vllm-project/vllm/issues/30931): two
-# adapters of one name share blocks, found after eight hours.
-# [vllm-project/vllm 44250](https://github.com/vllm-project/vllm/issues/44250): an external
-# cache leaves out the adapter.
+# **Keep:** A cache key has to cover everything that the cached values were computed from:
+# every earlier letter, and the weights that read it. **In your own code:** first serve a
+# prompt, then a second one that shares its middle but not its beginning. Serve the second
+# with the prefix cache on and off, and compare the logits. **Source:** [vLLM, "Automatic
+# Prefix Caching"](https://docs.vllm.ai/en/latest/design/prefix_caching/). **Seen in the
+# wild:** In [vllm-project/vllm 30931](https://github.com/vllm-project/vllm/issues/30931),
+# two adapters with the same name shared blocks, which took eight hours to find. In
+# [vllm-project/vllm 44250](https://github.com/vllm-project/vllm/issues/44250), the key of
+# an external cache left out the adapter.
 
 # %% [markdown] role="concept"
 # ## A far cheaper model
 #
-# Beside the GPT stands a table that says how often which letter follows which. It needs
-# no cache, and no network to run. Some of the traps below draw letters from it.
+# Besides the GPT there is a table that says how often each letter follows each other
+# letter. Using it needs neither a cache nor a network. Some of the traps below sample
+# letters from it.
 
 # %% role="concept"
 counts = torch.bincount(V * train_ids[:-1] + train_ids[1:], minlength=V * V)
@@ -775,15 +798,16 @@ pairs /= pairs.sum(1, keepdim=True)
 # %% [markdown] trap="13.3" role="situation" fault="a request's seed depends on who shares its batch" symptom="the same prompt and seed give another answer when the server is busy"
 # ## The same seed
 #
-# Your server takes a `seed` with each request and puts it into a generator. A tester sends
-# one prompt with seed 42, notes the answer, and sends it again at noon, when three others
-# are being served. The logits of her row are the same to the last digit.
+# Your server accepts a `seed` with each request and uses it to seed a generator. A tester
+# sends a prompt with seed 42 and notes the answer. At noon she sends the same prompt
+# again, while three other requests are being served. The logits of her row are the same
+# to the last digit.
 #
 # "Same prompt, same seed, same probabilities," she says, "so it is the same answer."
 
 # %% trap="13.3" role="break"
 def sample(starts, n, seed):
-    """n letters behind each start, all rows drawn in one call."""
+    """n letters after each start; one call draws for all rows."""
     die = torch.Generator().manual_seed(seed)
     letter, answers = torch.tensor(starts), []
     for _ in range(n):
@@ -796,8 +820,8 @@ quiet = sample([hers], 400, seed=42)[0]
 noon = sample([hers, *others], 400, seed=42)[0]   # she is row 0
 
 # %% trap="13.3" role="guess" quoted="wrong"
-guess("13.3", "How many percent of the places of her answer hold the same "
-      "letter at noon?", unit="%")
+guess("13.3", "At what percentage of positions does her answer at noon "
+      "have the same letter as her first answer?", unit="%")
 
 # %% trap="13.3" role="look"
 percent = 100 * same(quiet, noon)
@@ -808,31 +832,31 @@ print("noon: ", repr(text.decode(noon[:50])))
 measured("13.3", percent, right=(4, 12))
 
 # %% trap="13.3" role="look"
-claim("share of letters that two batches agree on", percent / 100,
+claim("fraction of letters that agree between two batches", percent / 100,
       below=0.15)
 
 # %% [markdown] trap="13.3" role="why"
-# Two texts that have nothing to do with each other agree in about as many places: blanks
-# and the letter e are frequent. A generator is a tape of numbers, and each call of
-# `multinomial` gives each row a share of it. Alone, she gets every share. Among four, the
-# shares between hers go to the others, so from her second letter on she reads another part of
-# the tape.
+# Two unrelated texts agree at about as many positions, because blanks and the letter e
+# are frequent. A generator is like a tape of random numbers, and each call of
+# `multinomial` uses one piece of it per row. When she is alone, every piece is hers. When
+# she is one of four, the three pieces after each of hers go to the others. So from her
+# second letter on she reads a different part of the tape.
 
 # %% trap="13.3" role="why"
 def tape(people):
-    """The first 16 shares of the tape, by who gets them."""
+    """The first 16 pieces of the tape, and who gets them."""
     return [(i, i + 1, "hers" if i % people == 0 else "not hers")
             for i in range(16)]
 
 # %% trap="13.3" role="why"
-draw_lanes({"alone": tape(1), "among four": tape(4)}, unit="shares",
+draw_lanes({"alone": tape(1), "among four": tape(4)}, unit="pieces",
            marks=["not hers"], title="One tape, cut by the batch size",
-           alt="Two lanes of sixteen shares of the tape. Alone every share "
-               "is hers; among four only each fourth one is.")
+           alt="Two lanes of sixteen pieces of the tape. Alone every piece "
+               "is hers. Among four requests only every fourth piece is.")
 
 # %% [markdown] trap="13.3" role="repair"
-# Each request gets a generator of its own, which travels with the request and not with the
-# row:
+# Give each request its own generator, and let the generator travel with the request, not
+# with the row:
 
 # %% trap="13.3" role="repair"
 def sample_each(starts, n, generators):
@@ -853,18 +877,19 @@ print("quiet:", repr(text.decode(quiet[:50])))
 print("noon: ", repr(text.decode(noon[:50])))
 
 # %% trap="13.3" role="repair"
-claim("share of letters that agree, a generator for each request",
+claim("fraction of letters that agree, one generator per request",
       same(quiet, noon), expected=1)
 
 # %% [markdown] trap="13.3" role="more" topics="a fresh generator at each step · seed + step · requests that move"
-# A server may not want to carry states along. A fresh generator with the same seed at each
-# step gives the same number each time: reproducible, and a text of few letters. With
-# `seed + step` the numbers differ, but seed `43` gets those of seed `42`, one step earlier.
+# You may not want to store a generator state for every request. If you build a fresh
+# generator from the same seed at each step, every step gets the same random number. That
+# is reproducible, but the text uses only a few letters. With `seed + step` the numbers
+# differ from step to step, but seed `43` gets the numbers of seed `42` one step earlier.
 # Mix seed and step into one number instead:
 
 # %% trap="13.3" role="more"
 def answer_with(seed_of, seed, n=200):
-    """Letters whose generator is new at each step."""
+    """n letters, with a new generator at each step."""
     letter, answer = hers, []
     for step in range(n):
         die = torch.Generator().manual_seed(seed_of(seed, step))
@@ -873,7 +898,7 @@ def answer_with(seed_of, seed, n=200):
     return answer
 
 def number_of(seed, step):
-    """A number that is another one for each pair."""
+    """A different number for each pair of seed and step."""
     mixed = hashlib.sha256(f"{seed} {step}".encode()).digest()
     return int.from_bytes(mixed[:7], "big")
 
@@ -891,9 +916,9 @@ claim("different letters in 200, seed and step mixed",
       kinds["seed and step mixed"], above=15)
 
 # %% [markdown] trap="13.3" role="more"
-# A generator for each *row* of the batch is right until a request ends and another one moves
-# up into its row. What belongs to a request (dice, stop words, masks of a grammar) moves
-# with it, or it works for somebody else.
+# One generator for each *row* of the batch works until a request ends and a different one
+# moves into its row. Whatever belongs to a request (random numbers, stop words, grammar
+# masks) has to move with it. Otherwise it acts on a different user's answer.
 
 # %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=12
 def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
@@ -922,30 +947,38 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="13.3" role="hint"
-# 1. A generator that several rows use in turn hands out its numbers by their places. Make a number for each row out of its own seed and step, and of nothing else.
-# 2. `seed + step` is no such number: request 42 at step 8 and request 43 at step 7 would draw alike. `np.random.default_rng([seed, step]).random()` mixes the two; `np.random.Philox(key=seed, counter=step)` is made for it.
-# 3. Compare that number with the ends of the pieces, `row.cumsum(0)`: the token is how many of them it has passed.
+# 1. If several rows share a generator, the number a row gets depends on its position in
+#    the batch. Compute the random number of each row from its own seed and step, and from
+#    nothing else.
+# 2. `seed + step` is not enough: request 42 at step 8 and request 43 at step 7 would draw
+#    the same number. `np.random.default_rng([seed, step]).random()` mixes the two;
+#    `np.random.Philox(key=seed, counter=step)` is made for exactly this.
+# 3. Compare that number with the cumulative probabilities, `row.cumsum(0)`. The token is
+#    the number of them that it has passed.
 
 # %% [markdown] trap="13.3" role="keep"
-# **Keep:** what a request draws depends on the request: its seed, its step, its
-# probabilities. **In your own code:** send one seeded request alone, then in the first and
-# in the last row of a full batch, and compare. Where kernels depend on the size of the batch,
-# look at the first letter that differs: the two logits there have to be close. **Source:** [Salmon et al. 2011, "Parallel
-# random numbers: as easy as 1, 2, 3"](https://doi.org/10.1145/2063384.2063405), on
-# generators that are functions of key and counter. **Seen in the wild:**
-# [vllm-project/vllm 51226](https://github.com/vllm-project/vllm/issues/51226): on a CPU
-# a seed is ignored when another request of the batch has none. [NVIDIA/TensorRT-LLM
-# 17172](https://github.com/NVIDIA/TensorRT-LLM/pull/17172): seeds with counters, and what
-# slots that are used again can do to them.
+# **Keep:** What a request draws may depend only on that request: on its seed, its step
+# and its probabilities. **In your own code:** send one seeded request alone, then in the
+# first and in the last row of a full batch, and compare. If your kernels depend on the
+# batch size, look at the first letter that differs; the two candidates' logits have to be
+# close there. **Source:** [Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
+# 3"](https://doi.org/10.1145/2063384.2063405), on generators that are functions of a key
+# and a counter. **Seen in the wild:** In [vllm-project/vllm
+# 51226](https://github.com/vllm-project/vllm/issues/51226), the CPU version ignored a
+# seed when another request in the batch had none. [NVIDIA/TensorRT-LLM
+# 17172](https://github.com/NVIDIA/TensorRT-LLM/pull/17172) derives random numbers from
+# seeds and counters, and discusses what happens when slots are reused.
 
 # %% [markdown] trap="13.4" role="situation" fault="streamed tokens are decoded and searched one by one" symptom="replacement characters and stop words in streamed text, and none in the whole text"
 # ## Word for word
 #
-# Nobody likes to wait for a whole answer, so you send each token as soon as it is there.
-# The tokens come from a byte-level tokenizer: a token is some bytes. The answer has to end
-# before the stop word `\nUser:`, since the model goes on with what the user says next.
+# Nobody likes to wait for a whole answer, so you send each token as soon as the model has
+# written it. The tokens come from a byte-level tokenizer, so each token is a few bytes.
+# The answer has to end before the stop word `\nUser:`, because the model would otherwise
+# go on and write the user's next message.
 #
-# Your test decodes the whole list of tokens at once and compares with the text. It passes.
+# Your test decodes the whole list of tokens at once and compares the result with the
+# text. It passes.
 
 # %% trap="13.4" role="break" tags=["plumbing"]
 def learn(data, n):
@@ -958,7 +991,7 @@ def learn(data, n):
     return merges
 
 def merged(parts, pair):
-    """The parts with each such pair of neighbours put together."""
+    """The parts, with every such pair of neighbours joined."""
     done = []
     for b in parts:
         if done and (done[-1], b) == pair:
@@ -980,7 +1013,7 @@ for pair in merges:
 
 # %% trap="13.4" role="break"
 def stream(tokens):
-    """Pieces of text, until the stop word comes."""
+    """Pieces of text, until the stop word appears."""
     for token in tokens:
         piece = token.decode("utf-8", "replace")
         if stop in piece:
@@ -989,11 +1022,11 @@ def stream(tokens):
 
 # %% trap="13.4" role="guess"
 guess("13.4", "What does the client see?",
-      choices=["the whole text, cut before the stop word",
-               "letters broken, the stop word, and what stands behind it",
-               "the whole text, with some letters broken, cut before the "
-               "stop word",
-               "the text up to its first half letter, and an error"])
+      choices=["the intact text, cut before the stop word",
+               "some broken letters, the stop word, and what follows it",
+               "some broken letters, and a cut before the stop word",
+               "the text up to its first incomplete letter, then an "
+               "error"])
 
 # %% trap="13.4" role="look"
 received = "".join(stream(tokens))
@@ -1009,11 +1042,12 @@ measured("13.4", 1)
 claim("broken letters in the stream", broken, above=3)
 
 # %% [markdown] trap="13.4" role="why"
-# A letter beyond ASCII is two to four bytes, and a token may end between them. Each half
-# becomes a replacement character, for good. A stop word comes in several tokens as well, so
-# it stands in no single piece. Looking for it in the text *so far* is not enough either: when
-# its last token comes, the others have been sent. What can still become a stop word, or a
-# letter, has to wait.
+# In UTF-8, a letter outside ASCII takes two to four bytes, and a token may end in the
+# middle of it. Each half then becomes a replacement character, and nothing repairs that
+# later. A stop word is also spread over several tokens, so no single piece contains it.
+# It is not enough to search in the text *so far*, because the first tokens of the stop
+# word have been sent before the last one arrives. So hold back everything that can still
+# become part of a letter or of a stop word.
 
 # %% trap="13.4" role="why"
 pieces = ["Z", "\\xc3", "\\xbc", "rich", "\\nUs", "er:"]
@@ -1025,14 +1059,16 @@ draw_ranks({"six tokens": [pieces, *sent.values()]},
            ranks=["token", *sent], marks={"six tokens": [
                (1, 1), (1, 2), (1, 4), (1, 5)]},
            title="What may still change has to wait",
-           alt="Three rows over six tokens: the bytes that come, what is "
-               "sent token by token, what is sent when endings are held "
-               "back. By token two halves of a letter are broken and the "
-               "stop word is sent in two parts; held back neither is.")
+           alt="Three rows over six tokens: the bytes that arrive, what is "
+               "sent token by token, and what is sent when unfinished "
+               "endings are held back. Token by token, two halves of a "
+               "letter are broken and the stop word is sent in two parts. "
+               "Held back, neither happens.")
 
 # %% [markdown] trap="13.4" role="repair"
-# An incremental decoder keeps the bytes of an unfinished letter. And of the text, the longest
-# ending that begins a stop word is held until it has become one, or cannot any more:
+# An incremental decoder keeps the bytes of an unfinished letter. In the text, hold back
+# the longest ending that could be the beginning of a stop word, until it either becomes
+# one or no longer can:
 
 # %% trap="13.4" role="repair"
 def held_stream(tokens):
@@ -1055,16 +1091,17 @@ print(repaired[:90])
 print("...", repr(repaired[-24:]))
 
 # %% trap="13.4" role="repair"
-claim("the stream is the text before the stop word", repaired == body,
+claim("the stream equals the text before the stop word", repaired == body,
       expected=True)
 
 # %% [markdown] trap="13.4" role="more" topics="letters that vanish · a search in the text so far"
-# Two repairs that are tried first. `errors="ignore"` drops halves of letters without a sign,
-# and a search in the text so far finds the stop word when most of it has been sent:
+# Two other repairs come to mind first, and both fail. `errors="ignore"` silently drops
+# broken letters. A search in the text so far finds the stop word only after most of it
+# has been sent:
 
 # %% trap="13.4" role="more"
 def late_stream(tokens):
-    """Looks at the whole text, and has sent its beginning by then."""
+    """Searches the whole text, but has already sent its beginning."""
     decoder, sent = codecs.getincrementaldecoder("utf-8")("replace"), ""
     for token in tokens:
         piece = decoder.decode(token)
@@ -1078,7 +1115,7 @@ leaked = late_stream(tokens).removeprefix(body)
 print("leaked:", repr(leaked))
 
 # %% trap="13.4" role="more"
-claim("letters that vanish with ignore",
+claim("letters lost with errors='ignore'",
       len(body) - len(ignored.split(stop)[0]), above=0)
 claim("letters of the stop word that a late search has sent", len(leaked),
       above=2)
@@ -1125,30 +1162,36 @@ class Stream:
     # END SOLUTION
 
 # %% [markdown] trap="13.4" role="hint"
-# 1. Three methods: `__init__(self, stops)`, `push` and `end`. `codecs.getincrementaldecoder("utf-8")("replace")` keeps the bytes of an unfinished letter until the rest comes; `decode(b"", True)` gives up on them.
-# 2. Add what it decodes to what is held. If a stop word is in it, send what stands before the first one, and from then on nothing.
-# 3. Else hold the longest ending that is the beginning of a stop word, and send the rest. `held.endswith(stop[:n])` for each `n` below `len(stop)`.
+# 1. You need three methods: `__init__(self, stops)`, `push` and `end`.
+#    `codecs.getincrementaldecoder("utf-8")("replace")` keeps the bytes of an unfinished
+#    letter until the rest arrives; `decode(b"", True)` gives up on them.
+# 2. Append the decoded text to what is held. If it contains a stop word, send everything
+#    before the first one, and from then on nothing.
+# 3. Otherwise hold the longest ending that is the beginning of a stop word, and send the
+#    rest. Test `held.endswith(stop[:n])` for each `n` below `len(stop)`.
 
 # %% [markdown] trap="13.4" role="keep"
-# **Keep:** a stream is decoded as one text; what may still become something else waits.
-# **In your own code:** cut one text with two-, three- and four-byte letters at every byte,
-# push the pieces one by one, and compare what comes out with the text. A test that decodes
-# the whole list sees nothing. **Source:** Python's
+# **Keep:** Decode a stream as one text, and hold back whatever can still turn into
+# something else. **In your own code:** take a text with two-, three- and four-byte
+# letters, cut it at every byte, push the pieces one by one, and compare the output with
+# the text. A test that decodes the whole list at once cannot see the fault. **Source:**
+# Python's
 # [`codecs.IncrementalDecoder`](https://docs.python.org/3/library/codecs.html#incrementaldecoder-objects).
-# **Seen in the wild:** [ai-dynamo/dynamo
-# 12630](https://github.com/ai-dynamo/dynamo/issues/12630): 5 to 13 syllables of each Korean
-# answer are broken. [vllm-project/vllm
-# 3574](https://github.com/vllm-project/vllm/issues/3574): letters of a stop word are sent
-# before it is complete.
+# **Seen in the wild:** In [ai-dynamo/dynamo
+# 12630](https://github.com/ai-dynamo/dynamo/issues/12630), 5 to 13 syllables of every
+# Korean answer were broken. In [vllm-project/vllm
+# 3574](https://github.com/vllm-project/vllm/issues/3574), the server sent letters of a
+# stop word before the word was complete.
 
 # %% [markdown] trap="13.10" role="situation" fault="a grammar mask at each step changes which answer is likely" symptom="constrained decoding gives valid answers, and picks ones that the model finds unlikely"
 # ## One of twelve words
 #
-# A program reads the answer, so it has to be one of twelve words. At each step you mask all
-# letters that continue none of the twelve, and draw from the rest. Each answer is valid now.
+# A program will parse the answer, so it has to be one of twelve words. At each step you
+# mask every letter that does not continue one of the twelve, and sample from the rest.
+# Now every answer is valid.
 #
-# "You have not only forbidden the other words," says a colleague, "you have also changed the
-# odds between the twelve."
+# A colleague who reviews the change writes: "You have not only forbidden the other words,
+# you have also changed the odds among the twelve."
 
 # %% trap="13.10" role="break"
 known = sorted({w for w in re.findall(r"\b[a-z]{5}\b",
@@ -1156,7 +1199,7 @@ known = sorted({w for w in re.findall(r"\b[a-z]{5}\b",
 opening = text.encode("The answer is ")
 
 def twelve():
-    """Twelve words, and log-probabilities of all letters at each step."""
+    """Twelve words, and all letters' log-probabilities at each step."""
     words = [known[i] for i in torch.randperm(len(known))[:12]]
     ids = torch.stack([text.encode(w) for w in words])        # (12, 5)
     read = torch.cat([opening.expand(12, -1), ids], 1)        # one call
@@ -1165,11 +1208,11 @@ def twelve():
 
 # %% trap="13.10" role="break"
 def own(ids, steps):
-    """The model's log-probability of each word: all its steps."""
+    """The model's log-probability of each word, summed over its letters."""
     return steps.gather(2, ids[..., None])[..., 0].sum(1)
 
 def masked(words, ids, steps):
-    """The same, when each step is drawn from allowed letters alone."""
+    """Probability of each word when every step allows only some letters."""
     log = own(ids, steps)
     for w, word in enumerate(words):
         for i in range(5):
@@ -1183,8 +1226,8 @@ drawn = [masked(*one) for one in sets]
 meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 
 # %% trap="13.10" role="guess" quoted="right"
-guess("13.10", "Compare with the model's own odds between the twelve. "
-      "Which share of the answers would have to change to match them?",
+guess("13.10", "What percentage of the answers would have to change to "
+      "match the model's own odds among the twelve words?",
       unit="%")
 
 # %% trap="13.10" role="look"
@@ -1200,13 +1243,14 @@ print(f"{moved:.0f} %, mean of eight sets of twelve words")
 measured("13.10", moved, right=(28, 84))
 
 # %% trap="13.10" role="look"
-claim("total variation between masked and valid", moved / 100, above=0.15)
+claim("total variation between masked and given valid", moved / 100,
+      above=0.15)
 
 # %% [markdown] trap="13.10" role="why"
-# The mask looks one letter ahead. Where only few words begin with a letter, the letters after
-# it are forced, and what the model thinks of them no longer counts: they all get
-# probability one. So a word with a likely first letter and an absurd ending gains, and a word
-# with an unlikely first letter and a sure ending loses.
+# The mask looks only one letter ahead. If only a few words begin with a letter, the
+# letters after it are forced. They all get probability one, whatever the model thinks of
+# them. So a word with a likely first letter and an absurd ending gains, and a word with
+# an unlikely first letter and a likely ending loses.
 
 # %% trap="13.10" role="why" tags=["plumbing"]
 gains = (drawn[0] - meant[0]).argsort(descending=True)[:2].tolist()
@@ -1222,42 +1266,44 @@ ax.bar(spots + 0.2, drawn[0][four], width=0.4, color="C1", hatch="//",
        label="masked")
 ax.set_xticks(spots, [words[w] for w in four])
 ax.legend()
-show(ax.figure, alt="Two bars for each of four words: the model's own "
-     "probability among the twelve, and that under the mask. Two words "
-     "that the model finds likely, and the two that gain most.")
+show(ax.figure, alt="Two bars for each of four words: its probability "
+     "among the twelve according to the model, and under the mask. The "
+     "words are two that the model finds likely and the two that gain "
+     "most.")
 
 # %% [markdown] trap="13.10" role="repair"
-# Where the answers are few, score them whole and normalise once, over words. That is one
-# call, as above, and no mask:
+# If there are only a few possible answers, score each whole word and normalise once, over
+# the words. That takes one call, as above, and no mask:
 
 # %% trap="13.10" role="repair"
 def score_whole(words, ids, steps, number):
-    """The word at which the running sum of the words passes number."""
+    """The first word whose cumulative probability exceeds number."""
     chances = own(ids, steps).softmax(0)
     return words[int((chances.cumsum(0) <= number).sum())]
 
-throws = (torch.arange(2000) + 0.5) / 2000         # dice, evenly spread
+throws = (torch.arange(2000) + 0.5) / 2000         # evenly spread numbers
 scored = Counter(score_whole(*sets[0], u) for u in throws)
 shares = torch.tensor([scored[w] / 2000 for w in words])
 
 # %% trap="13.10" role="repair"
-claim("scored whole: total variation", variation(shares, meant[0]),
+claim("whole words scored: total variation", variation(shares, meant[0]),
       below=0.01)
 
 # %% [markdown] trap="13.10" role="more" topics="answers that are too many to list"
-# What the mask gives is a distribution, too; only not this one:
+# The masked probabilities also sum to one. They are a distribution, but not the model's
+# own:
 
 # %% trap="13.10" role="more"
 claim("sum of the masked probabilities", drawn[0].sum(), expected=1,
       within=1e-6)
-claim("largest total variation of the eight sets", max(apart), above=0.3)
+claim("largest total variation in the eight sets", max(apart), above=0.3)
 
 # %% [markdown] trap="13.10" role="more"
-# For a grammar with endless answers nobody can list them. Then draw under the mask and keep
-# the product of what the mask left at each step: it says by which factor the answer was
-# favoured, and answers can be weighted or refused by it. Most servers do neither, and for
-# many uses validity is all that is asked. Only do not read such frequencies as beliefs of
-# the model.
+# A grammar with infinitely many answers cannot be enumerated. In that case, sample under
+# the mask and keep the product of the probability mass that the mask left at each step.
+# This product says by how much the mask favoured the answer, and you can use it to weight
+# or reject answers. Most servers do neither, and for many uses validity is enough. But do
+# not read the resulting frequencies as the model's beliefs.
 
 # %% trap="13.10" role="exercise" points=3 difficulty=2 minutes=10
 def given_valid(logprob: Callable, words: list) -> torch.Tensor:
@@ -1282,24 +1328,27 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="13.10" role="hint"
-# 1. The model's probability of a word is a product of one factor for each token, each of them given the tokens before it. No mask, and no division on the way.
+# 1. The model's probability of a word is a product with one factor per token, each given
+#    the tokens before it. You need no mask, and no division along the way.
 # 2. Divide once, at the end, by the sum over the words.
-# 3. Add log-probabilities in place of multiplying; `softmax` over the sums divides by their sum and does not run out of range.
+# 3. Add log-probabilities instead of multiplying probabilities. `softmax` over the sums
+#    then divides by the total, without overflow or underflow.
 
 # %% [markdown] trap="13.10" role="keep"
-# **Keep:** a mask at each step makes answers valid and changes their odds; the model's own
-# odds, given validity, need whole answers. **In your own code:** for ten allowed answers
-# compare both, as above. **Source:** [Park et al. 2024, "Grammar-Aligned
-# Decoding"](https://arxiv.org/abs/2405.21047). **Seen in the wild:** [guidance-ai/guidance
-# 564](https://github.com/guidance-ai/guidance/issues/564): asked for a word like `sky`, the
-# model has `skill` and `cloud` to choose from, and says `skill`: `sk` is a likely beginning.
+# **Keep:** A mask at each step makes every answer valid, but it changes the odds. To get
+# the model's own odds among the valid answers, score whole answers. **In your own code:**
+# compute both for ten allowed answers and compare them. **Source:** [Park et al. 2024,
+# "Grammar-Aligned Decoding"](https://arxiv.org/abs/2405.21047). **Seen in the wild:** In
+# [guidance-ai/guidance 564](https://github.com/guidance-ai/guidance/issues/564), somebody
+# asked for a word like `sky` and allowed `skill` and `cloud`. The model said `skill`,
+# because `sk` is a likely beginning.
 
 # %% [markdown] role="concept"
 # ## Who may come in
 #
-# What decode costs shows in what is read. One call reads each weight once, for one letter
-# as for a prompt of 24. (The FLOPs below are those of products with weights; those of
-# queries with keys are left out.)
+# The cost of decoding shows in how much has to be read. One call reads every weight once,
+# whether it processes one letter or a prompt of 24. (The FLOPs below are those of
+# products with weights; the products of queries with keys are left out.)
 
 # %% role="concept"
 weights = sum(p.numel() for p in gpt.parameters())
@@ -1307,28 +1356,30 @@ per_letter = 2 * 2 * 64                      # layers, key and value, width
 of_prompt, of_letter = (flops(lambda: gpt(prompt[:, :n]))
                         for n in (24, 1))
 print(f"weights read in a call: {weights}; FLOPs: prefill {of_prompt}, "
-      f"one letter {of_letter}; cache a letter: {per_letter} numbers")
+      f"one letter {of_letter}; cache per letter: {per_letter} values")
 
 # %% role="concept"
-claim("FLOPs of the prefill over those of a letter", of_prompt / of_letter,
+claim("FLOPs of the prefill, divided by those of one letter",
+      of_prompt / of_letter,
       above=20)
 
 # %% [markdown] role="concept"
-# So several requests share a call: they become the rows of a batch. Such a batch need not
-# wait for its longest row. At each step whoever is done leaves, and whoever waits may come
-# in: *continuous batching*. A scheduler decides who. Its memory is a number of cache
-# places, and nobody knows how long an answer will be. So it can let in whoever fits *now*,
-# and throw somebody out when all have grown; the one thrown out reads everything again
-# later. Or it can reserve room for the longest answer.
+# So several requests share a call, as the rows of a batch. Such a batch need not wait for
+# its longest row. At every step, finished requests leave the batch and waiting ones take
+# their slots. This is *continuous batching*. A scheduler decides which requests come in.
+# Its memory has a fixed number of cache positions, and nobody knows how long an answer
+# will be. So the scheduler can admit every request that fits *now*, and evict one when
+# the others have grown. The evicted request has to be read again from the beginning
+# later. Or the scheduler can reserve room for the longest possible answer.
 #
-# Which of the two writes more letters in the same time, and how many times as many? Decide
-# before you look. In the simulation a call takes 1 unit of time to read the weights, and 0.02
-# more for each letter that is read or written; 200 requests share 6,000 places, their answers
-# have 200 letters on average and 800 at most.
+# Which of the two writes more letters in the same time, and by what factor? Decide before
+# you look. In the simulation a call takes 1 unit of time to read the weights, and 0.02
+# more for each letter that is read or written. 200 requests share 6,000 cache positions.
+# Their answers have 200 letters on average and at most 800.
 
 # %% role="concept" tags=["plumbing"]
 def queue(requests, seed):
-    """Requests that wait: letters in the cache, written, still to write."""
+    """Waiting requests: letters in the cache, written, still to write."""
     rng = random.Random(seed)
     return deque([rng.randint(50, 150), 0,
                   min(800, 1 + int(rng.expovariate(1 / 200)))]
@@ -1336,7 +1387,7 @@ def queue(requests, seed):
 
 # %% role="concept" tags=["plumbing"]
 def schedule(room_for, requests=200, places=6000, seed=SEED):
-    """Evictions, letters read again for each written, letters a time."""
+    """Evictions, letters read again per written one, letters per time."""
     waiting, live = queue(requests, seed), []
     evicted, again, written, clock = 0, 0, 0, 0.0
     while waiting or live:
@@ -1361,7 +1412,7 @@ def used(live):
     return sum(job[0] for job in live)
 
 def growth(live):
-    """What those who run will still write, if answers take 200."""
+    """What the running requests will still write, at 200 per answer."""
     return sum(max(0, 200 - job[1]) for job in live)
 
 policies = {
@@ -1375,34 +1426,37 @@ runs = {name: schedule(rule) for name, rule in policies.items()}
 
 # %% role="concept"
 plot_columns({name: run[2] for name, run in runs.items()}, form=".1f",
-             xlabel="who may come in", ylabel="letters written, a time",
+             xlabel="which requests come in",
+             ylabel="letters written per unit of time",
              title="Reserving for the longest answer costs most",
-             alt="Four columns of letters written in a time: fits now, "
-                 "five percent free and half the growth are close to each "
-                 "other; reserving for the longest is half as high.")
+             alt="Four columns of letters written per unit of time. Fits "
+                 "now, five percent free and half the growth are close to "
+                 "each other; reserving for the longest answer is half as "
+                 "high.")
 
 # %% [markdown] role="concept"
-# **Told:** let nobody in whom you may have to throw out. **Measured:** to reserve room
-# for the longest answer costs about half of the throughput here, where most answers are
-# short. Letting in whoever fits now brings a storm of evictions: for each letter that is
-# written, about one is read again. Keeping a little free writes most, and half of the growth
-# kept free nearly ends the evictions:
+# **Told:** do not admit a request that you may have to evict. **Measured:** here, where
+# most answers are short, reserving room for the longest answer costs about half of the
+# throughput. Admitting everything that fits now causes a storm of evictions: for each
+# letter that is written, about one letter is read again. Keeping a little memory free
+# writes the most letters, and keeping half of the expected growth free almost ends the
+# evictions:
 
 # %% role="concept"
 storm, _, fits = runs["fits now"]
 calm, _, half = runs["half the growth"]
-claim("evictions when whoever fits now comes in", storm, above=100)
+claim("evictions when everything that fits now comes in", storm, above=100)
 claim("evictions with half the growth kept free", calm, below=60)
-claim("letters a time, longest answer over fits now",
+claim("letters per time: longest answer, divided by fits now",
       runs["longest answer"][2] / fits, below=0.75)
-claim("letters a time, half the growth over fits now", half / fits,
-      above=0.95)
-claim("letters a time, 5 % free over fits now",
+claim("letters per time: half the growth, divided by fits now",
+      half / fits, above=0.95)
+claim("letters per time: 5 % free, divided by fits now",
       runs["5 % stays free"][2] / fits, above=1.02)
 
 # %% role="concept" tags=["plumbing"]
 def lives(lengths, slots, continuous):
-    """Spans (start, end, name) of each slot; all requests are there."""
+    """Spans (start, end, name) per slot; all requests wait at the start."""
     waiting, clock = list(enumerate(lengths)), [0] * slots
     spans = {f"slot {s}": [] for s in range(slots)}
     while waiting:
@@ -1427,21 +1481,23 @@ draw_lanes({**{f"static {n[5:]}": s for n, s in static.items()},
             **{f"flowing {n[5:]}": s for n, s in flowing.items()}},
            unit="steps", moments={"static: all done": long_way,
                                   "flowing: all done": short_way},
-           title="The batch as it fills and empties",
-           alt="Eight lanes, four slots each way. In the static batch "
-               "slots stand empty until the longest of four is done; in "
-               "the flowing one the next request follows at once, and all "
-               "eight are done earlier.")
+           title="The static batch waits for its longest answer",
+           alt="Eight lanes, four slots for each way. In the static batch, "
+               "slots are empty until the longest of four answers is "
+               "done. In the flowing batch the next request follows at "
+               "once, and all eight are done earlier.")
 
 # %% role="concept"
-claim("steps, static batch over continuous", long_way / short_way,
+claim("steps: static batch, divided by continuous", long_way / short_way,
       above=1.2)
 
 # %% [markdown] role="concept"
-# A prefill is one long step, and while it runs nobody else gets a letter. So it can be cut
-# into pieces, which run in the steps of those who write: *chunked prefill*. Below, choose how
-# prompts are read, the load and the memory. Guess first. With smaller pieces one of two
-# waits between tokens falls: the worst of all, or the p99, which 99 % stay below. Which?
+# A prefill is one long step, and while it runs no other request gets a letter. So a
+# server can cut the prompt into pieces and run each piece in the same step as other
+# requests' decoding. This is *chunked prefill*. In the explorer below, choose how prompts
+# are read, the load and the memory. Guess first: smaller pieces reduce one of two waits
+# between tokens, either the longest wait of all or the p99, which 99 % of the waits stay
+# below. Which one?
 
 # %% role="explore" explorer="scheduler"
 from dlsys_helpers.explorers.scheduler import scheduler
@@ -1449,23 +1505,24 @@ from dlsys_helpers.explorers.scheduler import scheduler
 scheduler
 
 # %% [markdown] role="explore"
-# With prompts in pieces the worst wait falls: no step is longer than a piece. The wait that 99 %
-# stay below rises, as more steps carry a part of somebody's prompt, and the first token comes
-# later. Servers report these waits as *ITL* (between two tokens) or *TPOT* (their mean in an
-# answer), beside *TTFT* (to the first token). *Goodput* is how many requests a second
-# stay below the limits that are set for both.
+# When prompts are read in pieces, the longest wait falls, because no step is longer than
+# a piece. The p99 rises, because more steps carry a part of some prompt, and the first
+# token comes later. Servers report these waits as *ITL* (inter-token latency, the time
+# between two tokens) or *TPOT* (time per output token, its mean over an answer), next to
+# *TTFT* (time to first token). *Goodput* is the number of requests per second that stay
+# within the limits set for both.
 
 # %% [markdown] trap="13.5" role="situation" core=true fault="a refused draft is replaced by a draw from the whole target" symptom="speculative decoding changes what the model writes, at the right acceptance rate"
-# ## A cheap writer and a dear reader
+# ## A cheap writer and an expensive judge
 #
-# One call of the GPT reads all weights for one letter. If that reading is what takes the
-# time, a call can check several letters at nearly the same price. So a cheap *draft* proposes
-# a letter, and the *target* says whether it stands. Here the draft is the table of pairs, and
-# the target is the GPT.
+# One call of the GPT reads all the weights to write one letter. If reading the weights
+# takes most of the time, one call can check several letters at almost the same price. So
+# a cheap *draft* model proposes a letter, and the *target* model accepts or refuses it.
+# Here the draft is the table of letter pairs, and the target is the GPT.
 #
-# Let `p` be the target's probabilities and `q` the draft's. A proposed letter `x` is kept with
-# probability `min(1, p[x] / q[x])`. If it is refused, the target draws one itself. The text is
-# fluent, and the share of letters that are kept is what it should be.
+# Let `p` be the target's probabilities and `q` the draft's. You accept a proposed letter
+# `x` with probability `min(1, p[x] / q[x])`. If you refuse it, you sample a letter from
+# the target instead. The text is fluent, and the acceptance rate is what it should be.
 
 # %% trap="13.5" role="break"
 contexts = rows(300, 24, kept_back)
@@ -1473,10 +1530,10 @@ p = gpt(contexts)[:, -1].double().softmax(-1)     # the target
 q = pairs[contexts[:, -1]]                        # the draft
 
 def comes_out(kept, after):
-    """Distribution (N, V) of what is written.
+    """Distribution (N, V) of the letters that are written.
 
-    kept: how often the draft proposes each letter and it stands. after:
-    the distribution that a refusal draws from.
+    kept: how often each letter is proposed and accepted. after: the
+    distribution that you sample from after a refusal.
     """
     refused = 1 - kept.sum(-1, keepdim=True)
     return kept + refused * after
@@ -1485,27 +1542,28 @@ kept = q * (p / q).clamp(max=1)                   # drawn and accepted
 from_target = comes_out(kept, p)                  # refused: draw from p
 
 # %% trap="13.5" role="guess"
-guess("13.5", "For the written letters to follow the target's own "
-      "distribution, what share of them would have to be others?", unit="%")
+guess("13.5", "What percentage of the written letters would have to change "
+      "to match the target's own distribution?", unit="%")
 
 # %% trap="13.5" role="look"
 wrong = 100 * variation(from_target, p).mean().item()
 accepted = kept.sum(-1).mean().item()
-print(f"drafts kept: {accepted:.2f}, letters that would have to be others: "
-      f"{wrong:.1f} %")
+print(f"drafts accepted: {accepted:.2f}, letters that would have to "
+      f"change: {wrong:.1f} %")
 
 # %% trap="13.5" role="look"
 measured("13.5", wrong, right=(5, 15))
 
 # %% trap="13.5" role="look"
-claim("total variation, refused drafts drawn from the target", wrong / 100,
+claim("total variation, target sampled after a refusal", wrong / 100,
       above=0.04)
 
 # %% [markdown] trap="13.5" role="why"
-# Where the draft is too fond of a letter, refusals cut it down to what the target allows. So
-# the kept letters fill the area that both distributions have in common. What is missing is
-# exactly the part of the target above the draft. A draw from all of `p` adds to letters
-# whose share is already full.
+# If the draft proposes a letter more often than the target would, refusals cut that
+# letter down to exactly the target's probability. So the accepted letters fill the area
+# that both distributions have in common. Only the part of the target above the draft is
+# missing. Sampling from all of `p` also adds to letters that already have their full
+# probability.
 
 # %% trap="13.5" role="why" tags=["plumbing"]
 row = variation(p, q).argsort()[200]              # one context
@@ -1514,21 +1572,22 @@ common = torch.minimum(p, q)[row, nine]
 names = [shown_letter(i) for i in nine.tolist()]
 
 # %% trap="13.5" role="why"
-ax = new_axes("Kept, missing and refused", "letter", "probability")
-ax.bar(names, common, color="C0", label="kept: both have it")
+ax = new_axes("Accepted, missing and refused", "letter", "probability")
+ax.bar(names, common, color="C0", label="accepted: both have it")
 ax.bar(names, (p[row, nine] - common), bottom=common, color="none",
        edgecolor="C1", hatch="///", label="missing: only the target")
 ax.bar(names, (q[row, nine] - common), bottom=common, color="none",
        edgecolor="C2", hatch="...", label="refused: only the draft")
 ax.legend()
-show(ax.figure, alt="Bars for nine letters. The lower part of each is what "
-     "target and draft have in common. On top some have a hatched part "
-     "that only the target has, others a dotted one that only the draft "
-     "has.")
+show(ax.figure, alt="Bars for nine letters. The lower part of each bar is "
+     "what target and draft have in common. Above it, some bars have a "
+     "hatched part that only the target has, others a dotted part that "
+     "only the draft has.")
 
 # %% [markdown] trap="13.5" role="repair"
-# So a refusal draws from what is missing: the target above the draft, made into a
-# distribution. The same acceptance, and the target to the last digit:
+# So after a refusal, sample from what is missing: the target minus the draft where that
+# is positive, normalised. The acceptance rate stays the same, and the output follows the
+# target to the last digit:
 
 # %% trap="13.5" role="repair"
 missing = (p - q).clamp(min=0)
@@ -1536,12 +1595,12 @@ missing /= missing.sum(-1, keepdim=True)
 right = comes_out(kept, missing)
 
 # %% trap="13.5" role="repair"
-claim("total variation, refusals drawn from what is missing",
+claim("total variation, missing part sampled after a refusal",
       variation(right, p).max(), below=1e-9)
 
 # %% [markdown] trap="13.5" role="repair"
-# Below, mix the draft between the target and a uniform one, and choose a rule. Look for a
-# rule that keeps *more* drafts than the right one.
+# In the explorer below, mix the draft between the target and a uniform distribution, and
+# choose a rule. Look for a rule that accepts *more* drafts than the right one.
 
 # %% role="explore" explorer="speculation"
 from dlsys_helpers.explorers.speculation import speculation
@@ -1549,14 +1608,16 @@ from dlsys_helpers.explorers.speculation import speculation
 speculation
 
 # %% [markdown] trap="13.5" role="more" topics="keep if p >= q · a draft that takes its likeliest letter · another temperature"
-# Three relatives of this fault, each seen in code:
+# This fault has three relatives, each seen in real code:
 #
-# - the test `p >= q` keeps some letters out for ever;
-# - a draft that takes its likeliest letter, and is scored with the `q` of a draw;
-# - a draft at another temperature than the one in the ratio.
+# - The test `p >= q` makes some letters impossible.
+# - The draft always takes its likeliest letter, but is scored with the `q` of a sampled
+#   draft.
+# - The draft is sampled at a different temperature from the one used for the ratio.
 #
-# The last two compare with a distribution that nobody drew from. (And the right rule can be
-# slow: in a full batch a call is limited by its products, and each refused draft costs some.)
+# The last two compare with a distribution that the draft was not sampled from. (And even
+# the right rule can be slow: in a full batch the arithmetic is the limit, and every
+# refused draft costs some of it.)
 
 # %% trap="13.5" role="more" tags=["plumbing"]
 hot = F.one_hot(q.argmax(-1), V).double()
@@ -1574,7 +1635,7 @@ others = p * (1 - hot)                            # q as one-hot, refused
 hot_right = comes_out(hot * p, others / others.sum(-1, keepdim=True))
 
 # %% trap="13.5" role="more"
-ax = new_axes("None of these is the target", "", "share")
+ax = new_axes("None of these is the target", "", "fraction")
 spots = torch.arange(3)
 for side, (what, hatch) in enumerate((("drafts kept", ""),
                                       ("total variation", "//"))):
@@ -1582,12 +1643,12 @@ for side, (what, hatch) in enumerate((("drafts kept", ""),
            width=0.4, color=f"C{side}", hatch=hatch, label=what)
 ax.set_xticks(spots, [name.replace(", ", ",\n") for name in bent])
 ax.legend()
-show(ax.figure, alt="Two bars for each of three wrong rules: the share of "
-     "drafts kept and the total variation to the target, which is not "
-     "zero for any.")
+show(ax.figure, alt="Two bars for each of three wrong rules: the fraction "
+     "of drafts accepted, and the total variation from the target, which "
+     "is above zero for all three.")
 
 # %% trap="13.5" role="more"
-claim("letters that can never come, keep if p >= q", never, above=5)
+claim("letters that can never be written, keep if p >= q", never, above=5)
 claim("total variation, keep if p >= q", bent["keep if p >= q"][1],
       above=0.05)
 claim("total variation, greedy draft with a soft q",
@@ -1596,15 +1657,15 @@ claim("greedy draft, q as one-hot: total variation",
       variation(hot_right, p).mean(), below=1e-9)
 
 # %% [markdown] trap="13.5" role="folklore"
-# **Told:** whoever keeps a draft only if a draw of the target agrees with it bends the
-# distribution. **Measured:** it depends on what is written after a mismatch. If it is that
-# same draw, the output *is* the target, and fewer drafts are kept. If the target is drawn
-# once more, the output is bent.
+# **Told:** accepting a draft only if a sample from the target agrees with it distorts the
+# distribution. **Measured:** that depends on what you write after a mismatch. If you
+# write that same sample, the output *is* the target's distribution, and fewer drafts are
+# accepted. If you sample from the target again, the output is distorted.
 
 # %% trap="13.5" role="folklore"
-claim("agreeing draws: share of drafts kept, over the right rule",
+claim("agreeing samples: drafts accepted, divided by the right rule's",
       (p * q).sum(-1).mean() / accepted, below=0.7)
-claim("drawn again after a mismatch: total variation",
+claim("sampled again after a mismatch: total variation",
       variation(comes_out(p * q, p), p).mean(), above=0.01)
 
 # %% trap="13.5" role="exercise" points=3 difficulty=2 minutes=12
@@ -1613,10 +1674,10 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
     """(token, kept): the token to write for a draft x, and whether it is x.
 
     p, q: probabilities of target and draft, (V,) float64, zeros among them.
-    x: a token that was drawn from q. u and v: uniform and independent, 0 or
-    more and less than 1. x is kept where u is less than p[x] / q[x]; else v
-    alone picks the token. Over all draws of x, u and v the token follows p
-    exactly. token is an int, kept a bool; p and q stay as they are.
+    x: a token that was drawn from q. u and v: uniform and independent, more
+    than 0 and less than 1. x is kept where u is less than p[x] / q[x]; else
+    v alone picks the token. Over all draws of x, u and v the token follows
+    p exactly. token is an int, kept a bool; p and q stay as they are.
 
     Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7
     gives (1, False).
@@ -1629,33 +1690,40 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
     # END SOLUTION
 
 # %% [markdown] trap="13.5" role="hint"
-# 1. The drafts that are kept bring each token `min(p, q)` of the time. What is missing to `p`?
-# 2. Missing is `p - q` where that is above zero: divided by its sum it is the distribution that a refusal draws from.
-# 3. `v` picks a token as a dart picks a piece of a line: `cumsum` gives the ends of the pieces, and a piece of length 0 is never hit, not even by `v = 0`.
+# 1. Accepted drafts produce each token with probability `min(p, q)`. How much is missing
+#    to reach `p`?
+# 2. The missing part is `p - q` where that is positive. Divided by its sum, it is the
+#    distribution to sample from after a refusal.
+# 3. Let `v` choose a token by its position on a line: `cumsum` gives the ends of the
+#    pieces.
 
 # %% [markdown] trap="13.5" role="keep"
-# **Keep:** a refusal draws from max(0, p - q), normalised; and `q` is the distribution that
-# the draft was really drawn from. **In your own code:** do not judge by acceptance or by
-# the look of the text: put known `p` and `q` in, and count. **Source:** [Leviathan et al.
+# **Keep:** After a refusal, sample from max(0, p - q), normalised. And `q` has to be the
+# distribution that the draft was really sampled from. **In your own code:** do not judge
+# by the acceptance rate or by the look of the text. Feed in a known `p` and `q`, and
+# count what comes out. **Source:** [Leviathan et al.
 # 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
-# 2023](https://arxiv.org/abs/2302.01318). **Seen in the wild:** [huggingface/transformers
-# 47932](https://github.com/huggingface/transformers/issues/47932): a `q` that was not drawn
-# from; the acceptance rises, and the median total variation is 0.05.
+# 2023](https://arxiv.org/abs/2302.01318). **Seen in the wild:** In
+# [huggingface/transformers
+# 47932](https://github.com/huggingface/transformers/issues/47932), the code used a `q`
+# that the draft had not been sampled from. Acceptance rose, and the output was off by a
+# median total variation of 0.05.
 
 # %% [markdown] trap="13.6" role="situation" fault="refused draft tokens stay in the KV cache" symptom="speculative decoding repeats or skips words, though each check is right"
 # ## Four letters in one call
 #
-# Now the draft proposes three letters at once, and one call of the GPT reads them. It draws
-# its own letter at each of the four places, with the dice of the request. A drafted letter
-# stands as long as it equals the GPT's own. At the first place where the two differ the
-# GPT's letter is written, and the drafts behind it are forgotten.
+# Now the draft proposes three letters at once, and one call of the GPT reads them. At
+# each of the four positions the GPT samples its own letter, with the random numbers of
+# the request. A drafted letter is accepted as long as it equals the GPT's own. At the
+# first position where the two differ, you write the GPT's letter and drop the remaining
+# drafts.
 #
-# Each letter of the answer was drawn by the GPT with the dice of the request. "So the answer
-# has to be the one without a draft," says your colleague.
+# The GPT itself drew every letter of the answer, with the request's own random numbers.
+# So you expect the same answer as without a draft.
 
 # %% trap="13.6" role="break"
 def one_call(new, cache, dice):
-    """Three drafts behind the letter new, and what the GPT says of them.
+    """Three drafts after the letter new, and what the GPT draws there.
 
     Returns the four letters that it read, its own four, and how many
     drafts agree.
@@ -1670,7 +1738,7 @@ def one_call(new, cache, dice):
 
 # %% trap="13.6" role="break"
 def speculate(ids, dice, n, stays):
-    """(n letters behind ids (1, T), share of drafts kept, calls)."""
+    """(n letters after ids (1, T), fraction of drafts kept, calls)."""
     cache, answer, kept, calls = Cache(), [], 0, 0
     new = pick(gpt(ids, cache)[0, -1].softmax(-1), dice[0]).item()
     while len(answer) < n:
@@ -1687,7 +1755,7 @@ plain = torch.cat([write(gpt, ids[None], dice[:40])
                    for ids, dice in zip(starts, throws)])
 
 def trial(stays):
-    """(share of letters as without a draft, drafts kept, calls)."""
+    """(fraction of letters as without a draft, drafts kept, calls)."""
     runs = [speculate(ids[None], dice, 40, stays)
             for ids, dice in zip(starts, throws)]
     return (same(torch.stack([r[0] for r in runs]), plain),
@@ -1695,10 +1763,11 @@ def trial(stays):
 
 first_try = trial(lambda past, good, read: read)
 
-# %% trap="13.6" role="guess" quoted="wrong"
-guess("13.6", "Which letters agree with the answers without a draft?",
+# %% trap="13.6" role="guess"
+guess("13.6", "How many of the letters are those that the GPT writes "
+      "without a draft?",
       choices=["all of them, in fewer calls",
-               "less than half of them, in fewer calls",
+               "fewer than half of them, in fewer calls",
                "none of them"])
 
 # %% trap="13.6" role="look"
@@ -1710,14 +1779,14 @@ print(f"letters that agree: {agree:.2f}; drafts kept: {kept_share:.2f}; "
 measured("13.6", 1)
 
 # %% trap="13.6" role="look"
-claim("share of letters as without a draft, all entries kept", agree,
+claim("fraction of letters as without a draft, all entries kept", agree,
       below=0.6)
 
 # %% [markdown] trap="13.6" role="why"
-# The call that checked the draft has also written keys and values of all four letters into
-# the cache. Those behind the first disagreement belong to letters that are in no answer.
-# They stay, the next letter gets a place behind them, and from then on the GPT attends to
-# words that nobody has said.
+# The call that checked the drafts also wrote the keys and values of all four letters into
+# the cache. The entries after the first disagreement belong to letters that are in no
+# answer. They stay in the cache, the next letter gets a position after them, and from
+# then on the GPT attends to letters that nobody wrote.
 
 # %% trap="13.6" role="why"
 holds = {"before": ["T", "h", "e", "", "", "", ""],
@@ -1728,14 +1797,15 @@ holds = {"before": ["T", "h", "e", "", "", "", ""],
 draw_ranks({"what the cache holds": [*holds.values()]}, ranks=[*holds],
            marks={"what the cache holds": [(1, 5), (1, 6)]},
            title="What was refused has been read already",
-           alt="Three rows of seven places of a cache. Before: T, h, e. "
-               "After the check: four more, of which the last two, a and "
-               "r, are marked as refused. Rolled back: these two are "
-               "gone again.")
+           alt="Three rows of seven cache positions. Before: T, h, e. "
+               "After the check there are four more letters, and the last "
+               "two, a and r, are marked as refused. Rolled back: these "
+               "two are gone again.")
 
 # %% [markdown] trap="13.6" role="repair"
-# Keep what was there, the letter that was fed first, and the drafts that stand. The letter
-# that replaced the refused one has not been read yet: it is fed next.
+# Keep the entries from before the call, the letter that was fed first, and the accepted
+# drafts. The letter that replaced the refused one has not been read yet, so it is fed
+# next.
 
 # %% trap="13.6" role="repair"
 rolled = trial(lambda past, good, read: past + good + 1)
@@ -1743,26 +1813,28 @@ print(f"letters that agree: {rolled[0]:.2f}; drafts kept: {rolled[1]:.2f}; "
       f"calls for 40 letters: {rolled[2]:.0f}")
 
 # %% trap="13.6" role="repair"
-claim("share of letters as without a draft, cache rolled back", rolled[0],
-      above=0.95)
+claim("fraction of letters as without a draft, cache rolled back",
+      rolled[0], above=0.95)
 
 # %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
-# One entry too few, and the last letter that stands is never read. One too many, and a
-# refused one stays. Both are off by one, and both write fluent text:
+# If you keep one entry too few, the last accepted letter is never read. If you keep one
+# too many, a refused letter stays. Both are off-by-one errors, and both write fluent
+# text:
 
 # %% trap="13.6" role="more"
 short = trial(lambda past, good, read: past + good)
 long = trial(lambda past, good, read: min(past + good + 2, read))
 plot_columns({"all stay": first_try[0], "one too few": short[0],
               "one too many": long[0], "rolled back": rolled[0]},
-             xlabel="entries that stay", ylabel="share of letters as plain",
+             xlabel="entries that stay",
+             ylabel="fraction of letters as plain",
              form=".2f", title="Off by one is as bad as all of them",
-             alt="Four columns: only the cache that is rolled back to the "
-                 "right place gives the letters of plain decoding.")
+             alt="Four columns. Only the cache that is rolled back to the "
+                 "right position writes the letters of plain decoding.")
 
 # %% trap="13.6" role="more"
-claim("one entry too few: share of letters", short[0], below=0.7)
-claim("one entry too many: share of letters", long[0], below=0.8)
+claim("one entry too few: fraction of letters", short[0], below=0.7)
+claim("one entry too many: fraction of letters", long[0], below=0.8)
 claim("calls for 40 letters", rolled[2], below=39)
 
 # %% trap="13.6" role="exercise" points=3 difficulty=2 minutes=10
@@ -1790,33 +1862,39 @@ def commit(past: int, draft: list, says: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="13.6" role="hint"
-# 1. A guess is right if it equals what the model says behind the token before it: compare `draft[i]` with `says[i]`, and stop at the first that differs. What the model says behind a wrong guess answers another text.
-# 2. The model's own token at that place is written as well: it costs no call. If all guesses are right, it is the one behind the last.
-# 3. The token that was fed first has its entry now, and so has each right guess. The token that the model added was not fed yet.
+# 1. A guess is right if it equals what the model says after the token before it. Compare
+#    `draft[i]` with `says[i]`, and stop at the first difference. What the model says
+#    after a wrong guess belongs to a different text.
+# 2. Also write the model's own token at that position; it costs no extra call. If all
+#    guesses are right, that token is the one after the last guess.
+# 3. The token that was fed first has a cache entry now, and so has each right guess. The
+#    token that the model added has not been fed yet.
 
 # %% [markdown] trap="13.6" role="keep"
-# **Keep:** after a check the cache holds what was emitted, all but its last token, and nothing
-# else. **In your own code:** greedily, or where draws are compared with the same dice,
-# speculative and plain decoding have to agree; test it with a draft that is often wrong. Where
-# kernels depend on how many tokens a call reads, only a near tie may differ: look at the two
-# logits at the first difference. **Source:** [Leviathan et al.
-# 2023](https://arxiv.org/abs/2211.17192). **Seen in the wild:** [ml-explore/mlx-lm
-# 1109](https://github.com/ml-explore/mlx-lm/pull/1109): a cache that cannot be trimmed keeps
-# the refused drafts, and says nothing.
+# **Keep:** After a check, the cache must hold every token written so far except the last,
+# and nothing else. **In your own code:** with greedy decoding, or when both draw with the
+# same random numbers, speculative and plain decoding have to write the same text. Test
+# this with a draft that is often wrong. If your kernels depend on how many tokens a call
+# reads, only near ties may differ, so look at the two logits at the first difference.
+# **Source:** [Leviathan et al. 2023](https://arxiv.org/abs/2211.17192). **Seen in the
+# wild:** In [ml-explore/mlx-lm 1109](https://github.com/ml-explore/mlx-lm/pull/1109), a
+# cache that could not be trimmed silently kept the refused drafts.
 
 # %% [markdown] trap="13.7" role="situation" fault="one scale for all keys: one large channel takes the grid" symptom="perplexity jumps with a low-bit KV cache, though the keys reconstruct well"
 # ## A smaller cache
 #
-# Long conversations fill the memory with keys and values. So you store keys in 4 bits: a
-# scale for the tensor, codes from -7 to 7. On your GPT that costs next to nothing.
+# In long conversations, keys and values fill the memory. So you store the keys in 4 bits,
+# with one scale for the whole tensor and integer codes from -7 to 7. On your GPT that
+# costs almost nothing.
 #
-# Real models often have a few channels whose keys are much larger than the rest. You build
-# one: in each head two channels of the keys get thirty times as large, and those of the
-# queries thirty times as small. The products stay, and so does the loss.
+# Real models often have a few channels whose keys are much larger than the rest. You
+# build such a model: in each head you make two key channels thirty times as large and the
+# same two query channels thirty times as small. The products of queries and keys stay the
+# same, and so does the loss.
 
 # %% trap="13.7" role="break"
 def with_outlier(model, factor=30):
-    """The same function; the slowest pair of key channels is larger."""
+    """The same function, with larger keys in the slowest two channels."""
     model = copy.deepcopy(model)
     for block in model.blocks:
         q, k, _ = block.qkv.weight.view(3, 4, 16, 64)   # heads, channels
@@ -1826,7 +1904,7 @@ def with_outlier(model, factor=30):
 
 # %% trap="13.7" role="break"
 class FourBits(Cache):
-    """Hands out keys that were rounded to 15 levels; dims share a scale."""
+    """Returns keys rounded to 15 levels; dims share a scale."""
 
     def __init__(self, dims):
         super().__init__()
@@ -1841,13 +1919,13 @@ class FourBits(Cache):
 passages = rows(16, 49, kept_back)
 
 def nats(model, cache=None):
-    """Loss on held-back text, read from this cache."""
+    """Loss on held-out text, read through this cache."""
     logits = model(passages[:, :-1], cache)
     return F.cross_entropy(logits.flatten(0, 1),
                            passages[:, 1:].flatten()).item()
 
 class Blind(Cache):
-    """Keys are all zero: attention is a plain mean of the past."""
+    """All keys are zero, so attention is a plain mean of the past."""
 
     def add(self, layer, k, v):
         k, v = super().add(layer, k, v)
@@ -1859,10 +1937,9 @@ worth = nats(outlier, Blind()) - full             # what keys are good for
 lost = nats(outlier, FourBits(tensor)) - full
 
 # %% trap="13.7" role="guess"
-guess("13.7", "With all keys set to zero the loss rises. With 4 bits and "
-      "the two large channels it rises, too. How large is the second "
-      "rise, beside the first?",
-      choices=["over half of it", "about a third", "about a tenth",
+guess("13.7", "Setting all keys to zero raises this model's loss; what "
+      "fraction of that rise do 4-bit keys already cause?",
+      choices=["more than half", "about a third", "about a tenth",
                "about a hundredth"])
 
 # %% trap="13.7" role="look"
@@ -1874,13 +1951,14 @@ print(f"loss {full:.3f}; keys zero {worth:+.3f}; 4 bits {lost:+.3f}: "
 measured("13.7", 0)
 
 # %% trap="13.7" role="look"
-claim("loss that 4 bits cost, over that without keys", lost / worth,
+claim("loss added by 4 bits, divided by that of zero keys", lost / worth,
       above=0.5)
 
 # %% [markdown] trap="13.7" role="why"
-# A scale for the tensor is set by its largest entry, and all other channels have to live on
-# the few levels near zero. Here nearly all of their keys round to zero. The two channels
-# that have all the levels count no more than others, since their queries are small.
+# With one scale for the whole tensor, the largest entry sets the scale. All other
+# channels have to share the few levels near zero, and here nearly all of their keys round
+# to zero. The two large channels get all the levels, but they matter no more than the
+# others, because their queries are small.
 
 # %% trap="13.7" role="why" tags=["plumbing"]
 cache = Cache()
@@ -1896,13 +1974,13 @@ draw_grids({"size of the keys": some / some.max(),
            rows="tokens", columns="channels of one head",
            title="Two channels have all the levels",
            alt="Two grids of twelve tokens by sixteen channels. On the "
-               "left two columns are dark, all others are pale. On the "
-               "right nearly all cells outside these two are filled: their "
-               "codes are zero.")
+               "left two columns are dark and all others are pale. On the "
+               "right nearly all cells outside these two columns are "
+               "filled, which means that their codes are zero.")
 
 # %% [markdown] trap="13.7" role="repair"
-# The two channels are large in every row of the picture. So give each channel of each head a
-# scale of its own, taken over all tokens:
+# In the picture, the same two channels are large in every row. So give each channel of
+# each head its own scale, shared by all tokens:
 
 # %% trap="13.7" role="repair"
 rules = {"tensor": tensor, "head": (0, 2, 3), "token": (3,),
@@ -1911,19 +1989,20 @@ costs = {name: max(0.0, nats(outlier, FourBits(dims)) - full)
          for name, dims in rules.items()}
 
 # %% trap="13.7" role="repair"
-plot_columns({"all zero": worth, **costs}, xlabel="who shares a scale",
+plot_columns({"all zero": worth, **costs}, xlabel="what shares a scale",
              ylabel="nats lost", form=".3f", marks=["tensor"],
-             title="The same 4 bits, another axis",
-             alt="Five columns of loss: keys all zero, and 4 bits with a "
-                 "scale for the tensor, a head, a token, a channel. The "
-                 "last is close to nothing.")
+             title="The same 4 bits cost little with a scale per channel",
+             alt="Five columns of loss: all keys zero, and 4 bits with one "
+                 "scale per tensor, head, token or channel. The last is "
+                 "close to zero.")
 
 # %% trap="13.7" role="repair"
-claim("a scale for each channel: nats lost", costs["channel"], below=0.02)
+claim("one scale per channel: nats lost", costs["channel"], below=0.02)
 
 # %% [markdown] trap="13.7" role="more" topics="without outliers · 8 bits · float8 · a scale over one token · bytes"
-# Without large channels the scale of the tensor is fine, and with 8 bits it is nearly so. A
-# `float8` number has an exponent of its own, so its grid is fine near zero, too:
+# Without large channels, one scale for the whole tensor is good enough, and with 8 bits
+# it nearly is even with them. A `float8` number has its own exponent, so its grid is also
+# fine near zero:
 
 # %% trap="13.7" role="more" tags=["plumbing"]
 class EightBits(FourBits):
@@ -1945,36 +2024,37 @@ alone = torch.randn(1, 4, 1, 16)
 nothing = (FourBits((2,)).add(0, alone, alone)[0] - alone).abs().max()
 
 # %% trap="13.7" role="more"
-claim("loss in float32: the outlier against the GPT",
+claim("loss in float32: difference between the outlier and the GPT",
       abs(full - nats(gpt)), below=1e-4)
 claim("4 bits, no large channels: nats lost", plain_cost, below=0.05)
 claim("8 bits with large channels: nats lost", eight, below=0.05)
 claim("float8 with large channels: nats lost", floats, below=0.02)
-claim("share of codes that are zero, large channels", gone, above=0.6)
-claim("a scale a channel over a single token: largest error", nothing,
+claim("fraction of codes that are zero, large channels", gone, above=0.6)
+claim("one scale per channel, a single token: largest error", nothing,
       below=1e-5)
 
 # %% [markdown] trap="13.7" role="more"
-# The last of these claims is a trap of its own. In decode one token comes at a time. A
-# scale for each channel over that one token is the token itself: nothing is lost, and nothing saved, since
-# a scale is as large as the number that it stands for. So the newest tokens wait in full
-# precision until a *group* is complete, 32 of them, say. Scales are part of the size:
+# The last of these claims is a trap of its own. In decode, tokens arrive one at a time.
+# If each channel has a scale over that single token, the scale is the token itself.
+# Nothing is lost, but nothing is saved either, because each scale is as large as the
+# number that it replaces. So the newest tokens wait in full precision until a *group* is
+# complete, for example of 32 tokens. Scales are part of the size:
 
 # %% trap="13.7" role="more"
 def bytes_a_token(group, channels=16, bits=4):
-    """Codes, and a share of one scale of 4 bytes for each channel."""
+    """Codes, plus each channel's part of a 4-byte scale."""
     return channels * (bits / 8 + 4 / group)
 
 draw_boxes({f"groups of {g}": {"codes": 16 * 0.5, "scales": 64 / g}
             for g in (1, 8, 32)}, unit="bytes", limit=64,
            limit_name="float32",
            title="A group of one token saves nothing",
-           alt="Three stacks of bytes for one token and head: with groups "
-               "of one the scales alone are as large as float32; with "
-               "groups of 32 they are small.")
+           alt="Three stacks of bytes for one token and head. With groups "
+               "of one token the scales alone are as large as float32; "
+               "with groups of 32 they are small.")
 
 # %% trap="13.7" role="more"
-claim("bytes a token and head, groups of 32", bytes_a_token(32),
+claim("bytes per token and head, groups of 32", bytes_a_token(32),
       expected=10)
 
 # %% trap="13.7" role="exercise" points=3 difficulty=2 minutes=12
@@ -2005,38 +2085,42 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="13.7" role="hint"
-# 1. Reshape the whole groups to `(B, H, n, group, D)`. A scale for each channel is the largest absolute value along the axis of the tokens in a group, and along no other.
-# 2. Give the scales that axis back, as one of length 1, before you divide.
-# 3. `k[:, :, n * group:]` is a view: as long as it lives, all of `k` does, and nothing is saved. `clone()` it.
+# 1. Reshape the whole groups to `(B, H, n, group, D)`. The scale of a channel is the
+#    largest absolute value along the axis of the tokens in a group, and along no other
+#    axis.
+# 2. Before you divide, give the scales that axis back, with length 1.
+# 3. `k[:, :, n * group:]` is a view. As long as it lives, all of `k` stays in memory, and
+#    nothing is saved. So `clone()` it.
 
 # %% [markdown] trap="13.7" role="keep"
-# **Keep:** a scale is shared along the axis in which sizes are alike: for keys that is a
-# channel over tokens, for values a token. Judge by the loss, not by the error of the keys.
-# **In your own code:** print the largest absolute key of each channel; if a few stand out,
-# integers of few bits with one scale for the tensor lose the others. **Source:** [Liu et al.
-# 2024, "KIVI"](https://arxiv.org/abs/2402.02750) and
+# **Keep:** Values that share a scale should have similar sizes. For keys that means one
+# channel over many tokens, for values one token. Judge the result by the loss, not by the
+# error of the keys. **In your own code:** print the largest absolute key of each channel.
+# If a few channels stand out, low-bit integers with one scale per tensor lose all the
+# others. **Source:** [Liu et al. 2024, "KIVI"](https://arxiv.org/abs/2402.02750) and
 # [Hooper et al. 2024, "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:**
-# [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98):
-# perplexity 12.2 became about 10,000 with 4 bits.
-# [rajveer43/VeloxQuant-MLX 162](https://github.com/rajveer43/VeloxQuant-MLX/issues/162): a
-# scale a channel over one token.
+# In [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98), 4
+# bits raised the perplexity from 12.2 to about 10,000. In [rajveer43/VeloxQuant-MLX
+# 162](https://github.com/rajveer43/VeloxQuant-MLX/issues/162), every channel had a scale
+# over a single token.
 
 # %% [markdown] trap="13.8" role="situation" core=true fault="the trainer scores tokens under another distribution" symptom="importance ratios are not 1 in the first step of RL, with the same weights"
 # ## What did you write, and how likely was it?
 #
-# Somebody trains the model on what it wrote: good answers are made likelier. For that the
-# trainer needs a *ratio* for each letter: its probability now, over the one at which it was
-# drawn. In the first step both come from the same weights.
+# Somebody trains the model on its own answers, so that good answers become likelier. For
+# each letter the trainer needs a *ratio*: the letter's probability now, divided by its
+# probability when it was sampled. In the first step both probabilities come from the same
+# weights.
 #
-# The server draws at temperature 0.8 from the likeliest letters whose sum passes 0.9 (top-p).
-# With each letter it reports its log-probability in the distribution that it drew from. (vLLM
-# does so if you ask for `processed_logprobs`. By default it reports them without temperature
-# and top-p.)
-# The trainer computes its own log-probabilities, at the same temperature.
+# The server samples at temperature 0.8 from the likeliest letters whose sum passes 0.9
+# (top-p). For each letter, it reports the letter's log-probability under the distribution
+# it sampled from. (vLLM does this if you ask for `processed_logprobs`. By default it
+# reports them without temperature and top-p.) The trainer computes its own
+# log-probabilities at the same temperature.
 
 # %% trap="13.8" role="break"
 def nucleus(logits, top_p):
-    """Which letters are kept: the likeliest, until top_p is passed."""
+    """The letters to keep: the likeliest, until their sum passes top_p."""
     chances, order = logits.softmax(-1).sort(-1, descending=True)
     kept = chances.cumsum(-1) - chances < top_p
     return torch.zeros_like(kept).scatter(-1, order, kept)
@@ -2064,12 +2148,12 @@ ratio = (trainer - server).exp()                      # (64, 24)
 whole = ratio.prod(1)                                 # of each answer
 
 # %% trap="13.8" role="guess"
-guess("13.8", "The 24 ratios of an answer are multiplied. What is the "
-      "median of this product over the 64 answers?", unit="%")
+guess("13.8", "What is the median, over the 64 answers, of the product of "
+      "an answer's 24 ratios?", unit="%")
 
 # %% trap="13.8" role="look"
 percent = 100 * whole.median().item()
-print(f"a letter: {ratio.mean():.3f}, an answer of 24: {percent:.1f} %")
+print(f"per letter: {ratio.mean():.3f}, answer of 24: {percent:.1f} %")
 
 # %% trap="13.8" role="look"
 measured("13.8", percent, right=(6, 18))
@@ -2078,10 +2162,11 @@ measured("13.8", percent, right=(6, 18))
 claim("mean ratio of a letter, the same weights", ratio.mean(), below=0.95)
 
 # %% [markdown] trap="13.8" role="why"
-# The server cut off the tail and stretched the rest to a sum of one: each letter that is left
-# became likelier by one over the kept mass. The trainer's softmax runs over all letters. So
-# the ratio of a letter is exactly the mass that was kept at its place, whichever letter was
-# drawn. The ratio of an answer of 24 letters is the product of 24 such masses.
+# The server cuts off the tail and scales the rest up to a sum of one, so the probability
+# of each remaining letter is divided by the kept mass. The trainer's softmax runs over
+# all letters. So the ratio of a letter is exactly the probability mass that was kept at
+# its position, whichever letter was sampled. The ratio of an answer of 24 letters is the
+# product of 24 such masses.
 
 # %% trap="13.8" role="why" tags=["plumbing"]
 spread = (logits[:, 0] / 0.8).softmax(-1)
@@ -2098,25 +2183,25 @@ ax = new_axes("What is left is stretched", "letter", "probability")
 spots = torch.arange(14)
 ax.bar(spots - 0.2, before, width=0.4, color="C0", label="the trainer's")
 ax.bar(spots + 0.2, after, width=0.4, color="C1", hatch="//",
-       label="drawn from: cut at 0.9")
+       label="the server's: cut at 0.9")
 ax.set_xticks(spots, axis_names)
 ax.legend()
 show(ax.figure, alt="Two bars for each of the fourteen likeliest letters: "
      "the trainer's probability and that of the cut distribution. Kept "
-     "letters have a higher second bar, those of the tail have none.")
+     "letters have a higher second bar; letters in the tail have none.")
 
 # %% [markdown] trap="13.8" role="repair"
-# The trainer needs what the server knew: the temperature, and which letters were kept. With
-# both it computes the distribution that was drawn from:
+# The trainer needs to know what the server knew: the temperature, and which letters were
+# kept. With both it can compute the distribution that the letters were sampled from:
 
 # %% trap="13.8" role="repair"
 def as_drawn(logits, ids, temperature, kept):
-    """Log-probability of drawn ids (B, T) under what they came from."""
+    """Log-probability of ids (B, T) under what they were sampled from."""
     cut = (logits / temperature).masked_fill(~kept, -math.inf)
     return cut.log_softmax(-1).gather(2, ids[..., None])[..., 0]
 
 mended = (as_drawn(logits, new[..., 0], 0.8, kept_sets) - server).exp()
-print(f"a letter: {mended.mean():.3f}, an answer: "
+print(f"per letter: {mended.mean():.3f}, per answer: "
       f"{mended.prod(1).median():.3f}")
 
 # %% trap="13.8" role="repair"
@@ -2124,10 +2209,11 @@ claim("largest distance of a ratio from 1, with temperature and kept set",
       (mended - 1).abs().max(), below=1e-4)
 
 # %% [markdown] trap="13.8" role="more" topics="the kept mass · a forgotten temperature · noise that is honest · text that is encoded again"
-# The ratio is the kept mass, letter by letter. With the temperature forgotten, too, ratios
-# lie on both sides of 1. Without a cut the *mean* ratio is then 1, though nearly every ratio
-# is off: over draws from `q` the mean of `p / q` is the sum of `p`, whatever `p` is. So look
-# at the log ratios. Noise that is nobody's fault, of a server in bfloat16, is small there:
+# Each letter's ratio is the mass that was kept there. If the trainer also forgets the
+# temperature, ratios fall on both sides of 1. Without top-p the *mean* ratio is then 1,
+# although nearly every single ratio is wrong: over samples from `q`, the mean of `p / q`
+# is the sum of `p`, whatever `p` is. So look at the log ratios. Rounding noise, for
+# example from a server in bfloat16, is small there:
 
 # %% trap="13.8" role="more" tags=["plumbing"]
 mass = ((logits / 0.8).softmax(-1) * kept_sets).sum(-1)
@@ -2146,23 +2232,24 @@ cold_gap = (logits.log_softmax(-1) - warm).gather(
     2, free.view(64, 24, 1))                      # log ratio, at 1
 
 # %% trap="13.8" role="more"
-claim("largest gap between a ratio and the kept mass",
+claim("largest difference between a ratio and the kept mass",
       (ratio - mass).abs().max(), below=1e-5)
-claim("least ratio, temperature forgotten", raw.min(), below=0.8)
+claim("smallest ratio, temperature forgotten", raw.min(), below=0.8)
 claim("largest ratio, temperature forgotten", raw.max(), above=1.1)
 claim("temperature forgotten, no cut: mean ratio", cold_gap.exp().mean(),
       expected=1, within=0.08)
-claim("temperature forgotten, no cut: mean size of the log ratio",
+claim("temperature forgotten, no cut: mean absolute log ratio",
       cold_gap.abs().mean(), above=0.1)
-claim("bfloat16 server, no cut: mean size of the log ratio", noise,
+claim("bfloat16 server, no cut: mean absolute log ratio", noise,
       below=0.05)
 
 # %% [markdown] trap="13.8" role="more"
-# A trainer that recomputes the kept set from its own logits, in another precision, can find a
-# drawn letter outside: minus infinity. So the server sends the set along. A trainer that puts
-# the server's number in place of its current one has ratio 1 for ever, also after an update.
-# And a trainer that gets *text* and encodes it again may score other tokens than those that
-# were drawn.
+# If a trainer recomputes the kept set from its own logits, in a different precision, it
+# may find that a sampled letter is outside the set, and its log-probability becomes minus
+# infinity. So the server should send the set along. If a trainer uses the server's
+# log-probability as its own current one, the ratio is 1 forever, even after an update.
+# And if a trainer receives *text* and tokenizes it again, it may score different tokens
+# from those that were sampled.
 
 # %% trap="13.8" role="exercise" points=3 difficulty=2 minutes=10
 def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
@@ -2186,31 +2273,34 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="13.8" role="hint"
-# 1. A token that was cut had no chance: before the softmax it is minus infinity, and the others share what is left.
-# 2. First float32, then the temperature, then the cut, then `log_softmax` over the last axis.
-# 3. `gather(-1, tokens[..., None])` picks each token's entry and leaves an axis of one.
+# 1. A token that was cut had probability zero. Set its logit to minus infinity before the
+#    softmax, and the others share the whole probability.
+# 2. Convert to float32 first. Then divide by the temperature, apply the cut, and take
+#    `log_softmax` over the last axis.
+# 3. `gather(-1, tokens[..., None])` picks each token's entry and leaves an axis of length
+#    one.
 
 # %% [markdown] trap="13.8" role="keep"
-# **Keep:** a log-probability belongs to the distribution that was drawn from: temperature,
-# cut and all. **In your own code:** before the first update *every* ratio has to be 1 up to
-# rounding, which the mean does not show; print the largest and the mean of the log ratios'
-# sizes, and the kept mass beside them. **Source:** [huggingface/trl
-# 6789](https://github.com/huggingface/trl/issues/6789), with the closed form. **Seen in the
-# wild:** the same thread, and [huggingface/trl
-# 4159](https://github.com/huggingface/trl/issues/4159): the server
-# returns raw log-probabilities, without the temperature, and the ratio stands at its clamp.
+# **Keep:** A log-probability is only meaningful with the distribution that the token was
+# sampled from, including temperature and cut. **In your own code:** before the first
+# update, *every* ratio has to be 1 up to rounding. The mean does not show that, so print
+# the largest and the mean absolute log ratio, with the kept mass next to them.
+# **Source:** [huggingface/trl 6789](https://github.com/huggingface/trl/issues/6789), with
+# the closed form. **Seen in the wild:** the same thread. And in [huggingface/trl
+# 4159](https://github.com/huggingface/trl/issues/4159), the server returned raw
+# log-probabilities without the temperature, and the ratio stayed at its clamp.
 
 # %% [markdown] trap="13.9" role="situation" core=true fault="the benchmark's clock starts when the queue is over" symptom="measured latency stays flat under load, while users wait for seconds"
 # ## How fast is it?
 #
-# The server is done, and somebody asks for a number. It can answer eight requests at a time,
-# and an answer takes about a second. Your load generator has 16,000 requests. They arrive by
-# chance, as users do, at 0.8 of what the server can take.
+# The server is finished, and somebody asks how fast it is. It can serve eight requests at
+# a time, and an answer takes about a second. Your load generator sends 16,000 requests.
+# Like real users' requests, they arrive at random times, at 0.8 of the server's capacity.
 #
-# A semaphore lets at most eight requests be open. The clock of a request starts when it is
-# sent and stops at its first letter; a prefill takes 0.05 seconds. The report says: time to
-# the first token, p99: 0.05 s. (The p99 is the least time that 99 % of the requests do not
-# exceed.)
+# A semaphore allows at most eight open requests. A request's clock starts when the
+# request is sent and stops at its first letter; a prefill takes 0.05 seconds. Your report
+# says: time to first token, p99: 0.05 s. (The p99 is the smallest time that 99 % of the
+# requests do not exceed.)
 
 # %% trap="13.9" role="break"
 def simulate(load, slots=8, requests=16000, seed=SEED):
@@ -2228,15 +2318,15 @@ def simulate(load, slots=8, requests=16000, seed=SEED):
 
 # %% trap="13.9" role="break"
 def p99(values):
-    """The least value that 99 % of all do not exceed."""
+    """The smallest value that 99 % of all values do not exceed."""
     return sorted(values)[math.ceil(99 * len(values) / 100) - 1]
 
 log = simulate(0.8)
 reported = p99([start + 0.05 - start for _, start, _ in log])
 
 # %% trap="13.9" role="guess"
-guess("13.9", "A user presses the key, and some time later sees the first "
-      "letter. What is the p99 of this time?", unit="s")
+guess("13.9", "A user presses Enter; what is the p99 of the time until the "
+      "first letter appears?", unit="s")
 
 # %% trap="13.9" role="look"
 waits = [start + 0.05 - arrival for arrival, start, _ in log]
@@ -2248,14 +2338,15 @@ print(f"from dispatch {reported:.2f} s, from arrival {true:.2f} s; "
 measured("13.9", true, right=(1.4, 4))
 
 # %% trap="13.9" role="look"
-claim("p99 from arrival over p99 from dispatch", true / reported, above=20)
+claim("p99 from arrival, divided by p99 from dispatch", true / reported,
+      above=20)
 
 # %% [markdown] trap="13.9" role="why"
-# The wait is between the arrival and the place in the semaphore, and the clock starts behind
-# it. The busier the server, the more of the wait lies in front of the clock. Eight
-# clients that send their next request when they have their answer are a *closed loop*, the
-# worst of all: there are as many clients as slots, so no request ever waits. Its report shows
-# the highest throughput.
+# A request waits between its arrival and its place in the semaphore, and the clock starts
+# only after that. The busier the server, the longer the wait that the clock does not see.
+# The worst case is a *closed loop*: eight clients that send their next request only after
+# the last answer. There are as many clients as slots, so no request ever waits, and the
+# report shows the highest throughput.
 
 # %% trap="13.9" role="why"
 busiest = max(range(16000), key=lambda i: waits[i])
@@ -2268,20 +2359,21 @@ for i in range(busiest - 3, busiest + 1):
 # %% trap="13.9" role="why"
 draw_lanes(lanes, unit="s", marks=["waits"],
            title="The clock starts where the wait ends",
-           alt="Four lanes of users one behind the other. Each waits for "
-               "seconds, marked, and is served then; the clock of the "
-               "benchmark starts between the two.")
+           alt="Four lanes, one for each of four users who arrive one "
+               "after another. Each waits for seconds, which is marked, "
+               "and is then served. The benchmark's clock starts between "
+               "the two.")
 
 # %% [markdown] trap="13.9" role="repair"
-# The clock starts when the request was *due*, whether it could be sent or not. And the report
-# names the load, since a latency without one says nothing. One run is noisy at a high load, so
-# each point is the middle of five:
+# Start the clock when the request was *due*, whether or not it could be sent. And report
+# the load, because a latency without a load says nothing. At a high load a single run is
+# noisy, so each point is the median of five:
 
 # %% trap="13.9" role="repair"
 loads = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 
 def middle(load):
-    """p99 from arrival, the middle of five runs."""
+    """p99 from arrival, the median of five runs."""
     runs = [simulate(load, seed=SEED + k) for k in range(5)]
     return sorted(p99([s + 0.05 - a for a, s, _ in run])
                   for run in runs)[2]
@@ -2291,22 +2383,22 @@ from_arrival = [middle(load) for load in loads]
 # %% trap="13.9" role="repair"
 plot_lines(loads, {"from arrival": from_arrival,
                    "from dispatch": [0.05] * len(loads)},
-           title="One clock sees the load", xlabel="load",
-           ylabel="p99 of the first token, s",
+           title="Only one clock sees the load", xlabel="load",
+           ylabel="p99 of the time to first token, s",
            alt="Two lines over the load. From dispatch it is flat at 0.05 "
-               "seconds. From arrival it rises, and steeply towards a load "
-               "of one.")
+               "seconds. From arrival it rises, steeply as the load "
+               "approaches one.")
 
 # %% trap="13.9" role="repair"
-claim("p99 from arrival, load 0.95 over load 0.5",
+claim("p99 from arrival: load 0.95, divided by load 0.5",
       from_arrival[-1] / from_arrival[1], above=3)
 
 # %% [markdown] trap="13.9" role="more" topics="means · the closed loop · pads and pieces counted as tokens"
-# At half load the mean does not show the wait; throughput shows it at no load below 1:
+# At half load the mean hides the wait. Throughput hides it at every load below 1:
 
 # %% trap="13.9" role="more" tags=["plumbing"]
 def closed_loop(clients=8, requests=16000, seed=SEED):
-    """Answers a second of clients that wait for theirs."""
+    """Answers per second, when each client waits for its own."""
     rng = random.Random(seed)
     free = [0.0] * clients
     for _ in range(requests):
@@ -2323,19 +2415,20 @@ padded_sizes = sum(16 * max(answer_sizes[i:i + 16])
                    for i in range(0, 16000, 16))
 
 # %% trap="13.9" role="more"
-claim("mean time to the first token at load 0.5, from arrival, in s",
+claim("mean time to first token at load 0.5, from arrival, in s",
       half_mean, below=0.2)
-claim("closed loop over open loop at 0.8: answers a second",
+claim("answers per second: closed loop, divided by open loop at 0.8",
       closed_loop() / open_rate, above=1)
-claim("tokens with pads over tokens", padded_sizes / sum(answer_sizes),
-      above=1.5)
+claim("tokens with pads, divided by tokens",
+      padded_sizes / sum(answer_sizes), above=1.5)
 
 # %% [markdown] trap="13.9" role="more"
-# The last of these claims is another way to look fast: the pads of a batch are counted as
-# tokens. A third: send the same prompts twice, so that the prefix cache answers. And a way to look slow: take each
-# piece of a stream for one token, when speculation sends several at once; then the gaps
-# between tokens come out too long. More clients than slots do queue in a closed loop, but
-# they can never send more than the server takes.
+# The last of these claims shows a different way to look fast: counting the pads of a
+# batch as tokens. A third way is to send the same prompts twice, so that the prefix cache
+# answers. There is also a way to look slow: counting each piece of a stream as one token,
+# although speculation sends several at once. Then the gaps between tokens come out too
+# long. With more clients than slots, requests do queue in a closed loop. But the clients
+# can never send more than the server can serve.
 
 # %% trap="13.9" role="exercise" points=3 difficulty=2 minutes=12
 def first_token(arrive: list, chunks: list) -> tuple:
@@ -2366,35 +2459,39 @@ def first_token(arrive: list, chunks: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="13.9" role="hint"
-# 1. First throw out the pieces without tokens; then the first piece that is left stops a request's clock, which began at its arrival.
-# 2. Sort the times. At place `ceil(0.99 * n)`, counted from 1, stands the least that 99 % do not exceed.
-# 3. A request that got nothing waits for ever: left out, it would make the server look better the more it drops.
+# 1. First discard the pieces without tokens. A request's clock starts at its arrival and
+#    stops at the first piece that is left.
+# 2. Sort the times. The smallest time that 99 % do not exceed is at position `ceil(0.99 *
+#    n)`, counted from 1.
+# 3. A request that got nothing waits forever. If you left it out, the server would look
+#    better the more requests it drops.
 
 # %% [markdown] trap="13.9" role="keep"
-# **Keep:** time runs from when the user asked. A latency has a load and a percentile.
-# **In your own code:** note for each request when it was due, sent, and answered first. The
-# p99 of sent minus due has to be about zero. If it is not, the load generator is a queue of
-# its own, even one that does not grow. **Source:**
-# [Schroeder et al. 2006, "Open Versus Closed: A Cautionary
+# **Keep:** Start the clock when the user asks, and report every latency with its load and
+# its percentile. **In your own code:** record for each request when it was due, when it
+# was sent, and when its first token came. The p99 of sent minus due has to be about zero.
+# If it is not, your load generator contains a queue of its own, even if that queue does
+# not grow. **Source:** [Schroeder et al. 2006, "Open Versus Closed: A Cautionary
 # Tale"](https://www.usenix.org/conference/nsdi-06/open-versus-closed-cautionary-tale).
-# **Seen in the wild:** [vllm-project/vllm
-# 54101](https://github.com/vllm-project/vllm/issues/54101): the benchmark's latency leaves
+# **Seen in the wild:** In [vllm-project/vllm
+# 54101](https://github.com/vllm-project/vllm/issues/54101), the benchmark's latency left
 # out the wait at its own semaphore.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# Servers of others do the same steps. Three of their names are worth knowing: vLLM, with
-# paged blocks and continuous batching, SGLang, which keeps prefixes in a tree, and
-# llama.cpp, for small machines. What follows
-# uses Hugging Face's `transformers`, which is installed here and downloads nothing.
+# Real servers do the same things. Three names are worth knowing: vLLM, with paged blocks
+# and continuous batching; SGLang, which keeps prefixes in a tree; and llama.cpp, for
+# small machines. The rest of this section uses Hugging Face's `transformers`, which is
+# installed here and downloads nothing.
 
 # %% [markdown] role="concept"
 # ### Rows of unequal length
 #
-# In a batch, short prompts are filled up on the left with *pads*, which a mask hides. And the places? It
-# is often told that each row has to count from its own first letter, and that one
-# `arange` for all rows is the classic fault of batched generation.
+# In a batch, short prompts are filled up on the left with *pads*, which a mask hides. But
+# which positions do the letters get? You will often read that each row has to count from
+# its own first letter, and that using one `arange` for all rows is the classic fault of
+# batched generation.
 
 # %% role="concept"
 sizes = (8, 12, 20, 40)
@@ -2406,7 +2503,7 @@ shared = torch.arange(40).expand(4, 40)               # one for all rows
 
 # %% role="concept" tags=["plumbing"]
 def together(prefill, later, dice):
-    """Letters of the padded rows; later(step): places (4, 1) of a step."""
+    """Letters of the padded rows; later(step): positions (4, 1)."""
     cache = Cache()
     keep = torch.ones(40, 40, dtype=torch.bool).tril() & real[:, None, None]
     keep = keep | torch.eye(40, dtype=torch.bool)     # a pad sees itself
@@ -2433,31 +2530,31 @@ agree = {name: same(together(*rule, dice)[:3], single[:3])
          for name, rule in rules.items()}
 
 # %% role="concept"
-claim("short rows, one arange for all: share of letters as alone",
+claim("short rows, one arange for all: fraction of letters as alone",
       agree["one arange for all"], above=0.95)
 
 # %% [markdown] role="concept"
-# With rotations one `arange` for all is harmless: within a row every place is off by
-# the same number, and only differences count. It does harm with a table of learned places,
-# and with rotations whose speeds depend on the length (dynamic NTK and LongRoPE, ways to
-# longer texts). Half of the repair is worse than none: places of its own for each row in the
-# prefill, and one place for all rows in decode. Then a gap opens in the short rows, between
-# prompt and answer. The first letter is still right.
-# **Seen in the wild:** [unslothai/unsloth
-# 3699](https://github.com/unslothai/unsloth/issues/3699): the short prompts write
-# garbage, the longest one is right. The thread blames places that all rows share in
-# decode; the prefill had counted ones.
+# With rotations, one `arange` for all rows is harmless: within a row every position is
+# shifted by the same number, and only differences count. It does harm with a table of
+# learned positions, and with rotations whose speeds depend on the length (dynamic NTK and
+# LongRoPE, two ways to handle longer texts). Half of the repair is worse than none. If
+# each row has its own positions in the prefill but all rows share one position in decode,
+# the short rows get a gap between prompt and answer. The first letter is still right.
+# **Seen in the wild:** In [unslothai/unsloth
+# 3699](https://github.com/unslothai/unsloth/issues/3699), the short prompts got garbage
+# and the longest one was right. The thread blames the positions that all rows shared in
+# decode; in the prefill each row had its own.
 
 # %% role="concept"
-claim("short rows, own places and then common ones: share as alone",
+claim("short rows, own places, then common ones: fraction as alone",
       agree["own, then one for all"], below=0.9)
 
 # %% [markdown] role="concept"
 # ### The same in a library
 #
-# Its `generate` takes left-padded batches and decodes from a `DynamicCache`, which can be
-# cropped after a refusal. A Llama from a configuration, with random
-# weights, is enough to compare:
+# The library's `generate` accepts left-padded batches and decodes from a `DynamicCache`,
+# which can be cropped after a refusal. A Llama built from a configuration, with random
+# weights, is enough for a comparison:
 
 # %% role="concept" tags=["plumbing"]
 import contextlib
@@ -2479,7 +2576,7 @@ options = {"max_new_tokens": 24, "do_sample": False}
 
 # %% role="concept"
 def by_hand(ids, n):
-    """Greedy decoding, one token a call, from the library's cache."""
+    """Greedy decoding, one token per call, from the library's cache."""
     cache, new, written = DynamicCache(config=llama.config), ids, []
     for _ in range(n):
         new = llama(new, past_key_values=cache).logits[:, -1:].argmax(-1)
@@ -2490,12 +2587,12 @@ own_way = by_hand(small, 24)
 library = llama.generate(small, **options)[:, 12:]
 
 # %% role="concept"
-claim("greedy tokens by hand and by generate: share that agree",
+claim("greedy tokens by hand and by generate: fraction that agree",
       same(own_way, library), above=0.99)
 
 # %% [markdown] role="concept"
-# A short row beside a long one, and drafts that `generate` finds in the text itself
-# (`prompt_lookup_num_tokens`): the tokens stay the same.
+# Now put a short row into a batch with a long one, and let `generate` find drafts in the
+# text itself (`prompt_lookup_num_tokens`). The tokens stay the same.
 
 # %% role="concept"
 batch = torch.cat([F.pad(small, (20, 0)), torch.randint(1, 64, (1, 32))])
@@ -2512,20 +2609,21 @@ cache.crop(-4)                                   # and one more, fed again
 after_crop = llama(small[:, 11:], past_key_values=cache).logits[:, -1]
 
 # %% role="concept"
-claim("a short row beside a long one: share of tokens as alone",
+claim("a short row next to a long one: fraction of tokens as alone",
       same(beside, library), above=0.95)
-claim("with drafts from the prompt: share of tokens as without",
+claim("with drafts from the prompt: fraction of tokens as without",
       same(drafted, library), above=0.95)
-claim("logits after three refused tokens were cropped: largest gap",
+claim("logits after three refused tokens are cropped: largest difference",
       (after_crop - first_logits).abs().max(), below=1e-4)
 
 # %% [markdown] role="concept"
 # ### Its continuous batching
 #
-# `generate_batch` is the library's own server: pages of a cache, a queue, and requests that
-# come and go within the batch. Five requests ask for 24 tokens each. One pass may read 24
-# tokens, so a long prompt is cut into pieces, and a page, a block of trap 13.1, holds 16.
-# All five together need fifteen pages. You give it 16, then 12.
+# `generate_batch` is the library's own server. It has a cache of pages, a queue, and
+# requests that join and leave the batch as it runs. Five requests ask for 24 tokens each.
+# One pass may read 24 tokens, so a long prompt is cut into pieces. A page (a block of
+# trap 13.1) holds 16 tokens. All five requests together need fifteen pages. You first
+# give the server 16 pages, then 12.
 
 # %% role="concept" tags=["plumbing"]
 from transformers import GenerationConfig
@@ -2544,7 +2642,7 @@ counting = llama.register_forward_pre_hook(
 
 # %% role="concept"
 def served(pages):
-    """What the five were answered, (5, 24), and the tokens of each pass."""
+    """The five answers, (5, 24), and the number of tokens in each pass."""
     passes.clear()
     answers = llama.generate_batch(
         prompts, generation_config=greedy, warmup=False,
@@ -2567,40 +2665,42 @@ for sizes, name, line in ((wide, "16 pages", "--"),
                           (narrow, "12 pages", "-")):
     ax.step(range(len(sizes)), sizes, line, where="post", label=name)
 ax.legend()
-show(ax.figure, "Tokens of each pass of the library's server. Both begin "
-     "with four full passes of 24 tokens, then one to five a pass. With "
-     "twelve pages more full passes follow near the end: it ends later.")
+show(ax.figure, "Tokens in each pass of the library's server. Both runs "
+     "begin with four full passes of 24 tokens, followed by passes of one "
+     "to five. With twelve pages, more full passes follow near the end, "
+     "and the run ends later.")
 
 # %% role="concept"
-claim("answers from a batch that changes: share of tokens as alone",
+claim("answers from a batch that changes: fraction of tokens as alone",
       min(same(with_room, one_by_one), same(pressed, one_by_one)),
       above=0.95)
-claim("passes for five answers, one request after another would take 120",
+claim("passes for five answers; one after the other would take 120",
       len(wide), below=40)
 claim("tokens that are read again with twelve pages", reread, above=10)
 
 # %% [markdown] role="concept"
-# The answers are those of each request alone. With 12 pages one request has to leave when
-# the others grow, and what it had is read again later: more passes, and no trace of it in
-# the answers. That is the eviction of *Who may come in*. On a GPU the library sizes its cache by
-# the free memory; on a CPU the sizes have to be given.
+# Each answer is the one that its request gets alone. With 12 pages, one request has to
+# leave when the others grow, and its tokens are read again later. That costs more passes
+# and leaves no trace in the answers. It is the eviction from *Who may come in*. On a GPU
+# the library chooses the size of its cache from the free memory; on a CPU you have to
+# give it.
 
 # %% [markdown] role="concept"
 # ### Greedy text and the size of the batch
 #
 # **Told:** greedy decoding gives the same text, whatever else is in the batch.
-# **Measured:** one new letter a row, from a cache, on a CPU in float32: the product of one
-# row takes another kernel than that of sixteen, so the logits may move in their last bits,
-# and the likeliest letter is the same. (With prompts of seven letters and more no bit moved
-# on the machine that wrote this page.) On a GPU, in 16 bits, near ties fall either way, and
-# then the text differs. vLLM promises equal text only with its batch-invariant kernels
-# switched on, which cost speed.
+# **Measured:** on a CPU in float32, with one new letter per row and a cache, a product
+# with one row uses a different kernel from a product with sixteen rows. So the logits may
+# differ in their last bits, but the likeliest letter is the same. (With prompts of seven
+# or more letters, no bit changed on the machine that wrote this page.) On a GPU in 16
+# bits, near ties can go either way, and then the text differs. vLLM promises equal text
+# only if you switch on its batch-invariant kernels, which are slower.
 
 # %% role="concept"
 crowd = rows(16, 24, kept_back)
 
 def after_prefill(rows):
-    """Logits of a step of decode, (rows, letters): one new letter each."""
+    """Logits of one decode step, (rows, letters): one letter per row."""
     cache = Cache()
     gpt(rows[:, :-1], cache)
     return gpt(rows[:, -1:], cache)[:, -1]
@@ -2609,98 +2709,129 @@ with_others = after_prefill(crowd)
 by_itself = torch.cat([after_prefill(one[None]) for one in crowd])
 
 # %% role="concept"
-claim("logits of a row alone and among sixteen: largest gap",
+claim("logits of a row alone and among sixteen: largest difference",
       (with_others - by_itself).abs().max(), below=1e-4)
-claim("likeliest letters alone and among sixteen: share that agree",
+claim("likeliest letters alone and among sixteen: fraction that agree",
       same(with_others.argmax(-1), by_itself.argmax(-1)), above=0.9)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. Three requests share a block. One ends. Who may have the block?**
+# **1. Three requests share a block. One of them ends. Who may have the block?**
 #
-# - [ ] the next request that needs memory :: Two requests still read it; they would read the newcomer's keys.
-# - [x] nobody yet: two readers are left :: The block is free when the count of its readers reaches zero.
-# - [ ] whoever took it first :: Order plays no part; the count does.
+# - [ ] the next request that needs memory :: Two requests still read the block; they
+#   would read the newcomer's keys.
+# - [x] nobody yet, because two readers are left :: The block is free when its reference
+#   count reaches zero.
+# - [ ] the request that took it first :: The order does not matter; only the count does.
 
 # %% [markdown] role="quiz"
-# **2. A prefix cache finds 900 of 1,000 tokens of a prompt that nobody has sent before. That**
+# **2. A prefix cache finds 900 of 1,000 tokens of a prompt that nobody has sent before.
+# That**
 #
-# - [ ] must be a fault :: Another prompt may have begun with the same 900 tokens.
-# - [ ] is always right: the tokens agree :: They have to agree from the start on, under the same weights and adapter.
-# - [x] is right if all 900 stand at the start of one prompt that the same weights have read :: That is what a chained key with its extras says.
+# - [ ] must be a fault :: A different prompt may have begun with the same 900 tokens.
+# - [ ] is always right, because the tokens agree :: The tokens have to agree from the
+#   start on, and the same weights and adapter must have read them.
+# - [x] is right if all 900 are the beginning of a prompt that the same weights have read
+#   :: A chained key that includes the extras guarantees exactly that.
 
 # %% [markdown] role="quiz"
-# **3. You keep one generator for each row of the batch. A seeded request is reproducible**
+# **3. You keep one generator for each row of the batch. A seeded request is
+# reproducible**
 #
-# - [x] until it moves to another row :: Then it goes on with the numbers of whoever sat there before.
-# - [ ] always: nobody else draws from its generator :: Rows are used again; the generator stays behind.
-# - [ ] never: the batch size changes :: The other rows draw from their own generators.
+# - [x] until it moves to a different row :: There it continues with the random numbers of
+#   that row's previous request.
+# - [ ] always, because no other request draws from its generator :: Rows are reused, and
+#   the generator stays with the row.
+# - [ ] never, because the batch size changes :: The other rows draw from their own
+#   generators.
 
 # %% [markdown] role="quiz"
 # **4. The stop word is `###`. The text so far ends with `#`. The server sends**
 #
-# - [ ] all of it: one sign is no stop word :: If two more come, it should never have been sent.
-# - [x] all but the last sign :: It is the longest ending that begins a stop word. It goes out when the next letter is another one.
-# - [ ] nothing before the answer is complete :: That is safe, and no stream.
+# - [ ] all of it, because a single sign is no stop word :: If two more signs follow, the
+#   first should never have been sent.
+# - [x] all but the last sign :: The sign is the longest ending that begins a stop word.
+#   The server sends it as soon as the next letter is not a `#`.
+# - [ ] nothing until the answer is complete :: That is safe, but it is no longer a
+#   stream.
 
 # %% [markdown] role="quiz"
-# **5. Speculation with a new rule keeps 85 of 100 drafts where the old one kept 75. You conclude that**
+# **5. Speculation with a new rule keeps 85 of 100 drafts where the old rule kept 75. You
+# conclude that**
 #
-# - [ ] the new rule is better :: A wrong rule may keep more; acceptance says nothing about the distribution.
-# - [ ] the draft has become better :: The draft is the same; the rule changed.
-# - [x] nothing yet, and put known p and q in and count :: For one token at a time, given p and q, no right rule keeps more than the sum of the smaller of both. (Over several tokens at once one can: *block verification*.)
+# - [ ] the new rule is better :: A wrong rule may accept more; acceptance says nothing
+#   about the distribution.
+# - [ ] the draft model has become better :: The draft is the same; only the rule changed.
+# - [x] you know nothing yet, and should test with a known p and q :: For one token at a
+#   time, given p and q, no correct rule accepts more than the sum of the smaller of the
+#   two. (Over several tokens at once one can: *block verification*.)
 
 # %% [markdown] role="quiz"
-# **6. A call checked four tokens, and the first two drafts stand. How many entries does the cache gain?**
+# **6. A call checked four tokens: the one written last and three drafts. The first two
+# drafts are accepted. How many entries does the cache gain?**
 #
-# - [ ] four: they were computed :: Two of them belong to tokens that are in no answer.
-# - [ ] two: those that stand :: The token that was fed first has an entry as well.
-# - [x] three: the token that was fed, and the two drafts :: The token that replaces the refused one has not been read yet.
+# - [ ] four, because all were computed :: The refused draft is in no answer, so its entry
+#   has to go.
+# - [ ] two, the accepted drafts :: The token that was fed first also has an entry.
+# - [x] three, the token that was fed first and the two drafts :: The token that replaces
+#   the refused one has not been read yet.
 
 # %% [markdown] role="quiz"
-# **7. Keys with a few large channels, 4 bits. The best axis for a common scale is**
+# **7. The keys have a few large channels, and you store them in 4 bits. Which numbers
+# should share a scale?**
 #
-# - [x] a channel over tokens :: Sizes are mostly alike there, so few entries take the levels of the others.
-# - [ ] a token over channels :: Each token has the same few large channels, and they set every scale.
-# - [ ] one scale for everything, with more clipping :: Clipped channels lose what is large, and the small ones gain little.
+# - [x] one channel over many tokens :: The sizes in a channel are mostly similar, so few
+#   entries take the levels away from the others.
+# - [ ] one token over all channels :: Every token has the same few large channels, and
+#   they set every scale.
+# - [ ] all of them, with more clipping :: Clipping loses the large channels, and the
+#   small ones gain little.
 
 # %% [markdown] role="quiz"
-# **8. Top-p 0.9, same weights. The trainer's ratios are all near 0.91. You**
+# **8. The server uses top-p 0.9, the trainer has the same weights, and the ratios are all
+# near 0.91. You**
 #
-# - [ ] clip them :: The clip hides it, and the gradient stays scaled.
-# - [x] give the trainer the kept sets :: The ratio is the kept mass; under the same cut it is 1.
+# - [ ] clip the ratios :: Clipping hides the fault, and the gradient stays scaled.
+# - [x] give the trainer the kept sets :: The ratio is the kept mass; under the same cut
+#   it is 1.
 # - [ ] lower the learning rate :: The ratio is wrong before any step was made.
 
 # %% [markdown] role="quiz"
-# **9. Eight clients send their next request when they have their answer. Latency is low. Under real users it**
+# **9. Eight clients send their next request when they have their answer, and the latency
+# is low. Under real users, the latency**
 #
-# - [ ] is the same: eight are served at a time :: Real users do not wait for each other; they queue.
-# - [ ] is lower: they come less often :: It depends on the load, and at high load they wait.
-# - [x] has to be measured with arrivals that do not wait :: A closed loop slows down with the server; with no more clients than slots it never sees a queue.
+# - [ ] is the same, because eight are served at a time :: Real users do not wait for each
+#   other; they queue.
+# - [ ] is lower, because they come less often :: It depends on the load, and at a high
+#   load they wait.
+# - [x] has to be measured with arrivals that do not wait for answers :: A closed loop
+#   slows down with the server; with no more clients than slots it never sees a queue.
 
 # %% [markdown] role="quiz"
-# **10. A grammar allows `yes` and `no`, one token each. Masking the step gives the odds**
+# **10. A grammar allows `yes` and `no`, one token each. Masking that step gives the
+# odds**
 #
-# - [x] of the model, given one of the two :: With one step there is nothing ahead that the mask could miss.
-# - [ ] of another distribution, as always :: That needs answers of several steps.
+# - [x] of the model, given one of the two :: With a single step, the mask cannot miss
+#   anything that lies ahead.
+# - [ ] of a different distribution, as always :: For that, an answer needs several steps.
 # - [ ] one half each :: The mask removes tokens; the rest keep their ratios.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: why a server wants a batch
 #
-# A layer reads its weights once a call, for one row as for many. In decode a row is one
-# token of one request, in prefill each token of the prompt is a row. So prefill has
-# hundreds of FLOPs for a byte of weights, decode one for each request. What the
-# batch cannot share is the cache: each request reads its own.
+# A layer reads its weights once per call, whether it gets one row or many. In decode,
+# each request brings one row, its newest token. In prefill, each token of the prompt is a
+# row. So prefill does hundreds of FLOPs per byte of weights, and decode does one for each
+# request. The batch cannot share the cache, because each request reads its own.
 #
-# **Before you run anything:** a model of 8 billion weights in 16 bits, grouped queries,
-# on one H200. How many tokens a second for one user? From which context length on do 16
-# users read more cache than weights? And what does a prefill of 2,048 tokens cost,
-# beside one step of decode?
+# **Before you run anything:** take a model of 8 billion weights in 16 bits, with grouped
+# queries, on one H200. How many tokens per second does a single user get? From which
+# context length on do 16 users read more cache than weights? And how much longer does a
+# prefill of 2,048 tokens take than one step of decode?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2722,7 +2853,7 @@ def layer(x, weights):
 sheet = datasheet(None)
 meta = layer_weights("meta", torch.bfloat16)
 layer_bytes = sum(w.nbytes for w in meta)
-head_bytes = 128_256 * 4096 * 2                  # read in each step, too
+head_bytes = 128_256 * 4096 * 2                  # also read in each step
 weight_bytes = 32 * layer_bytes + head_bytes
 token_bytes = 32 * 2 * 1024 * 2                  # keys, values, 16 bits
 
@@ -2738,19 +2869,19 @@ def layer_flops(n):
 # %% role="gpu"
 level = weight_bytes / (16 * token_bytes)             # context, 16 users
 print(f"weights {weight_bytes / 1e9:.1f} GB, cache {token_bytes / 1e3:.0f} "
-      f"kB a token; 16 users: as much at {level:.0f} tokens")
+      f"kB per token; 16 users: equal at {level:.0f} tokens")
 for users in (1, 16, 64):
     rate = tokens_a_second(users, 2048)
     slower = users * tokens_a_second(1, 2048) / rate
-    print(f"{users} users, context 2,048: at most {rate:,.0f} tokens a "
-          f"second; a step takes {slower:.2f} times that of one user")
+    print(f"{users} users, context 2,048: at most {rate:,.0f} tokens per "
+          f"second; a step takes {slower:.2f} times one user's")
 
 # %% role="gpu"
-claim("FLOPs for each byte of weights, one token",
+claim("FLOPs per byte of weights, one token",
       layer_flops(1) / layer_bytes, expected=1, within=0.01)
-claim("FLOPs a byte, a prefill of 2,048 tokens, over the ridge",
+claim("FLOPs per byte in a prefill of 2,048, divided by the ridge",
       layer_flops(2048) / layer_bytes / sheet.ridge, above=5)
-claim("tokens a second, 64 users over one, context 2,048",
+claim("tokens per second, context 2,048: 64 users, divided by one",
       tokens_a_second(64, 2048) / tokens_a_second(1, 2048), above=20)
 
 # %% role="gpu"
@@ -2814,40 +2945,42 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** 64 rows take 6 % more time than one through the products of a
-# layer: what is read are the weights, and they are read once for all. A prefill of 2,048 tokens
-# takes eight times as long as one token, for 2,048 times the work. One row reaches three
-# quarters of the datasheet's bandwidth, attention over caches of 16,384 tokens nine tenths.
-# Those caches of 16 users take 351 µs in a layer, twice what its weights take for one row:
-# there a batch shares nothing.
+# **On the H100 of the record**, the products of a layer take 6 % more time for 64 rows
+# than for one row, because most of the reading is weights, and the weights are read once
+# for all rows. A prefill of 2,048 tokens takes eight times as long as one token, for
+# 2,048 times the work. One row reaches three quarters of the datasheet's bandwidth;
+# attention over caches of 16,384 tokens reaches nine tenths. In one layer, reading those
+# caches for 16 users takes 351 µs, twice as long as reading the layer's weights for one
+# row. For caches, batching saves nothing.
 #
-# **Keep:** no step of decode takes less time than reading the weights (of a dense model,
-# on one GPU; speculation writes more than one token a step). More users are nearly free
-# while their caches are small beside the weights; where both weigh the same, a step takes
-# twice as long. gpt-fast reports 104.9 tokens a second for Llama-2-7B in 16 bits on an
-# A100 (power limited to 330 W), which is 1,397 GB/s out of the datasheet's 2,039; in 8
-# bits 155.58 and in 4 bits (groups of 32) 196.80. Bandwidth over tokens a second is what
-# a token reads: 13.3, 6.9 and 4.4 GB. So bytes alone would make it 1.9 and 3.0 times as
-# fast, not two and four times, since scales are part of the size. **Source:**
-# [pytorch-labs/gpt-fast,
+# **Keep:** A step of decode cannot take less time than reading the weights (for a dense
+# model on one GPU; speculation writes more than one token per step). More users are
+# almost free while their caches are small compared with the weights. When both are
+# equally large, a step takes twice as long. gpt-fast reports 104.9 tokens per second for
+# Llama-2-7B in 16 bits on an A100 (with power limited to 330 W), which is 1,397 GB/s out
+# of the datasheet's 2,039. With 8 bits it reports 155.58, and with 4 bits (groups of 32)
+# 196.80. Bandwidth divided by tokens per second is what one token reads: 13.3, 6.9 and
+# 4.4 GB. So counting bytes alone, you would expect 1.9 and 3.0 times the speed, not two
+# and four times, because scales are part of the size. **Source:** [pytorch-labs/gpt-fast,
 # README](https://github.com/pytorch-labs/gpt-fast/blob/0f925b5d4ce457b89a7ca6c9ce50f42bf2576945/README.md),
 # "Benchmarks".
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - Prompt and dice decide the answer, where kernels do not depend on the batch. Else only near
-#   ties may fall otherwise.
+# - The prompt and the random numbers decide the answer, if the kernels do not depend on
+#   the batch. If they do, only near ties may come out differently.
 # - A block is free when its last reader has left.
-# - The key of a block says all that it was computed from.
-# - What belongs to a request travels with it: dice, stop words, masks.
-# - A stream is one text. What may still change waits.
-# - A mask makes answers valid, and changes their odds.
-# - A refusal draws from what is missing, and the cache forgets what was refused.
-# - A scale is shared where sizes are alike.
-# - A log-probability belongs to the distribution that was drawn from.
-# - The clock starts when the user asks.
+# - The key of a block covers everything that the block was computed from.
+# - What belongs to a request travels with it: random numbers, stop words, masks.
+# - Decode a stream as one text, and hold back what may still change.
+# - A mask at each step makes answers valid, but it changes their odds.
+# - After a refusal, sample from what is missing, and remove the refused tokens from the
+#   cache.
+# - Values that share a scale should have similar sizes.
+# - A log-probability belongs to the distribution that the token was sampled from.
+# - Start the clock when the user asks.
 #
-# **Next:** take one of these checks to a server of your own: one prompt, one seed, alone and in
-# a full batch, with batch-invariant kernels. Without them look at the first token that differs
-# and at the gap of the two logits there.
+# **Next:** try one of these checks on a server of your own. Send one prompt with one
+# seed, alone and in a full batch, with batch-invariant kernels. Without such kernels,
+# look at the first token that differs and at the gap between the two logits there.

@@ -1,14 +1,14 @@
 # %% [markdown] role="hook"
 # # 14. Learning from preferences
 #
-# The model writes well, and people like some of its answers better than others. So you
-# ask them, and train on what they say: on pairs of answers (DPO), or on rewards for
-# answers that the model draws itself (PPO, GRPO).
+# Your model writes well, and people like some of its answers better than others. So you
+# ask them, and train on what they say. You can train on pairs of answers (DPO), or on
+# rewards for answers that the model samples itself (PPO, GRPO).
 #
-# Each of these losses is three lines long, and is meant to hold the policy near the model
-# that it started from. Get one line wrong and the loss looks as it should, no
-# error comes, and the policy goes somewhere else. In this stage you know where it should
-# go, to the last digit, and watch where it goes.
+# Each of these losses is three lines long, and each is meant to keep the policy near the
+# model that it started from. Get one line wrong, and the loss looks as it should, nothing
+# raises an error, and the policy goes somewhere else. In this stage you know exactly
+# where the policy should go, and you watch where it goes.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -34,13 +34,13 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## A judge, and pairs of answers
 #
-# There are `K` prompts, and `A` possible answers to each. A *policy* is a table (K, A): the
-# log-probability that it gives to each answer. It begins at `start`, the model
-# before this training, which is called the *reference* later.
+# There are `K` prompts, and `A` possible answers to each. A *policy* is a table (K, A)
+# with the log-probability of each answer. It begins at `start`, the model before this
+# training. Later this model is called the *reference*.
 #
-# The judge feels a *reward* for each answer, a number that nobody sees. Of two answers it
-# prefers one, by chance: with probability sigmoid(difference of the rewards). This is
-# the *Bradley-Terry* model.
+# The judge has a *reward* in mind for each answer, a number that nobody else sees. Of two
+# answers the judge prefers the first with probability sigmoid(its reward - the other's
+# reward). This is the *Bradley-Terry* model.
 
 # %% role="concept"
 K, A = 8, 16                              # prompts, answers to each
@@ -52,7 +52,7 @@ def draw(logp, n):
     return torch.multinomial(logp.exp(), n, replacement=True)
 
 def ask(n):
-    """n pairs a prompt: the preferred answers and the others, (K, n)."""
+    """n pairs per prompt: the preferred answers and the others, (K, n)."""
     one, two = draw(start, n), draw(start, n)
     gap = reward.gather(1, one) - reward.gather(1, two)
     first = torch.rand(K, n) < gap.sigmoid()
@@ -61,14 +61,15 @@ def ask(n):
 # %% [markdown] role="concept"
 # ## Where the policy should go
 #
-# The policy should earn reward. It should also stay near the start, or else it learns to
-# please this judge and forgets all else. So it is to maximise
+# The policy should earn reward. It should also stay near the start, or it learns to
+# please this judge and forgets everything else. So it should maximise
 #
 # $$\mathbb{E}[\text{reward}] - \beta\, \mathrm{KL}(\text{policy}, \text{start})$$
 #
-# with the KL in nats: the mean, over answers of the policy, of log policy - log start.
-# $\beta$ is what one nat costs. The best policy is known in closed form: each answer's old
-# probability times $\exp(\text{reward} / \beta)$, divided by what makes them sum to 1.
+# where the KL is measured in nats: the mean of log policy - log start over answers
+# sampled from the policy. $\beta$ is the price of one nat. The best policy is known in
+# closed form: multiply each answer's old probability by $\exp(\text{reward} / \beta)$,
+# then normalise so that the probabilities sum to 1.
 
 # %% role="concept"
 BETA = 1.0
@@ -82,30 +83,31 @@ def earned(logp):
     return (logp.exp() * reward).sum(-1).mean()
 
 def best_policy(start, reward, beta):
-    """The policy (K, A) that no other exceeds, for this beta."""
+    """The policy (K, A) with the highest objective, for this beta."""
     return (start + reward / beta).log_softmax(-1)
 
 best = best_policy(start, reward, BETA)
 
 # %% [markdown] role="concept"
-# Any other policy has a lower objective than the best one, by exactly $\beta$ times its KL
-# to the best. Take one at random:
+# The objective of any other policy is lower than that of the best one, by exactly $\beta$
+# times its KL to the best policy. Try one at random:
 
 # %% role="concept"
 def worth(logp):
-    """What is to be maximised."""
+    """The objective, which training should maximise."""
     return earned(logp) - BETA * kl(logp, start)
 
 other = torch.randn(K, A).log_softmax(-1)
 lost = worth(best) - worth(other)
 
 # %% role="concept"
-claim("what another policy loses, over beta times its KL to the best",
+claim("loss of a random policy, divided by beta times its KL to the best",
       (lost / (BETA * kl(other, best))).item(), expected=1, within=0.001)
 
 # %% [markdown] role="concept"
-# For the first prompt: start, and best policy for three prices of a nat. At a high price
-# it hardly moves, at a low one it gives the judge's favourites and little else.
+# The figure shows the first prompt: the start, and the best policy for three prices of a
+# nat. At a high price the policy hardly moves. At a low price it gives the judge's
+# favourites and little else.
 
 # %% role="concept"
 order = reward[0].argsort(descending=True)
@@ -115,24 +117,25 @@ draw_grids({"probability of each answer": shown.exp().clamp(max=0.5) * 2},
            row_names=["start", "beta 5", "beta 1", "beta 0.2"],
            columns="answers, the highest reward first",
            title="The cheaper a nat, the fewer answers are left",
-           alt="Four rows of sixteen cells, one a policy; a dark cell is a "
-               "likely answer. The start is uneven. As beta falls, the "
-               "colour gathers at the left, where the rewards are high.")
+           alt="Four rows of sixteen cells, one row per policy. A dark "
+               "cell is a likely answer. The start is uneven. As beta "
+               "falls, the dark cells gather at the left, where the "
+               "rewards are high.")
 
 # %% role="concept"
-claim("KL of the best policy to the start, beta 0.2 over beta 1",
+claim("KL of the best policy to the start, beta 0.2 divided by beta 1",
       (kl(best_policy(start, reward, 0.2), start)
        / kl(best, start)).item(), above=2)
 
 # %% [markdown] role="concept"
 # ## Training a table
 #
-# Below, `learn` trains such a table on a loss, from the start on or from `logits` that it is
-# handed. It notes the loss and the KL to the start at each step.
+# The function `learn` below trains such a table on a loss, beginning at the start or at
+# the `logits` that you pass. It records the loss and the KL to the start at each step.
 
 # %% role="concept"
 def learn(loss_of, steps=400, lr=0.1, logits=None):
-    """The policy (K, A) that a loss makes, its losses and its KLs."""
+    """The policy (K, A) that a loss leads to, its losses and its KLs."""
     if logits is None:
         logits = start.clone().requires_grad_()
     adam = torch.optim.Adam([logits], lr=lr)
@@ -150,20 +153,21 @@ def learn(loss_of, steps=400, lr=0.1, logits=None):
 # %% [markdown] role="concept"
 # ## From a preference to a loss
 #
-# What you have is pairs: this answer was preferred to that one. What you want to raise is
-# a reward that nobody has written down. How do you get from the pairs to a number that
-# training can lower?
+# You have pairs: this answer was preferred to that one. You want to raise a reward that
+# nobody has written down. How do you get from the pairs to a number that training can
+# lower?
 #
-# By maximum likelihood, as in stage 3. If you knew the rewards, Bradley-Terry would give
-# the probability of each choice that the judge made. The loss is minus its logarithm. Here
-# are the same 4,096 choices under two tables of rewards: all equal, and the judge's own.
+# By maximum likelihood, as in stage 3. If you knew the rewards, Bradley-Terry would tell
+# you the probability of each choice that the judge made. The loss is minus the logarithm
+# of that probability. The next cell scores the same 4,096 choices under two tables of
+# rewards: all equal, and the judge's own.
 
 # %% role="concept"
-with torch.random.fork_rng():            # leaves later draws as they are
+with torch.random.fork_rng():            # later draws stay the same
     liked, passed = ask(512)             # (K, 512) each
 
 def pair_loss(scores):
-    """Minus the log-probability of the choices, mean; scores (K, A)."""
+    """Mean of minus the log-probability of the choices; scores (K, A)."""
     margin = scores.gather(1, liked) - scores.gather(1, passed)
     return -F.logsigmoid(margin).mean()
 
@@ -172,14 +176,14 @@ print(f"loss with equal rewards {even:.3f}, with the judge's "
       f"{true_reward:.3f}")
 
 # %% role="concept"
-claim("loss of the judge's own rewards over that of equal ones",
+claim("loss with the judge's rewards, divided by that with equal ones",
       (true_reward / even).item(), below=0.9)
 
 # %% [markdown] role="concept"
-# So you could learn the rewards first and a policy from them afterwards. There is a
-# shorter way. The best policy is the start times $\exp(\text{reward} / \beta)$, divided by
-# a sum. Solve this for the reward: it is $\beta$ times the *log ratio*, log best - log start,
-# plus a constant that is the same for all answers to a prompt.
+# So you could first learn the rewards, and then a policy from the rewards. There is a
+# shorter way. The best policy is the start times $\exp(\text{reward} / \beta)$, divided
+# by a sum. Solve this for the reward: the reward is $\beta$ times the *log ratio*, log
+# best - log start, plus a constant that is the same for all answers to a prompt.
 
 # %% role="concept"
 log_ratio = best - start                                 # (K, A)
@@ -202,9 +206,9 @@ show(ax.figure, alt="For each of three prompts the sixteen answers are on "
      "a line of slope 1. The lines are parallel, one for each prompt.")
 
 # %% [markdown] role="concept"
-# A pair belongs to one prompt, so the constant cancels in the margin. Put the policy's own
-# log ratio where the reward was. The loss then speaks of nothing but the policy, the start
-# and the pairs, and the policy for which it is lowest has learned the rewards on the way:
+# A pair belongs to one prompt, so the constant cancels in the margin. Put the policy's
+# own log ratio where the reward was. The loss then depends only on the policy, the start
+# and the pairs, and the policy that minimises it has learned the rewards implicitly:
 
 # %% role="concept"
 by_ratio = pair_loss(BETA * (best - start))
@@ -212,21 +216,22 @@ at_start = pair_loss(BETA * (start - start))
 print(f"policy at the start {at_start:.3f}, the best one {by_ratio:.3f}")
 
 # %% role="concept"
-claim("gap between the loss by log ratios and the loss by rewards",
+claim("gap between the loss from log ratios and the loss from rewards",
       (by_ratio - true_reward).abs(), below=1e-4)
 
 # %% [markdown] role="concept"
 # ## An answer is more than one token
 #
-# In the table an answer is one choice. A language model makes it of *tokens*, and its
-# log-probability is the *sum* of theirs, each given all that stand before it. What counts
-# is the answer: not the pads behind it, nor the prompt, which was given. (In a difference of
-# two answers to one prompt the prompt cancels; in a mean over tokens it does not.) Logits at
-# one place speak of the next token, so they are shifted by one.
+# In the table an answer is a single choice. A language model builds it from *tokens*. The
+# answer's log-probability is the *sum* of its tokens' log-probabilities, each given all
+# the tokens before it. Only the answer counts, not the padding after it and not the
+# prompt, which was given. (In a difference of two answers to one prompt the prompt
+# cancels. In a mean over tokens it does not.) Logits at one position predict the next
+# token, so you have to shift them by one.
 
 # %% role="concept"
 def token_logp(logits, ids):
-    """logits (B, T, V), ids (B, T) -> (B, T - 1), of all but the first."""
+    """logits (B, T, V), ids (B, T) -> (B, T - 1), without the first."""
     return logits[:, :-1].log_softmax(-1).gather(
         -1, ids[:, 1:, None])[..., 0]
 
@@ -241,11 +246,12 @@ places = torch.arange(10)
 is_answer = (places >= prompts[:, None]) & (places < ends[:, None])
 is_read = places < ends[:, None]
 draw_grids({"read by the model": is_read, "summed": is_answer},
-           rows="answers of a batch", columns="places",
-           title="All is read, only the answer is summed",
-           alt="Two grids, three rows of ten places. On the left all "
-               "places but the pads at the end of a row are filled. On "
-               "the right only those of the answer, behind the prompt.")
+           rows="answers of a batch", columns="positions",
+           title="The model reads all, but only the answer is summed",
+           alt="Two grids with three rows of ten positions. On the left "
+               "every position is filled except the padding at the end of "
+               "a row. On the right only the positions of the answer, "
+               "after the prompt, are filled.")
 
 # %% role="concept"
 logits = torch.randn(3, 10, 20)
@@ -254,24 +260,23 @@ of_answer, of_all = (answer_logp(logits, ids, mask).sum()
                      for mask in (is_answer, is_read))
 
 # %% role="concept"
-claim("nats summed with the prompts, over those of the answers",
+claim("nats summed with the prompts, divided by those of the answers",
       (of_all / of_answer).item(), above=1.2)
 
 # %% [markdown] trap="14.1" role="situation" core=true fault="the reference is the policy itself" symptom="the DPO loss stays at 0.693, and the model drifts away all the same"
 # ## A loss that stands still
 #
-# *Direct preference optimisation* (DPO) needs no reward. For each answer of a pair it takes
-# the log ratio of policy and reference. The log ratio at the preferred answer minus that at
-# the other is the *margin*, which training raises. The loss is minus the log-sigmoid of
-# $\beta$ times the margin. The reference is the model before training, and it takes no
-# gradient.
+# *Direct preference optimisation* (DPO) needs no reward. It takes the log ratio of policy
+# and reference for both answers of a pair. The *margin* is the preferred answer's log
+# ratio minus the other's, and training raises it. The loss is minus the log-sigmoid of
+# $\beta$ times the margin. The reference is the model before training, without gradients.
 #
-# You train for 400 steps. The log says 0.693 at the first step and at the last. "That is
-# log 2, a margin of zero," says a colleague. "So the policy has not moved at all."
+# You train for 400 steps. The loss is 0.693 at the first step and at the last. A note in
+# the log says: "0.693 is log 2, a margin of zero. So the policy has not moved at all."
 
 # %% trap="14.1" role="break"
 def dpo(logp, reference):
-    """Loss of 64 fresh pairs a prompt; reference: logits (K, A)."""
+    """Loss on 64 new pairs per prompt; reference: logits (K, A)."""
     chosen, other = ask(64)
     with torch.no_grad():
         old = reference.log_softmax(-1)
@@ -285,8 +290,8 @@ learner, losses, moved = learn(lambda logp: dpo(logp, reference),
                                logits=policy)
 
 # %% trap="14.1" role="guess" quoted="wrong"
-guess("14.1", "The best policy's KL to the start is about 0.5. How large "
-      "is the KL of the trained policy to the start?", unit="nats")
+guess("14.1", "The best policy's KL to the start is about 0.5 nats; what "
+      "is the trained policy's KL to the start?", unit="nats")
 
 # %% trap="14.1" role="look"
 best_moved = kl(best, start).item()
@@ -301,38 +306,39 @@ claim("the lowest loss of the 400 steps", min(losses), expected=0.693,
       within=0.001)
 
 # %% [markdown] trap="14.1" role="look"
-# The loss has not moved by a digit, and the policy has gone far past the best one:
+# The loss has not changed by a digit, and the policy is far past the best one:
 
 # %% trap="14.1" role="look"
-claim("KL to the start over that of the best policy",
+claim("KL to the start, divided by that of the best policy",
       moved[-1] / best_moved, above=2.5)
 
 # %% [markdown] trap="14.1" role="why"
-# `reference = policy` copies a name, not a table. So both log-probabilities are equal at
-# each step, the margin is 0, and the loss is log 2. Its *gradient* is not 0: only the
-# policy's side passes one. A pair pulls with $\beta\,\sigma(-\beta\,\text{margin})$, which
-# is half of $\beta$ at a margin of 0.
+# `reference = policy` copies a name, not a table. So the log-probabilities are equal at
+# every step, the margin is 0, and the loss is log 2. But its *gradient* is not 0, because
+# only the policy's side receives one. A pair pulls with
+# $\beta\,\sigma(-\beta\,\text{margin})$, which at a margin of 0 is half of $\beta$.
 #
-# Against a fixed reference the margin grows, and this pair's pull fades. A pair that was judged
-# the other way round pulls back, harder and harder, until the two balance. (Without such pairs
-# nothing stops it.) Here the margin is 0 again after each step, so no pull ever fades.
+# Against a fixed reference the margin grows, and the pair's pull fades. A pair that was
+# judged the other way round pulls back ever harder, until the two balance. (Without such
+# pairs nothing stops the policy.) Here the margin is 0 again after every step, so no pull
+# ever fades.
 
 # %% trap="14.1" role="why"
 margins = torch.linspace(-6, 6, 61)
 plot_lines(margins.tolist(),
            {"fixed reference":
                 (BETA * (-BETA * margins).sigmoid()).tolist(),
-            "runs along": [BETA / 2] * 61},
+            "moving reference": [BETA / 2] * 61},
            title="A margin that never grows never lets go",
            xlabel="what the policy has gained on a pair, nats",
            ylabel="pull of the pair",
-           alt="Pull of a pair over what the policy has gained on it. With "
-               "a fixed reference the curve falls from one to zero. With a "
-               "reference that runs along it is a flat line at one half.")
+           alt="Pull of a pair against what the policy has gained on it. "
+               "With a fixed reference the curve falls from one to zero. "
+               "With a moving reference it is a flat line at one half.")
 
 # %% [markdown] trap="14.1" role="repair"
-# Copy the policy before the first step. Of a module that is `copy.deepcopy(policy)`, in
-# evaluation mode:
+# Copy the policy before the first step. For a module, use `copy.deepcopy(policy)` and put
+# it in evaluation mode:
 
 # %% trap="14.1" role="repair"
 policy = start.clone().requires_grad_()
@@ -348,36 +354,36 @@ claim("with a copy: KL to the best policy", kl(held, best).item(),
       below=0.08)
 
 # %% [markdown] trap="14.1" role="repair"
-# From fresh pairs alone, without a reward, it has found the best policy of the closed form.
+# From pairs alone, without a reward, training has found the best policy.
 
 # %% trap="14.1" role="repair"
 plot_lines(list(range(1, 401)),
-           {"runs along": moved, "copy": held_moved,
+           {"moving reference": moved, "copy": held_moved,
             "best": [best_moved] * 400},
            title="The copy stops where it should",
            xlabel="step", ylabel="KL to the start, nats",
            alt="KL to the start over 400 steps. With a copy it rises to "
                "the level of the best policy and stays near it. With a "
-               "reference that runs along it rises to several times that.")
+               "moving reference it rises to several times that level.")
 
 # %% [markdown] trap="14.1" role="more" topics="the mean over tokens · pairs the wrong way round · other ways to 0.693 · what a falling loss hides"
-# *The mean over tokens* in place of the sum divides each margin by the length of the answer.
-# For answers of one length n that is a beta of beta / n: the anchor is n times weaker. In
-# closed form, for n = 12:
+# *The mean over tokens* instead of the sum divides each margin by the length of the
+# answer. For answers of equal length n that has the same effect as replacing beta by beta
+# / n, so the policy is held n times more weakly. In closed form, for n = 12:
 
 # %% trap="14.1" role="more"
 loose = best_policy(start, reward, BETA / 12)
-claim("mean over 12 tokens: KL of the best policy over that of the sum",
+claim("KL of the best policy: mean over 12 tokens, divided by the sum",
       (kl(loose, start) / kl(best, start)).item(), above=2)
 
 # %% [markdown] trap="14.1" role="more"
-# (SimPO and length-normalised DPO take the mean on purpose, and choose their beta for
-# it.) *Pairs the wrong way round* train as nicely as others. The loss falls,
-# and the reward with it:
+# (SimPO and length-normalised DPO use the mean on purpose, and choose their beta for it.)
+# *Pairs the wrong way round* train just as smoothly as correct pairs. The loss falls, and
+# the reward falls with it:
 
 # %% trap="14.1" role="more"
 def swapped(logp):
-    """DPO that takes the other answer for the preferred one."""
+    """DPO with the preferred answer and the other one exchanged."""
     chosen, other = ask(64)
     ratio = logp - start
     margin = ratio.gather(1, other) - ratio.gather(1, chosen)
@@ -391,12 +397,14 @@ claim("pairs the wrong way round: reward lost",
       (earned(start) - earned(turned)).item(), above=0.2)
 
 # %% [markdown] trap="14.1" role="more"
-# The loss is log 2 for ever in more cases. Among them: the optimizer holds other weights than
-# the model, the mask of the answer is empty (then both log-probabilities are 0.0 in the log), or
-# chosen and rejected are the same text. At the *first* step 0.693 is right, with dropout off.
+# The loss can also stay at log 2 for other reasons: the optimizer holds different weights
+# from the model, the mask of the answer is empty (then both log-probabilities in the log
+# are 0.0), or chosen and rejected are the same text. At the *first* step 0.693 is right,
+# if dropout is off.
 #
-# A falling loss does not say that the chosen answers get likelier. The margin is a difference:
-# it also grows while both log-probabilities fall, that of the other answer faster.
+# A falling loss does not mean that the chosen answers become likelier. The margin is a
+# difference. It also grows if both log-probabilities fall and the rejected answer's falls
+# faster.
 
 # %% trap="14.1" role="exercise" points=4 difficulty=3 minutes=15
 def dpo_loss(policy: nn.Module, beta: float):
@@ -438,26 +446,29 @@ def dpo_loss(policy: nn.Module, beta: float):
     # END SOLUTION
 
 # %% [markdown] trap="14.1" role="hint"
-# 1. Two models are at work: the policy, which changes from call to call, and a copy of what it was when `dpo_loss` was called. `copy.deepcopy(policy)` makes one.
-# 2. The log-probability of an answer is the sum over its tokens: in the lesson, `answer_logp` computes it from logits, ids and the mask.
-# 3. Copy first, outside of the inner function. In it: the copy under `torch.no_grad()`, then `F.logsigmoid`, which stays finite.
+# 1. There are two models: the policy, which changes from call to call, and a copy of what
+#    it was when `dpo_loss` was called. `copy.deepcopy(policy)` makes the copy.
+# 2. The log-probability of an answer is the sum over its tokens. In the lesson,
+#    `answer_logp` computes it from the logits, the ids and the mask.
+# 3. Make the copy first, outside the inner function. Inside, run the copy under
+#    `torch.no_grad()`, and use `F.logsigmoid`, which stays finite.
 
 # %% [markdown] trap="14.1" role="keep"
-# **Keep:** what a loss compares with has to stand still, and a flat loss says nothing about
-# the weights. **In your own code:** note the reference's log-probabilities of one batch before
-# training. Ten steps later they must be the same. Log the KL to the first checkpoint beside
-# the loss. **Source:** [Rafailov et al. 2023, "Direct Preference
-# Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:**
-# [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11): the reference is
-# the policy and is updated with it. TRL refuses one object for both, since [huggingface/trl
-# 5534](https://github.com/huggingface/trl/pull/5534) in KTO, too.
+# **Keep:** The reference that a loss compares against must not move. And a flat loss does
+# not mean that the weights stay where they are. **In your own code:** before training,
+# store the reference's log-probabilities for one batch. Ten steps later they must be the
+# same. Log the KL to the first checkpoint next to the loss. **Source:** [Rafailov et al.
+# 2023, "Direct Preference Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the
+# wild:** In [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the
+# reference was the policy itself. TRL refuses a single object for both, since
+# [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534) also in KTO.
 
 # %% [markdown] role="concept"
 # ## A judge who errs
 #
-# Until now the judge was right. Below, one of twelve answers is a trick that the start
-# hardly knows: bad in truth, and the judge may love it. Guess first: how far can you lower
-# the price $\beta$ of a nat before the *true* reward falls?
+# So far the judge was right. In the explorer below, one of twelve answers is a trick that
+# the start hardly ever uses. The trick is bad, but the judge may love it. Guess first:
+# how far can you lower the price $\beta$ of a nat before the *true* reward falls?
 
 # %% role="explore" explorer="kl_price"
 from dlsys_helpers.explorers.kl_price import kl_price
@@ -465,22 +476,24 @@ from dlsys_helpers.explorers.kl_price import kl_price
 kl_price
 
 # %% [markdown] role="explore"
-# With a judge who is right, a cheaper nat earns more. With one who errs, the judge's reward
-# rises all the way. The true one is 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at
-# 0.3: by then the trick's reward pays for the nats that it takes. The KL is what stands between
-# a policy and the errors of its judge, and a plot of the judge's reward does not show when it
-# gives way.
+# If the judge is right, a lower price of a nat earns more reward. If the judge errs, its
+# own reward still rises all the way. The true reward is 0.42 at a beta of 1, 0.51 at 0.7,
+# 0.49 at 0.5 and -0.24 at 0.3. At that price, the trick's reward is worth the nats that
+# it costs. The KL penalty protects a policy from the errors of its judge, and a plot of
+# the judge's reward does not show when that protection fails.
 
 # %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
 # ## Eight answers to each prompt
 #
-# *Group relative policy optimisation* (GRPO) draws a *group* of answers to a prompt. An
-# answer's *advantage* is its reward less the mean of its group, divided by their standard
-# deviation. The loss pushes the log-probability of each answer by its advantage.
+# *Group relative policy optimisation* (GRPO) samples a *group* of answers to each prompt.
+# An answer's *advantage* is its reward minus the mean of its group, divided by the
+# group's standard deviation. The loss pushes the log-probability of each answer by its
+# advantage.
 #
-# Here 64 prompts have 8 possible answers each. Some prompts are easier than others: a prompt
-# adds the same points, 0 to 8, to all of its answers. The right answer earns one point more.
-# The answers are drawn in eight rounds. Each round draws one answer to each prompt.
+# Here 64 prompts have 8 possible answers each. Some prompts are easier than others: each
+# prompt adds the same bonus, between 0 and 8 points, to all of its answers. The right
+# answer earns one more point. You sample the answers in eight rounds, with one answer to
+# each prompt per round.
 
 # %% trap="14.2" role="break"
 N, G = 64, 8                              # prompts, answers to each
@@ -488,19 +501,19 @@ right = torch.randint(8, (N,))            # the right one of eight
 points = 8 * torch.rand(N)                # for any answer to a prompt
 
 def rounds(logp):
-    """G rounds of an answer to each prompt: both (G * N,) int64."""
+    """G rounds of one answer to each prompt: both (G * N,) int64."""
     drawn = torch.multinomial(logp.exp(), G, replacement=True)  # (N, G)
     return torch.arange(N).repeat(G), drawn.T.flatten()
 
 def by_view(rewards):
-    """Advantages (G * N,): each reward against the others of its group."""
+    """Advantages (G * N,): each reward compared with its group."""
     groups = rewards.view(-1, G)
     gap = groups - groups.mean(1, keepdim=True)
     return (gap / (groups.std(1, keepdim=True) + 1e-4)).flatten()
 
 # %% trap="14.2" role="break"
 def grpo(advantage, steps=60, lr=0.5):
-    """Mean chance of the right answer at the start and after each step."""
+    """Mean probability of the right answer, at the start and per step."""
     logits, found = torch.zeros(N, 8, requires_grad=True), [1 / 8]
     for _ in range(steps):
         logp = logits.log_softmax(-1)
@@ -517,22 +530,22 @@ def grpo(advantage, steps=60, lr=0.5):
 viewed = grpo(by_view)
 
 # %% trap="14.2" role="guess"
-guess("14.2", "At first the right answer to a prompt has a chance of "
-      "12.5 %. How large is its chance after the 60 steps, as a mean over "
-      "prompts?", unit="%")
+guess("14.2", "At first a prompt's right answer has a probability of 12.5 "
+      "%; what is the mean over prompts after the 60 steps?", unit="%")
 
 # %% trap="14.2" role="look"
-print(f"chance of the right answer: {100 * viewed[0]:.1f} % at first, "
+print(f"probability of the right answer: {100 * viewed[0]:.1f} % at first, "
       f"{100 * viewed[-1]:.0f} % after 60 steps")
 
 # %% trap="14.2" role="look"
 measured("14.2", 100 * viewed[-1], right=(35, 75))
 
 # %% trap="14.2" role="look"
-claim("chance of the right answer, groups by view", viewed[-1], below=0.75)
+claim("probability of the right answer, groups by view", viewed[-1],
+      below=0.75)
 
 # %% [markdown] trap="14.2" role="look"
-# Of the right answers that are drawn in the first step, this share is pushed *down*:
+# Of the right answers sampled in the first step, this fraction is pushed *down*:
 
 # %% trap="14.2" role="look"
 asked, answers = rounds(torch.full((N, 8), -math.log(8)))
@@ -541,12 +554,13 @@ rewards = points[asked] + is_right
 down = (by_view(rewards)[is_right] < 0).float().mean().item()
 
 # %% trap="14.2" role="look"
-claim("right answers pushed down, groups by view", down, above=0.1)
+claim("fraction of right answers pushed down, groups by view", down,
+      above=0.1)
 
 # %% [markdown] trap="14.2" role="why"
-# The list holds the first answers to all prompts, then the second ones. `view(-1, 8)` cuts
-# it into eight neighbours each: one answer to each of eight *different* prompts. Whoever
-# has the easy prompt wins, right or wrong.
+# The list contains the first answers to all prompts, then the second answers. `view(-1,
+# 8)` cuts the list into runs of eight neighbours, and each run holds one answer to each
+# of eight *different* prompts. The answer to the easiest prompt wins, right or wrong.
 
 # %% trap="14.2" role="why"
 cut = torch.arange(4).repeat_interleave(4).view(4, 4) / 3.0
@@ -560,85 +574,88 @@ draw_grids({"view(-1, 4)": cut, "one prompt, one group": cut.T},
                "column.")
 
 # %% [markdown] trap="14.2" role="why"
-# It does not train the wrong way. What the other prompts earn has nothing to do with *this*
-# answer. In a group's mean it adds noise, not a direction. It makes the group's standard
-# deviation many times too large, and so each push small. The mean reward rises slowly, and a
-# plot of it does not look broken.
+# This does not train in the wrong direction. What other prompts earn has nothing to do
+# with *this* answer, so in the mean of the group it adds noise, not a direction. But it
+# makes the group's standard deviation many times too large, so every push is too small.
+# The mean reward rises slowly, and a plot of it does not look broken.
 
 # %% [markdown] trap="14.2" role="repair"
-# Read the list as it was laid out, rounds by prompts, and take the mean over rounds:
+# Read the list the way it was written, rounds by prompts, and take the mean over rounds:
 
 # %% trap="14.2" role="repair"
 def by_prompt(rewards):
-    """Advantages (G * N,): a group is the G answers to one prompt."""
+    """Advantages (G * N,); the G answers to one prompt are a group."""
     groups = rewards.view(G, N)
     return ((groups - groups.mean(0)) / (groups.std(0) + 1e-4)).flatten()
 
 grouped = grpo(by_prompt)
 down_now = (by_prompt(rewards)[is_right] < 0).sum().item()
-print(f"chance of the right answer: {100 * grouped[-1]:.0f} %, "
+print(f"probability of the right answer: {100 * grouped[-1]:.0f} %, "
       f"right answers pushed down: {down_now}")
 
 # %% trap="14.2" role="repair"
-claim("chance of the right answer, a group a prompt", grouped[-1],
+claim("probability of the right answer, one group per prompt", grouped[-1],
       above=0.95)
 
 # %% [markdown] trap="14.2" role="repair"
-# Among its own, a right answer is never below the mean:
+# Compared with answers to its own prompt, a right answer is never below the mean:
 
 # %% trap="14.2" role="repair"
-claim("right answers pushed down, a group a prompt", down_now, expected=0)
+claim("right answers pushed down, one group per prompt", down_now,
+      expected=0)
 
 # %% [markdown] trap="14.2" role="repair"
-# And its push is divided by the spread of its own group:
+# And its push is divided by the standard deviation of its own group:
 
 # %% trap="14.2" role="repair"
 spread = (rewards.view(-1, G).std(1).mean()
           / rewards.view(G, N).std(0).mean()).item()
 
 # %% trap="14.2" role="repair"
-claim("standard deviation of a group, by view over a group a prompt",
+claim("standard deviation of a group: by view, divided by one per prompt",
       spread, above=4)
 
 # %% trap="14.2" role="repair"
 batch = grpo(lambda r: (r - r.mean()) / (r.std() + 1e-4))
-plot_lines(list(range(61)), {"a group a prompt": grouped,
+plot_lines(list(range(61)), {"one group per prompt": grouped,
                              "the whole batch": batch,
                              "groups by view": viewed},
            title="Other prompts drown the signal",
-           xlabel="step", ylabel="chance of the right answer",
-           alt="Chance of the right answer over 60 steps. With a group for "
-               "each prompt it is near one. With the whole batch as a "
-               "group it is lower, with groups by view lower still.")
+           xlabel="step", ylabel="probability of the right answer",
+           alt="Probability of the right answer over 60 steps. With one "
+               "group per prompt it ends near one. With the whole batch as "
+               "a group it ends lower, and with groups by view lower "
+               "still.")
 
 # %% [markdown] trap="14.2" role="more" topics="the whole batch as a group · groups without a difference · unequal groups · without the division"
-# *The whole batch as a group* compares with a steadier mean, and still with other
-# prompts. Where all prompts give about the same rewards it does little harm, and some
-# methods divide by the batch's standard deviation on purpose, after the mean of the group
-# was taken off. Here prompts differ:
+# *The whole batch as a group* compares with a steadier mean, but still with other
+# prompts. If all prompts earn about the same rewards, this does little harm. Some methods
+# even divide by the batch's standard deviation on purpose, after subtracting the mean of
+# the group. Here the prompts differ:
 
 # %% trap="14.2" role="more"
-claim("chance of the right answer, the whole batch as a group", batch[-1],
+claim("probability of the right answer, whole batch as a group", batch[-1],
       below=0.9)
 
 # %% [markdown] trap="14.2" role="more"
-# *A group without a difference*, all right or all wrong, teaches nothing: all its advantages
-# are 0. (In float32 the mean of large rewards may be off by a rounding, and the division makes
-# much of it.) Without the small number beside the standard deviation they are not a number:
+# *A group without a difference*, with all answers right or all wrong, teaches nothing,
+# because all its advantages are 0. (In float32 the mean of large rewards may be off by a
+# rounding error, and the division then blows that error up.) Without the small number
+# added to the standard deviation, the advantages are nan:
 
 # %% trap="14.2" role="more"
 equal = torch.ones(4)
 plain = (equal - equal.mean()) / equal.std()
-claim("a group of equal rewards, nothing added: advantages that are nan",
+claim("a group of equal rewards, nothing added: nan advantages",
       plain.isnan().sum().item(), expected=4)
 
 # %% [markdown] trap="14.2" role="more"
-# *Unequal groups* come from answers that were filtered, timed out, or cut off at the end of
-# a batch. Then no `view` is right, however the list is sorted, and a group needs a name: the
+# *Unequal groups* arise when answers are filtered, time out, or are cut off at the end of
+# a batch. Then no `view` is right, however the list is sorted. A group needs a name: the
 # id of its prompt.
 #
-# *The division* itself is disputed: it gives more weight to prompts with nearly all answers
-# right, or nearly none. Dr. GRPO leaves it out ([Liu and
+# *The division* itself is disputed. It gives more weight to prompts whose answers are
+# nearly all right or nearly all wrong. Dr. GRPO leaves it out ([Liu and
 # others](https://arxiv.org/abs/2503.20783)).
 
 # %% trap="14.2" role="exercise" points=3 difficulty=2 minutes=12
@@ -670,37 +687,39 @@ def group_advantage(rewards: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="14.2" role="hint"
-# 1. Do not count on an order: `prompt_ids == one` finds a group wherever its answers stand.
-# 2. For each id of `prompt_ids.unique()`: take its rewards, and write what they become to the same places.
-# 3. The standard deviation of one number is not a number. Leave 0 there.
+# 1. Do not rely on an order. `prompt_ids == one` finds a group wherever its answers are.
+# 2. For each id in `prompt_ids.unique()`, take its rewards, compute their advantages, and
+#    write these to the same positions.
+# 3. The standard deviation of a single number is nan. Leave 0 there.
 
 # %% [markdown] trap="14.2" role="keep"
-# **Keep:** a group is the answers to one prompt, and its name travels with each of them. **In
-# your own code:** put the prompt's number in place of the reward: then every standard deviation
-# within a group has to be 0. **Source:** [Shao et al. 2024,
+# **Keep:** A group is the answers to one prompt, and every answer carries its prompt's
+# id. **In your own code:** replace each reward by the number of its prompt. Then the
+# standard deviation within every group has to be 0. **Source:** [Shao et al. 2024,
 # "DeepSeekMath"](https://arxiv.org/abs/2402.03300), which introduces GRPO. **Seen in the
-# wild:** [StarsfieldAI/R1-V 67](https://github.com/StarsfieldAI/R1-V/issues/67): exactly this
-# list and this view; [XU-YIJIE/grpo-flat
-# 2](https://github.com/XU-YIJIE/grpo-flat/issues/2): the whole batch was one group.
+# wild:** In [StarsfieldAI/R1-V 67](https://github.com/StarsfieldAI/R1-V/issues/67), the
+# code had exactly this list and this view. In [XU-YIJIE/grpo-flat
+# 2](https://github.com/XU-YIJIE/grpo-flat/issues/2), the whole batch was one group.
 
 # %% [markdown] trap="14.3" role="situation" core=true fault="the gradient of the KL penalty is zero on average" symptom="the KL penalty changes nothing, whatever its weight"
 # ## A price on every nat
 #
-# Now the policy draws its own answers. At each step those that earned more than the mean of
-# their prompt are made likelier (*REINFORCE*). To stay near the start, the policy pays for
-# its KL to the start. The KL is the mean, over answers that the policy draws, of the
-# *log-ratio*: log policy - log start. So the mean log-ratio of the answers just drawn
-# estimates the KL without bias. This mean, times `BETA`, is added to the loss.
+# Now the policy samples its own answers. At each step, answers that earned more than the
+# mean of their prompt are made likelier (*REINFORCE*). To keep the policy near the start,
+# you charge it for its KL to the start. The KL is the mean of the *log-ratio*, log policy
+# - log start, over answers that the policy samples. So you add `BETA` times the mean
+#   log-ratio of the current sample to the loss. "It estimates the KL without bias," says
+#   a docstring in an older project, "so it keeps the policy near the start."
 
 # %% trap="14.3" role="break"
 def drawn(logp, n=256):
-    """Draws n answers a prompt; three (K, n): log-probability now, at
-    the start, and reward."""
+    """Draws n answers per prompt; returns three (K, n): log-probability
+    now, log-probability at the start, and reward."""
     answers = draw(logp.detach(), n)
     return (table.gather(1, answers) for table in (logp, start, reward))
 
 def reinforce(penalty):
-    """A loss for `learn`: earn more, and pay penalty(now, then)."""
+    """A loss for `learn`: reward minus the penalty(now, then)."""
     def loss_of(logp):
         now, then, got = drawn(logp)
         better = got - got.mean(1, keepdim=True)
@@ -709,16 +728,15 @@ def reinforce(penalty):
 
 # %% trap="14.3" role="break"
 def log_ratio(now, then):
-    """Its mean over answers that the policy draws is the KL."""
+    """Its mean over answers that the policy samples is the KL."""
     return BETA * (now - then)
 
 free, _, free_way = learn(reinforce(lambda now, then: 0 * now))
 held, _, held_way = learn(reinforce(log_ratio))
 
-# %% trap="14.3" role="guess"
-guess("14.3", "After fifty steps without the penalty, the policy has some "
-      "KL to the start. Take it as 100 %. How large is the KL after fifty "
-      "steps with the penalty, at a beta of 1?", unit="%")
+# %% trap="14.3" role="guess" quoted="wrong"
+guess("14.3", "After fifty steps, how large is the KL to the start with "
+      "the penalty, as a percentage of the KL without it?", unit="%")
 
 # %% trap="14.3" role="look"
 share = 100 * held_way[49] / free_way[49]
@@ -729,43 +747,44 @@ print(f"KL to the start: {free_way[49]:.3f} nats without the penalty, "
 measured("14.3", round(share), right=(85, 115))
 
 # %% [markdown] trap="14.3" role="look"
-# Perhaps the sign is wrong? Then the policy should run away with the sign turned round:
+# Is the sign wrong? If so, the policy should run away when the sign is reversed:
 
 # %% trap="14.3" role="look"
 turned, _, turned_way = learn(reinforce(
     lambda now, then: -log_ratio(now, then)))
 plot_lines(range(400), {
-    "no penalty": free_way, "penalty": held_way, "its sign turned":
+    "no penalty": free_way, "penalty": held_way, "sign reversed":
     turned_way, "the best policy": [kl(best, start).item()] * 400},
     title="The penalty changes nothing, with either sign",
     xlabel="step", ylabel="KL to the start, nats",
     alt="Three curves of the KL rise together and end at one level: "
-        "without a penalty, with it, and with its sign turned, which is "
-        "a little lower on the way. A flat line far below is the KL of "
+        "without a penalty, with it, and with its sign reversed. The last "
+        "is a little lower on the way. A flat line far below is the KL of "
         "the best policy.")
 
 # %% trap="14.3" role="look"
-claim("KL after 50 steps, with the penalty over without",
+claim("KL after 50 steps: with the penalty, divided by without",
       held_way[49] / free_way[49], expected=1, within=0.15)
 
 # %% [markdown] trap="14.3" role="why"
-# The number is right, its gradient is not. Differentiate `now - then`: the start is a
-# constant and drops out. The gradient of `now` is left, averaged over draws from the policy
-# itself, and that is nothing: probabilities sum to 1, so what makes one answer likelier makes
-# the others less likely.
+# The value is right, but its gradient is not. In `now - then` the start is a constant and
+# has no gradient. The gradient of `now`, averaged over samples from the policy itself, is
+# zero: probabilities sum to 1, so making one answer likelier makes the others less
+# likely.
 #
-# The true KL changes because other answers get drawn. A draw carries no gradient, so autograd
-# does not see it. Below, the average over *all* answers, at a policy halfway to the judge:
+# The true KL changes because different answers get sampled. Sampling carries no gradient,
+# so autograd does not see this part. The figure averages over *all* answers, for a policy
+# that has moved towards the judge:
 
 # %% trap="14.3" role="why" tags=["plumbing"]
 def pull(penalty, policy):
-    """Mean gradient (K, A) of a penalty at the logits, over all draws."""
+    """Mean gradient (K, A) of a penalty at the logits, over all samples."""
     logits = policy.clone().requires_grad_()
     mean = (policy.exp() * penalty(logits.log_softmax(-1), start)).sum()
     return torch.autograd.grad(mean, logits)[0]
 
 def true_pull(distance, policy):
-    """Gradient (K, A) of distance(policy) at the logits, a prompt."""
+    """Gradient (K, A) of distance(policy) at the logits, per prompt."""
     logits = policy.clone().requires_grad_()
     return torch.autograd.grad(K * BETA * distance(
         logits.log_softmax(-1)), logits)[0]
@@ -776,23 +795,24 @@ order = halfway[0].argsort(descending=True)
 
 # %% trap="14.3" role="why"
 plot_lines(range(1, A + 1), {
-    "of the KL": wanted[0, order],
-    "of the log-ratio": pull(log_ratio, halfway)[0, order]},
+    "KL": wanted[0, order],
+    "mean log-ratio": pull(log_ratio, halfway)[0, order]},
     title="The KL has a gradient, the mean log-ratio has none",
     xlabel="answers, the likeliest first",
     ylabel="mean gradient at the logit",
     alt="Two lines over sixteen answers. The gradient of the KL is large "
-        "at the likeliest answers, above zero for some and below for "
-        "others. That of the log-ratio is zero at each answer.")
+        "at the likeliest answers, above zero for some and below zero for "
+        "others. The gradient of the mean log-ratio is zero at every "
+        "answer.")
 
 # %% trap="14.3" role="why"
 claim("largest mean gradient of the log-ratio",
       pull(log_ratio, halfway).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="repair"
-# Half the *square* of the log-ratio has the gradient log-ratio * gradient of `now`: an answer
-# is pushed down by as much as it is likelier than at the start. Averaged over the draws, this is
-# exactly the gradient of the KL:
+# Half the *square* of the log-ratio has the gradient log-ratio * gradient of `now`. An
+# answer is pushed down by as many nats as it is likelier than at the start. Averaged over
+# samples, this is exactly the gradient of the KL:
 
 # %% trap="14.3" role="repair" tags=["varies-by-cpu"]
 def half_square(now, then):
@@ -801,7 +821,7 @@ def half_square(now, then):
 
 mended, _, mended_way = learn(reinforce(half_square))
 print(f"KL to the start: {mended_way[-1]:.3f}, to the best policy: "
-      f"{kl(mended, best):.4f}; largest gap of the two gradients: "
+      f"{kl(mended, best):.4f}; largest gap between the two gradients: "
       f"{(pull(half_square, halfway) - wanted).abs().max():.1e}")
 
 # %% trap="14.3" role="repair"
@@ -809,21 +829,21 @@ claim("KL to the best policy, with half the square", kl(mended, best),
       below=0.01)
 
 # %% [markdown] trap="14.3" role="repair"
-# Where an answer has several tokens, `now` and `then` are sums over them: first the sum, then
-# the square.
+# If an answer has several tokens, `now` and `then` are sums over its tokens: first sum,
+# then square.
 
 # %% [markdown] trap="14.3" role="more" topics="in the reward · k3, the better estimate · tokens squared one by one"
-# The same mean gradient comes out if the log-ratio is taken off the *reward*, as a number
-# without gradient: PPO's old way.
+# You get the same mean gradient if you subtract the log-ratio from the *reward*, as a
+# number without gradient. This is what PPO traditionally does.
 #
-# GRPO puts another estimate into the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As a number
-# it is unbiased, too, never negative, and near the start it has less noise. As a loss it has the
-# gradient of the *other* KL, of the start to the policy. So it does pull (the thread below calls
-# it fine), but to another place:
+# GRPO adds a different estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As
+# a value it is also unbiased. It is never negative, and near the start it has less noise.
+# As a loss it has the gradient of the *other* KL, from the start to the policy. So it
+# does pull (the thread below calls it fine), but towards a different policy:
 
 # %% trap="14.3" role="more" tags=["plumbing"]
 def priced(logp):
-    """The log-ratio is taken off the reward."""
+    """The log-ratio is subtracted from the reward."""
     now, then, got = drawn(logp)
     got = got - BETA * (now - then).detach()
     return -((got - got.mean(1, keepdim=True)) * now).mean()
@@ -837,9 +857,9 @@ third = learn(reinforce(k3))[0]
 elsewhere = true_pull(lambda p: kl(start, p), halfway)
 
 # %% trap="14.3" role="more"
-claim("KL to the best policy, taken off the reward",
+claim("KL to the best policy, log-ratio subtracted from the reward",
       kl(paid, best).clamp(min=0), below=0.01)
-claim("largest gap between k3's mean gradient and that of the other KL",
+claim("largest gap between the gradients of k3 and of the other KL",
       (pull(k3, halfway) - elsewhere).abs().max(), below=1e-4)
 claim("KL to the best policy, with k3 in the loss", kl(third, best),
       above=0.02)
@@ -847,9 +867,10 @@ claim("half the square: largest gap to the gradient of the KL",
       (pull(half_square, halfway) - wanted).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="more"
-# Square token by token, and a part is lost. A token also decides what can follow, so the
-# log-ratios behind it are its doing, too (see the source below). On draws of an older policy
-# each term has to be multiplied by the ratio of the next trap.
+# If you square token by token, you lose a part of the gradient. A token also decides what
+# can follow, so it also influences the log-ratios after it (see the source below). If the
+# samples come from an older policy, each term has to be multiplied by the ratio of the
+# next trap.
 
 # %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
 def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
@@ -872,54 +893,59 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="14.3" role="hint"
-# 1. An answer is drawn as a whole, so it has one log-ratio: the sum over its tokens.
-# 2. Each answer has to be pushed by its own log-ratio. Which function of it has the log-ratio as its derivative?
-# 3. A mean over answers, so that more answers do not pull harder.
+# 1. An answer is sampled as a whole, so it has a single log-ratio: the sum over its
+#    tokens.
+# 2. Each answer has to be pushed by its own log-ratio. Which function of the log-ratio
+#    has the log-ratio as its derivative?
+# 3. Take the mean over answers, so that more answers do not pull harder.
 
 # %% [markdown] trap="14.3" role="keep"
-# **Keep:** an estimate with the right value need not have the right gradient; what is drawn
-# depends on the weights, too. **In your own code:** turn the sign of the penalty, at the same
-# beta. If the KL still goes the same way, up to noise, the penalty has no gradient.
-# **Source:** [Tang and Munos 2025, "On a few pitfalls in KL divergence gradient estimation
-# for RL"](https://arxiv.org/abs/2506.09477); on the values [Schulman 2020, "Approximating KL
-# Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:**
-# [allenai/open-instruct 535](https://github.com/allenai/open-instruct/pull/535): the
-# estimate in the loss "will completely ignore" the reference.
+# **Keep:** An estimate with the right value need not have the right gradient, because
+# what gets sampled also depends on the weights. To penalise a KL, use half the squared
+# log-ratio. **In your own code:** reverse the sign of the penalty and keep beta. If the
+# KL still develops the same way, up to noise, the penalty has no gradient. **Source:**
+# [Tang and Munos 2025, "On a few pitfalls in KL divergence gradient estimation for
+# RL"](https://arxiv.org/abs/2506.09477); on the values [Schulman 2020, "Approximating KL
+# Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:** In
+# [allenai/open-instruct 535](https://github.com/allenai/open-instruct/pull/535), somebody
+# notes that the estimate in the loss "will completely ignore" the reference.
 
 # %% [markdown] trap="14.4" role="situation" fault="the old log-probabilities are those of now" symptom="the PPO ratio is always 1, and nothing is ever clipped"
 # ## Sixteen steps on one draw
 #
-# Drawing is the slow part of such a training. So PPO draws once and takes several *inner
-# steps* on the same answers. Meanwhile the policy moves away from the one that drew them. The
-# *ratio* says how far: so many times as likely is an answer now as it was then. It is
-# clipped at 1 - eps and 1 + eps: an answer that has had its share no longer pushes itself.
+# Sampling is slow, so PPO samples once and takes several *inner steps* on the same
+# answers. Meanwhile the policy moves away from the one that sampled them. The *ratio*
+# measures how far: it is the answer's probability now, divided by its probability then.
+# PPO clips the ratio at 1 - eps and 1 + eps, so an answer that has moved that far no
+# longer pushes itself.
 #
-# Below is one such round. The judge is in a hurry: each reward comes with noise. Of the
-# eight answers to a prompt one earned most, by merit or by luck.
+# The code below runs one such round. The judge is in a hurry, so each reward comes with
+# noise. Of the eight answers to a prompt, one earned most, by merit or by luck. Your old
+# notes say: "With a single inner step nothing is clipped, and that is right."
 
 # %% trap="14.4" role="break"
 def sample(policy, n=8):
-    """n answers a prompt, and how much better than their mean each is."""
+    """n answers per prompt, and how much better than their mean each is."""
     answers = draw(policy, n)
     felt = reward.gather(1, answers) + torch.randn(K, n)
     felt = felt - felt.mean(1, keepdim=True)
     return answers, felt / (felt.std(1, keepdim=True) + 1e-4)
 
 def clipped(now, old, adv, eps=0.2):
-    """What PPO maximises, of answers (K, n)."""
+    """PPO's objective, for answers (K, n)."""
     ratio = (now - old).exp()
     return torch.minimum(ratio * adv,
                          ratio.clamp(1 - eps, 1 + eps) * adv)
 
 # %% trap="14.4" role="break"
 def climb(logits, goal, rate):
-    """Logits after a step up, and the policy (K, A) that they make."""
+    """Logits after one step up, and the policy (K, A) that they define."""
     (grad,) = torch.autograd.grad(K * goal.mean(), logits)
     logits = (logits + rate * grad).detach()
     return logits.requires_grad_(), logits.detach().log_softmax(-1)
 
 def inner_steps(policy, answers, adv, steps=16, rate=2.0):
-    """The policies on the way, the first included."""
+    """All policies from the first to the last."""
     logits, way = policy.clone().requires_grad_(), [policy]
     for _ in range(steps):
         now = logits.log_softmax(-1).gather(1, answers)
@@ -933,10 +959,9 @@ answers, adv = sample(start)
 way = inner_steps(start, answers, adv)
 winner = answers.gather(1, adv.argmax(1, keepdim=True))
 
-# %% trap="14.4" role="guess"
-guess("14.4", "The answer that earned most had a probability of about a "
-      "tenth when it was drawn. The clip is at 0.8 and 1.2. What is its "
-      "probability after the sixteen steps, in the mean over prompts?",
+# %% trap="14.4" role="guess" quoted="right"
+guess("14.4", "The winning answer's mean probability was about a tenth; "
+      "with the clip at 0.8 and 1.2, what is it after the sixteen steps?",
       unit="%")
 
 # %% trap="14.4" role="look"
@@ -953,34 +978,35 @@ claim("KL that one round moves the policy, nats", kl(start, way[-1]),
       above=0.5)
 
 # %% [markdown] trap="14.4" role="why"
-# `old` is what the policy says *now*. So the ratio compares each policy with itself: it is 1
-# in every step, never leaves the clip, and the minimum has nothing to choose. What is left is
-# a plain policy gradient, sixteen times over on the same eight answers, as if they had been
-# drawn anew each time.
+# `old` is the log-probability under the *current* policy. So the ratio compares each
+# policy with itself: it is always 1 and never reaches the clip. What is left is a plain
+# policy gradient, sixteen times on the same eight answers, as if they had been sampled
+# again each time.
 
 # %% trap="14.4" role="why"
 now = torch.eye(6)                        # step t works on policy t
 old = torch.zeros(6, 6)
 old[:, 0] = 0.4                           # the one that drew
 draw_grids({"kept from the sampling": torch.maximum(now, old),
-            "computed anew": now},
-           captions={"kept from the sampling": "pale: taken for old"},
-           marks={"computed anew": now.bool()},
-           legend="worked on, and taken for old at the same time",
+            "computed again": now},
+           captions={"kept from the sampling": "pale: used as old"},
+           marks={"computed again": now.bool()},
+           legend="trained, and used as old at the same time",
            rows="inner steps", columns="policies, the first one drew",
-           title="Anew, each policy is compared with itself",
-           alt="Two grids of six inner steps by six policies. In both the "
-               "policy of the step is filled, on the diagonal. On the left "
-               "the first policy is pale in each step: it counts as old. "
-               "On the right the diagonal itself is crossed: what is "
-               "worked on counts as old.")
+           title="Each policy is compared with itself",
+           alt="Two grids of six inner steps by six policies. In both, the "
+               "policy of each step is filled, on the diagonal. On the "
+               "left the first policy is pale in every step, because it is "
+               "used as old. On the right the diagonal itself is crossed: "
+               "the policy in training is also used as old.")
 
 # %% [markdown] trap="14.4" role="repair"
-# So the log-probabilities are noted once, at the sampling, before the first step:
+# So store the log-probabilities once, when the answers are sampled, before the first
+# step:
 
 # %% trap="14.4" role="repair"
 def inner_steps_kept(policy, answers, adv, steps=16, rate=2.0):
-    """The policies on the way, the first included."""
+    """All policies from the first to the last."""
     logits, way = policy.clone().requires_grad_(), [policy]
     old = policy.gather(1, answers)       # of the policy that drew
     for _ in range(steps):
@@ -993,38 +1019,39 @@ kept_way = inner_steps_kept(start, answers, adv)
 
 # %% trap="14.4" role="repair"
 plot_lines(range(1, 17), {
-    "anew": [kl(start, p) for p in way[1:]],
+    "computed again": [kl(start, p) for p in way[1:]],
     "kept": [kl(start, p) for p in kept_way[1:]]},
     title="The first step is the same, the others are not",
-    xlabel="inner steps", ylabel="KL to the policy that drew, nats",
+    xlabel="inner steps", ylabel="KL to the policy that sampled, nats",
     logy=True,
     alt="Two curves over sixteen inner steps on a logarithmic axis. They "
-        "start at one point. With the log-probabilities kept the curve "
-        "is soon flat; with those computed anew it rises on and on.")
+        "start at the same point. With the log-probabilities kept, the "
+        "curve is soon flat. Computed again, it keeps rising.")
 
 # %% trap="14.4" role="repair"
-claim("KL of the round, computed anew over kept",
+claim("KL of the round: computed again, divided by kept",
       kl(start, way[-1]) / kl(start, kept_way[-1]), above=15)
 
 # %% [markdown] trap="14.4" role="repair"
-# Look at the first step: there both are the same. Before it the policy *is* the one that drew,
-# so a ratio of 1 is right, and its gradient is the plain one. A trainer that takes one inner
-# step a draw, as GRPO does by default in trl, shows ratio 1 and nothing clipped for ever, and
-# nothing is wrong with it:
+# The first step is the same in both. There the policy *is* the one that sampled, so a
+# ratio of 1 is right. A trainer that takes a single inner step per sample, as GRPO in trl
+# does by default, always reports a ratio of 1 and nothing clipped, and nothing is wrong
+# with it:
 
 # %% trap="14.4" role="repair"
-claim("largest difference after the first inner step, anew and kept",
+claim("largest difference after the first inner step, again and kept",
       (way[1] - kept_way[1]).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.4" role="more" topics="rounds of one step · does it cost reward? · a forgotten temperature · one ratio an answer"
-# Does the fault cost reward? With one inner step a round it changes nothing. At a small rate it
-# earns more: every step pushes on, where the clip stops. At the rate of this trap eight noisy
-# rewards decide alone: after ten rounds the faulty policy has all but settled on one answer a
-# prompt, and there it stays. The kept one still learns, and with most seeds it ends higher:
+# Does the fault cost reward? With one inner step per round it changes nothing. At a small
+# rate it even earns more, because every step pushes on where the clip would stop it. At
+# the rate of this trap, eight noisy rewards decide everything: after ten rounds the
+# faulty policy has almost settled on one answer per prompt, and it stays there. The other
+# policy still learns, and with most seeds it ends higher:
 
 # %% trap="14.4" role="more" tags=["plumbing"]
 def trained(inner, times=10, **how):
-    """The policy after some rounds; both ways meet the same chances."""
+    """The policy after some rounds; both ways use the same seed."""
     torch.manual_seed(SEED + 1)
     policy = start
     for _ in range(times):
@@ -1040,23 +1067,25 @@ def entropy(policy):
     trained(inner, **how)
     for how in ({"steps": 1}, {"rate": 0.1}, {}, {"times": 100})
     for inner in (inner_steps, inner_steps_kept))
-print(f"reward after 10 rounds: anew {earned(large):.2f}, "
-      f"kept {earned(large_kept):.2f}; after 100: anew "
+print(f"reward after 10 rounds: again {earned(large):.2f}, "
+      f"kept {earned(large_kept):.2f}; after 100: again "
       f"{earned(late):.2f}, kept {earned(late_kept):.2f}")
 
 # %% trap="14.4" role="more"
-claim("ten rounds of one step: largest difference, anew and kept",
+claim("ten rounds of one step: largest difference, again and kept",
       (single.exp() - single_kept.exp()).abs().max(), below=1e-4)
-claim("ten rounds at a small rate: reward, anew minus kept",
+claim("ten rounds at a small rate: reward, again minus kept",
       earned(small) - earned(small_kept), above=0)
-claim("ten rounds: entropy of the policy, anew", entropy(large), below=0.45)
+claim("ten rounds: entropy of the policy, again", entropy(large),
+      below=0.45)
 claim("ten rounds: entropy of the policy, kept", entropy(large_kept),
       above=0.45)
 
 # %% [markdown] trap="14.4" role="more"
-# The old log-probability belongs to the distribution that was drawn from, temperature and all
-# (trap 13.8). Draw at 0.6 and score at 1, and most ratios are outside the clip before the
-# first step, while their mean looks right. So both are scored at 0.6.
+# The old log-probability belongs to the distribution that the answer was sampled from,
+# including the temperature (trap 13.8). If you sample at 0.6 and score at 1, most ratios
+# are outside the clip before the first step, while their mean looks right. So score both
+# at 0.6.
 
 # %% trap="14.4" role="more"
 hot = (start / 0.6).log_softmax(-1)
@@ -1064,15 +1093,16 @@ picked = draw(hot, 512)
 ratio = (start - hot).gather(1, picked).exp()
 
 # %% trap="14.4" role="more"
-claim("drawn at 0.6, scored at 1: mean ratio", ratio.mean(), expected=1,
+claim("sampled at 0.6, scored at 1: mean ratio", ratio.mean(), expected=1,
       within=0.1)
-claim("drawn at 0.6, scored at 1: share outside the clip",
+claim("sampled at 0.6, scored at 1: fraction outside the clip",
       ((ratio - 1).abs() > 0.2).float().mean(), above=0.5)
 
 # %% [markdown] trap="14.4" role="more"
-# In a language model the ratio is one of a token. The product over an answer leaves the clip
-# by its length alone. (GSPO takes one ratio an answer on purpose. It is the geometric mean over
-# its tokens, which stays near 1, so its clip is far narrower.)
+# In a language model, every token has its own ratio. The product over an answer leaves
+# the clip simply because the answer is long. (GSPO uses one ratio per answer on purpose.
+# It is the geometric mean over the tokens, which stays near 1, so its clip is far
+# narrower.)
 
 # %% trap="14.4" role="exercise" points=3 difficulty=2 minutes=12
 def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
@@ -1100,92 +1130,117 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="14.4" role="hint"
-# 1. The ratio is exp(now - then). Then is a constant: what was noted at the sampling, without its graph.
-# 2. The clip alone is not enough: a bad answer that has got likelier has to be pushed back, however far it is. That is what the minimum is for.
+# 1. The ratio is exp(now - then). "Then" is a constant: the log-probability recorded at
+#    sampling time, without its graph.
+# 2. The clip alone is not enough. A bad answer that has become likelier has to be pushed
+#    back, however far it has gone. That is what the minimum is for.
 # 3. `adv[:, None]` gives each token the advantage of its answer.
 
 # %% [markdown] trap="14.4" role="keep"
-# **Keep:** a ratio of 1 is right in the first step after a draw, and a fault from the second
-# on; old is the policy that drew, not the last one. **In your own code:** print the largest
-# distance of a ratio from 1 for each inner step: near 0 in the first, more in the later ones.
-# **Source:** [Schulman et al. 2017, "Proximal Policy Optimization
-# Algorithms"](https://arxiv.org/abs/1707.06347). **Seen in the wild:**
-# [tensorforce/tensorforce 312](https://github.com/tensorforce/tensorforce/issues/312): the
-# ratio is exactly 1 in the later steps, too. Reported, and right with one inner step:
-# [huggingface/trl 3757](https://github.com/huggingface/trl/issues/3757).
+# **Keep:** "Old" is the policy that sampled, not the latest one. A ratio of exactly 1 is
+# right in the first step after sampling, and a fault from the second step on. **In your
+# own code:** print the largest distance of a ratio from 1 for each inner step. It should
+# be near 0 in the first step and larger in the later ones. **Source:** [Schulman et al.
+# 2017, "Proximal Policy Optimization Algorithms"](https://arxiv.org/abs/1707.06347).
+# **Seen in the wild:** In [tensorforce/tensorforce
+# 312](https://github.com/tensorforce/tensorforce/issues/312), the ratio was exactly 1 in
+# the later steps as well. [huggingface/trl
+# 3757](https://github.com/huggingface/trl/issues/3757) reports it for a single inner
+# step, where it is right.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. DPO has run for a thousand steps, and its loss is 0.6931 at each of them. The weights**
+# **1. DPO has run for a thousand steps, and its loss was 0.6931 at every one of them. The
+# weights**
 #
-# - [ ] have not changed: a loss that stands still has no gradient :: It may have one: if the reference runs along, each pair pulls with half of beta.
-# - [x] may have gone anywhere :: If the reference runs along, each step pushes, and nothing holds.
-# - [ ] are those of the best policy :: There the margins are not zero, and the loss is below log 2.
+# - [ ] have not changed, because a constant loss has no gradient :: It can have one. If
+#   the reference moves along with the policy, each pair pulls with half of beta.
+# - [x] may be anywhere :: If the reference moves along with the policy, every step
+#   pushes, and nothing holds the policy back.
+# - [ ] are those of the best policy :: The margins of the best policy are not zero, and
+#   its loss is below log 2.
 
 # %% [markdown] role="quiz"
-# **2. Rewards lie round by round: first answers of all prompts, then second ones. There are as many prompts as rounds. `rewards.view(-1, rounds)` gives groups of**
+# **2. Rewards are listed round by round: the first answers to all prompts, then the
+# second ones, and so on. There are as many prompts as rounds. `rewards.view(-1, rounds)`
+# gives groups of**
 #
-# - [ ] one prompt each: the numbers agree :: The shape is the same, and its rows are rounds.
-# - [ ] mixed size :: All have the same size; the shape does not tell them apart.
-# - [x] one answer to each prompt :: Neighbours in the list are different prompts.
+# - [ ] answers to one prompt, because the numbers agree :: The shape is the same, but its
+#   rows are rounds.
+# - [ ] different sizes :: All groups have the same size, so the shape does not show the
+#   fault.
+# - [x] one answer to each prompt :: Neighbours in the list belong to different prompts.
 
 # %% [markdown] role="quiz"
-# **3. The mean of log policy minus log reference over drawn answers is added to the loss, and the KL does not change. You**
+# **3. The mean of log policy minus log reference over sampled answers is added to the
+# loss, and the KL does not change. You**
 #
-# - [ ] take a larger beta :: Ten times nothing is nothing: its mean gradient is zero.
-# - [x] take half the square of each answer's log-ratio :: Its mean gradient is that of the KL.
-# - [ ] turn its sign :: Zero has no sign.
+# - [ ] use a larger beta :: Ten times zero is zero: the mean gradient of this term is
+#   zero.
+# - [x] use half the square of each answer's log-ratio :: Its mean gradient is that of the
+#   KL.
+# - [ ] reverse its sign :: Zero has no sign.
 
 # %% [markdown] role="quiz"
-# **4. A trainer takes four inner steps on each draw. Its log shows a ratio of exactly 1 in all four. That is**
+# **4. A trainer takes four inner steps on each sample. Its log shows a ratio of exactly 1
+# in all four. That is**
 #
-# - [ ] right: the policy moves slowly :: At any rate that shows in the weights, the ratio is not exactly 1 from the second step on.
-# - [ ] right: the clip holds it there :: The clip cuts the objective off at 0.8 and 1.2; it holds no ratio.
-# - [x] a fault from the second step on :: The old log-probabilities are computed anew, and nothing is clipped.
+# - [ ] right, because the policy moves slowly :: At any learning rate that changes the
+#   weights, the ratio is not exactly 1 from the second step on.
+# - [ ] right, because the clip holds it there :: The clip cuts the objective off at 0.8
+#   and 1.2; it does not hold the ratio.
+# - [x] a fault from the second step on :: The old log-probabilities are computed again in
+#   every step, and nothing is clipped.
 
 # %% [markdown] role="quiz"
-# **5. Under the reference two answers are equally likely. One has a reward that is higher by 1. With half the beta the best policy's odds between them are**
+# **5. Under the reference two answers are equally likely. The reward of one is higher by
+# 1. With half the beta, the best policy's odds between them are**
 #
-# - [ ] twice as high :: They are exp(1 / beta) to one: beta stands in the exponent.
+# - [ ] twice as high :: The odds are exp(1 / beta) to one, so beta is in the exponent.
 # - [x] the square of what they were :: exp(2 / beta) is exp(1 / beta) times itself.
-# - [ ] the same: only the distance changes :: The distance changes because the odds do.
+# - [ ] the same, because only the distance to the reference changes :: The distance
+#   changes because the odds do.
 
 # %% [markdown] role="quiz"
 # **6. The judge's reward rises from step to step, and so does the KL. The answers**
 #
-# - [x] may get worse all the while :: A judge errs somewhere, and what it overrates is worth many nats.
-# - [ ] get better: that is what is maximised :: What is maximised is the judge's opinion, less the price of the nats.
-# - [ ] stay as they were :: A KL that rises says that others are drawn.
+# - [x] may be getting worse all the time :: Every judge errs somewhere, and an overrated
+#   answer is worth many nats.
+# - [ ] get better, because that is what training maximises :: Training maximises the
+#   judge's opinion, minus the price of the nats.
+# - [ ] stay as they were :: A rising KL means that the policy samples different answers.
 
 # %% [markdown] role="quiz"
-# **7. Of four answers to a prompt all are right, reward 1. Their advantages are**
+# **7. All four answers to a prompt are right and have reward 1. Their advantages are**
 #
-# - [ ] 1 each: all are to be made likelier :: An advantage compares with the group, and the group's mean is 1.
-# - [x] 0 each: this group teaches nothing :: No answer is better than the others.
-# - [ ] not a number :: They would be, if nothing stood beside the standard deviation of 0.
+# - [ ] 1 each, because all should become likelier :: An advantage compares with the
+#   group, and the group's mean is 1.
+# - [x] 0 each, so this group teaches nothing :: No answer is better than the others.
+# - [ ] nan :: They would be nan if nothing were added to the standard deviation of 0.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: the reference and the logits
 #
-# DPO trains one model and asks a second one. With AdamW in mixed precision a weight of the
-# trained model takes 16 bytes: two for itself, two for its gradient, twelve for a copy in 32
-# bits and two moments. A weight of the reference takes two. And each model writes *logits*,
-# one number for each entry of the vocabulary at each token.
+# DPO trains one model and queries a second one. With AdamW in mixed precision, each
+# weight of the trained model takes 16 bytes: two for the weight, two for its gradient,
+# and twelve for a copy in 32 bits and two moments. A weight of the reference takes two
+# bytes. And each model writes *logits*, one number for every entry of the vocabulary at
+# every token.
 #
-# **Before you run anything:** a policy of 8 billion weights, 8 answers of 1,024 tokens, a
-# vocabulary of 128,256, logits in 16 bits. Which is larger, the reference or what
-# `log_softmax` makes of the logits of one call? And how much of the latter is left if rows
-# are taken one at a time?
+# **Before you run anything:** take a policy of 8 billion weights, 8 answers of 1,024
+# tokens, a vocabulary of 128,256, and logits in 16 bits. Which is larger, the reference
+# or what `log_softmax` allocates for the logits of one call? And how much of that
+# allocation is left if you process one row at a time?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
 
 def whole(logits, ids):
-    """Log-probabilities (B, T) of ids (B, T), over all rows at once."""
+    """Log-probabilities (B, T) of ids (B, T), all rows at once."""
     logp = logits.float().log_softmax(-1)
     return logp.gather(-1, ids[..., None])[..., 0]
 
@@ -1194,7 +1249,7 @@ def by_row(logits, ids):
     return torch.stack([whole(z, i) for z, i in zip(logits, ids)])
 
 def batch_of(where, dtype, rows=8, size=1024, vocabulary=128_256):
-    """Logits (rows, size, vocabulary) and ids, as a reference gives."""
+    """Logits (rows, size, vocabulary) and ids, as a reference has them."""
     logits = torch.randn(rows, size, vocabulary, device=where, dtype=dtype)
     return logits, torch.randint(vocabulary, (rows, size), device=where)
 
@@ -1206,26 +1261,26 @@ plot_bars({"policy in training": 8 * 16, "reference": 8 * 2,
            "logits": given[0].nbytes / 1e9,
            "log_softmax, whole": peaks["whole"],
            "log_softmax, by row": peaks["by_row"],
-           "what comes out": 8 * 1024 * 4 / 1e9},
-          xlabel="GB", title="Of all this, 33 kB come out",
+           "result": 8 * 1024 * 4 / 1e9},
+          xlabel="GB", title="All this for a result of 33 kB",
           alt="Bars in GB: a policy in training 128, its reference 16, "
-              "logits 2.1, log_softmax of all rows 8.4 and of one row 1.1, "
-              "the log-probabilities themselves nearly nothing.")
+              "logits 2.1, log_softmax of all rows 8.4 and of one row 1.1. "
+              "The log-probabilities themselves take almost nothing.")
 
 # %% role="gpu"
 few = batch_of("cpu", torch.float32, rows=3, size=5, vocabulary=40)
-claim("GB of log_softmax, whole over by row",
+claim("GB of log_softmax: whole, divided by row by row",
       peaks["whole"] / peaks["by_row"], above=6)
-claim("GB of the reference over those of log_softmax, whole",
+claim("GB of the reference, divided by those of log_softmax, whole",
       16 / peaks["whole"], above=1.5)
-claim("log-probabilities, whole minus by row",
+claim("log-probabilities: difference between whole and by row",
       (whole(*few) - by_row(*few)).abs().max().item(), below=1e-5)
 
 # %% role="gpu"
 @gpu_result("14/logp", uses=[whole, by_row, batch_of],
             columns=["form", "ms", "ms_low", "ms_high", "peak_gb"])
 def forms():
-    """Log-probabilities of 8 answers of 1,024 tokens, without gradient."""
+    """Log-probabilities of 8 answers of 1,024 tokens, without gradients."""
     logits, ids = batch_of("cuda", half_dtype("cuda"))
     for form in (whole, by_row):
         t = seconds(lambda: form(logits, ids), repeats=10, device="cuda")
@@ -1235,7 +1290,7 @@ def forms():
 
 # %% role="gpu"
 def over(column):
-    """By row over whole."""
+    """By row, divided by whole."""
     return (forms.value(column, form="by_row")
             / forms.value(column, form="whole"))
 
@@ -1251,20 +1306,23 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **Keep:** a reference that stands still answers the same question the same way. So ask it
-# once, before training, and keep one number for each answer, the sum over its tokens: 8 bytes
-# a pair in place of 16 GB. With an adapter (LoRA) no second model is needed: the policy with its
-# adapter switched off is the reference. Where the reference has to be called, take the rows one
-# at a time. (For the policy this saves nothing: backward keeps all rows.)
+# **Keep:** A reference that does not change gives the same answer to the same question
+# every time. So query it once, before training, and store one number per answer, the sum
+# over its tokens. That is 8 bytes per pair instead of 16 GB. With an adapter (LoRA) you
+# need no second model, because the policy with its adapter switched off is the reference.
+# If you do have to call the reference, process one row at a time. (For the policy this
+# saves nothing, because the backward pass keeps all rows.)
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - The best policy is the start times $\exp(\text{reward} / \beta)$: know where you are going.
-# - The KL is what stands between a policy and the errors of its judge: plot it.
-# - What a loss compares with has to stand still.
-# - A group is the answers to one prompt, and its name travels with each of them.
+# - The best policy is the start times $\exp(\text{reward} / \beta)$, normalised. Know
+#   where you are going.
+# - The KL penalty protects a policy from the errors of its judge. Plot the KL.
+# - The reference that a loss compares against must not move.
+# - A group is the answers to one prompt, and every answer carries its prompt's id.
 # - An estimate with the right value need not have the right gradient.
-# - Old is the policy that drew. A ratio of 1 is right in the first step after a draw.
+# - "Old" is the policy that sampled. A ratio of 1 is right only in the first step after
+#   sampling.
 #
-# **Next:** take one of your own runs, and plot its KL to the first checkpoint beside its loss.
+# **Next:** plot the KL to the first checkpoint of one of your own runs, next to its loss.

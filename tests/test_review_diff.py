@@ -76,7 +76,7 @@ def test_an_edit_whose_text_is_not_there_once_is_refused(edit, count):
 
 
 def test_an_edit_of_no_file_is_refused():
-    with pytest.raises(EditRefused, match="got file 'train.py', expected one of"):
+    with pytest.raises(EditRefused, match=r"got file 'train\.py', expected one of"):
         repository.edited(repository.files(), [Edit("train.py", "a", "b")])
 
 

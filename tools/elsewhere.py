@@ -127,7 +127,7 @@ def kernels_of(place: Place) -> type[AsyncKernelManager]:
 def run(place: Place, path: Path, folder: Path, course: Path) -> NotebookNode:
     """A learner's copy of a lesson, run in a folder that holds nothing else, without the course."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([place.own_python, "-m", "pip", "uninstall", "-q", "-y",
+    subprocess.run([place.own_python, "-m", "pip", "uninstall", "-qq", "-y",
                     needed.PACKAGE], check=True, env=env)
     stage = work_folder.stage_of(path.stem)
     copy = work_folder.lesson_copy(path.read_bytes(), stage, f"{path.stem}.ipynb")

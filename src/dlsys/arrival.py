@@ -19,6 +19,7 @@ from pathlib import Path
 from dlsys import needed
 from dlsys.needed import PACKAGE, Needed
 from dlsys_files import locations
+from dlsys_helpers import without_widgets
 from dlsys_helpers.errors import UserError
 
 BY_HAND = ("torch", "torchvision")
@@ -100,7 +101,9 @@ def _install(packages: list[Needed]) -> list[str]:
             if (name := found.metadata["Name"])})), "utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "pip", "install", "-q", "--retries=1", "--timeout=15",
-             "--disable-pip-version-check", "-c", str(as_they_are), *(one.line for one in missing)],
+             "--disable-pip-version-check",
+             "--no-compile",  # half of pip's time; Python compiles what a notebook imports
+             "-c", str(as_they_are), *(one.line for one in missing)],
             capture_output=True, encoding="utf-8", errors="replace", check=False)
     names = [one.name for one in missing]
     if done.returncode:
@@ -115,6 +118,18 @@ def find_new_packages() -> None:
     if site.ENABLE_USER_SITE and os.path.isdir(user) and user not in sys.path:
         sys.path.append(user)
     importlib.invalidate_caches()
+    _take_new_widgets()
+
+
+def _take_new_widgets() -> None:
+    """Put the widget library that was just installed in the place of its stand-in.
+
+    Importing the course has made the stand-in, as the library was missing then.
+    """
+    there = sys.modules.get("anywidget")
+    if there is not None and there.__spec__.loader is None:
+        del sys.modules["anywidget"]
+    without_widgets.stand_in()
 
 
 def explain(said: str, what: str) -> str:
@@ -122,6 +137,9 @@ def explain(said: str, what: str) -> str:
     if "No module named pip" in said:
         return (f"{what}: cannot be installed, this kernel's Python has no pip. Run in a terminal: "
                 f"{shlex.quote(sys.executable)} -m ensurepip; then run this cell again.")
+    if "externally-managed" in said:
+        return (f"{what}: cannot be installed, {sys.executable} belongs to the system. Choose a "
+                "kernel of your own: python3 -m venv env.")
     if READ_ONLY.search(said):
         return (f"{what}: cannot be installed, {sys.prefix} cannot be written. Use an environment "
                 "of your own: python3 -m venv env.")

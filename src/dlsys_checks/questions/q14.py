@@ -8,31 +8,32 @@ from dlsys_checks.questions import ask, choice, number, whole
 # ---- 14.1 a reference that runs along
 
 ask("14.1", {"beta": (0.05, 0.1, 0.3, 0.5), "rows": (8, 32, 64)}, lambda beta, rows: number(
-    f"DPO, beta {beta}, {rows} pairs, dropout off. What is the loss at the first step, before any "
-    "update?", math.log(2),
-    "Policy and reference agree, each margin is 0, and -log sigmoid(0) is log 2, whatever beta.",
+    f"You run DPO with beta {beta} on {rows} pairs, with dropout off. What is the loss at the "
+    "first step, before any update?", math.log(2),
+    "Policy and reference agree, so each margin is 0, and -log sigmoid(0) is log 2 for any beta.",
     beta * math.log(2), 0.0, rows * math.log(2), within=0.01))
 ask("14.1", {"beta": (0.1, 0.2, 0.4), "steps": (100, 500, 1000)}, lambda beta, steps: number(
-    f"DPO with beta {beta}, and the reference is the policy itself. After {steps} steps, how large "
-    "is the slope of a pair's loss in its margin, without its sign?", beta / 2,
-    "The margin is 0 at each step, and beta sigmoid(0) is half of beta.", 0.0, beta,
+    f"You run DPO with beta {beta}, and the reference is the policy itself. After {steps} steps, "
+    "how large is the derivative of a pair's loss with respect to its margin, without its sign?",
+    beta / 2, "The margin is 0 at each step, and beta sigmoid(0) is half of beta.", 0.0, beta,
     beta / 2 / steps, within=0.02))
 ask("14.1", {"made": ("ref = policy", "ref = policy.eval()", "ref = copy.copy(policy)")},
     lambda made: choice(
-        f"`{made}`, then DPO with the reference under `no_grad`. What does the log show, and what "
-        "does the policy do?", "the loss stays at log 2, the policy drifts",
-        "The weights are shared, so the margin is 0 for ever; its gradient is not.",
-        "the loss stays at log 2, the policy stays", "the loss falls, the policy drifts",
-        "the loss falls, the policy ends at the best one"))
+        f"You write `{made}` and run DPO with the reference under `no_grad`. What does the log "
+        "show, and what does the policy do?", "the loss stays at log 2, and the policy drifts",
+        "The weights are shared, so the margin is always 0, but its gradient is not.",
+        "the loss stays at log 2, and the policy does not move",
+        "the loss falls, and the policy drifts",
+        "the loss falls, and the policy ends at the best one"))
 ask("14.1", {"beta": (0.1, 0.2, 0.5), "tokens": (20, 50, 100)}, lambda beta, tokens: number(
-    f"All answers have {tokens} tokens. DPO takes the mean of their log-probabilities in place of "
+    f"All answers have {tokens} tokens. DPO uses the mean of their log-probabilities instead of "
     f"the sum, with beta {beta}. To which beta of ordinary DPO does that correspond?",
-    beta / tokens, "Each margin is divided by the length, which is the same as a smaller beta.",
+    beta / tokens, "Each margin is divided by the length, which has the effect of a smaller beta.",
     beta, beta * tokens, within=0.01))
 ask("14.1", {"beta": (0.5, 2.0), "gap": (0.5, 1.0, 2.0), "start": (0.25, 0.5, 2.0)},
     lambda beta, gap, start: number(
-        f"Under the reference answer A is {start} times as likely as B. Its reward is {gap} "
-        f"higher. Beta is {beta}. How many times as likely is A under the best policy?",
+        f"Under the reference, answer A is {start} times as likely as B. The reward of A is {gap} "
+        f"higher. Beta is {beta}. How many times as likely as B is A under the best policy?",
         start * math.exp(gap / beta),
         "Each answer's probability is multiplied by exp(reward / beta).", start * math.exp(gap),
         start + gap / beta, math.exp(gap / beta), within=0.02))
@@ -40,93 +41,100 @@ ask("14.1", {"beta": (0.5, 2.0), "gap": (0.5, 1.0, 2.0), "start": (0.25, 0.5, 2.
 # ---- 14.2 groups
 
 ask("14.2", {"right": (1, 2, 4), "size": (8, 16)}, lambda right, size: number(
-    f"{size} answers to one prompt, {right} of them right: reward 1, the others 0. What is the "
-    "advantage of a right one, divided by the standard deviation with n - 1?",
+    f"Of {size} answers to one prompt, {right} are right and have reward 1; the others have 0. "
+    "What is the advantage of a right one, divided by the standard deviation with n - 1?",
     (1 - (mean := right / size)) / math.sqrt(size * mean * (1 - mean) / (size - 1)),
-    "Reward less the mean of the group, over its standard deviation.", 1 - mean, 1.0, within=0.02))
+    "The reward minus the group's mean, divided by its standard deviation.", 1 - mean, 1.0,
+    within=0.02))
 ask("14.2", {"prompts, rounds": [(4, 8), (16, 8), (32, 4)]}, lambda prompts, rounds: whole(
-    f"{prompts} prompts, {rounds} rounds of one answer to each, in one list, round by round. "
-    f"`view(-1, {rounds})` is taken for groups. How many different prompts are in the first group?",
-    min(prompts, rounds), "Neighbours in a round are different prompts.", 1, prompts * rounds))
+    f"{prompts} prompts got {rounds} rounds of one answer each, listed round by round. The groups "
+    f"are made by `view(-1, {rounds})`. How many different prompts are in the first group?",
+    min(prompts, rounds), "Neighbours in a round belong to different prompts.", 1,
+    prompts * rounds))
 ask("14.2", {"prompts, rounds": [(6, 4), (12, 8), (5, 16)]}, lambda prompts, rounds: choice(
-    f"Rewards of {prompts} prompts, {rounds} answers each, lie round by round: all first answers, "
-    "then all second ones. Which table has a prompt's answers in one row?",
-    f"r.view({rounds}, {prompts}).T", "View as it is laid out, rounds by prompts, then turn it.",
+    f"The rewards of {prompts} prompts, {rounds} answers each, are listed round by round: all "
+    "first answers, then all second ones. Which expression has a prompt's answers in one row?",
+    f"r.view({rounds}, {prompts}).T",
+    "View the list as it is laid out, rounds by prompts, then transpose it.",
     f"r.view({prompts}, {rounds})", f"r.view({rounds}, {prompts})",
     f"r.view({prompts}, {rounds}).T"))
 ask("14.2", {"size": (4, 8), "chance": (0.1, 0.2, 0.5)}, lambda size, chance: number(
-    f"Groups of {size} answers, each right with probability {chance}, reward 1 or 0. What share of "
-    "the groups teaches nothing?", (none := chance ** size + (1 - chance) ** size),
-    "All right or all wrong: then each advantage is 0.",
+    f"Groups have {size} answers, each right with probability {chance}, with reward 1 or 0. What "
+    "fraction of the groups teaches nothing?", (none := chance ** size + (1 - chance) ** size),
+    "The groups that are all right or all wrong, because there each advantage is 0.",
     (1 - chance) ** size if chance == 0.5 else chance ** size,
     1 - none if abs(1 - 2 * none) > 0.05 else 0.0, within=0.03))
 ask("14.2", {"easy": range(6, 10), "hard": range(4)}, lambda easy, hard: choice(
     f"A wrong answer to an easy prompt gets {easy} points, a right one to a hard prompt "
-    f"{hard + 1}, where a wrong one gets {hard}. Both fall into one group. Which of the two is "
+    f"{hard + 1}, where a wrong one gets {hard}. Both end up in one group. Which of the two is "
     "pushed up?", "the wrong answer to the easy prompt",
-    "Within a group the reward alone counts, and the prompt decides the reward.",
-    "the right answer to the hard prompt", "both: each is the best of its prompt", "neither"))
+    "Within a group only the reward counts, and here the prompt decides the reward.",
+    "the right answer to the hard prompt", "both, because each is the best of its prompt",
+        "neither"))
 
 # ---- 14.3 the KL in the loss
 
 ask("14.3", {"beta": (0.01, 0.05, 0.1, 0.5)}, lambda beta: choice(
-    f"A loss has {beta:g} * (logp - logp_ref).mean() over answers that the policy has just drawn. "
-    "What does its gradient hold, averaged over many draws?",
-    "nothing: neither the reference nor a pull",
-    "logp_ref is a constant and drops out; the gradient of logp is 0 on average.",
-    "a pull to the reference", "a pull away from the reference",
-    "a pull to the reference, with more noise than a square would have"))
+    f"A loss contains {beta:g} * (logp - logp_ref).mean() over answers that the policy has just "
+    "sampled. What does the gradient of this term do, averaged over many samples?",
+    "nothing, because it is zero",
+    "logp_ref is a constant and drops out, and the gradient of logp is 0 on average.",
+    "it pulls towards the reference", "it pushes away from the reference",
+    "it pulls towards the reference, with more noise than a square would have"))
 ask("14.3", {"p": (0.2, 0.3, 0.4), "q": (0.6, 0.7, 0.8)}, lambda p, q: number(
-    f"Two answers; the policy gives them {p} and {1 - p:.1f}, the reference {q} and {1 - q:.1f}. "
-    "What is the gradient of KL(policy, reference), in nats, at the first logit?",
+    f"The policy gives two answers the probabilities {p} and {1 - p:.1f}, the reference {q} and "
+    f"{1 - q:.1f}. What is the gradient of KL(policy, reference), in nats, at the first logit?",
     p * (1 - p) * ((gap := math.log(p / q)) - math.log((1 - p) / (1 - q))),
-    "Probability times (its log-ratio minus the KL).", 0.0, gap, p * gap, within=0.01))
+    "The answer's probability times (its log-ratio minus the KL).", 0.0, gap, p * gap, within=0.01))
 ask("14.3", {"a, b, c": [g for g in product((-0.4, -0.2, 0.3, 0.5),
                          repeat=3) if abs(sum(g)) > 0.15 and len(set(g)) > 1]},
     lambda a, b, c: number(
-        f"An answer of three tokens has the log-ratios {a:g}, {b:g}, {c:g}. What is its term, half "
-        "a square, whose mean gradient is that of the KL of whole answers?",
-        (total := a + b + c) ** 2 / 2, "First the sum over the tokens, then the square.",
+        f"An answer of three tokens has the log-ratios {a:g}, {b:g}, {c:g}. What is the half "
+        "square for this answer whose mean gradient is that of the KL of whole answers?",
+        (total := a + b + c) ** 2 / 2, "First sum over the tokens, then square.",
         each := (a * a + b * b + c * c) / 2, each / 3, total, within=0.02))
 ask("14.3", {"beta": (0.04, 0.1, 0.5, 1.0)}, lambda beta: choice(
-    f"The mean log-ratio of fresh draws stands in the loss, times {beta:g}. By mistake with a "
-    "minus. What does the KL to the reference do, compared with the plus?", "the same, up to noise",
-    "Neither sign has a gradient on average.", "it grows faster", "it shrinks",
-    "it grows faster, until the reward holds it"))
+    f"The loss contains the mean log-ratio of new samples times {beta:g}, by mistake with a minus "
+    "sign. What does the KL to the reference do, compared with a plus sign?",
+    "the same, up to noise", "With neither sign does the term have a gradient on average.",
+    "it grows faster", "it shrinks", "it grows faster, until the reward stops it"))
 ask("14.3", {"d": ("d", "x", "r"), "beta": (0.04, 0.1, 1.0)}, lambda d, beta: choice(
-    f"{d} is log policy - log reference of an answer that the policy drew. Into the loss goes "
-    f"{beta:g} * (exp(-{d}) - 1 + {d}). On average its gradient points along that of",
+    f"{d} is log policy - log reference of an answer that the policy sampled. You add "
+    f"{beta:g} * (exp(-{d}) - 1 + {d}) to the loss. On average, its gradient is the gradient of",
     "KL(reference, policy)",
-    "Its value estimates KL(policy, reference), its gradient belongs to the other direction.",
-    "KL(policy, reference)", "nothing: it is 0", "half of KL(policy, reference)"))
+    "Its value estimates KL(policy, reference), but its gradient is that of the other direction.",
+    "KL(policy, reference)", "a constant: it is 0", "half of KL(policy, reference)"))
 
 # ---- 14.4 the ratio
 
 ask("14.4", {"then": (-1.5, -2.0, -2.5), "now": (-0.6, -0.9, -1.2)}, lambda then, now: number(
-    f"A token had log-probability {then} when it was drawn. Three inner steps later it has {now}. "
-    "What is its ratio?", math.exp(now) / math.exp(then),
-    "exp(now - then), with then from the sampling.", 1.0, now / then,
+    f"A token had log-probability {then} when it was sampled. Three inner steps later it has "
+    f"{now}. What is its ratio?", math.exp(now) / math.exp(then),
+    "exp(now - then), where then is the value at sampling time.", 1.0, now / then,
     math.exp(then) / math.exp(now)))
 ask("14.4", {"ratio": (1.5, 1.8, 0.4, 0.6), "adv": (-2.0, -1.0, 1.0, 2.0), "eps": (0.1, 0.2, 0.3)},
     lambda ratio, adv, eps: number(
-        f"Ratio {ratio}, advantage {adv:g}, eps {eps}. What does PPO's objective, which is to be "
-        "maximised, take for this token?",
+        f"A token has ratio {ratio} and advantage {adv:g}; eps is {eps}. What does it contribute "
+        "to the objective that PPO maximises?",
         min((held := min(max(ratio, 1 - eps), 1 + eps)) * adv, ratio * adv),
         "The smaller of ratio * advantage and clipped ratio * advantage.",
         max(held * adv, ratio * adv), adv))
 ask("14.4", {"rounds": (100, 500, 2000)}, lambda rounds: choice(
-    f"A trainer takes one inner step on each draw. Over {rounds} draws its log shows ratio 1.000 "
-    "and no token clipped. What is wrong?", "nothing: in the first step after a draw that is right",
-    "The policy that is trained is still the one that drew.",
-    "the old log-probabilities are computed anew", "the learning rate is too small",
+    f"A trainer takes one inner step on each sample. Over {rounds} samples its log shows ratio "
+    "1.000 and no token clipped. What is wrong?",
+    "nothing, because this is right in the first step after sampling",
+    "The policy in training is still the one that sampled.",
+    "the old log-probabilities are computed again in each step", "the learning rate is too small",
     "eps is too large"))
 ask("14.4", {"inner": (4, 8, 16), "draws": (3, 5, 10)}, lambda inner, draws: whole(
-    f"{draws} draws, {inner} inner steps on each, log-probabilities kept from the sampling. In how "
-    "many of all the steps does every ratio have to be 1?", draws, "In the first after each draw.",
-    1, draws * inner, 0))
+    f"PPO takes {draws} samples and {inner} inner steps on each, and keeps the log-probabilities "
+    "from the sampling. In how many of all these steps must every ratio be 1?", draws,
+    "In the first step after each sample.", 1, draws * inner, 0))
 ask("14.4", {"each": (1.01, 1.02, 0.99), "tokens": (50, 100, 200)}, lambda each, tokens: number(
     f"Each token of an answer has ratio {each}. What is their product over {tokens} tokens?",
-    each**tokens, "It leaves the clip by the length alone: so the ratio is one of a token.", each,
+    each**tokens,
+    "The product leaves the clip because the answer is long, so PPO takes one ratio per token.",
+    each,
     1 + tokens * (each - 1), within=0.03))
 
 
@@ -134,13 +142,14 @@ ask("14.4", {"each": (1.01, 1.02, 0.99), "tokens": (50, 100, 200)}, lambda each,
 
 ask("14.1", {"one, two": [(2, 1), (3, 1), (3, 2), (1, 2), (1, 3), (4, 1), (1, 4), (5, 2)]},
     lambda one, two: number(
-        f"Two answers have the rewards {one} and {two}. With which probability does a "
+        f"Two answers have the rewards {one} and {two}. With what probability does a "
         "Bradley-Terry judge prefer the first?", 1 / (1 + math.exp(two - one)),
         "The sigmoid of the difference of the rewards.", one / (one + two), 0.5))
 ask("14.1", {"chosen": (0.4, 0.8, 1.2), "other": (-0.6, -0.2, 0.2), "beta": (0.1, 0.2, 0.5)},
     lambda chosen, other, beta: number(
         f"The log ratio of policy and reference is {chosen} for the preferred answer and {other} "
-        f"for the other one. With beta = {beta}, which difference of rewards do they stand for?",
+        f"for the other one. With beta = {beta}, which difference of rewards do they correspond "
+        "to?",
         beta * (chosen - other),
         "The reward is beta times the log ratio, up to a constant that cancels in a pair.",
         chosen - other, (chosen - other) / beta))
