@@ -1,9 +1,9 @@
 """Record the changes of review mode: ``make diffs``, or ``python -m tools.diffs larger-batch``.
 
 Each change is run for real, on one thread: its own run with five seeds, with and without the
-change and with each repair; and all eight runs with one seed, which a reviewer may ask for. Six
-minutes of CPU for all of them, two seconds for most. Runs lie in tests/records/; what a reviewer
-is shown goes into the package.
+change and with the right repair, and with two seeds after each wrong one; and all eight runs with
+one seed, which a reviewer may ask for. Two minutes of CPU for all of them. Runs lie in
+tests/records/; what a reviewer is shown goes into the package.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tools.records import Record
 
 RECORD = Record("diffs.json", done="run", renew="make diffs", lines=True)
 SEEDS = range(5)
+FEW = range(2)  # for a wrong repair
 BEFORE = "before"  # the entry of the repository without any change
 FLOOR = 1e-4  # rounding: differences up to this, as a share of a number or of 1, say nothing
 SIGMAS = 3
@@ -73,10 +74,10 @@ def plain(value: float) -> float | str:
     return float(f"{value:.6g}") if math.isfinite(value) else str(value)
 
 
-def values(files: Mapping[str, str], case: Case) -> list[float | str]:
+def values(files: Mapping[str, str], case: Case, seeds: range = SEEDS) -> list[float | str]:
     """The case's number with each seed."""
     with repository.loaded(files) as repo:
-        return [plain(runs.measure(case.run, repo, seed).numbers[case.number]) for seed in SEEDS]
+        return [plain(runs.measure(case.run, repo, seed).numbers[case.number]) for seed in seeds]
 
 
 def record(key: str) -> dict:
@@ -86,7 +87,8 @@ def record(key: str) -> dict:
     facts = {"runs": all_runs(case.after, range(1))}
     if case.faulty:
         return facts | {"after": values(case.after, case), "repairs": [
-            values(case.repaired(n), case) for n in range(len(case.repairs))]}
+            values(case.repaired(n), case, FEW if n else SEEDS)
+            for n in range(len(case.repairs))]}
     with repository.loaded(case.after) as repo:
         return facts | {"seeds": [attempt(case.run, repo, seed)["numbers"] for seed in SEEDS]}
 
