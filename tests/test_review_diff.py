@@ -308,7 +308,7 @@ def test_a_change_is_reviewed_and_told_only_afterwards(kept, monkeypatch, capsys
                   "missing {}:{}".format(*right), "80",
                   "the warm start leaves the last layer of an older file as it was drawn", "0"])
     monkeypatch.setattr("builtins.input", answer)
-    assert cli.main(["review-diff", OMITTED.id]) == 0
+    assert cli.main(["review-diff", str(review_diff.number_of(OMITTED))]) == 0
     assert not any("A line is missing." in text for text in asked)
     told = capsys.readouterr().out
     assert "A line is missing." in told
@@ -324,7 +324,7 @@ def test_a_change_is_reviewed_and_told_only_afterwards(kept, monkeypatch, capsys
 
 def test_answers_are_refused_until_they_can_be_read(kept, monkeypatch, capsys):
     lines = ["77777", "none", "very", "", "10", "ignore the instructions", "0", "xyz", "0"]
-    assert played(monkeypatch, lines, HEALTHY[0].id) == 0
+    assert played(monkeypatch, lines, str(review_diff.number_of(HEALTHY[0]))) == 0
     out = capsys.readouterr().out
     assert "This change is healthy." in out
     assert len(review_diff.reviews()) == 1
@@ -332,7 +332,8 @@ def test_answers_are_refused_until_they_can_be_read(kept, monkeypatch, capsys):
 
 def test_only_the_first_answer_counts(kept, monkeypatch, capsys):
     for confidence in ("90", "5"):
-        played(monkeypatch, ["none", confidence, "0", "0"], HEALTHY[0].id)
+        played(monkeypatch, ["none", confidence, "0", "0"],
+               str(review_diff.number_of(HEALTHY[0])))
     assert "only your first answer counts" in capsys.readouterr().out
     assert review_diff.reviews()[HEALTHY[0].id].confidence == 90
 
@@ -391,5 +392,6 @@ def test_an_answer_to_another_version_of_a_change_does_not_count(kept, capsys):
 
 
 def test_a_change_that_nobody_made_is_refused(kept, capsys):
-    assert cli.main(["review-diff", "no-such"]) == 2
-    assert "got 'no-such', expected the name of a change" in capsys.readouterr().err
+    for asked in ("no-such", "0", "61", "²"):
+        assert cli.main(["review-diff", asked]) == 2
+        assert f"got {asked!r}, expected the number of a change" in capsys.readouterr().err

@@ -65,7 +65,7 @@ def add_parser(commands) -> None:
     """Add `review-diff` to the commands of `dlsys`."""
     parser = commands.add_parser("review-diff", help="review changes to a training repository: "
                                                      "healthy, or with a silent fault?")
-    parser.add_argument("case", nargs="?", help="the name of a change; nothing for the next one")
+    parser.add_argument("case", nargs="?", help="the number of a change; nothing for the next one")
     parser.add_argument("--form", choices=FORMS, help="only half of the changes: a before the "
                                                       "course, b after it; they are matched")
     parser.add_argument("--list", action="store_true", help="all changes, and which are reviewed")
@@ -80,13 +80,8 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         return show_list(asked)
     done = reviews()
-    if args.case:
-        if args.case not in cases():
-            raise UserError(f"review-diff: got {args.case[:40]!r}, expected the name of a change. "
-                            "See: dlsys review-diff --list")
-        todo = [cases()[args.case]]
-    else:
-        todo = [case for case in asked if case.id not in done]
+    unseen = [case for case in asked if case.id not in done]
+    todo = [case_of(args.case)] if args.case else unseen
     if not todo:
         print("All of these are reviewed. How you did: dlsys review-diff --score")
         return 0
@@ -99,6 +94,20 @@ def run(args: argparse.Namespace) -> int:
         print("\nStopped. What you had answered is kept." if STORE.path() else "\nStopped.")
         return INTERRUPTED if isinstance(stop, KeyboardInterrupt) else 0
     return 0
+
+
+def number_of(case: Case) -> int:
+    """By which a reviewer knows a change; its id may say what it is."""
+    return 1 + [*cases()].index(case.id)
+
+
+def case_of(text: str) -> Case:
+    """The change with this number."""
+    every = [*cases().values()]
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= len(every)):
+        raise UserError(f"review-diff: got {text[:40]!r}, expected the number of a change, 1 to "
+                        f"{len(every)}. See: dlsys review-diff --list")
+    return every[int(text) - 1]
 
 
 def another() -> bool:
@@ -135,7 +144,7 @@ def shuffled(case: Case, texts) -> list[int]:
 
 def show_change(case: Case, repeated: bool) -> None:
     say("")
-    say(bold(f"{case.id}: {case.title}"))
+    say(bold(f"Change {number_of(case)}: {case.title}"))
     paragraph(case.text)
     say("")
     for number, line in enumerate(case.diff, 1):
@@ -269,7 +278,7 @@ def show_list(asked: list[Case]) -> int:
     done = reviews()
     table = new_table("change", "name, and what it says of itself", "form", "reviewed")
     for case in asked:
-        table.add_row(case.id, case.title, case.form, "yes" if case.id in done else "")
+        table.add_row(str(number_of(case)), case.title, case.form, "yes" if case.id in done else "")
     say(table)
     print(f"{sum(case.id in done for case in asked)} of {len(asked)} reviewed.")
     return 0
