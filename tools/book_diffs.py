@@ -47,7 +47,7 @@ def page() -> str:
             '<script defer src="diffs/diffs.js"></script>'),
         "## How it is scored",
         f"As in {bench}, whose best model had an AUROC of 0.77 and repaired 42 % of the faults at "
-        "the first attempt; people with the help of a model found that just as hard. Its "
+        "the first attempt; people with a model's help struggled as well. Its "
         "repositories are larger than this one, so compare yourself with yourself.",
         "- **AUROC of your confidence**: take a faulty and a healthy change at random. How often "
         "were you surer of the faulty one? Guessing gives 0.50, and so does calling everything "
