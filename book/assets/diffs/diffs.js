@@ -148,7 +148,7 @@
     const numbers = { ...before.numbers, ...(other.numbers || {}) };
     const table = make("table");
     const head = make("tr");
-    for (const text of ["", "before", "after", ""]) head.append(make("th", text, { scope: "col" }));
+    for (const text of ["number", "before", "after", "moved"]) head.append(make("th", text, { scope: "col" }));
     table.append(head);
     for (const [name, value] of Object.entries(numbers)) {
       const old = before.numbers[name];
@@ -210,7 +210,7 @@
     const first = make("div", "", { class: "first" });
     first.append(group("The change. Mark the line at fault", diffLines(change), missing, radio("mark", "", "None: nothing is at fault", "option")),
       oneRun(change, state), group("How sure are you that it is faulty?", sureRow), go, said);
-    body.replaceChildren(make("h3", change.title, { tabindex: "-1" }), make("p", change.text), fileViews(files), first, rest);
+    body.replaceChildren(make("h2", change.title, { tabindex: "-1" }), make("p", change.text), fileViews(files), first, rest);
     body.firstChild.focus();
   }
 
@@ -269,12 +269,12 @@
     const source = make("p", "Modelled on ");
     source.append(make("a", right.source, { href: `https://github.com/${repository}/issues/${item}` }), ".");
     const verdict = make("div", "", { role: "status" });
-    verdict.append(make("h3", head[right.kind], { tabindex: "-1" }), told, source);
+    verdict.append(make("h2", head[right.kind], { tabindex: "-1" }), told, source);
     if (again) verdict.append(make("p", "You had reviewed this change before; only your first answer counts."));
     if (!stored) verdict.append(make("p", "Your browser keeps nothing for this page, so the score forgets this answer."));
     verdict.append(button("Next change", () => show(upcoming())));
     place.append(verdict);
-    verdict.querySelector("h3").focus();
+    verdict.querySelector("h2").focus();
     overview();
   }
 
