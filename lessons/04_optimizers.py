@@ -639,9 +639,9 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # **Keep:** when you change the optimizer, search for the learning rate again. SGD's
 # step is proportional to the gradient. Lion's step has the size of the rate, and so
 # does Adam's while gradients are steady and far above `eps`. **In your own code:** log
-# the largest step next to the loss. A sane step is a small fraction of the size of the
-# weights. **Source:** [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section 2.1,
-# on the effective step.
+# the largest step next to the loss. A sane step is small compared with the weights.
+# **Source:** [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section 2.1, on the
+# effective step.
 
 # %% [markdown] role="concept"
 # ## Which optimizer wins?
@@ -1914,7 +1914,7 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # %% [markdown] trap="04.8" role="hint"
 # 1. Three things must survive between calls: two averages, and a step count that is 1 in the first step.
 # 2. Correct both averages, and keep the uncorrected ones in `state`.
-# 3. Add `eps` to the root, not under it. For a tiny gradient it makes a difference.
+# 3. Add `eps` to the root, not under it. With tiny gradients the place of `eps` matters.
 
 # %% [markdown] trap="04.8" role="keep"
 # **Keep:** with the default betas, Adam without bias correction starts with steps that

@@ -206,6 +206,18 @@ def test_only_what_is_absent_is_installed_and_one_line_says_so(pip, capsys):
     assert said == "Installed in 0 s: onnx 9.0. torch 2.11.0+cu130 is as it was.\n"
 
 
+@pytest.mark.parametrize(("here", "needs", "asked"), [
+    ("0.10.0", "peft", ["torchao>=0.18"]), ("0.18.0", "peft", []), (None, "peft", []),
+    ("0.10.0", "torchao", ["torchao>=0.18"]), ("0.10.0", "", [])])
+def test_an_old_torchao_is_replaced_where_a_stage_cannot_run_with_it(pip, capsys, here, needs,
+                                                                     asked):
+    """Colab's: peft raises an ImportError when it sees it."""
+    pip.here.update({"peft": "0.20", **({"torchao": here} if here else {})})
+    arrival.arrive("2.0.0", needs)
+    assert [word for command in pip.calls for word in command if ">=" in word] == asked
+    assert "torchao 0.10.0 is older" not in capsys.readouterr().out
+
+
 def test_torch_is_left_to_the_reader(pip):
     del pip.here["torch"]
     with pytest.raises(arrival.CannotInstall, match="pip install torch torchvision"):
