@@ -176,9 +176,9 @@ measured("model.4", 1000 * took, right=(600 * took, 1750 * took))
 # %% [markdown] role="concept"
 # ## Look it over
 #
-# Before the long run, use your meters. No weight may be unused or hidden from the
-# optimizer, and no row may depend on its neighbours. The table also says how often a step
-# waits for a value from the device.
+# Before the long run, check the model with the tools that you wrote. No weight may be
+# unused or hidden from the optimizer, and no row may depend on its neighbours. The table
+# also says how often a step waits for a value from the device.
 
 # %% role="concept" tags=["plumbing"]
 rows = text.valid[:shape.length * 4].view(4, -1)
