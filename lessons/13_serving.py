@@ -1685,7 +1685,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 
     p, q: the probabilities of target and draft, (V,) float64, possibly with
     zeros. x: a token that was sampled from q. u, v: uniform and
-    independent, at least 0 and less than 1.
+    independent, more than 0 and less than 1.
 
     x is kept if u is less than p[x] / q[x]; otherwise only v decides which
     token is written. Over all x, u and v the token follows p exactly. token
@@ -1707,7 +1707,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # 2. The missing part is `p - q` where that is positive. Divided by its sum, it is the
 #    distribution to sample from after a refusal.
 # 3. Let `v` choose a token by its position on a line: `cumsum` gives the ends of the
-#    pieces. A piece of length 0 must never be hit, not even by `v = 0`.
+#    pieces.
 
 # %% [markdown] trap="13.5" role="keep"
 # **Keep:** After a refusal, sample from max(0, p - q), normalised. And `q` has to be the
