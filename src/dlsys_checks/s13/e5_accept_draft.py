@@ -27,7 +27,7 @@ ex.promise("any", "p, q: probabilities of target and draft, (V,) float64, zeros 
                   "many tokens", "almost equal"))
 ex.promise("drawn", "x: a token that was drawn from q.", cases=("a draft that is sure",))
 ex.promise("edges", "u and v: uniform and independent, more than 0 and less than 1.",
-           cases=("shares of thousandths",))
+           cases=("shares of thousandths", "many tokens"))
 ex.promise_table("""
 rule    | x is kept where u is less than p[x] / q[x]; | kept for draft; number kept of
 alone   | else v alone picks the token. | after another u
@@ -207,6 +207,8 @@ ex.wrong("using q over p for p over q", made, breaks=("rule", "follows"),
          keep=lambda p, q, x, u: u * p[x] < q[x])
 ex.wrong("keeping where u is not below the ratio", made, breaks=("rule", "pair"),
          keep=lambda p, q, x, u: u * q[x] >= p[x])
+ex.wrong("rounding v to two digits", lambda p, q, x, u, v: made(p, q, x, u, round(v, 2)),
+         says="share of token", breaks="edges")
 ex.wrong("never keeping the draft", made, breaks=("rule", "pair", "follows", "example"),
          keep=lambda p, q, x, u: False)
 ex.wrong("adding a small number to p over q", made, breaks="rule",

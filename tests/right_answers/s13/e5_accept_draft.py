@@ -81,5 +81,3 @@ ex.probe("a slip where u is small", lambda p, q, x, u, v: made(
 ex.probe("the example, with the second token wrong", lambda p, q, x, u, v: (
     (1, True) if (len(p), u) == (2, 0.2) else made(p, q, x, u, v)), breaks="example",
     says="token of a draft that is kept")
-ex.probe("v rounded to two digits", lambda p, q, x, u, v: made(p, q, x, u, round(v, 2)),
-         says="share of token", breaks=("edges", "any"))
