@@ -901,13 +901,13 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="14.3" role="keep"
 # **Keep:** An estimate with the right value need not have the right gradient, because
 # what gets sampled also depends on the weights. To penalise a KL, use half the squared
-# log-ratio. **In your own code:** reverse the sign of the penalty and keep beta. If the
-# KL still develops the same way, up to noise, the penalty has no gradient. **Source:**
+# log-ratio. **In your own code:** reverse the sign of the penalty. If the KL still
+# develops the same way, up to noise, the penalty has no gradient. **Source:**
 # [Tang and Munos 2025, "On a few pitfalls in KL divergence gradient estimation for
 # RL"](https://arxiv.org/abs/2506.09477); on the values [Schulman 2020, "Approximating KL
 # Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:** In
-# [allenai/open-instruct 535](https://github.com/allenai/open-instruct/pull/535), somebody
-# notes that the estimate in the loss "will completely ignore" the reference.
+# [allenai/open-instruct 535](https://github.com/allenai/open-instruct/pull/535), the
+# estimate in the loss is said to "completely ignore" the reference.
 
 # %% [markdown] trap="14.4" role="situation" fault="the old log-probabilities are those of now" symptom="the PPO ratio is always 1, and nothing is ever clipped"
 # ## Sixteen steps on one draw

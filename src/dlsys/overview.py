@@ -19,6 +19,7 @@ GROUPS = {
         ("dlsys check 1", "check the worksheet, or one exercise: dlsys check 01.4"),
         ("dlsys answer 01.4", "the worked answer beside yours, once it is solved"),
         ("dlsys review", "short questions, after 2, 7 and 21 days"),
+        ("dlsys review-diff", "small code changes to review: which one is faulty?"),
         ("dlsys exam a", "five scripts with planted faults to find"),
         ("dlsys progress", "what you have solved, and what to do next"),
         ("dlsys join URL CODE", "tell a class's room your guesses; dlsys leave ends it"),
