@@ -28,7 +28,13 @@ def rows() -> list[list]:
     return [[KINDS[folder], len(found), found[0], found[len(found) // 2], found[-1],
              AIMS_KB[folder]]
             for folder in KINDS
-            for found in [sorted(weight(page) / 1e3 for page in (HTML / folder).glob("*.html"))]]
+            for found in [sorted(weight(page) / 1e3 for page in (HTML / folder).glob("*.html")
+                                 if not leads_on(page))]]
+
+
+def leads_on(page: Path) -> bool:
+    """Whether a page only sends its reader to another one, as the index of a folder does."""
+    return '<meta http-equiv="refresh"' in page.read_text("utf-8")
 
 
 def weight(page: Path) -> int:

@@ -2,13 +2,14 @@
 # # 1. Perceptron, MLP and activations
 #
 # You train a small network to recognise handwritten digits, and on your laptop it is
-# right 97 times out of 100. You put it into a service, add an alarm for the digit 8
-# and try a deeper copy. Every step looks like a formality, and every one goes wrong
-# without an error message.
+# right 97 times out of 100. You deploy it, add an alarm for the digit 8, and try a
+# deeper version. Each step looks like a formality, and each one fails without an error
+# message.
 #
-# The mistakes are about three things: what a layer computes, how its weights start,
-# and what its output means. This stage first builds a network from a single neuron,
-# then breaks it in five ways that look right. You need Python and school mathematics.
+# The mistakes are about three things: what a layer computes, how its weights are
+# initialised, and what its output means. This stage first builds a network from a single
+# neuron, then breaks it in five ways that look right. You need Python and school
+# mathematics.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -33,13 +34,14 @@ begin(SEED, THREADS, DEVICE)
 # ## One neuron draws a line
 #
 # You have small images of handwritten zeros and ones, and you want a rule that tells
-# them apart. You could write it by hand: a one has ink in the middle, and a zero has
-# none. But the next pair of digits needs a new rule, and somebody has to invent it. A
-# *perceptron* finds the rule from examples. It is the smallest thing that learns, and
-# the rest of this course is built from it.
+# them apart. You could write it by hand: a one has ink in the middle, and a zero does
+# not. But the next pair of digits needs a new rule, and somebody has to invent that one
+# as well. A *perceptron* finds such a rule from examples. It is the smallest thing that
+# learns, and everything else in this course is built from it.
 #
-# Describe each image by two numbers: how bright the eight pixels in its middle are
-# on average, and how bright the others are. Then each image is a point.
+# Describe each image by two numbers: the average brightness of the eight pixels in its
+# middle, and the average brightness of all its other pixels. Then each image is a point
+# in the plane.
 #
 # PyTorch keeps numbers in a *tensor*, an array with a shape such as `(1300, 64)`: 1,300
 # rows of 64 numbers. A condition in brackets picks rows: `x_train[y_train < 2]` are the
@@ -57,13 +59,13 @@ print(f"{len(points)} images, {points.shape[1]} numbers each")
 
 # %% [markdown] role="concept"
 # A neuron has one *weight* for each input, and a *bias*. It multiplies each input by
-# its weight and adds everything up:
+# its weight, and adds up the products and the bias:
 #
 # $$z = w_1 x_1 + w_2 x_2 + b$$
 #
-# A perceptron says "one" if $z$ is positive. It changes its mind where $z$ is exactly
-# zero, and these points form a line. So to choose the weights and the bias is to choose
-# a line: the weights turn it, and the bias moves it.
+# A perceptron says "one" if $z$ is positive. Its answer changes where $z$ is exactly
+# zero, and the points where that happens form a line. So choosing the weights and the
+# bias means choosing a line. The weights turn the line, and the bias shifts it.
 
 # %% role="concept"
 def says_one(x, w, b):
@@ -71,12 +73,13 @@ def says_one(x, w, b):
 
 w, b = torch.zeros(2), torch.tensor(0.0)
 blank = (says_one(points, w, b) == (is_one > 0)).float().mean()
-print(f"right before it has learned anything: {blank:.2f}")
+print(f"fraction right, with nothing learned yet: {blank:.2f}")
 
 # %% [markdown] role="concept"
-# The learning rule looks at one image at a time. If the answer is right, it changes
-# nothing. If a one was missed, it adds the image to the weights and 1 to the bias, so
-# that $z$ grows for this image. If a zero was called a one, it subtracts them.
+# The learning rule looks at one image at a time. If the perceptron is right, the rule
+# changes nothing. If the perceptron missed a one, the rule adds the image's two numbers to
+# the weights and 1 to the bias, so that $z$ increases for this image. If the perceptron
+# called a zero a one, the rule subtracts the same amounts.
 
 # %% role="concept"
 i = int(is_one.argmax())                         # the first one
@@ -89,8 +92,8 @@ print(f"error {error:.0f}: z goes from {z_before.item():.1f} "
       f"to {z_after.item():.1f}")
 
 # %% [markdown] role="concept"
-# That is the whole rule ([Rosenblatt 1958](https://doi.org/10.1037/h0042519)). Now apply it to all images in random order,
-# and go through them thirty times.
+# That is the whole rule ([Rosenblatt 1958](https://doi.org/10.1037/h0042519)). Now go
+# through all the images thirty times, each time in a new random order:
 
 # %% role="concept"
 mistakes, lines = [], []
@@ -106,7 +109,7 @@ for _ in range(30):                              # thirty passes
 print("mistakes in each pass:", *mistakes)
 
 # %% role="concept"
-ax = new_axes("The line turns until nearly all points are on their side",
+ax = new_axes("The line turns until most points are on the right side",
               "brightness of the middle", "brightness of the rest")
 for name, side, mark in (("zeros", is_one == 0, "o"),
                          ("ones", is_one == 1, "^")):
@@ -119,22 +122,22 @@ for number, style in ((1, ":"), (30, "-")):
 ax.set(xlim=(-0.02, 1.02), ylim=(0.15, 0.5))
 ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 show(ax.figure, alt="Two clouds of points, zeros on the left and ones on "
-     "the right, with a few points of each in the other cloud. Two lines: "
-     "the one after the last pass runs between the clouds.")
+     "the right, with a few points of each in the other cloud. Of the two "
+     "lines, the one after the last pass runs between the clouds.")
 
 # %% [markdown] role="concept"
 # It learns quickly:
 
 # %% role="concept"
 final = (says_one(points, w, b) == (is_one > 0)).float().mean()
-claim("fraction of the images that the last line gets right", final,
+claim("fraction of the images that the final line gets right", final,
       above=0.85)
 
 # %% [markdown] role="concept"
 # But it never stops making mistakes. Is the rule too slow, is the random order to
-# blame, or is there no line to find? Try it: in the explorer below, every correction
-# turns the line. Drag the large point, which should be "yes", into the other cloud, and
-# watch the mistakes.
+# blame, or is there no line to find? You can try it in the explorer below, where every
+# correction turns the line. Drag the large point, which should be a "yes", into the other
+# cloud, and watch how many mistakes each pass makes.
 
 # %% role="explore" explorer="perceptron"
 from dlsys_helpers.explorers.perceptron import perceptron
@@ -142,24 +145,23 @@ from dlsys_helpers.explorers.perceptron import perceptron
 perceptron
 
 # %% [markdown] role="concept"
-# The rule stops only when a whole pass has no mistake, so it stops only if some line
-# separates the points. If there is one, the rule finds one (Novikoff
-# proved it in 1962). For the digits there is none, because a few of them are alike
-# in both numbers:
+# The rule stops only after a whole pass without a mistake, and such a pass is possible
+# only if some line separates the points. If there is such a line, the rule finds one, as
+# Novikoff proved in 1962. For these digits there is none, because a few zeros and ones
+# are too similar in both numbers:
 
 # %% role="concept" tags=["plumbing"]
 from scipy.optimize import linprog               # looks for such a line
 sides = (2 * is_one - 1)[:, None] * F.pad(points, (0, 1), value=1.0)
 found = linprog([0] * 3, -sides, [-1] * len(sides), bounds=(None, None))
-claim("is there a line with every image on its side", found.success,
+claim("is there a line with every image on the right side", found.success,
       expected=False)
 
 # %% [markdown] role="concept"
 # ## What one line cannot do
 #
-# Four points are enough to defeat the perceptron. Say "yes" where exactly one of two
-# inputs is 1. This is the *exclusive or*, XOR. Give the
-# perceptron a hundred passes:
+# Four points are enough to defeat the perceptron. Ask it to say "yes" if exactly one of
+# two inputs is 1. This is the *exclusive or*, XOR. Give the perceptron a hundred passes:
 
 # %% role="concept"
 corners = torch.tensor([[0., 0.], [0., 1.], [1., 0.], [1., 1.]])
@@ -178,13 +180,14 @@ print(f"mistakes in pass 100, with four points: {wrong}")
 claim("mistakes in the last pass", wrong, above=0)
 
 # %% [markdown] role="concept"
-# No line can do it. Halfway between two points, $z$ is the mean of its values at the two.
-# The centre of the square is halfway between the two corners that should be "yes", so a
-# neuron that says "yes" to both has a positive $z$ there. But the centre is also halfway
-# between the two corners that should be "no", so $z$ must not be positive there.
+# No line can do this. Halfway between two points, $z$ is the mean of its values at those
+# two points. The centre of the square is halfway between the two corners that should be
+# "yes", so a neuron that says "yes" to both has a positive $z$ at the centre. But the
+# centre is also halfway between the two corners that should be "no", so $z$ must not be
+# positive there.
 #
-# Two lines can. One neuron asks whether at least one input is 1, a second one asks
-# whether both are, and a third says "yes" if the first does and the second does not:
+# Two lines can do it. One neuron asks whether at least one input is 1, a second neuron
+# asks whether both are, and a third says "yes" if the first does and the second does not:
 
 # %% role="concept"
 W1 = torch.tensor([[1., 1.], [1., 1.]])     # two neurons, two weights each
@@ -204,27 +207,28 @@ draw_tree({"x1": "1", "x2": "0", "at least one": f"{least}",
           [("x1", "at least one"), ("x2", "at least one"), ("x1", "both"),
            ("x2", "both"), ("at least one", "exactly one"),
            ("both", "exactly one")],
-          title="Two neurons look at the inputs, a third looks at them",
-          alt="A network from top to bottom: inputs x1 = 1 and x2 = 0, "
-              "each with an arrow to both hidden neurons, at least one = 1 "
-              "and both = 0, and these with arrows to the output, 1.")
+          title="Two neurons look at the inputs, a third at those two",
+          alt="A network drawn from top to bottom. The inputs x1 = 1 and "
+              "x2 = 0 each have an arrow to both hidden neurons, which are "
+              "at least one = 1 and both = 0. Arrows lead from these to "
+              "the output, exactly one = 1.")
 
 # %% [markdown] role="concept"
 # ## From one neuron to a network
 #
-# Neurons that look at the same inputs form a *layer*. One row of weights per neuron
-# makes a matrix, so a layer is one matrix product. What the first layer returns is the
-# input of the second. A layer between input and output is called *hidden*, and layers in
-# a row are a *multilayer perceptron* (MLP). After each hidden layer comes a function
-# $\sigma$, the *activation*; in the picture above it was the comparison with zero. With
-# three layers, from the input $x$ to the output:
+# Neurons that look at the same inputs form a *layer*. Their weights, one row for each
+# neuron, form a matrix, so a layer is one matrix product. The output of the first layer is
+# the input of the second. A layer between the input and the output is called *hidden*, and
+# several layers in a row are a *multilayer perceptron* (MLP). After each hidden layer comes
+# a function $\sigma$, the *activation*. In the picture above, it was the comparison with
+# zero. This is what three layers compute, from the input $x$ to the output:
 #
 # $$h_1 = \sigma(W_1 x + b_1) \qquad h_2 = \sigma(W_2 h_1 + b_2) \qquad
 # \text{out} = W_3 h_2 + b_3$$
 #
 # Computing this from left to right is the *forward pass*. Here it is for the 64 pixels
 # of a digit and ten outputs, one per digit, with the activation *ReLU*, $\max(0, z)$.
-# `nn` is PyTorch's collection of layers, and `F` that of functions:
+# `nn` is PyTorch's collection of layers, and `F` is its collection of functions:
 
 # %% role="concept"
 one, two, three = nn.Linear(64, 32), nn.Linear(32, 16), nn.Linear(16, 10)
@@ -236,11 +240,11 @@ print(*(tuple(a.shape) for a in (x, h1, h2, by_hand)), sep=" -> ")
 
 # %% [markdown] role="concept"
 # `nn.Linear(64, 32)` holds the weights, shape `(32, 64)`, and the biases, shape `(32,)`.
-# They start as small random values, so that no two neurons begin alike. `nn.Sequential`
-# calls its layers one after the other, so it is the same forward pass in one line. In a
-# class of your own, `__init__` makes the layers and `forward` says in what order they
-# run. PyTorch finds every layer that you assign to `self`, and so all its *parameters*,
-# the weights and biases that training changes:
+# They start as small random values, so that no two neurons are the same at the start.
+# `nn.Sequential` calls its layers one after the other, so it does the same forward pass in
+# one line. In a class of your own, `__init__` creates the layers, and `forward` says in
+# which order they run. PyTorch finds every layer that you assign to `self`, and with it
+# the layer's *parameters*, the weights and biases that training changes:
 
 # %% role="concept"
 class MLP(nn.Module):
@@ -264,29 +268,29 @@ claim("parameters, counted by hand", count,
       expected=(64 * 32 + 32) + (32 * 16 + 16) + (16 * 10 + 10))
 
 # %% [markdown] role="concept"
-# Why an activation between the layers? Because without one, two layers are one:
-# $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. That is one matrix and one bias,
-# so it draws one line.
+# Why do we put an activation between the layers? Without one, two layers collapse into a
+# single layer: $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. That is one matrix
+# and one bias, so it draws only one line.
 
 # %% role="concept"
 A, B = nn.Linear(2, 32), nn.Linear(32, 1)
 merged = corners @ (B.weight @ A.weight).T + (B.weight @ A.bias + B.bias)
-claim("two layers against the single layer that they are",
+claim("largest gap between two layers and the one they collapse into",
       (B(A(corners)) - merged).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
 # ## Training in three steps
 #
-# The weights for XOR were chosen by hand. Nobody can do that for thousands of them, and
-# the perceptron's rule only works for a single neuron. So we need to know of every
-# weight in every layer whether a little more of it would help.
+# We chose the weights for XOR by hand. Nobody can do that for thousands of weights, and
+# the perceptron's rule works only for a single neuron. So for every weight in every layer,
+# we need to know whether making it a little larger would help.
 #
 # **Step 1: how wrong are we?** A *loss* is one number that falls as the outputs get
-# better. For the choice among ten digits it is `F.cross_entropy`. It turns the ten
-# outputs into probabilities by a *softmax*: $e$ to the power of each, divided by the sum
-# of all ten. Then it returns minus the logarithm of the one for the right digit, averaged
-# over the images. An even guess among ten costs $\ln 10$ (its unit is called *nat*).
-# Stage 3 derives all this.
+# better. For a choice among ten digits, we use `F.cross_entropy`. It turns the ten outputs
+# into probabilities with a *softmax*: it raises $e$ to the power of each output, and
+# divides each result by the sum of all ten. Then it takes minus the logarithm of the
+# probability of the right digit, and returns the mean over the images. An even guess among
+# ten digits costs $\ln 10$ (the unit is called *nat*). Stage 3 derives all this.
 
 # %% role="concept"
 net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -295,15 +299,15 @@ loss = F.cross_entropy(net(x), y)
 print(f"loss of the untrained network: {loss.item():.2f}")
 
 # %% role="concept"
-claim("its distance from an even guess, ln 10",
+claim("its distance from the loss of an even guess, ln 10",
       (loss - torch.tensor(10.0).log()).abs(), below=0.3)
 
 # %% [markdown] role="concept"
-# **Step 2: which way is less wrong?** Nudge one weight up a little and see by how much
-# the loss changes. The change divided by the nudge is the *slope*. The slopes for all
-# weights together are the *gradient*. `loss.backward()` computes it in one go and puts
-# each slope into `.grad`, next to its weight. (This is why the activation must bend and
-# not jump: a comparison with zero has slope zero nearly everywhere.)
+# **Step 2: which way is less wrong?** Nudge one weight up a little, and see how much the
+# loss changes. The change in the loss divided by the nudge is the *slope*. The slopes for
+# all weights together are the *gradient*. `loss.backward()` computes all of them in one go
+# and stores each slope in the `.grad` of its weight. (This is why an activation has to bend
+# rather than jump. The comparison with zero jumps, and its slope is zero nearly everywhere.)
 
 # %% role="concept"
 loss.backward()
@@ -312,19 +316,19 @@ with torch.no_grad():                            # do not record this
     bias[3] += nudge
     slope = (F.cross_entropy(net(x), y) - loss) / nudge
     bias[3] -= nudge
-print(f"slope by a nudge {slope:.4f}, by backward {bias.grad[3]:.4f}")
+print(f"slope from a nudge {slope:.4f}, from backward {bias.grad[3]:.4f}")
 
 # %% role="concept"
 claim("gap between the two slopes", (slope - bias.grad[3]).abs(),
       below=0.01)
 
 # %% [markdown] role="concept"
-# **Step 3: take a small step that way.** Subtract from each weight its slope, times a
-# small *learning rate*. Do the three steps over and over, each time with a *batch*, a few
-# images drawn at random, and that is training. The object that changes the weights is
-# called an *optimizer*, and the plain one is `torch.optim.SGD`. Its `step()` does the
-# subtraction, and `zero_grad()` clears the old slopes, because `backward` adds to what is
-# there:
+# **Step 3: take a small step that way.** From each weight, subtract its slope times a
+# small *learning rate*. To train a network is to repeat these three steps over and over,
+# each time with a *batch*, a few images drawn at random. The object that changes the
+# weights is called an *optimizer*, and the plainest one is `torch.optim.SGD`. Its `step()`
+# does the subtraction. Its `zero_grad()` clears the old slopes, because `backward` adds the
+# new slopes to whatever `.grad` already holds:
 
 # %% role="concept"
 def train(model, x, y, steps, lr):
@@ -348,14 +352,15 @@ print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f}, "
 smooth = torch.tensor(losses).view(-1, 10).mean(1).tolist()
 plot_lines(range(10, 501, 10), {"loss": smooth}, xlabel="step",
            ylabel="cross-entropy, nats",
-           title="Five hundred small steps, and the loss has fallen",
-           alt="The mean loss of every ten steps falls steeply from over 2 "
-               "within the first hundred steps, then slowly towards zero.")
+           title="Five hundred small steps bring the loss down",
+           alt="The mean loss of every ten steps. It falls steeply from "
+               "over 2 within the first hundred steps, and then slowly "
+               "towards zero.")
 
 # %% [markdown] role="concept"
-# From here on `fit` does exactly this, so that the lessons need not repeat it. Unless
-# told otherwise, it uses *Adam*, an optimizer that gives each weight a step size of its
-# own (stage 4), and `steps`, `lr` and `loss` are what you pass. With the same random
+# From here on, `fit` does exactly this, so that the lessons need not repeat the loop. You
+# pass it `steps`, `lr` and, if you need a different one, the `loss`. Its default optimizer
+# is *Adam*, which gives each weight a step size of its own (stage 4). With the same random
 # numbers, `fit` and the loop above agree to the last digit:
 
 # %% role="concept"
@@ -369,20 +374,20 @@ theirs = fit(fresh(), x_train, y_train, steps=20, lr=0.3,
 
 # %% role="concept"
 claim("accuracy on the test digits", right, above=0.85)
-claim("largest gap between our losses and fit's",
+claim("largest gap between our losses and those of fit",
       max(abs(p - q) for p, q in zip(ours, theirs)), expected=0)
 
 # %% [markdown] role="concept"
-# For a yes-or-no question one output is enough. The *sigmoid*, $1 / (1 + e^{-z})$, turns
+# For a yes-or-no question, one output is enough. The *sigmoid*, $1 / (1 + e^{-z})$, turns
 # any number $z$ into a probability between 0 and 1, and the loss that goes with it is
-# `F.binary_cross_entropy_with_logits`. The first trap is about that output.
+# `F.binary_cross_entropy_with_logits`. The first trap is about an output of this kind.
 
 # %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
 #
-# You train one output to recognise the digit 8, and raise an alarm when it exceeds
-# one half. On the test set the alarm is right for more than 90 % of the images, so you
-# ship it.
+# You train a single neuron to recognise the digit 8, and raise an alarm when its output
+# exceeds one half. On the test set, the alarm is right for more than 90 % of the images,
+# so you ship it.
 
 # %% trap="01.2" role="break"
 is_eight, truth = (y_train == 8).float(), y_test == 8
@@ -394,7 +399,8 @@ with torch.no_grad():
 alarm = score > 0.5                      # one half
 
 # %% trap="01.2" role="guess"
-guess("01.2", "What percentage of the true eights raises the alarm?",
+guess("01.2",
+      "What percentage of the eights in the test set raise the alarm?",
       unit="%")
 
 # %% trap="01.2" role="look"
@@ -410,19 +416,20 @@ print(f"accuracy {right:.2f}   eights found {recall(alarm):.2f}")
 measured("01.2", 100 * recall(alarm), right=(20, 60))
 
 # %% trap="01.2" role="look"
-claim("fraction of the eights that it finds", recall(alarm), below=0.6)
+claim("fraction of the eights that the alarm finds", recall(alarm),
+      below=0.6)
 
 # %% [markdown] trap="01.2" role="look"
-# Nine of ten images are not eights. The accuracy counts those, and for most of them the
-# alarm is silent, as it should be:
+# Nine images in ten are not eights. For most of these the alarm rightly stays silent, and
+# each of them counts towards the accuracy:
 
 # %% trap="01.2" role="look"
 claim("accuracy of the alarm", right, above=0.9)
 
 # %% [markdown] trap="01.2" role="why"
-# The output is a *logit*: the logarithm of the odds, which can be any real number. A
-# probability of one half is a logit of 0. Your threshold of `0.5` demanded a probability
-# of 0.622 before it raised an alarm, and many eights get less than that.
+# The output is a *logit*, the logarithm of the odds, which can be any real number. A
+# probability of one half is a logit of 0. With your threshold of `0.5`, an image needs a
+# probability of 0.622 to raise the alarm, and many eights get less than that.
 
 # %% trap="01.2" role="why"
 ax = new_axes("Many eights score between 0 and your threshold",
@@ -439,9 +446,9 @@ for cut, name in ((0.0, "one half"), (0.5, "yours")):
                 xycoords=("data", "axes fraction"),
                 textcoords="offset points")
 ax.legend(loc="upper left")
-show(ax.figure, alt="Histogram of the scores. Other digits lie far below "
-     "zero; the eights spread around zero, a good part of them between "
-     "the two thresholds.")
+show(ax.figure, alt="Histograms of the scores. Most other digits are far "
+     "below zero. The eights spread around zero, and a good part of them "
+     "fall between the two thresholds.")
 
 # %% trap="01.2" role="repair"
 needed = torch.tensor(0.5).sigmoid().item()
@@ -450,24 +457,25 @@ print(f"a logit of 0.5 is a probability of {needed:.3f}")
 print(f"eights found: {recall(alarm):.2f} -> {recall(repaired):.2f}")
 
 # %% trap="01.2" role="repair"
-claim("eights found in addition, as a fraction of all eights",
+claim("additional eights found, as a fraction of all eights",
       recall(repaired) - recall(alarm), above=0.08)
 
 # %% [markdown] trap="01.2" role="more" topics="a threshold at logit 0 · the eights that are still missed · a sigmoid inside the model"
-# You may put the score through a sigmoid, or compare the logit with 0. Both raise the same
-# alarms.
+# You can put the score through a sigmoid and compare it with 0.5, or compare the logit with
+# 0. Both raise the same alarms.
 
 # %% trap="01.2" role="more"
-claim("the lowest score, so it is no probability", score.min(), below=0)
+claim("lowest score (no probability is negative)", score.min(), below=0)
 claim("a logit of 0.5 as a probability", needed,
       expected=0.622, within=0.001)
-claim("images on which the two ways of saying one half differ",
+claim("images on which the two comparisons disagree",
       (repaired != (score > 0)).sum(), expected=0)
 
 # %% [markdown] trap="01.2" role="more"
 # What about the eights that are still missed? A single neuron draws one line, and a line
-# does not separate eights well. A hidden layer finds more of them. And accuracy is a poor
-# witness: an alarm that never rings is right nearly nine times out of ten.
+# does not separate the eights well. A network with a hidden layer finds more of them. Do
+# not trust the accuracy here, because an alarm that never rings is right nearly nine times
+# out of ten.
 
 # %% trap="01.2" role="more"
 better = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
@@ -483,7 +491,7 @@ claim("accuracy of an alarm that never rings", (~truth).float().mean(),
       above=0.88)
 
 # %% [markdown] trap="01.2" role="more"
-# If the model itself ends in a sigmoid, its loss has to know:
+# If the model itself ends in a sigmoid, it needs the loss that expects probabilities:
 
 # %% trap="01.2" role="more"
 def recall_of(loss):
@@ -499,25 +507,31 @@ print(f"a sigmoid in the model: eights found {probabilities:.2f} with the "
       f"loss for probabilities, {logits:.2f} with the one for logits")
 
 # %% trap="01.2" role="more"
-claim("eights found with the loss that wants probabilities",
+claim("fraction of eights found, loss for probabilities",
       probabilities, above=0.3)
-claim("with the loss that wants logits", logits, below=0.1)
+claim("fraction of eights found, loss for logits", logits, below=0.1)
 
 # %% [markdown] trap="01.2" role="folklore"
 # **Told:** put a sigmoid at the end of the model, so that it outputs probabilities.
-# **Measured:** that is right for `binary_cross_entropy`, which wants probabilities.
-# With `binary_cross_entropy_with_logits` the same model finds almost no eights. With
-# that loss, apply the sigmoid only where you read the output.
+# **Measured:** that is right for `binary_cross_entropy`, which expects probabilities.
+# Trained with `binary_cross_entropy_with_logits`, the same model finds almost no eights.
+# With that loss, leave the sigmoid out of the model, and apply it only where you use the
+# output.
 
 # %% trap="01.2" role="exercise" points=3 difficulty=2 minutes=10
 def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
-    """Probabilities for logits (N, C) float32, same shape and dtype.
+    """Turn logits into probabilities.
 
-    kind: "binary" (one column, yes or no), "multiclass" (each row is one
-    choice among C classes) or "multilabel" (each entry is a yes or no of
-    its own). Logits may be as large as 200 either way.
+    Args:
+        logits: (N, C) float32, with values from -200 to 200.
+        kind: "binary" (C = 1, a yes or no), "multiclass" (each row is one
+            choice among C classes) or "multilabel" (each entry is a yes
+            or no of its own).
 
-    Example: to_probs(torch.zeros(1, 4), "multiclass") is four times 0.25.
+    Returns:
+        A tensor with the shape and dtype of the logits.
+
+    Example: to_probs(torch.zeros(1, 4), "multiclass") is 0.25 four times.
     """
     # BEGIN SOLUTION
     if kind == "multiclass":
@@ -526,23 +540,23 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="01.2" role="hint"
-# 1. For each kind, ask which numbers have to add up to one: those of a row, those of a column, or none?
-# 2. One column through a softmax is always 1. Two of the three kinds need the same function.
-# 3. torch's own `softmax` and `sigmoid` are stable for large logits; `dim` says along which axis the sum is one.
+# 1. For each kind, ask which probabilities have to add up to one: those in a row, those in a column, or none?
+# 2. The softmax of a single value is always 1. Two of the three kinds need the same function.
+# 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. `dim` is the axis along which the probabilities add up to one.
 
 # %% [markdown] trap="01.2" role="keep"
-# **Keep:** a linear layer returns logits, and a probability of one half is logit 0. When
-# one class is rare, accuracy hides a wrong threshold, so look at the recall: the fraction
-# of the rare class that you find. **In your own code:** print the smallest and the
-# largest value of whatever you compare with a threshold. **Source:** Bishop 2006, *Pattern
-# Recognition and Machine Learning*, section 4.2.
+# **Keep:** a linear layer returns logits, and a probability of one half is a logit of 0.
+# When one class is rare, accuracy hides a wrong threshold, so look at the recall, which is
+# the fraction of the rare class that you find. **In your own code:** print the smallest and
+# the largest of the values that you compare with a threshold. **Source:** Bishop 2006,
+# *Pattern Recognition and Machine Learning*, section 4.2.
 
 # %% [markdown] role="concept"
 # ## What the activation buys
 #
-# Take points in a square, labelled by whether their two coordinates have different
-# signs. It is XOR with many points, so no line separates them. Train three layers on it,
-# once without an activation, once with tanh and once with ReLU:
+# Take points in a square, and label each by whether its two coordinates have different
+# signs. This is XOR with many points, so no line separates the two labels. Train three
+# layers on it: once without an activation, once with tanh, and once with ReLU.
 
 # %% role="concept"
 x_xor, y_xor = xor_quadrants(1000, seed=SEED)
@@ -568,9 +582,9 @@ claim("fraction right with ReLU", scores["ReLU"], above=0.9)
 
 # %% role="concept"
 plot_bars(scores, xlabel="fraction of new points right",
-          title="Three layers without an activation are one line",
-          alt="Bars: accuracy below three quarters without an activation, "
-              "above nine tenths with tanh and with ReLU.")
+          title="Three layers without an activation still draw one line",
+          alt="Three bars of accuracy: below three quarters without an "
+              "activation, above nine tenths with tanh and with ReLU.")
 
 # %% [markdown] role="concept"
 # The explorer below shows the boundary that a network has drawn after some steps of
@@ -584,9 +598,9 @@ decision_surface
 # %% [markdown] role="concept"
 # ## Choosing an activation
 #
-# Any function that bends will do in principle. In practice you look at two things: the
-# values it returns, and its slope, because the gradient of everything before it is
-# multiplied by that slope. `requires_grad=True` asks PyTorch to follow what becomes of a
+# In principle, any function that bends will do. In practice, you look at two things: the
+# values that it returns, and its slope, because the gradient of every earlier layer is
+# multiplied by that slope. `requires_grad=True` asks PyTorch to record every operation on a
 # tensor, and `torch.autograd.grad` returns the slopes instead of storing them in `.grad`.
 
 # %% role="concept"
@@ -601,9 +615,10 @@ print({name: f"steepest {max(s):.2f}" for name, s in slopes.items()})
 # %% role="concept"
 plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
            title="Sigmoid and tanh are flat on both sides, ReLU on one",
-           alt="Slopes from -4 to 4. ReLU jumps from 0 to 1 at zero, GELU "
-               "does so smoothly, tanh is a hump of height 1 at zero, "
-               "sigmoid a low hump of height a quarter.")
+           alt="Four slopes over inputs from -4 to 4. ReLU's jumps from 0 "
+               "to 1 at zero, and GELU's rises smoothly. Tanh's is a hump "
+               "of height 1 at zero, and the sigmoid's is a low hump whose "
+               "height is a quarter.")
 
 # %% [markdown] role="concept"
 # | function | formula | slope | where you meet it |
@@ -616,16 +631,17 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
 # | sigmoid $s$ | $1 / (1 + e^{-z})$ | $s (1 - s)$, at most 1/4 | gates, yes-or-no outputs |
 # | tanh | $(e^z - e^{-z}) / (e^z + e^{-z})$ | $1 - \tanh^2$, at most 1 | recurrent states |
 #
-# *In hidden layers* begin with ReLU: it is one comparison, about half of its outputs are
-# exactly zero, and its slope does not shrink the gradient. In a transformer take GELU
-# or SiLU, as the published models do. GELU multiplies $z$ by $\Phi(z)$, the probability
-# that a standard normal variable is below $z$: a soft gate where ReLU has a hard one. So
-# slightly negative inputs still pass a gradient. If you need a bounded value, prefer tanh
-# to sigmoid, whose outputs are all positive and push the next layer's sums one way.
+# *In hidden layers*, begin with ReLU. It is a single comparison, about half of its outputs
+# are exactly zero, and where it is on, its slope of 1 does not shrink the gradient. In a
+# transformer, use GELU or SiLU, as the published models do. GELU multiplies $z$ by
+# $\Phi(z)$, the probability that a standard normal variable is below $z$. That is a soft
+# gate, where ReLU has a hard one, so slightly negative inputs still pass a gradient. If you
+# need a bounded value, prefer tanh to the sigmoid, whose outputs are all positive and push
+# the next layer's sums in one direction.
 #
-# *At the output* use none: return the sums themselves and let the loss do the rest.
+# *At the output*, use none. Return the sums themselves and let the loss do the rest.
 #
-# ReLU has no slope exactly at 0, where it bends. PyTorch takes 0 there, and it hardly ever
+# ReLU has no slope exactly at 0, where it bends. PyTorch uses 0 there. This hardly ever
 # matters, because a sum is hardly ever exactly 0.
 
 # %% role="concept"
@@ -642,20 +658,21 @@ claim("the sigmoid's steepest slope", max(slopes["sigmoid"]),
       expected=0.25, within=1e-6)
 claim("tanh's steepest slope", max(slopes["tanh"]), expected=1,
       within=1e-6)
-claim("zeros among ReLU's outputs for centred inputs",
+claim("fraction of zeros among ReLU's outputs for centred inputs",
       (torch.randn(10_000).relu() == 0).float().mean(), expected=0.5,
       within=0.05)
 
 # %% [markdown] role="concept"
-# Which units of a layer can still learn? The next trap looks at that.
+# Where the slope is zero, no gradient passes. So which units of a layer can still learn?
+# The next trap is about that question.
 
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
 #
 # Somebody wanted a layer whose outputs are mostly zero, and set the biases of its ReLU
 # units to $-5$. You want to catch such accidents. A blog post tells you how: count how
-# often each unit returns zero, and raise an alarm if it does so for more than 20 % of the
-# rows. You try the detector on a *healthy*, fresh layer first.
+# often each unit returns zero, and raise an alarm if a unit does so for more than 20 % of
+# the rows. First you try this detector on a *healthy* layer, fresh from its init.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -672,7 +689,7 @@ alarms = {"healthy": flagged(healthy(x_normal).relu()),
 # %% trap="01.4" role="guess"
 guess("01.4",
       "Of the healthy layer's 64 units, one returns zero most often. For "
-      "what percentage of the rows?", unit="%")
+      "what percentage of the rows does it do so?", unit="%")
 
 # %% trap="01.4" role="look"
 def off_for_all(h):
@@ -688,31 +705,32 @@ measured("01.4", 100 * (healthy(x_normal) <= 0).float().mean(0).max(),
          right=(64, 96))
 
 # %% trap="01.4" role="look"
-claim("healthy units of 64 that the detector flags",
+claim("healthy units that the detector flags, of 64",
       alarms["healthy"], above=60)
 
 # %% [markdown] trap="01.4" role="look"
-# None of these units is dead, although some are off for most of the rows. The sunk units
-# are dead, because they are off for every row:
+# None of these units is dead, although some of them are off for most rows. The units of the
+# sunk layer are dead, because they are off for every row:
 
 # %% trap="01.4" role="look"
 claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 
 # %% [markdown] trap="01.4" role="why"
-# Weights are as often negative as positive, so on centred inputs a fresh ReLU unit is
-# off for half of the rows on average. That is health. *Dead* means off for every row:
-# then the slope is zero for every row, the gradient of the unit's weights is exactly
-# zero, and no training step moves it again.
+# Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is off
+# for half of the rows on average. That is healthy. *Dead* means that the unit is off for
+# every row. Then its slope is zero for every row, so the gradient of its weights is exactly
+# zero, and training does not move it again.
 
 # %% trap="01.4" role="why"
 zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
                for name, layer in (("healthy", healthy), ("sunk", sunk))}
 plot_lines(range(1, 65), {**zero_shares, "alarm": [0.2] * 64},
-           xlabel="unit, sorted", ylabel="fraction of rows with zero",
+           xlabel="units, sorted", ylabel="fraction of rows with output 0",
            title="Half off is health, off for every row is death",
-           alt="Fraction of rows with output zero for 64 units, sorted. "
-               "Healthy units are around one half, nearly all above the "
-               "alarm at a fifth. Sunk units are at one.")
+           alt="Fraction of rows with output zero for 64 sorted units. The "
+               "healthy units are spread around one half, and nearly all "
+               "of them are above the alarm at one fifth. The sunk units "
+               "are all at one.")
 
 # %% trap="01.4" role="repair"
 target = x_normal.sum(1).sign().clamp(min=0).long()
@@ -730,23 +748,25 @@ score_leaky, score_dead = (accuracy(m, x_normal, target)
 print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
 
 # %% [markdown] trap="01.4" role="repair"
-# 200 steps of training do not move the dead units. Start with a bias that leaves some
-# sums positive, or use an activation with a slope below zero, such as leaky ReLU:
+# Training for 200 steps does not move the dead units. So start with a bias that leaves some
+# sums positive, or use an activation whose slope for negative inputs is not zero, such as
+# leaky ReLU.
 
 # %% trap="01.4" role="repair"
-claim("largest move of its weights in 200 steps of Adam", moves["dead"],
-      expected=0)
+claim("largest change of a dead unit's weight, 200 steps of Adam",
+      moves["dead"], expected=0)
 
 # %% [markdown] trap="01.4" role="repair"
-# With leaky ReLU the weights move, and the network learns the task:
+# With leaky ReLU, the weights move and the network learns the task:
 
 # %% trap="01.4" role="repair"
-claim("fraction right on this linear task, leaky", score_leaky, above=0.9)
+claim("fraction right on this linear task, leaky ReLU", score_leaky,
+      above=0.9)
 
 # %% [markdown] trap="01.4" role="repair"
-# A function is *saturated* where its slope is nearly zero, so that little gradient gets
-# through. A unit is *dead* if its slope is exactly zero on every input. In the explorer,
-# push the bias down and compare ReLU with GELU.
+# A function is *saturated* where its slope is nearly zero, so that little of the gradient
+# gets through. A unit is *dead* if its slope is exactly zero on every input. In the
+# explorer, lower the bias and compare ReLU with GELU.
 
 # %% role="explore" explorer="activations"
 from dlsys_helpers.explorers.activations import activations
@@ -754,22 +774,22 @@ from dlsys_helpers.explorers.activations import activations
 activations
 
 # %% [markdown] trap="01.4" role="more" topics="leaky layers are nearly linear · GELU, tanh and NaN · what a large rate does · the alarm on digits"
-# This is a first layer, so its inputs never change. Without weight decay, and once the
-# optimizer's momentum has died away, its dead units stay as they are.
+# This is a first layer, so training does not change its inputs. Without weight decay, and
+# once the optimizer's momentum has died away, its dead units stay as they are.
 
 # %% trap="01.4" role="more"
 share = (healthy(x_normal) < 0).float().mean()
 claim("healthy units off for every row", dead["healthy"], expected=0)
-claim("zeros among all outputs of the healthy layer", share,
+claim("fraction of zeros among all outputs of the healthy layer", share,
       expected=0.5, within=0.06)
-claim("with a slope below zero the weights move", moves["leaky"],
+claim("largest change of a weight with leaky ReLU", moves["leaky"],
       above=0.01)
-claim("fraction right, dead", score_dead, below=0.6)
+claim("fraction right with the dead layer", score_dead, below=0.6)
 
 # %% [markdown] trap="01.4" role="more"
-# Far below zero a leaky unit is a straight line, so a layer of such units learns linear
-# tasks and few others. On the points of XOR, compare a leaky layer whose biases are all
-# $-5$ with a fresh ReLU layer:
+# Far below zero, a leaky unit is a straight line, so a layer of such units learns linear
+# tasks and few others. On the XOR points, compare a leaky layer whose biases are all $-5$
+# with a fresh ReLU layer:
 
 # %% trap="01.4" role="more"
 bends = {}
@@ -789,8 +809,8 @@ claim("fraction right on XOR, fresh ReLU", bends["ReLU, fresh"],
       above=0.9)
 
 # %% [markdown] trap="01.4" role="more"
-# A count of zeros misses two more cases. A tanh far from zero has slope zero and returns
-# 1. And a layer whose outputs are NaN, not a number, has no zeros either.
+# Counting zeros misses two more kinds of trouble. Far from zero, a tanh has a slope of zero
+# and returns 1. And a layer whose outputs are all NaN ("not a number") has no zeros either.
 
 # %% trap="01.4" role="more"
 depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
@@ -804,13 +824,13 @@ broken_layer = torch.full((5, 3), float("nan")).relu()
 claim("GELU's largest slope at -10 and -15, in float32",
       depth.grad[2:].abs().max(), expected=0)
 claim("tanh's slope at 15", far.grad, expected=0)
-claim("its output there", far.detach().tanh(), expected=1)
-claim("units of a layer of NaN that count as off",
+claim("tanh's output at 15", far.detach().tanh(), expected=1)
+claim("units that count as off in a layer of NaN",
       off_for_all(broken_layer), expected=0)
 
 # %% [markdown] trap="01.4" role="more"
-# Can training kill units? Train 64 ReLU units on the digits by SGD with a learning rate of
-# 2, more than ten times too large. Then lower it to 0.1 and go on.
+# Can training kill units? Train 64 ReLU units on the digits using SGD with a learning rate
+# of 2, which is more than ten times too large. Then lower the rate to 0.1 and keep training.
 
 # %% trap="01.4" role="more"
 def digit_net():
@@ -832,8 +852,9 @@ print(f"fraction off for every row: {start[1] / 64:.1f} fresh, "
 
 # %% trap="01.4" role="more"
 claim("fresh units off for every row, of 64", start[1], below=16)
-claim("after 200 steps at rate 2", burnt.sum(), above=40)
-claim("of these, back after 300 steps at 0.1", back.sum(), expected=0)
+claim("units off for every row after 200 steps at rate 2", burnt.sum(),
+      above=40)
+claim("of these, back after 300 steps at rate 0.1", back.sum(), expected=0)
 
 # %% trap="01.4" role="more"
 one_hot = F.one_hot(y_train, 10).float()
@@ -846,37 +867,44 @@ print(f"fraction flagged on digits: {start[0] / 64:.1f} fresh, "
       f"{zeros(good)[0] / 64:.1f} trained")
 
 # %% trap="01.4" role="more"
-claim("squared error at rate 100: is the last loss finite",
+claim("is the last loss finite, for squared error at rate 100",
       torch.tensor(losses[-1]).isfinite(), expected=False)
 
 # %% [markdown] trap="01.4" role="more"
-# The gradient of the squared error grows with the error. So at a rate of 100 every step
-# throws the network further out, until its loss is not finite. The other network gets the
-# digits right, and still sets off the alarm:
+# The gradient of the squared error grows with the error. So at a rate of 100, every step
+# makes the error larger, until the loss is no longer finite. The other network gets the
+# digits right, and still it sets off the alarm:
 
 # %% trap="01.4" role="more"
 claim("fresh units that the 20 % alarm flags on digits", start[0],
       above=20)
-claim("trained units that it flags", zeros(good)[0], above=10)
-claim("fraction of the digits that this network gets right",
+claim("trained units that the alarm flags", zeros(good)[0], above=10)
+claim("fraction of the digits that the trained network gets right",
       accuracy(good, x_test, y_test), above=0.93)
 
 # %% [markdown] trap="01.4" role="folklore"
 # **Told:** a unit that returns zero for more than 20 % of the rows is in trouble.
-# **Measured:** the alarm flags over 60 of 64 healthy units on normal inputs, over 20 of 64
-# fresh units on the digits, and over 10 in a trained network that gets them right.
-# **Told:** GELU units cannot die. **Measured:** the slope of GELU is exactly zero at $-10$
-# in float32. **Told:** a large learning rate kills units. **Measured:** it does. On the
-# digits, SGD at a rate of 2 kills over 40 of 64, and none is back after 300 steps at 0.1.
+# **Measured:** this alarm flags over 60 of 64 healthy units on normal inputs and over 20 of
+# 64 fresh units on the digits. It also flags over 10 units of a trained network that gets
+# the digits right. **Told:** GELU units cannot die. **Measured:** in float32, the slope of
+# GELU at $-10$ is exactly zero. **Told:** a large learning rate kills units. **Measured:**
+# it does. On the digits, SGD at a rate of 2 kills over 40 of 64 units, and none of them is
+# back after 300 steps at a rate of 0.1.
 
 # %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
 def dead_units(h: torch.Tensor) -> int:
-    """Number of units (columns) of h that are 0 for every row.
+    """Count the units (columns) of h that are 0 for every row.
 
-    h: (N, U) float32, a layer's outputs, from any activation.
-    Raises ValueError when h holds a NaN: a broken layer is not alive.
+    Args:
+        h: a layer's outputs, (N, U) float32, after any activation.
 
-    Example: for [[0., 1.], [0., 0.]] the answer is 1.
+    Returns:
+        The count as an int.
+
+    Raises:
+        ValueError: if h holds a NaN, because a broken layer is not alive.
+
+    Example: for [[0., 1.], [0., 0.]] the count is 1.
     """
     # BEGIN SOLUTION
     if h.isnan().any():
@@ -885,23 +913,23 @@ def dead_units(h: torch.Tensor) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="01.4" role="hint"
-# 1. Dead is a statement about *all* rows. Which reduction says "all"?
-# 2. Compare with zero first, reduce over the rows (`dim=0`), then count units.
-# 3. `NaN == 0` is False, so a NaN column counts as alive. Test for NaN before you count.
+# 1. Whether a unit is dead depends on *all* rows. Which reduction says "all"?
+# 2. Compare with zero first, then reduce over the rows (`dim=0`), then count the units.
+# 3. `NaN == 0` is False, so a column of NaN would count as alive. Test for NaN before you count.
 
 # %% [markdown] trap="01.4" role="keep"
-# **Keep:** a ReLU unit is dead if it returns zero for *every* input. Zero for half of them
-# is healthy. **In your own code:** check a layer's outputs `h` on a large batch for NaN, then
-# count the dead units with `(h == 0).all(0)`. **Source:** [Lu et al. 2019, "Dying ReLU and
+# **Keep:** a ReLU unit is dead if it returns zero for *every* input. Returning zero for half
+# of the inputs is healthy. **In your own code:** run a large batch, check a layer's outputs
+# `h` for NaN, and then count the dead units with `(h == 0).all(0).sum()`. **Source:** [Lu et al. 2019, "Dying ReLU and
 # Initialization"](https://arxiv.org/abs/1903.06733).
 
 # %% [markdown] role="concept"
 # ## What depth buys
 #
-# One hidden layer can draw any curve, if it is wide enough. So why stack layers? Because
-# a layer can reuse what the layer before it has made. Take two ReLU units that fold the
-# interval from 0 to 1 in half, like a strip of paper. Put the folded strip through the
-# same two units again, and it is folded in four.
+# One hidden layer can draw any curve if it is wide enough. So why do we stack layers?
+# Because a layer can reuse what the layer before it has computed. Take two ReLU units that
+# fold the interval from 0 to 1 in half, like a strip of paper. Pass the folded strip through
+# the same two units again, and it is folded in four.
 
 # %% role="concept"
 def fold(x):
@@ -924,41 +952,42 @@ plot_lines(grid[::8].tolist(),
            {name: y[::8].tolist() for name, y in folded.items()},
            xlabel="input", ylabel="output",
            title="Each layer of two units doubles the number of pieces",
-           alt="Three zigzag curves between 0 and 1: one layer makes one "
-               "peak, two layers make two, four layers make eight.")
+           alt="Three zigzag curves between 0 and 1. One layer makes one "
+               "peak, two layers make two peaks, and four layers make "
+               "eight.")
 
 # %% [markdown] role="concept"
 # Four layers of two units, eight units in all, make 16 straight pieces. In a single hidden
-# layer every ReLU unit bends the curve at one place, so eight units make at most nine
-# pieces. With more units, the pieces of a single layer grow in proportion. With more layers
-# of the same width, they double each time ([Telgarsky
-# 2016](https://arxiv.org/abs/1602.04485)). But we have chosen these weights by hand. Depth
-# makes such functions cheap; it does not promise that training finds them, and every
-# further layer is one more that the gradient has to pass.
+# layer, every ReLU unit bends the curve at one point, so eight units make at most nine
+# pieces. In a single layer, the number of pieces grows in proportion to the number of
+# units. With further layers of the same width, it doubles each time ([Telgarsky
+# 2016](https://arxiv.org/abs/1602.04485)). But we chose these weights by hand. Depth makes
+# such functions cheap. It does not promise that training finds them, and the gradient has
+# to get through every layer that you add.
 
 # %% role="concept"
 random = [pieces((grid[:, None] - torch.rand(8)).relu() @ torch.randn(8))
           for _ in range(100)]
 claim("pieces of four layers of two units", pieces(folded["4 layers"]),
       expected=16)
-claim("most pieces of 100 random layers of eight units", max(random),
+claim("most pieces, among 100 random layers of eight units", max(random),
       below=10)
 
 # %% [markdown] role="concept"
 # ## What the universal approximation theorem says
 #
-# One hidden layer with enough units can come as close as you like to any continuous
-# function on a closed, bounded region, if its activation is not a polynomial ([Leshno and
-# others 1993](https://doi.org/10.1016/S0893-6080(05)80131-5)). That is a statement about
-# *existence*. It does not say
+# A network with one hidden layer and enough units can come as close as you like to any
+# continuous function on a closed, bounded region, if its activation is not a polynomial
+# ([Leshno and others 1993](https://doi.org/10.1016/S0893-6080(05)80131-5)). That is a
+# statement about *existence*. It does not say
 #
 # - how many units you need,
 # - whether training finds the weights, or
-# - what the network answers on points that it was never shown.
+# - what the network answers for inputs that it has never seen.
 #
-# The second item is easy to measure. Two hidden units are enough for XOR: we wrote the
-# weights down. Train fifty networks from different random weights, and count how many
-# find a solution:
+# The second item is easy to measure. Two hidden units are enough for XOR, because we wrote
+# down weights that solve it. Now train fifty networks that start from different random
+# weights, and count how many of them find a solution:
 
 # %% role="concept" tags=["plumbing"]
 def found_xor(width, starts=50, steps=600):
@@ -981,26 +1010,30 @@ found = {f"{width} units": found_xor(width) for width in (2, 4, 8, 16)}
 
 # %% role="concept"
 plot_bars(found, xlabel="fraction of 50 random starts that solve XOR",
-          title="Two units can solve XOR, and training seldom finds how",
-          alt="Bars: with two units a minority of the starts succeeds. The "
-              "fraction grows with the width; with sixteen it is nearly 1.")
+          title="Two units can solve XOR, but training often misses it",
+          alt="Four bars: the fraction of starts that succeed with 2, 4, 8 "
+              "and 16 units. It grows with the width, from a minority with "
+              "two units to nearly 1 with sixteen.")
 
 # %% role="concept"
-claim("with two units", found["2 units"], below=0.6)
-claim("with sixteen units", found["16 units"], above=0.9)
+claim("fraction of starts that solve XOR, two units", found["2 units"],
+      below=0.6)
+claim("fraction of starts that solve XOR, sixteen units",
+      found["16 units"], above=0.9)
 
 # %% [markdown] role="concept"
-# A wider network has more ways to get there. That a network *can* represent an answer
-# does not mean that training finds it.
+# A wider network has more ways to get there. The fact that a network *can* represent an
+# answer does not mean that training finds it.
 
 # %% [markdown] role="concept"
 # ## A gradient on its way back
 #
 # In step 2 of training, the slope for a weight in the first layer has to come from the
-# loss at the other end. It travels back layer by layer. Take three layers with one
-# unit and one weight each, with sigmoids, and follow it by hand. A little more input
-# changes a layer's sum by the weight, and its output by the slope of the activation
-# there, so each layer multiplies the gradient by both:
+# loss, which is at the other end of the network. It travels back layer by layer. Follow it
+# by hand through three layers, each with one unit, one weight and a sigmoid. If a layer's
+# input increases a little, its sum changes by the weight times that amount, and its output
+# by the slope of the sigmoid times the change in the sum. So each layer multiplies the
+# gradient by its weight and by its slope:
 
 # %% role="concept"
 weights, a, product = [1.5, -2.0, 0.5], torch.tensor(1.0), 1.0
@@ -1016,19 +1049,20 @@ print(f"by hand {product:.5f}, by autograd {back:.5f}")
 claim("gap between the two", (back - product).abs(), below=1e-6)
 
 # %% [markdown] role="concept"
-# That is all that the chain rule says (stage 2 builds it). In a real layer the weights are
-# a matrix. To compare layers one takes the *norm* of a gradient: the root of the sum of
-# all its squares. The optimizer here is `SGD`, which does nothing but step 3 above.
+# That is all that the chain rule says (stage 2 builds it). In a real layer, the weights are
+# a matrix. To compare layers, you take the *norm* of each gradient: the square root of the
+# sum of its squared entries. The optimizer in the next trap is `SGD`, which does nothing
+# but step 3 above.
 
 # %% [markdown] trap="01.3" role="situation" core=true fault="the init does not fit the activation: gradients vanish" symptom="deep network with sigmoid or ReLU does not learn, loss stays at chance, vanishing gradients"
 # ## Eight slopes of a quarter
 #
 # With one hidden layer, your network gets the digits right. You stack eight layers of
-# 32 units with sigmoids between them, and the loss stays at the level of guessing. "A
-# sigmoid's slope is at most 0.25, and eight slopes multiply," says a comment in the
-# review. "So the first layer's gradient is $0.25^8$ times the last one's. Take ReLU,
-# its slope is 1." You build both stacks with PyTorch's default weights, and train the
-# one with ReLU.
+# 32 units, each with a sigmoid, and the loss stays at the level of guessing. "A
+# sigmoid's slope is at most 0.25, and the eight slopes multiply," says a comment in the
+# review. "So the first layer's gradient is $0.25^8$ times the last layer's. Use ReLU,
+# because its slope is 1." You build both stacks with PyTorch's default weights, and train
+# the one with ReLU.
 
 # %% trap="01.3" role="break"
 def stack(activation, init=None, depth=8, width=32):
@@ -1059,11 +1093,11 @@ first, *_, last = gradient_norms(sigmoids)
 
 # %% trap="01.3" role="guess" quoted="wrong"
 guess("01.3",
-      "In the fresh stack of sigmoids, how does the ratio of the gradient "
+      "In the fresh stack of sigmoids, how does the ratio of gradient "
       "norms, `first / last`, compare with the review's `0.25**8`?",
       choices=["it is about the same, within a factor of three",
-               "it is more than ten times smaller",
-               "it is more than ten times larger"])
+               "it is less than a tenth of that",
+               "it is more than ten times as large"])
 
 # %% trap="01.3" role="look"
 share = accuracy(relus, x_test, y_test)
@@ -1079,20 +1113,21 @@ claim("first over last gradient, fresh stack", first / last,
       below=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="look"
-# So the slopes are only half of the story. And ReLU, whose slopes are 1, has learned
-# nothing:
+# So the slopes are only half of the story. And the stack of ReLUs, whose slope is 1, has
+# learned nothing:
 
 # %% trap="01.3" role="look"
 claim("fraction right with eight default ReLU layers, SGD at 0.03",
       share, below=0.3)
 
 # %% [markdown] trap="01.3" role="why"
-# A gradient is multiplied by the slope **and** the weights of every layer, and the default
-# weights of `nn.Linear` are small: with $n$ inputs, their variance is $1 / (3n)$. To keep a
+# Every layer multiplies the gradient by its slope **and** by its weights, and the default
+# weights of `nn.Linear` are small. With $n$ inputs, their variance is $1 / (3n)$. To keep a
 # signal at its size, a layer needs a variance of about $1 / n$ (*Xavier* init, for tanh).
-# Before a ReLU it needs $2 / n$ (*He* init), because ReLU sets half of the values to zero.
-# So the default is six times too small for ReLU, every layer passes on less than it got,
-# and hardly anything reaches the first. Choose activation and init together.
+# Before a ReLU, it needs $2 / n$ (*He* init), because ReLU sets half of the values to zero.
+# So for ReLU the default variance is six times too small. Every layer passes on less than
+# it received, and hardly anything reaches the first. Choose the activation and the init
+# together.
 
 # %% trap="01.3" role="why"
 he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
@@ -1107,9 +1142,10 @@ ratios = {name: n[0] / n[-1] for name, n in norms.items()}
 plot_lines(range(1, 10), norms, xlabel="layer, input to output", logy=True,
            ylabel="norm of the weight gradient",
            title="Activation and init belong together",
-           alt="Gradient norm by layer. Sigmoid falls by six orders of "
-               "magnitude towards the input, default ReLU by two; He and "
-               "Xavier stay level.")
+           alt="Four lines: the gradient norm of each layer. Towards the "
+               "input, the sigmoids' line falls by six orders of "
+               "magnitude and default ReLU's line by two. ReLU with He "
+               "and tanh with Xavier stay level.")
 
 # %% trap="01.3" role="why"
 claim("first over last gradient, default ReLU", ratios["ReLU, default"],
@@ -1122,12 +1158,12 @@ share_he = accuracy(stacks["ReLU + He"], x_test, y_test)
 print(f"test digits right with eight layers of ReLU and He: {share_he:.2f}")
 
 # %% trap="01.3" role="repair"
-claim("fraction right with the same layers and He init", share_he,
+claim("fraction right with the same ReLU layers and He init", share_he,
       above=0.5)
 
 # %% [markdown] trap="01.3" role="more" topics="what the quarter bounds · sigmoids at ten times the rate · tanh with Xavier"
-# With He and with Xavier the first gradient is about as large as the last one. With
-# sigmoids and large weights, the ratio is far above $0.25^8$:
+# With He and with Xavier init, the first gradient is about as large as the last one. If
+# sigmoids get large weights, the ratio is far above $0.25^8$:
 
 # %% trap="01.3" role="more"
 loud = gradient_norms(stack(
@@ -1136,13 +1172,14 @@ loud = gradient_norms(stack(
 # %% trap="01.3" role="more"
 claim("first over last gradient, ReLU with He", ratios["ReLU + He"],
       above=0.2)
-claim("the same, tanh with Xavier", ratios["tanh + Xavier"], above=0.2)
-claim("the same, sigmoids with larger weights", loud[0] / loud[-1],
-      above=0.25 ** 8)
+claim("first over last gradient, tanh with Xavier",
+      ratios["tanh + Xavier"], above=0.2)
+claim("first over last gradient, sigmoids with large weights",
+      loud[0] / loud[-1], above=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="more"
-# Does the network then learn? With Adam, tanh with Xavier learns the digits. Sigmoids do
-# not, neither at this rate nor at ten times the rate:
+# Do these networks then learn? With Adam, the tanh stack with Xavier init learns the digits.
+# The default sigmoid stack does not, neither at the same rate nor at ten times that rate:
 
 # %% trap="01.3" role="more"
 def share_read(model, lr):
@@ -1156,27 +1193,33 @@ score_faster = share_read(stack(nn.Sigmoid), 3e-2)
 # %% trap="01.3" role="more"
 claim("fraction right with eight tanh layers, Xavier and Adam",
       score_tanh, above=0.9)
-claim("with eight sigmoids and Adam; guessing gets 0.1",
+claim("fraction right with eight sigmoids and Adam (guessing: 0.1)",
       score_sigmoid, below=0.3)
-claim("with eight sigmoids at ten times the rate", score_faster,
-      below=0.3)
+claim("fraction right with eight sigmoids, ten times the rate",
+      score_faster, below=0.3)
 
 # %% [markdown] trap="01.3" role="folklore"
-# **Told:** each sigmoid passes at most a quarter of the gradient. Replace it by ReLU and the
-# problem is gone. **Measured:** with default weights, sigmoids pass far less than a quarter;
-# with large weights they pass more. Eight default ReLU layers of 32 units lose over 90 % of
-# the gradient and learn nothing in 300 steps of SGD at 0.03. With He init they learn.
+# **Told:** each sigmoid passes on at most a quarter of the gradient, so replace it with ReLU
+# and the problem is gone. **Measured:** with default weights, a layer of sigmoids passes on
+# less than a quarter, and with large weights it passes on more. Eight default ReLU layers
+# of 32 units lose over 90 % of the gradient and learn nothing in 300 steps of SGD at a rate
+# of 0.03. With He init, they learn.
 
 # %% trap="01.3" role="exercise" points=4 difficulty=3 minutes=15
 def grad_ratio(model: nn.Sequential, x: torch.Tensor,
                y: torch.Tensor) -> float:
-    """Gradient norm of the first Linear's weight over that of the last.
+    """Divide the first Linear's gradient norm by the last Linear's.
 
-    The Linears stand in the Sequential itself, among other layers. The loss
-    is the cross-entropy of model(x) (N, C) against y (N,) int64. Gradients
-    that the model holds already must not count, and no weight may move.
-    Biases are left out. Both norms may be tiny: no constant is added to
-    them.
+    Args:
+        model: its Linears are items of the Sequential, among other layers.
+        x: float32; model(x) has the shape (N, C).
+        y: (N,) int64, the classes for the mean cross-entropy of model(x).
+
+    Returns:
+        The ratio of the two weights' gradient norms, a float. Biases are
+        left out. Both norms may be tiny, so no constant is added to either.
+
+    Gradients already in the model must not count. No weight may move.
 
     Example: 1.0 for a model with a single Linear.
     """
@@ -1188,31 +1231,33 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="01.3" role="hint"
-# 1. You need two gradients of one loss, and nothing else about the model may change.
-# 2. `loss.backward()` adds to whatever `.grad` holds. Either clear it first, or do not use it at all.
-# 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and touches no `.grad`.
+# 1. You need two gradients of one loss, and no weight of the model may change.
+# 2. `loss.backward()` adds to whatever `.grad` holds. Either clear `.grad` first, or do not use it at all.
+# 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and does not touch any `.grad`.
 
 # %% [markdown] trap="01.3" role="keep"
-# **Keep:** the gradient of the first layer is a product of all slopes and all weights after
-# it. So choose the init for the activation: He for ReLU, Xavier for tanh. **In your own
-# code:** before the first long run, print the first layer's gradient norm divided by the
-# last one's. **Source:** [Glorot &
+# **Keep:** the gradient of the first layer is a product of the slopes and the weights of all
+# the layers after it. So choose the init that fits the activation: He for ReLU, Xavier for
+# tanh. **In your own code:** before the first long run, print the first layer's gradient
+# norm divided by the last layer's. **Source:** [Glorot &
 # Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015,
 # "Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
 # %% [markdown] role="concept"
 # ## Layers that behave differently in training
 #
-# Two kinds of layer that you will meet everywhere do one thing while you train and
-# a different one in use.
+# Two kinds of layer that you will meet everywhere do one thing during training and a
+# different thing in production.
 #
-# *Dropout* stops units from relying on each other. In training it sets each value to zero
-# with probability `p` and divides the others by `1 - p`, so that the mean stays the same.
-# Which values it drops, the *mask*, is drawn again in every call.
+# *Dropout* stops units from relying on each other. During training, it sets each value to
+# zero with probability `p` and divides the other values by `1 - p`, so that the expected
+# value stays the same. The choice of the values to drop, the *mask*, is drawn again in
+# every call.
 #
-# *BatchNorm* keeps values at a size at which training goes well. In training it subtracts
-# from each unit the mean of the batch and divides by its standard deviation. Meanwhile it
-# stores a running mean and variance, because in use there may be no batch.
+# *BatchNorm* keeps values at a size at which training works well. During training, it
+# subtracts the batch's mean from each unit's values and divides them by the batch's standard
+# deviation. Meanwhile it stores a running mean and a running variance, because in production
+# there may be no batch.
 
 # %% role="concept"
 drop, norm = nn.Dropout(0.5), nn.BatchNorm1d(2)
@@ -1228,16 +1273,16 @@ claim("stored mean of the second unit, a tenth of the way from 0 to 20",
       norm.running_mean[1], expected=2, within=1e-6)
 
 # %% [markdown] role="concept"
-# Every module has a flag, `training`, that says which of the two it does. A fresh module
-# is in train mode, and `fit` leaves it there. And one more thing happens in every call:
-# PyTorch records what `backward` will need, the *graph*. `torch.no_grad()` switches the
-# recording off.
+# Every module has a flag, `training`, that says which of the two things it does. A fresh
+# module is in *train mode*, and `fit` leaves it there. One more thing happens in every call:
+# PyTorch records what `backward` will need, and this record is called the *graph*.
+# `torch.no_grad()` switches the recording off.
 
 # %% [markdown] trap="01.1" role="situation" core=true fault="no_grad without eval: dropout and BatchNorm stay on" symptom="predictions change between two calls on the same input"
 # ## The same images, sent twice
 #
-# Your digit classifier has a BatchNorm layer and dropout. You deploy it under
-# `torch.no_grad()`, because nothing will be trained here. Then you send it the test images,
+# Your digit classifier has a BatchNorm layer and a dropout layer. You deploy it under
+# `torch.no_grad()`, because nothing will be trained there. Then you send it the test images,
 # and to be sure, you send them a second time.
 
 # %% trap="01.1" role="break"
@@ -1254,7 +1299,7 @@ with torch.no_grad():                    # inference
 guess("01.1",
       "Do the two passes return the same labels, and is the classifier "
       "still the one that you trained?",
-      choices=["yes to both: without gradients nothing changes",
+      choices=["yes to both, because without gradients nothing changes",
                "some labels differ, and the classifier is the same",
                "some labels differ, and the classifier has changed",
                "the labels are the same, and the classifier has changed"])
@@ -1263,7 +1308,7 @@ guess("01.1",
 flips = (first != second).float().mean()
 drift = (net[1].running_mean - stored).abs().max()
 print(f"labels that differ between two calls: {flips:.1%}")
-print(f"largest move of a stored mean: {drift:.3f}")
+print(f"largest change of a stored mean: {drift:.3f}")
 
 # %% trap="01.1" role="look"
 measured("01.1", 2)
@@ -1272,16 +1317,17 @@ measured("01.1", 2)
 claim("fraction of labels on which the passes differ", flips, above=0.02)
 
 # %% [markdown] trap="01.1" role="look"
-# And the classifier is no longer the one that you trained. Its stored means have moved:
+# And the classifier is no longer the one that you trained. Its stored means have changed:
 
 # %% trap="01.1" role="look"
-claim("largest move of a stored mean in two passes", drift, above=0.005)
+claim("largest change of a stored mean in two passes", drift, above=0.005)
 
 # %% [markdown] trap="01.1" role="why"
 # `no_grad` switches off the recording of the graph, and nothing else. The mode is a
-# separate switch: `model.eval()` sets *eval mode*, and nobody has called it. In train mode dropout draws
-# a new mask in every call, and BatchNorm moves its stored statistics, so every image that
-# you serve changes the model. A fixed seed would hide the first fault and keep the second.
+# separate switch. `model.eval()` would have set *eval mode*, but nobody called it. In train
+# mode, dropout draws a new mask in every call, and BatchNorm updates its stored statistics,
+# so every image that you serve changes the model. A fixed seed would hide the first fault
+# and keep the second.
 
 # %% trap="01.1" role="why" tags=["plumbing"]
 import copy
@@ -1308,10 +1354,11 @@ draw_grids({"what a call does": effects.T},
                 [False, True, False, False]])},
            row_names=["builds a graph", "draws a mask", "moves statistics"],
            column_names=[*switches], legend="what you serve",
-           title="Two switches, and each does one half",
-           alt="A grid of three effects and four settings. no_grad alone "
-               "leaves masks and moving statistics, eval alone leaves the "
-               "graph, both together leave nothing.")
+           title="Two switches, and each does half of the job",
+           alt="A grid of three effects and four settings. With no_grad "
+               "alone, masks are drawn and statistics move. With eval "
+               "alone, a graph is built. With both, none of the three "
+               "happens.")
 
 # %% trap="01.1" role="repair"
 net.eval()
@@ -1322,22 +1369,22 @@ flips = (first.argmax(1) != second.argmax(1)).float().mean()
 print(f"labels that differ between two calls: {flips:.1%}")
 gap = (first - second).abs().max()
 drift = (net[1].running_mean - stored).abs().max()
-print(f"largest move of a stored mean: {drift:.3f}")
+print(f"largest change of a stored mean: {drift:.3f}")
 score = accuracy(net, x_test, y_test)
 
 # %% trap="01.1" role="repair"
 claim("largest gap between two calls in eval mode", gap, expected=0)
 
 # %% [markdown] trap="01.1" role="more" topics="a plain net in train mode · BatchNorm on the same batch"
-# In eval mode the stored statistics do not move, and the classifier gets the digits right:
+# In eval mode, the stored statistics do not change, and the classifier gets the digits right:
 
 # %% trap="01.1" role="more"
-claim("move of the stored means", drift, expected=0)
+claim("largest change of a stored mean in eval mode", drift, expected=0)
 claim("fraction of the test digits right", score, expected=0.97,
       within=0.02)
 
 # %% [markdown] trap="01.1" role="more"
-# Some networks return the same in every call, although they are in train mode:
+# Some networks return the same result in every call, although they are in train mode:
 
 # %% trap="01.1" role="more"
 plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -1348,32 +1395,39 @@ with torch.no_grad():                    # both are in train mode
             for name, net in (("plain", plain), ("BatchNorm", normed))}
     moved = (normed(x_test)[:10] - normed(x_test[:10])).abs().max()
 print({name: f"{gap:.1f}" for name, gap in gaps.items()},
-      f"among other images: {moved:.1f}")
+      f"in a smaller batch: {moved:.1f}")
 
 # %% trap="01.1" role="more"
-claim("a plain MLP in train mode, two calls: gap", gaps["plain"],
+claim("gap between two calls, plain MLP in train mode", gaps["plain"],
       expected=0)
-claim("BatchNorm on the same batch, two calls: gap", gaps["BatchNorm"],
-      expected=0)
-claim("the same ten images in a smaller batch: gap", moved,
+claim("gap between two calls, BatchNorm on the same batch",
+      gaps["BatchNorm"], expected=0)
+claim("gap for the same ten images in a smaller batch, BatchNorm", moved,
       above=0.05)
 
 # %% [markdown] trap="01.1" role="folklore"
 # **Told:** a model in train mode returns something different in every call.
-# **Measured:** a network with dropout does. A plain MLP repeats itself. So does a network
-# with BatchNorm on the same batch, but its answer to an image depends on the other images
-# in that batch.
+# **Measured:** a network with dropout does. A plain MLP repeats itself. A network with
+# BatchNorm also repeats itself on the same batch, but its answer for an image depends on
+# the other images in that batch.
 
 # %% trap="01.1" role="exercise" points=3 difficulty=2 minutes=10
 def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The model's output for x in eval mode; no graph is built.
+    """Run a model in eval mode, without building a graph.
 
-    x: (N, ...) float32. Returns what model(x) returns, requires_grad False.
-    Afterwards every module is in the mode in which it came, a frozen
-    BatchNorm inside a model in train mode included. Nothing else changes.
+    Args:
+        model: any module, with its submodules in any modes.
+        x: (N, ...) float32.
 
-    Example: a model in train mode with dropout gives equal results twice,
-    and `model.training` is still True.
+    Returns:
+        What model(x) returns in eval mode, with requires_grad False.
+
+    Afterwards every module is in the mode it was in before. A frozen
+    BatchNorm inside a model in train mode stays frozen. The call changes
+    nothing else.
+
+    Example: with dropout and in train mode, a model returns equal results
+    in two calls, and `model.training` is still True.
     """
     # BEGIN SOLUTION
     modes = [(module, module.training) for module in model.modules()]
@@ -1386,24 +1440,24 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="01.1" role="hint"
-# 1. Two switches are independent: one for the mode, one for the graph.
-# 2. `model.eval()` reaches every module. What do you need to know before you call it, to undo it exactly?
-# 3. `model.modules()` yields every module, the root included; each has its own flag `training`.
+# 1. There are two independent switches, one for the mode and one for the graph.
+# 2. `model.eval()` reaches every module. To undo it exactly, what do you need to know before you call it?
+# 3. `model.modules()` yields every module, including the root. Each has its own flag `training`.
 
 # %% [markdown] trap="01.1" role="keep"
-# **Keep:** inference needs two switches. `model.eval()` changes what layers do, and
+# **Keep:** inference needs two switches. `model.eval()` changes what the layers do, and
 # `torch.no_grad()` saves the memory of the graph. **In your own code:** assert
-# `not model.training` where you serve, and compare the values of `state_dict()`, all of a
-# model's tensors, before and after a pass. **Source:** PyTorch notes,
+# `not model.training` where you serve, and check that no tensor of `model.state_dict()`
+# differs after a pass from what it was before. **Source:** PyTorch notes,
 # [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # section on evaluation mode.
 
 # %% [markdown] trap="01.5" role="situation" fault="a Python loop over tensor elements" symptom="forward pass is slow: Python loop over tensor elements"
 # ## One value after the other
 #
-# You need an activation that PyTorch does not have: it shrinks every value towards zero
-# by 0.5 and keeps its sign. You write down what you mean, element by element, and the
-# result is correct. Then you count how many operations PyTorch carries out for it.
+# You need an activation of your own. It moves every value by 0.5 towards zero, stops at
+# zero, and keeps the sign. You write down what you mean, element by element, and the result
+# is correct. Then you count how many operations PyTorch carries out for it.
 
 # %% trap="01.5" role="break"
 def shrink_loop(x, cut=0.5):
@@ -1418,8 +1472,8 @@ vector = torch.randn(1000)
 slow = shrink_loop(vector)
 
 # %% trap="01.5" role="guess"
-guess("01.5", "How many operations does PyTorch carry out for the 1,000 "
-      "values?", unit="operations")
+guess("01.5", "How many operations does PyTorch carry out for the vector "
+      "of 1,000 values?", unit="operations")
 
 # %% trap="01.5" role="look" tags=["plumbing"]
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -1444,10 +1498,10 @@ measured("01.5", loop.count, right=(3000, 9000))
 claim("operations per element", loop.count / 1000, above=4)
 
 # %% [markdown] trap="01.5" role="why"
-# Every operation has a fixed cost before it touches a value: Python calls PyTorch,
-# PyTorch chooses the code for this type and device, and memory is set aside for the result.
-# With one element, that is nearly all of the cost. Apply the same operations to the whole
-# tensor, and their number no longer depends on its length.
+# Every operation has a fixed cost before it touches a value. Python calls PyTorch, and
+# PyTorch chooses the code for this type and device and allocates memory for the result. For
+# a single element, this is nearly all of the cost. If you apply the same operations to the
+# whole tensor, their number no longer depends on its length.
 
 # %% trap="01.5" role="repair"
 def shrink(x, cut=0.5):
@@ -1462,7 +1516,7 @@ with Counter() as longer:
 print(f"operations: {loop.count:,} -> {whole.count}")
 
 # %% trap="01.5" role="repair"
-claim("operations for the whole vector", whole.count, below=10)
+claim("operations for the whole vector at once", whole.count, below=10)
 
 # %% trap="01.5" role="repair" tags=["plumbing"]
 lengths = [1, 10, 100, 1000]
@@ -1477,11 +1531,12 @@ for name, function in (("loop", shrink_loop), ("whole tensor", shrink)):
 plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
            ylabel="operations",
            title="The loop pays for each element, the tensor once",
-           alt="Operations by number of elements. The loop rises to over "
-               "four thousand, the whole tensor stays below ten.")
+           alt="Two lines: operations by number of elements. The loop's "
+               "line rises to over four thousand, and the line for the "
+               "whole tensor stays below ten.")
 
 # %% [markdown] trap="01.5" role="more" topics="the same result · a tensor a hundred times as long"
-# The results are equal, and a longer tensor needs no further operation:
+# The results are equal, and a longer tensor needs no additional operation:
 
 # %% trap="01.5" role="more"
 claim("gap between the two results", (fast - slow).abs().max(), expected=0)
@@ -1490,11 +1545,17 @@ claim("additional operations for 100,000 elements",
 
 # %% trap="01.5" role="exercise" points=2 difficulty=2 minutes=10
 def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
-    """sign(x) * max(|x| - cut, 0) for every element; cut > 0.
+    """Compute sign(x) * max(|x| - cut, 0) for every element of x.
 
-    x: float32 of any shape, left as it is. The result has its shape and
-    dtype and stays connected to x, so gradients flow back. The number of
-    torch operations must not grow with x.
+    Args:
+        x: float32 of any shape. It stays unchanged.
+        cut: a number above 0.
+
+    Returns:
+        A tensor with the shape and dtype of x. It stays connected to x,
+        so gradients flow back.
+
+    The number of torch operations must not grow with x.
 
     Example: soft_threshold(torch.tensor([-2., .3]), 0.5) is [-1.5, 0.].
     """
@@ -1503,28 +1564,29 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="01.5" role="hint"
-# 1. Leave no element by itself: `abs`, `sign`, `clamp` and `*` all take whole tensors.
-# 2. Going through a list or numpy gives the right numbers and loses the gradient.
-# 3. Size and sign are two factors; the floor at zero belongs to the size alone.
+# 1. Do not touch single elements: `abs`, `sign`, `clamp` and `*` all work on whole tensors.
+# 2. A detour through a list or NumPy returns the right values and loses the gradient.
+# 3. The result is a sign times a size. Only the size has its floor at zero.
 
 # %% [markdown] trap="01.5" role="keep"
-# **Keep:** on small tensors the number of operations decides the time, because each one
-# has a fixed cost. So apply operations to whole tensors. **In your own code:** if a model is
-# slow, look for a `for` loop over a tensor inside `forward`. **Source:** [He 2022, "Making Deep Learning Go Brrrr From
+# **Keep:** on small tensors, the number of operations decides the time, because each
+# operation has a fixed cost. So apply operations to whole tensors. **In your own code:** if
+# a model is slow, look for a `for` loop over a tensor inside `forward`. **Source:** [He 2022, "Making Deep Learning Go Brrrr From
 # First Principles"](https://horace.io/brrr_intro.html), section on overhead.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# No trap needs what follows: which activations published models use, and a count that is
-# often told about width.
+# No trap needs this section. It shows which activations published models use, and it checks
+# a claim that is often made about width.
 
 # %% [markdown] role="concept"
 # ### Ask the models themselves
 #
-# "All modern transformers use GELU" is folklore: LLaMA does not, and PyTorch's own layer
-# defaults to ReLU. On the `meta` device a model has shapes but no memory, so asking it
-# costs little. (Some models use an approximation of GELU by tanh, `approximate="tanh"`.)
+# "All modern transformers use GELU" is folklore. LLaMA does not, and PyTorch's own
+# transformer layer defaults to ReLU. On the `meta` device, a model has shapes but takes no
+# memory, so it costs little to build one and look. (Some models approximate GELU with a
+# tanh, `approximate="tanh"`.)
 
 # %% role="concept"
 from torchvision import models
@@ -1542,10 +1604,10 @@ print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
       sep="\n")
 
 # %% role="concept"
-claim("kinds other than GELU in the vision transformer",
+claim("activations other than GELU in the vision transformer",
       len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
 default = nn.TransformerEncoderLayer(8, 2).activation
-claim("PyTorch's encoder layer at -1, where GELU would give -0.159",
+claim("activation of PyTorch's encoder layer at -1 (GELU: -0.159)",
       default(torch.tensor(-1.0)), expected=0)
 claim("largest gap between GELU and its approximation by tanh",
       (F.gelu(z) - F.gelu(z, approximate="tanh")).abs().max(), below=1e-3)
@@ -1553,8 +1615,8 @@ claim("largest gap between GELU and its approximation by tanh",
 # %% [markdown] role="concept"
 # ### Three layers of 256, or one of 100,000
 #
-# Depth is sometimes praised with a count: three layers of 256 units, or one layer of
-# 100,000 "with the same number of parameters". Count both.
+# People sometimes praise depth with a comparison: three layers of 256 units against one
+# layer of 100,000 units "with the same number of parameters". Count both:
 
 # %% role="concept"
 def parameters(*sizes):
@@ -1565,65 +1627,66 @@ deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
 print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
 
 # %% role="concept"
-claim("the wide one has so many times the parameters of the deep one",
+claim("parameters of the wide network divided by the deep one's",
       wide / deep, expected=9, within=0.2)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. A network of five `nn.Linear` layers without activations can represent**
+# **1. What can a network of five `nn.Linear` layers without activations represent?**
 #
-# - [ ] more than one layer, because it has more parameters :: It has more parameters but no more functions: the product of five matrices is one matrix.
-# - [x] exactly what one linear layer of the same input and output can, at most :: A narrow layer in the middle can even make it less, because it limits the rank.
-# - [ ] any continuous function, by the universal approximation theorem :: The theorem needs an activation that is not a polynomial. Without one you stay linear.
+# - [ ] More than one layer can, because it has more parameters :: It has more parameters but represents no more functions, because the product of five matrices is one matrix.
+# - [x] At most what one linear layer with the same inputs and outputs can :: If a layer in the middle is narrow, it is even less, because a narrow layer limits the rank.
+# - [ ] Any continuous function, by the universal approximation theorem :: The theorem needs an activation that is not a polynomial. Without an activation, the network stays linear.
 
 # %% [markdown] role="quiz"
-# **2. `torch.no_grad()` around the forward pass of a model with dropout**
+# **2. What does `torch.no_grad()` do to the forward pass of a model with dropout?**
 #
-# - [x] saves memory and changes no number :: The values are those of train mode. Only the graph is missing.
-# - [ ] makes its output repeatable :: It only stops the graph from being stored. Dropout still draws a mask.
-# - [ ] switches BatchNorm to its stored statistics :: That is what `eval()` does.
+# - [x] It saves memory and changes no value :: The values are the same as without it. Only the graph is missing.
+# - [ ] It makes the output repeatable :: It only stops the graph from being stored. Dropout still draws a mask.
+# - [ ] It switches BatchNorm to its stored statistics :: That is what `eval()` does.
 
 # %% [markdown] role="quiz"
-# **3. A last `nn.Linear`, trained with `binary_cross_entropy_with_logits`, returns 0.4. Is the answer yes or no at a threshold of one half?**
+# **3. A final `nn.Linear`, trained with `binary_cross_entropy_with_logits`, returns 0.4. Is that a yes or a no at a probability of one half?**
 #
-# - [ ] No, because 0.4 is below 0.5 :: This takes a logit for a probability, as in trap 01.2.
-# - [x] Yes, because a logit of 0.4 is a probability of about 0.6 :: The sigmoid of a positive number is above one half.
-# - [ ] It depends on how rare a yes was in training :: That shapes the weights. The output is a logit all the same, and one half is logit 0.
+# - [ ] No, because 0.4 is below 0.5 :: This mistakes a logit for a probability, as in trap 01.2.
+# - [x] Yes, because a logit of 0.4 is a probability of about 0.6 :: The sigmoid of any positive number is above one half.
+# - [ ] It depends on how rare a yes was in training :: That affects the weights. The output is still a logit, and a probability of one half is a logit of 0.
 
 # %% [markdown] role="quiz"
-# **4. Inputs are centred. In a fresh first layer, ReLU units are zero for about half of the rows. What do you do?**
+# **4. The inputs are centred, and the ReLU units of a fresh first layer return zero for about half of the rows. What do you do?**
 #
-# - [ ] Lower the learning rate :: Nothing is wrong, and a fresh layer has not been trained at all.
-# - [ ] Switch to GELU :: That would hide the zeros, and nothing is broken.
-# - [x] Leave it alone :: The weights are as often negative as positive, so half of the sums are below zero.
+# - [ ] Lower the learning rate :: Nothing is wrong, and a fresh layer has not been trained yet.
+# - [ ] Switch to GELU :: That would hide the zeros, but nothing is broken.
+# - [x] Leave it alone :: The weights are negative as often as positive, so half of the sums are below zero.
 
 # %% [markdown] role="quiz"
 # **5. Eight layers of 32 sigmoids do not learn the digits. Which change was enough in trap 01.3?**
 #
-# - [ ] A larger learning rate :: At ten times the rate they still guess in trap 01.3.
-# - [ ] ReLU with the default weights, trained by SGD :: The gradient still fades, and after 300 steps at 0.03 the network still guesses.
-# - [x] tanh with Xavier init :: The first gradient stays about as large as the last, and the network learns the digits.
+# - [ ] A larger learning rate :: In trap 01.3, the network still guesses at ten times the rate.
+# - [ ] ReLU with the default weights, trained with SGD :: The gradient still vanishes, and after 300 steps at a rate of 0.03 the network still guesses.
+# - [x] tanh with Xavier init :: The first gradient stays about as large as the last one, and the network learns the digits.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: compute, memory or launches?
 #
 # A forward pass can be slow for three reasons. The arithmetic takes long
-# (compute). The values take long to reach the arithmetic (memory). Or the
-# GPU waits for its next order (a launch). Each has its own cure, and the
-# wrong cure does nothing. You can skip this section until you use a GPU.
+# (compute), or the values take long to reach it (memory), or the GPU waits
+# for its next order (launches). Each reason has its own cure, and the wrong
+# cure does nothing. You can skip this section until you use a GPU.
 #
 # **Before you run anything:** GELU on an 8192 x 8192 tensor needs about
 # 1/1600 of the arithmetic of the Linear layer before it. Would you guess
 # that it takes 1/1600 of the time?
 #
-# You can count all three without a GPU: FLOPs (operations on floating-point
-# values), the fewest bytes that must move, and launches. A *meta* tensor has a
-# shape and a type but no data, so a layer of any size is counted in no time.
-# FLOPs divided by bytes is the *arithmetic intensity*.
+# You can count all three without a GPU: the FLOPs (operations on floating-point
+# values), the smallest number of bytes that have to move, and the launches. A
+# *meta* tensor has a shape and a type but no data, so you can count for a layer
+# of any size in no time. The FLOPs divided by the bytes are the *arithmetic
+# intensity*.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -1666,25 +1729,26 @@ claim("intensity of a square Linear of 8192, n / 3",
       counted["linear", 8192, 8192], expected=8192 / 3, within=1e-6)
 claim("intensity of a Linear with one row, FLOP/byte",
       counted["linear", 1, 8192], expected=1, within=0.001)
-claim("orders of Linear, GELU, Linear: one each",
+claim("orders for Linear, GELU and Linear: one each",
       asked["aten::addmm"][0] + asked["aten::gelu"][0], expected=3)
 
 # %% [markdown] role="gpu"
 # A device has two roofs: its arithmetic rate and its memory rate. They meet
-# at the *ridge*. Below it memory sets the pace, above it compute does.
-# Matrix products run on tensor cores. GELU cannot, so its roof and its ridge
-# are lower. In the *roofline* below, the roofs come from a datasheet. A hollow
-# mark is as high as the count allows, and a filled mark, if there is one, was
-# measured. If a filled mark is far below its hollow one, the step waits for
-# something that you did not count, most often the cost of a launch.
+# at the *ridge*. Below the ridge, memory sets the pace, and above it, compute
+# does. Matrix products run on tensor cores. GELU cannot use them, so its roof
+# and its ridge are lower. In the *roofline* plot below, the roofs come from a
+# datasheet. A hollow mark is as high as the count allows, and a filled mark, if
+# there is one, was measured. If a filled mark is far below its hollow mark, the
+# step waits for something that you did not count, most often a launch.
 #
-# With one row, the whole weight matrix is read for two FLOPs per value. A
+# With one row, the whole weight matrix is read for only two FLOPs per weight. A
 # second row adds only its own bytes, so below the ridge a larger batch costs
 # little.
 #
-# For GELU the FLOPs alone do not decide. While one 16-bit value is read and
+# For GELU, the FLOPs alone do not decide. While one 16-bit value is read and
 # written (4 bytes), the fp32 units of an H200 have time for 67 / 2 / (4.8 / 4),
-# about 28 instructions. GELU compiles to 30 to 40, and ReLU to a few.
+# or about 28, instructions. GELU compiles to 30 to 40 instructions, and ReLU to
+# a few.
 
 # %% role="gpu"
 @gpu_result("01/forward_limits", uses=[cases, prepare],
@@ -1721,8 +1785,9 @@ for step, cores, mark, colour in (("linear", True, "o", "#3b7dd8"),
     ax.annotate(f"{step}, {'tensor cores' if cores else 'fp32 units'}",
                 (5000, sheet.ceiling(5000, cores)), ha="right",
                 xytext=(0, 4), color=colour, textcoords="offset points")
-show(ax.figure, alt="A slope for memory, two flat roofs, log axes. GELU: "
-     "on the slope. Linear: up the slope to the upper roof.")
+show(ax.figure, alt="A slope for memory and two flat roofs on log axes. "
+     "GELU's marks are on the slope. Linear's marks climb the slope and "
+     "reach the upper roof.")
 
 # %% role="gpu"
 def least(step, rows, n):
@@ -1758,29 +1823,31 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# It does not take 1/1600 of the time. The datasheet of an H100 says 1/14, and
-# that of an H200 says 1/20: GELU's FLOPs are few, but its bytes are two thirds
-# of the Linear layer's.
+# GELU does not take 1/1600 of the time. By the datasheets it takes 1/14 on an
+# H100 and 1/20 on an H200, because GELU has few FLOPs, but two thirds of the
+# Linear layer's bytes.
 #
-# **On the H100 of the record** every product up to 1,024 rows and columns takes
-# about 14 µs, and every GELU of those sizes about 7. By the datasheet, the
-# arithmetic of 1,024 needs 2 µs. The rest is the cost of the launch, which is the
-# same at each of these sizes. At 8,192, 64 rows cost 3 % more than one row. GELU
-# takes 1/15 of its Linear layer's time, and a tenth more than a copy: this card's
-# memory is slower than an H200's, so while a value comes and goes there is time
-# for 40 instructions. The copy itself reaches 2.9 TB/s of the datasheet's 3.35.
+# **On the H100 of the record**, every product of up to 1,024 rows and columns
+# takes about 14 µs, and every GELU of those sizes takes about 7 µs. By the
+# datasheet, the arithmetic for 1,024 rows needs 2 µs. The rest is the cost of
+# the launch, which is the same at each of these sizes. At 8,192, 64 rows cost
+# 3 % more than one row. GELU takes 1/15 of its Linear layer's time, and a tenth
+# more than a copy. This card's memory is slower than an H200's, so there is time
+# for 40 instructions while a value is read and written. The copy itself reaches
+# 2.9 of the datasheet's 3.35 TB/s.
 #
-# The rate does not keep growing. At 4,096 the product runs at four fifths of the
-# datasheet's rate, and at 8,192 it runs at less. The record does not say why. In
-# stage 9, where it is called a dozen times and not two hundred, the same product
-# takes 1.38 ms instead of 1.52. A card at its power limit lowers its clock, but
-# nobody read the clock here, and a record does not tell one H100 from another.
+# The rate does not keep growing. At 4,096, the product runs at four fifths of
+# the datasheet's rate, and at 8,192 it runs more slowly. The record does not say
+# why. In stage 9, the same product is called a dozen times instead of two
+# hundred, and it takes 1.38 ms instead of 1.52. A card at its power limit lowers
+# its clock, but nobody read the clock here, and a record does not tell one H100
+# from another.
 #
 # **Keep:** before you speed up a step, count its FLOPs and its bytes. Above the
-# ridge, use fewer or cheaper FLOPs. Below it, move fewer bytes: fuse the
-# activation into the step before it, keep 16 bits, put more rows into a batch.
-# Far below both roofs, use fewer launches: larger batches, `torch.compile`, CUDA
-# graphs.
+# ridge, use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the
+# activation into the step before it, keep 16 bits, and put more rows into a
+# batch. Far below both roofs, use fewer launches: larger batches,
+# `torch.compile`, or CUDA graphs.
 # **Source:** [Williams, Waterman & Patterson 2009, "Roofline: an insightful
 # visual performance model"](https://doi.org/10.1145/1498765.1498785);
 # [NVIDIA, GPU Performance Background User's
@@ -1789,15 +1856,18 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A neuron adds up weighted inputs and draws a line. A layer is many neurons, which is
-#   one matrix product. Without an activation, many layers are one.
-# - Training repeats three steps: the loss, its gradient, a small step against it.
-# - A network that can represent an answer need not find it by training.
-# - A linear layer returns logits, and one half is logit 0. If a class is rare, look at the
-#   recall.
-# - A ReLU unit is dead if it is off for every input. Check for NaN before you count.
-# - A gradient is multiplied by slopes and weights. Choose the init for the activation.
+# - A neuron adds up weighted inputs and draws a line. A layer is many neurons, computed as
+#   one matrix product. Without activations, many layers collapse into one.
+# - Training repeats three steps: compute the loss, compute its gradient, and take a small
+#   step against the gradient.
+# - A network that can represent an answer does not always find it by training.
+# - A linear layer returns logits, and a probability of one half is a logit of 0. If a class
+#   is rare, look at the recall.
+# - A ReLU unit is dead if it is off for every input. Check for NaN before you count the
+#   dead units.
+# - Every layer multiplies the gradient by its slope and its weights. Choose the init that
+#   fits the activation.
 # - Inference needs `eval()` **and** `no_grad()`.
-# - Each PyTorch operation has a fixed cost. Work on whole tensors.
+# - Each PyTorch operation has a fixed cost, so apply operations to whole tensors.
 #
 # **Next:** stage 2 follows the gradient backwards, one node at a time.

@@ -1,13 +1,13 @@
 # %% [markdown] role="hook" traps=5
 # # 5. Normalization, dropout and initialization
 #
-# Your digit classifier leaves the training machine. It now serves single images from a
-# new camera. Somebody tidies up its dropout, a deeper version is being trained, and a
+# Your digit classifier has left the training machine. It now serves single images from
+# a new camera. Somebody tidies up its dropout, a deeper version is being trained, and a
 # copy with averaged weights is about to ship.
 #
-# A network is more than its weights. It also carries stored statistics, a mode, random
-# masks and the scale it started from, and no optimizer looks after any of these. This
-# stage shows what each of them is for, and then breaks them in five ways.
+# A network is more than its weights. It also has stored statistics, a mode, random
+# masks and the scale of its initial weights, and no optimizer looks after any of them.
+# This stage shows what each of them is for, and then breaks them in five ways.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -39,16 +39,16 @@ before = torch.get_rng_state()    # put back below, before the first trap
 # %% [markdown] role="concept"
 # ## Why normalise: the network accepts higher learning rates
 #
-# In a deep network each layer works on what the layer before it sends out, so the size of
-# a layer's inputs depends on every layer before it. If one step makes an early layer's
-# outputs larger, every later layer sees larger inputs, and its own step no longer fits.
-# Without help, you have to keep the learning rate low, or start from carefully chosen
+# In a deep network the inputs of each layer are the outputs of the layer before it, so
+# their size depends on all earlier layers. If one step makes an early layer's outputs
+# larger, every later layer gets larger inputs, and the step that it took itself no
+# longer fits. So you have to keep the learning rate low, or start from carefully chosen
 # weights.
 #
-# A *normalization layer*, or *norm*, removes that dependence. Whatever comes in, it sends
-# out values with mean 0 and standard deviation 1. Train a classifier with four hidden
-# layers by plain SGD, with and without `nn.BatchNorm1d`, the best-known norm, at six
-# rates:
+# A *normalization layer*, or *norm*, removes that dependence. Whatever its inputs are,
+# its outputs have mean 0 and standard deviation 1. Train a classifier with four hidden
+# layers at six rates with plain SGD, once with `nn.BatchNorm1d`, the best-known norm,
+# and twice without a norm:
 
 # %% role="concept"
 def deep(norm):
@@ -89,21 +89,22 @@ plot_lines(list(by_rate["BatchNorm"]),
            title="With BatchNorm a hundredfold range of rates works",
            alt="Test accuracy against the learning rate. With BatchNorm it "
                "is high from 0.03 to 3. Without a norm, He's weights reach "
-               "about 0.9 at 0.1 and fall to chance at a rate of 1; the "
-               "weights that torch draws hardly learn at any rate.")
+               "about 0.9 at a rate of 0.1 and fall to chance at a rate of "
+               "1. The weights that torch draws by default hardly learn at "
+               "any rate.")
 
 # %% role="concept"
-claim("BatchNorm, rates from 0.03 to 3: lowest accuracy",
+claim("lowest accuracy with BatchNorm at rates from 0.03 to 3",
       min(list(by_rate["BatchNorm"].values())[1:]), above=0.7)
-claim("no norm, He's weights: accuracy at the best rate",
+claim("accuracy without a norm, He's weights, at the best rate",
       max(by_rate["no norm, He's weights"].values()), above=0.75)
-claim("no norm, He's weights: accuracy at a rate of 1",
+claim("accuracy without a norm, He's weights, at a rate of 1",
       by_rate["no norm, He's weights"][1], below=0.6)
 
 # %% [markdown] role="concept"
 # Where does this tolerance come from? Take one layer and multiply its weights by 10, as
-# one step that is far too long might do. Look at the outputs, and at the gradient of the
-# weights:
+# a single step that is far too long might do. Look at the outputs and at the gradient
+# of the weights:
 
 # %% role="concept"
 norm = nn.BatchNorm1d(64)
@@ -124,28 +125,29 @@ for name, after in (("no norm", nn.Identity()), ("BatchNorm", norm)):
           f"gradient x {large[1] / small[1]:.2f}")
 
 # %% role="concept"
-claim("BatchNorm, weights 10 times as large: size of the output, as a "
-      "multiple", large[0] / small[0], expected=1, within=0.01)
-claim("BatchNorm, weights 10 times as large: gradient, as a multiple",
+claim("factor by which BatchNorm's output grows with weights 10 times as "
+      "large", large[0] / small[0], expected=1, within=0.01)
+claim("factor by which the gradient grows with BatchNorm and weights 10 "
+      "times as large",
       large[1] / small[1], expected=0.1, within=0.005)
 
 # %% [markdown] role="concept"
-# After the norm the outputs are the same, and the gradient is a tenth. So a step that is
-# too long leaves larger weights, and larger weights get smaller gradients: the layer
-# brakes itself.
+# After the norm the outputs are the same as before, and the gradient is a tenth of what
+# it was. A step that is too long makes the weights larger, and larger weights get
+# smaller gradients. So the layer slows itself down.
 #
-# The paper that introduced BatchNorm gave a different reason, *internal covariate shift*:
-# while early layers learn, the inputs of later layers keep changing, and a norm holds
-# them steady. [Santurkar et al. 2018](https://arxiv.org/abs/1805.11604) put random shifts
-# after the norms, so that those inputs changed *more* than without norms, and the network
-# still trained well. They credit a smoother loss instead. The reason is still debated;
-# that norms allow higher rates is not.
+# The paper that introduced BatchNorm gave a different reason, *internal covariate
+# shift*. While early layers learn, the inputs of later layers keep changing, and a norm
+# keeps them steady. [Santurkar et al. 2018](https://arxiv.org/abs/1805.11604) added
+# random shifts after the norms, so that these inputs changed *more* than in a network
+# without norms. The network still trained well. The authors credit a smoother loss
+# instead. Why norms help is still debated. That they allow higher rates is not.
 
 # %% [markdown] role="concept"
 # ## What a norm computes, and over which group
 #
-# Build one by hand. Take three rows with two features of very different size, subtract
-# each feature's mean, and divide by its standard deviation:
+# Build a norm by hand. Take three rows with two features of very different size,
+# subtract each feature's mean, and divide by its standard deviation:
 
 # %% role="concept"
 x = torch.tensor([[1.0, 100.0], [2.0, 300.0], [3.0, 200.0]])
@@ -154,16 +156,17 @@ var = centred.square().mean(0)                   # its variance
 print(centred, centred / var.sqrt(), sep="\n")
 
 # %% [markdown] role="concept"
-# Both features now have the same scale. Three details make this a layer. A small
-# $\epsilon$ under the root keeps a constant feature from dividing by zero. A *gain*
-# $\gamma$ and a *bias* $\beta$, both learned, let the network choose another scale and
-# mean where it needs them. With mean $\mu$ and variance $\sigma^2$:
+# Both features now have the same scale. Three details turn this into a layer. A small
+# $\epsilon$ under the root prevents a division by zero when a feature is constant. A
+# *gain* $\gamma$ and a *bias* $\beta$, both learned, let the network choose a different
+# scale and mean where it needs them. With mean $\mu$ and variance $\sigma^2$:
 #
 # $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
 # The norms differ in one thing: which values form a group, that is, share a mean and a
-# variance. Shapes in this stage: `N` rows (images), `C` channels or features, `H` and `W`
-# pixels. A *position* is one pixel of an image or one token of a sequence.
+# variance. In the shapes of this stage, `N` counts rows (images), `C` channels or
+# features, and `H` and `W` pixels. A *position* is one pixel of an image or one token
+# of a sequence.
 #
 # | norm | one mean for each | taken over |
 # |---|---|---|
@@ -193,7 +196,8 @@ gaps.append((nn.LayerNorm(8)(tokens) - standardised(tokens, (2,))).abs()
             .max())
 
 # %% role="concept"
-claim("largest gap between four norms and the formula over their axes",
+claim("largest difference between four norms and the formula over their "
+      "axes",
       max(gaps), below=1e-5)
 
 # %% role="concept" tags=["plumbing"]
@@ -221,19 +225,20 @@ draw_grids({
               "Group (2)": "half the channels of one image",
               "Instance": "one channel of one image"},
     title="Which inputs share a mean with the first one",
-    alt="Four grids, twelve rows for the four pixels of three images, six "
-        "columns for channels. BatchNorm fills the first column, LayerNorm "
-        "the first row, GroupNorm the first image's first three columns, "
-        "InstanceNorm the first image's first column.")
+    alt="Four grids with twelve rows, for the four pixels of three images, "
+        "and six columns, for the channels. BatchNorm fills the first "
+        "column, LayerNorm the first row, GroupNorm the first three "
+        "columns of the first image, and InstanceNorm the first column of "
+        "the first image.")
 
 # %% [markdown] role="concept"
 # ## Two details: where eps stands, and what one group is
 #
-# $\epsilon$ belongs under the root, next to the *biased* variance, the one that divides
-# by the number of values. Added outside the root, it changes little when the inputs have
-# scale 1 and a lot when they are small. And do not expect torch's `std` of a normalised
-# row to be 1: `std` is unbiased by default, and over 64 values it returns the root of
-# 64/63.
+# $\epsilon$ belongs under the root. It is added to the *biased* variance, which divides
+# by the number of values. If you add $\epsilon$ outside the root, little changes for
+# inputs of scale 1, and a lot changes for small inputs. And do not expect torch's `std`
+# of a normalised row to be 1. By default `std` is unbiased, and over 64 values it
+# returns the root of 64/63.
 
 # %% role="concept"
 def eps_outside(x, eps=1e-5):
@@ -248,16 +253,18 @@ print({scale: f"{gap:.1e}" for scale, gap in off.items()})
 spread = F.layer_norm(rows, (64,)).std(-1).mean()
 
 # %% role="concept"
-claim("eps outside the root: largest gap at scale 1", off[1], below=1e-3)
-claim("the same at scale 0.001", off[1e-3], above=0.1)
-claim("unbiased std after LayerNorm over 64 values: sqrt(64/63)",
+claim("largest difference with eps outside the root, inputs of scale "
+      "1", off[1], below=1e-3)
+claim("largest difference with eps outside the root, inputs of scale "
+      "0.001", off[1e-3], above=0.1)
+claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
       spread, expected=math.sqrt(64 / 63), within=1e-4)
 
 # %% [markdown] role="concept"
 # `GroupNorm(1, C)` has one group, so it averages over the channels *and* pixels of an
-# image. The LayerNorm of a transformer averages over the channels of one position, which
-# is not the same. With as many groups as channels, GroupNorm is InstanceNorm. RMSNorm
-# divides by the root of the mean square and subtracts nothing.
+# image. The LayerNorm of a transformer averages over the channels of one position,
+# which is different. With as many groups as channels, GroupNorm is the same as
+# InstanceNorm. RMSNorm divides by the root of the mean square and subtracts nothing.
 
 # %% role="concept"
 one_group = F.group_norm(pixels, 1)
@@ -266,16 +273,17 @@ image = F.layer_norm(pixels, (8, 4, 4))
 rms = rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt()
 
 # %% role="concept"
-claim("one group and LayerNorm over the image: largest gap",
+claim("largest difference between one group and LayerNorm over the image",
       (one_group - image).abs().max(), below=1e-4)
-claim("one group and LayerNorm over the channels: largest gap",
+claim("largest difference between one group and LayerNorm over the "
+      "channels",
       (one_group - places).abs().max(), above=0.3)
-claim("RMSNorm and its formula: largest gap",
+claim("largest difference between RMSNorm and its formula",
       (F.rms_norm(rows, (64,), eps=1e-6) - rms).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# The explorer shows one block of values. Choose a value, guess how many others share its
-# mean under each norm, for images and for sequences, and then look.
+# The explorer below shows one block of values. Choose a value and guess how many others
+# share its mean under each norm, for images and for sequences. Then look.
 
 # %% role="explore" explorer="norm_axes"
 from dlsys_helpers.explorers.norm_axes import norm_axes
@@ -285,13 +293,13 @@ norm_axes
 # %% [markdown] role="concept"
 # ## BatchNorm has two modes
 #
-# BatchNorm is the only norm in the table that mixes rows: in training, an image's output
-# depends on the other images of its batch. You cannot accept that in production, where a
-# batch may hold a single image. So BatchNorm works in two modes:
+# BatchNorm is the only norm in the table that mixes rows. In training, the output for
+# an image depends on the other images of its batch. You cannot accept that in
+# production, where a batch may hold a single image. So BatchNorm has two modes:
 #
 # - In *train mode* (`model.train()`) it normalises with the mean and variance of the
 #   batch. It also moves a stored *running* mean and variance a tenth of the way towards
-#   them; the tenth is torch's default `momentum`.
+#   the batch's. The tenth is torch's default `momentum`.
 # - In *eval mode* (`model.eval()`) it normalises with the running values and does not
 #   move them.
 #
@@ -310,25 +318,27 @@ plot_lines(range(1, 23), {"running mean": followed,
                           "the batch's mean": [1.0] * 22},
            xlabel="batches", ylabel="fraction of the way",
            title="Each batch covers a tenth of what is left",
-           alt="The running mean rises from a tenth of the batch's mean, "
-               "more and more slowly, to nine tenths after 22 batches.")
+           alt="The running mean starts at a tenth of the batch's mean and "
+               "rises, more and more slowly, to nine tenths after 22 "
+               "batches.")
 
 # %% role="concept"
 claim("fraction of the way after one batch", followed[0], expected=0.1,
       within=1e-5)
-claim("fraction of the way after 22 batches, 1 - 0.9^22", followed[-1],
+claim("fraction of the way after 22 batches, which is 1 - "
+      "0.9^22", followed[-1],
       expected=1 - 0.9 ** 22, within=1e-4)
 
 # %% [markdown] role="concept"
-# After one batch, nine tenths of the running mean are still the 0 that it started from;
-# after 22 batches, about a tenth is. So a model that has seen few batches is not ready
-# for eval mode.
+# After one batch, the running mean is still nine tenths the 0 that it started from.
+# After 22 batches, it is still about one tenth of that. So a model that has seen only a
+# few batches is not ready for eval mode.
 #
 # A norm over the batch also needs rows that can share a mean. *Sequences of different
-# lengths* are padded with zeros to the longest one, and the zeros enter the mean. *Online
-# learning* gets one row at a time, so there is no batch. LayerNorm looks at one position
-# at a time and has neither problem. Pad the other rows, and compare the outputs of the
-# first row, which has no padding:
+# lengths* are padded with zeros to the length of the longest, and the zeros enter the
+# mean. *Online learning* gets one row at a time, so there is no batch. LayerNorm works
+# on one position at a time and has neither problem. Pad the other rows of a batch, and
+# see whether the output for the first row changes, which has no padding:
 
 # %% role="concept"
 texts = torch.randn(4, 8, 16) + 3                # (N, T, C)
@@ -347,9 +357,9 @@ padding_moves = {
 print({name: f"{moved:.2f}" for name, moved in padding_moves.items()})
 
 # %% role="concept"
-claim("BatchNorm: change of the first row when others are padded",
+claim("change of the first row under BatchNorm when others are padded",
       padding_moves["BatchNorm"], above=0.3)
-claim("LayerNorm: change of the first row when others are padded",
+claim("change of the first row under LayerNorm when others are padded",
       padding_moves["LayerNorm"], expected=0)
 
 # %% role="concept" tags=["plumbing"]
@@ -378,11 +388,11 @@ together, single = logits(reader, x_test, 497), logits(reader, x_test, 1)
 x_camera = x_test + 1.0      # the same digits, as the camera sends them
 
 # %% trap="05.1" role="guess" quoted="wrong"
-guess("05.1", "You feed all 497 camera images as one batch. How many of "
-      "them does the classifier get right?",
+guess("05.1", "How many of the 497 camera images does the classifier get "
+              "right if you feed them as one batch?",
       choices=["nearly all, as with the test digits",
-               "more than one at a time, but far from all",
-               "as many as one at a time"])
+               "more than one by one, but far from all",
+               "as many as one by one"])
 
 # %% trap="05.1" role="look"
 camera = {batch: (logits(reader, x_camera, batch).argmax(1) == y_test)
@@ -394,12 +404,12 @@ print(f"accuracy on camera images, one at a time: {camera[1]:.2f}, "
 measured("05.1", 2)
 
 # %% trap="05.1" role="look"
-claim("camera images: accuracy one at a time minus accuracy in one batch",
+claim("accuracy on camera images one at a time minus accuracy in one batch",
       camera[1] - camera[497], expected=0, within=0.01)
 
 # %% [markdown] trap="05.1" role="look"
-# So the batch size is not the cause. Compare what enters the first norm with what that
-# norm has stored:
+# So the batch size is not the cause. Compare the inputs of the first norm with the
+# statistics that it has stored:
 
 # %% trap="05.1" role="look"
 def shift_of(norm, h):
@@ -416,14 +426,15 @@ print(f"largest shift, in stored standard deviations: test digits "
       f"{shift['test digits']:.1f}, camera {shift['camera']:.1f}")
 
 # %% trap="05.1" role="look"
-claim("camera: largest shift of a mean, in stored standard deviations",
+claim("largest shift of a mean by the camera, in stored standard "
+      "deviations",
       shift["camera"], above=3)
 
 # %% [markdown] trap="05.1" role="why"
 # The batch of one is innocent. In eval mode BatchNorm normalises with the mean and
 # variance that it *stored* during training, so the other images of the batch do not
-# count. What hurts is the camera. Its images are brighter, so the values that enter the
-# norm no longer have the mean that the norm subtracts.
+# count. The camera causes the damage. Its images are brighter, so the values that enter
+# the norm no longer have the mean that the norm subtracts.
 
 # %% trap="05.1" role="why"
 enters = {"test digits": reader[0](x_test), "camera": reader[0](x_camera)}
@@ -435,16 +446,16 @@ for name, h in enters.items():
 draw_line({name: [(m - s, m + s, ""), (m, "mean")]
            for name, (m, s) in spans.items()},
           unit="input of one unit of the first norm",
-          title="Stored for the test digits, not for the camera",
-          alt="Three bars, each the mean and one standard deviation either "
-              "side. The stored bar and the bar of the test digits cover "
-              "the same range; the bar of the camera is far to one side.")
+          title="The stored statistics fit the test digits, not the camera",
+          alt="Three bars, each one standard deviation to either side of a "
+              "mean. The stored bar and the bar of the test digits cover "
+              "the same range. The bar of the camera is far to one side.")
 
 # %% [markdown] trap="05.1" role="repair"
-# Measure the stored statistics again, on camera images with the usual mix of digits. You
-# need no labels. Torch's `update_bn` resets the statistics, runs the images in train mode
-# without gradients, and stores the average over the batches. It gives a small batch as
-# much weight as a large one, so pass batches of equal size.
+# Measure the stored statistics again on camera images with the usual mix of digits. You
+# need no labels. Torch's `update_bn` resets the statistics, runs the images through the
+# model in train mode without gradients, and stores the average over the batches. A
+# small batch counts as much as a large one, so pass batches of equal size.
 
 # %% trap="05.1" role="repair"
 torch.optim.swa_utils.update_bn((x_train + 1.0).split(100), reader)
@@ -456,9 +467,9 @@ claim("accuracy on camera images, one at a time, after update_bn", share,
       above=0.92)
 
 # %% [markdown] trap="05.1" role="repair"
-# The explorer shows one digit and its *batch mates*, the other rows of the batch. Before
-# you touch a control, say which of these can move the digit's logits: the norm, the mode,
-# the mates. Then guess for which norms train mode and eval mode agree.
+# The explorer below shows one digit and its *batch mates*, the other rows of the batch.
+# Before you touch a control, say which of these can change the digit's logits: the
+# norm, the mode, the mates. Then guess for which norms train mode and eval mode agree.
 
 # %% role="explore" explorer="batch_mates"
 from dlsys_helpers.explorers.batch_mates import batch_mates
@@ -466,9 +477,9 @@ from dlsys_helpers.explorers.batch_mates import batch_mates
 batch_mates
 
 # %% [markdown] trap="05.1" role="more" topics="a pass in eval mode · an inverted camera · a net without norms · two rows in train mode · one row in train mode"
-# The logits of a test digit are the same alone and among 496 others, up to rounding. And
-# the stored statistics move only in train mode. So a pass in eval mode, which is
-# sometimes recommended, changes nothing:
+# In eval mode a test digit has the same logits, up to rounding, whether it is alone or
+# among 496 others. And the stored statistics change only in train mode. So a pass in
+# eval mode, which is sometimes recommended, changes nothing:
 
 # %% trap="05.1" role="more"
 gap = (together - single).abs().max()
@@ -479,15 +490,16 @@ moved = (reader[1].running_mean - stored).abs().max()
 print(f"largest gap: {gap:.1e}, moved by a pass in eval mode: {moved:.1f}")
 
 # %% trap="05.1" role="more"
-claim("largest gap between the two sets of logits", gap, below=1e-3)
+claim("largest difference between the logits alone and in one "
+      "batch", gap, below=1e-3)
 claim("accuracy on test digits, one at a time", alone, above=0.93)
 claim("accuracy on camera images, one at a time", camera[1], below=0.7)
-claim("move of a stored mean in an eval pass", moved, expected=0)
+claim("change of a stored mean by a pass in eval mode", moved, expected=0)
 
 # %% [markdown] trap="05.1" role="more"
-# New statistics undo a change of brightness or contrast, as long as no pixel is cut off
-# at black or white. They do not turn one picture into another. The classifier learned
-# light digits on black. Suppose the next camera shows them dark on white:
+# New statistics undo a change of brightness or contrast, as long as no pixel is clipped
+# to black or white. They cannot undo every change of a picture. The classifier learned
+# light digits on black. Suppose the next camera shows dark digits on white:
 
 # %% trap="05.1" role="more"
 inverted = copy.deepcopy(reader)
@@ -499,8 +511,8 @@ claim("accuracy on inverted images after the same recalibration",
       negatives, below=0.3)
 
 # %% [markdown] trap="05.1" role="more"
-# A net without norms suffers from the brighter camera as well. It has no statistics to
-# measure again; there you would subtract the shift from the pixels. And small batches do
+# A net without norms also suffers from the brighter camera. It has no statistics to
+# measure again, so you would subtract the shift from the pixels. And small batches do
 # hurt in *train* mode, because there the other rows supply the statistics.
 
 # %% trap="05.1" role="more"
@@ -520,19 +532,22 @@ plot_columns(in_train_mode, xlabel="rows in a batch, train mode",
              ylabel="accuracy on test digits", form=".2f", marks=[2],
              reference=(accuracy(reader, x_test, y_test), "eval mode"),
              title="In train mode the other rows count",
-             alt="Three columns: with two rows in a batch about half of "
-                 "the digits are right, with 8 more, with 32 nearly as "
-                 "many as in eval mode, a dashed line.")
+             alt="Three columns. With two rows in a batch about half of "
+                 "the digits are right, and with 8 rows more. With 32 rows "
+                 "nearly as many are right as in eval mode, which is a "
+                 "dashed line.")
 
 # %% trap="05.1" role="more"
-claim("accuracy on camera images, net without norms", unnormed, below=0.7)
+claim("accuracy of a net without norms on camera "
+      "images", unnormed, below=0.7)
 claim("accuracy in train mode, 2 rows at a time", in_train_mode[2],
       below=0.75)
 claim("accuracy in train mode, 32 rows at a time", in_train_mode[32],
       above=0.88)
 
 # %% [markdown] trap="05.1" role="more"
-# And one row in train mode? The answer depends on how many values each channel has:
+# What happens to one row in train mode? That depends on how many values each channel
+# has:
 
 # %% trap="05.1" role="more"
 try:
@@ -545,34 +560,39 @@ one_image = nn.BatchNorm2d(3)(torch.randn(1, 3, 8, 8) * 5)
 spread = one_image.std(correction=0)
 
 # %% trap="05.1" role="more"
-claim("BatchNorm1d refuses one row in train mode", bool(refused),
+claim("BatchNorm1d raises an error for one row in train "
+      "mode", bool(refused),
       expected=True)
-claim("one image of 8 x 8 pixels in BatchNorm2d: standard deviation",
+claim("standard deviation of one image of 8 x 8 pixels after BatchNorm2d",
       spread, expected=1, within=0.01)
 
 # %% [markdown] trap="05.1" role="folklore"
 # **Told:** BatchNorm breaks at a batch of one, because the variance is zero and the
-# output NaN; in eval mode accuracy drops. **Measured:** in eval mode the batch size does
-# not matter. In train mode a single row raises an error, a single image of 64 pixels per
-# channel works, and with two rows per batch the accuracy is lower than with 32. (A norm
-# made with `track_running_stats=False` stores nothing: it uses the batch's statistics in
-# both modes.)
+# output is NaN. In eval mode accuracy drops. **Measured:** in eval mode the batch size
+# does not matter. In train mode a single row raises an error, a single image of 64
+# pixels per channel works, and accuracy is lower with two rows per batch than with 32.
+# (A norm with `track_running_stats=False` stores nothing and uses the batch's
+# statistics in both modes.)
 
 # %% trap="05.1" role="exercise" points=4 difficulty=3 minutes=15
 def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
-    """How far a batch lies from what each BatchNorm of model has stored.
+    """Measure how far a batch is from what each BatchNorm has stored.
 
-    model: in eval mode, with nn.BatchNorm1d on (N, C) and nn.BatchNorm2d
-    on (N, C, H, W) at any depth, each called once. x: a batch that model
-    takes. A channel's mean is that of what enters the norm in model(x),
-    over all axes but axis 1. Its distance from running_mean is counted in
-    stored standard deviations, the root of running_var. Returned is the
-    largest distance of each norm, a float, by its name in
-    model.named_modules(). The model is afterwards as it was: hooks, modes
-    and all its numbers; no graph is built.
+    A channel's mean is the mean of the norm's input in model(x), over all
+    axes but axis 1. Divide its distance from running_mean by the stored
+    standard deviation, the root of running_var. Do not build a graph.
 
-    Example: for nn.BatchNorm1d(1), fresh, and x [[1.], [3.]] it is
-    {"": 2.0}.
+    Args:
+        model: in eval mode, with nn.BatchNorm1d on (N, C) and
+            nn.BatchNorm2d on (N, C, H, W) at any depth, each called once.
+            Afterwards the model's hooks, modes and values are as they were.
+        x: a batch that model accepts.
+
+    Returns:
+        The largest distance of each norm, a float, by its name in
+        model.named_modules().
+
+    Example: nn.BatchNorm1d(1), fresh, with x [[1.], [3.]] gives {"": 2.0}.
     """
     # BEGIN SOLUTION
     gaps, hooks = {}, []
@@ -591,9 +611,9 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
     # END SOLUTION
 
 # %% [markdown] trap="05.1" role="hint"
-# 1. In the lesson, `shift_of` does it for one norm whose input you know. How can you see what enters a norm in the middle of a model?
-# 2. `norm.register_forward_pre_hook(look)` calls `look(norm, given)` with the tuple of what enters. Remove each hook when the pass is over.
-# 3. For `(N, C)` and `(N, C, H, W)` alike: `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, give `look` its name by `name=name`.
+# 1. In the lesson, `shift_of` does this for one norm whose input you know. How can you see the input of a norm in the middle of a model?
+# 2. `norm.register_forward_pre_hook(look)` calls `look(norm, given)`, where `given` is the tuple of inputs. Remove every hook after the pass.
+# 3. For both `(N, C)` and `(N, C, H, W)`, `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, bind the name with a default argument, `name=name`.
 
 # %% [markdown] trap="05.1" role="keep"
 # **Keep:** in eval mode BatchNorm fails when new data differ from the statistics it
@@ -602,20 +622,20 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 # mean and variance of what enters that norm on a fresh batch. **Source:** [Ioffe &
 # Szegedy 2015](https://arxiv.org/abs/1502.03167), section 3.1. **Seen in the wild:** in
 # [wasidennis/AdaptSegNet 79](https://github.com/wasidennis/AdaptSegNet/issues/79), a
-# model adapted to darker images got the old ones wrong in eval mode; the reporter traced
-# it to the stored statistics, which follow the images seen last.
+# model that was adapted to darker images got the old images wrong in eval mode. The
+# reporter traced this to the stored statistics, which follow the images seen last.
 
 # %% [markdown] trap="05.2" role="situation" core=true fault="post-norm at full rate from the first step" symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
 # ## Sixteen layers, the norm after the sum
 #
-# You stack 16 of torch's encoder layers on the digits, with each row of 8 pixels as a
-# token, and train with Adam at a rate of 0.007 from the first step. After 50 steps the
-# loss is still ln 10, the loss of guessing.
+# You train 16 of torch's encoder layers on the digits, with each row of 8 pixels as a
+# token and Adam at a rate of 0.007 from the first step. After 50 steps the loss is
+# still ln 10, the loss of guessing.
 #
-# Stage 8 explains such a layer. Here its frame is enough: a *stream* $x$ runs through the
-# whole net, and each layer adds the results of two *branches* $f$ to it. By default torch
-# normalises *after* the sum (*post-norm*), $x \leftarrow \mathrm{norm}(x + f(x))$. A
-# review comment says: "Each norm shrinks the gradient."
+# In outline (stage 8 has the details), a *stream* $x$ runs through the whole net, and
+# each layer adds the outputs of two *branches* $f$ to it. By default torch normalises
+# *after* each sum (*post-norm*), $x \leftarrow \mathrm{norm}(x + f(x))$. A review
+# comment says: "Each norm shrinks the gradient."
 
 # %% trap="05.2" role="break"
 class Encoder(nn.Module):
@@ -659,12 +679,13 @@ print(f"first gradient over the last, fresh: {ratio['fresh']:.1f}")
 measured("05.2", 0)
 
 # %% trap="05.2" role="look"
-claim("fresh post-norm encoder: first gradient norm over the last",
+claim("ratio of the gradient norms in a fresh post-norm encoder, first "
+      "layer to last",
       ratio["fresh"], above=0.2, below=5)
 
 # %% [markdown] trap="05.2" role="look"
-# The gradient arrives. Now look at the stream after the last layer. How much of it
-# differs from image to image?
+# So the gradient reaches the first layer. Now look at the stream after the last layer.
+# What fraction of it differs from image to image?
 
 # %% trap="05.2" role="look" tags=["plumbing"]
 def train(net, lr, warm=1, steps=50):
@@ -702,23 +723,26 @@ for name, shares in by_net.items():
 print(f"first gradient over the last, 50 steps: {ratio['50 steps']:.1g}")
 
 # %% trap="05.2" role="look"
-claim("post-norm after 50 steps: share of the last stream that differs "
-      "between images", by_net["post-norm, 50 steps"][-1], below=1e-3)
+claim("fraction of the last stream that differs between images, post-norm "
+      "after 50 steps", by_net["post-norm, 50 steps"][-1], below=1e-3)
 
 # %% [markdown] trap="05.2" role="look"
-# The stream is now the same for every image, and with it the gradient is gone:
+# Now the stream is nearly the same for every image, and the first layer's gradient is
+# small:
 
 # %% trap="05.2" role="look"
-claim("first gradient norm over the last after 50 steps at 0.007",
+claim("ratio of the gradient norms after 50 steps at 0.007, first layer to "
+      "last",
       ratio["50 steps"], below=0.05)
 
 # %% [markdown] trap="05.2" role="why"
-# Adam's first steps have full length. After them, a branch adds nearly the same vector to
-# *every* image, and the norm divides the sum by its size. So what tells images apart
-# shrinks from layer to layer, and the head receives one stream for all.
+# Adam takes its first steps at full length. After them, a branch adds nearly the same
+# vector to *every* image, and the norm divides the sum by its size. So the difference
+# between images shrinks from layer to layer, and the head receives almost the same
+# stream for all.
 #
-# *Pre-norm* normalises only what enters a branch, $x \leftarrow x + f(\mathrm{norm}(x))$.
-# That leaves image and gradient a path that no norm crosses.
+# *Pre-norm* normalises only the input of a branch, $x \leftarrow x +
+# f(\mathrm{norm}(x))$. So image and gradient have a path without a norm.
 
 # %% trap="05.2" role="why"
 draw_blocks(
@@ -728,10 +752,11 @@ draw_blocks(
     marks={"post-norm": ["norm"]},
     captions={"post-norm": "the stream passes every norm",
               "pre-norm": "the stream passes none"},
-    title="The way around the branch, and the norm",
-    alt="Two columns of blocks. Post-norm: the way around the branch ends "
-        "at the sum, and a norm follows. Pre-norm: norm and branch both "
-        "are on the branch, and the way leads past them to the next layer.")
+    title="Only the pre-norm stream has a path without a norm",
+    alt="Two columns of blocks. In post-norm, the path around the branch "
+        "ends at the sum, and a norm follows. In pre-norm, the norm is "
+        "inside the branch, and the path leads around both to the next "
+        "layer.")
 
 # %% trap="05.2" role="why" tags=["plumbing"]
 with torch.random.fork_rng(devices=[]):
@@ -741,11 +766,11 @@ by_net["pre-norm, 50 steps"] = differs(pre)
 
 # %% trap="05.2" role="why"
 plot_lines(range(17), by_net, logy=True, xlabel="layer",
-           ylabel="share of the stream",
+           ylabel="fraction of the stream that differs",
            title="After 50 steps all images look the same to post-norm",
-           alt="On a log axis two lines stay high, fresh post-norm and "
-               "pre-norm after 50 steps; post-norm after 50 steps falls by "
-               "many powers of ten.")
+           alt="On a log axis, the lines of fresh post-norm and of "
+               "pre-norm after 50 steps stay high. The line of post-norm "
+               "after 50 steps falls by many powers of ten.")
 
 # %% trap="05.2" role="repair"
 def three(norm_first, lr, warm=1):
@@ -764,43 +789,46 @@ loss["post-norm, 0.0007"] = train(Encoder(norm_first=False), lr=7e-4)
 # %% trap="05.2" role="repair"
 plot_bars({"guessing": math.log(10), **loss},
           xlabel="loss, mean of steps 41 to 50, nats",
-          title="Norm inside the branch, or a gentle start",
-          alt="Six bars. Post-norm at full rate is as high as guessing, "
-              "the first bar; pre-norm, pre-norm without the last norm, "
-              "post-norm with warm-up and at a tenth of the rate are "
-              "lower.")
+          title="Pre-norm or a gentle start lowers the loss",
+          alt="Six bars. The first is guessing, and post-norm at full rate "
+              "is just as high. Pre-norm, pre-norm without the last norm, "
+              "post-norm with warm-up and post-norm at a tenth of the rate "
+              "are lower.")
 
 # %% trap="05.2" role="repair"
-claim("loss at 0.007: post-norm minus the middle of three with pre-norm",
+claim("loss of post-norm at 0.007 minus the median of three pre-norm "
+      "losses",
       loss["post-norm"] - middle, above=0)
 
 # %% [markdown] trap="05.2" role="repair"
-# Post-norm is not a mistake. At a tenth of the rate it learns, and so does the best of
-# three nets with a *warm-up*, a rate that climbs at first. Pre-norm, `norm_first=True`,
-# usually tolerates the full rate at this width, even without a norm at its end.
+# Post-norm is not a mistake. It learns at a tenth of the rate, and the best of three
+# nets also learns with a *warm-up*, a rate that climbs at first. Pre-norm,
+# `norm_first=True`, usually tolerates the full rate at this width, even without a norm
+# at its end.
 
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
-# How high a rate pre-norm tolerates depends on the width: nets four times as wide usually
-# stay stuck at this one. A single net of width 32 may stay stuck as well. That is why the
-# bar for pre-norm is the middle of three nets, and the bar for warm-up the best of three.
-# The numbers for post-norm:
+# How high a rate pre-norm tolerates depends on the width. At this rate, nets that are
+# four times as wide usually stay stuck, and even a single net of width 32 may stay
+# stuck. That is why the bar for pre-norm shows the middle of three nets, and the bar
+# for warm-up the best of three. Here are the losses in numbers:
 
 # %% trap="05.2" role="more"
-claim("its loss after 50 steps at 0.007; guessing has 2.303",
+claim("loss of post-norm after 50 steps at 0.007, where guessing has 2.303",
       loss["post-norm"], above=2.2)
-claim("loss of post-norm, the rate climbing to 0.007 for 50 steps, "
-      "best of three", loss["post-norm, warm-up, best of three"],
+claim("loss of post-norm with 50 steps of warm-up to 0.007, best of "
+      "three", loss["post-norm, warm-up, best of three"],
       below=2.15)
 claim("loss of post-norm at a tenth of the rate",
       loss["post-norm, 0.0007"], below=2.15)
-claim("loss at 0.007 of pre-norm without the last norm",
+claim("loss of pre-norm without the last norm at 0.007",
       loss["pre-norm, no last norm"], below=2.25)
 
 # %% [markdown] trap="05.2" role="more"
 # The pre-norm stream grows as layers add to it. One more norm at the end brings it back
-# to size one, whatever the depth. That matters where large values hurt: the last link of
-# this trap shows a model that produced NaN in mixed precision without this norm. In
-# torch, `norm_first=True` does not add it; pass it to `nn.TransformerEncoder` as `norm=`.
+# to size one at any depth. That matters where large values do harm. The last link of
+# this trap is about a model that produced NaN in mixed precision without this last
+# norm. In torch, `norm_first=True` does not add it, so pass it to
+# `nn.TransformerEncoder` as `norm=`.
 
 # %% trap="05.2" role="more"
 def stream_sizes(norm_first):
@@ -818,33 +846,43 @@ sizes = {"pre-norm": stream_sizes(True), "post-norm": stream_sizes(False)}
 # %% trap="05.2" role="more"
 plot_lines(range(1, 17), sizes, xlabel="layer",
            ylabel="root mean square", title="The pre-norm stream grows",
-           alt="Size of the stream by layer: one throughout for post-norm, "
-               "rising for pre-norm.")
+           alt="Size of the stream after each layer. For post-norm it is "
+               "one throughout, for pre-norm it rises.")
 
 # %% trap="05.2" role="more"
-claim("pre-norm: size after the last layer over that after the first",
+claim("growth of the pre-norm stream from the first layer to the last",
       sizes["pre-norm"][-1] / sizes["pre-norm"][0], above=1.1)
-claim("post-norm: size after the last layer", sizes["post-norm"][-1],
+claim("size of the post-norm stream after the last "
+      "layer", sizes["post-norm"][-1],
       expected=1, within=0.01)
 
 # %% [markdown] trap="05.2" role="folklore"
-# **Told:** post-norm shrinks the gradient of the first layers; modern libraries default
-# to pre-norm. **Measured:** in a fresh encoder of 16 layers the first layer's gradient is
-# about as large as the last layer's. After 50 steps at 0.007 without warm-up it is gone,
-# and so is what tells the images apart. Torch's own layer is post-norm by default.
+# **Told:** post-norm shrinks the gradient of the first layers, and modern libraries
+# default to pre-norm. **Measured:** in a fresh encoder of 16 layers the first layer's
+# gradient is about as large as the last layer's. After 50 steps at 0.007 without
+# warm-up it is small, and so is the part of the stream that tells the images apart.
+# Torch's own layer is post-norm by default.
 
 # %% trap="05.2" role="exercise" points=3 difficulty=2 minutes=10
 def told_apart(layers: list, x: torch.Tensor) -> list[float]:
-    """Which share of a stream differs between its rows, layer by layer.
+    """Measure what fraction of a stream differs between its rows, by layer.
 
-    layers: K functions, K >= 0, called once each, in turn, on what the one
-    before returned. x: (N, ...) float32, N >= 1. Returns K + 1 floats: the
-    share of x, then that behind each layer. For a share take the mean row
-    away and divide the mean square of what is left by the mean square of
-    the whole stream; a stream of zeros has the share 0.0. Shares down to
-    1e-6 are right to one percent. No graph is built.
+    Subtract the mean row from the stream, and divide the mean square of the
+    rest by the mean square of the whole stream. For a stream of zeros the
+    fraction is 0.0. Fractions down to 1e-6 are right to one percent.
 
-    Example: x [[1.], [-1.]] and one layer that adds 9: [1.0, 1/82].
+    Args:
+        layers: K functions, K >= 0. Call each once, in order, on the result
+            of the one before.
+        x: (N, ...) float32, N >= 1.
+
+    Returns:
+        K + 1 floats: the fraction of x, then the fraction after each layer.
+
+    Do not build a graph.
+
+    Example: for x [[1.], [-1.]] and one layer that adds 9, return [1.0,
+    1/82].
     """
     # BEGIN SOLUTION
     shares = []
@@ -857,32 +895,33 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
     # END SOLUTION
 
 # %% [markdown] trap="05.2" role="hint"
-# 1. Do the example by hand. Behind the layer the rows are 10 and 8: what is their mean row, what is left of them, and how large are the two mean squares?
-# 2. The mean row is a mean over axis 0, of the same shape as a row: `x - x.mean(0)`.
-# 3. A variable holds the stream. `nn.Identity()` in front of the layers gives the share of `x` itself in the same loop.
+# 1. Do the example by hand. After the layer the rows are 10 and 8. What is their mean row, what is left after you subtract it, and how large are the two mean squares?
+# 2. The mean row is the mean over axis 0 and has the shape of a row, so write `x - x.mean(0)`.
+# 3. Keep the stream in one variable. With `nn.Identity()` before the layers, the same loop also returns the fraction for `x` itself.
 
 # %% [markdown] trap="05.2" role="keep"
 # **Keep:** train a post-norm net with a warm-up or a low learning rate. Pre-norm keeps
-# the residual stream free of norms and usually tolerates a higher rate. A norm at the end
-# of a pre-norm net brings the stream back to size one; measure whether it helps. **In
-# your own code:** look for `norm_first`. Where the loss stands still, compare the last
-# stream of two rows. **Source:** [Xiong et al. 2020, "On Layer Normalization in the
-# Transformer Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the
-# gradients near the *output* are large, their reason for a warm-up. **Seen in the wild:**
-# in [pytorch/pytorch
-# 55270](https://github.com/pytorch/pytorch/issues/55270), deep stacks of torch's
-# post-norm layers were unstable, and the reporter also blamed vanishing gradients. In
-# [PaddlePaddle/PaddleNLP 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571), a
-# pre-norm model produced NaN in mixed precision, and the proposed fix adds the last norm.
+# the residual stream free of norms and usually tolerates a higher rate. Measure whether
+# a norm at the end of a pre-norm net helps. **In your own code:** look for
+# `norm_first`. If the loss does not fall, check whether two rows still differ after the
+# last layer. **Source:** [Xiong et al. 2020, "On Layer Normalization in the Transformer
+# Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the
+# gradients near the *output* are large, which is why the authors recommend a warm-up.
+# **Seen in the wild:** in [pytorch/pytorch
+# 55270](https://github.com/pytorch/pytorch/issues/55270), a user reported that deep
+# stacks of torch's post-norm layers were unstable, and also blamed vanishing gradients.
+# In [PaddlePaddle/PaddleNLP 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571), a
+# pre-norm model produced NaN in mixed precision, and the proposed fix adds the last
+# norm.
 
 # %% [markdown] role="concept"
 # ## Dropout: no unit may be indispensable
 #
-# A network with more weights than it has training rows can learn the rows by heart. Its
-# units come to rely on one another, and a few of them together recognise a single row.
-# That row's label, right or wrong, is stored; nothing general is learned. *Dropout* makes
-# this hard. At every training step it sets each unit to zero with probability $p$, so a
-# unit cannot rely on any other unit being there.
+# A network with more weights than training rows can memorise the rows. Its units come
+# to rely on one another, and a few of them together recognise a single row. The network
+# then stores the label of that row, right or wrong, and learns nothing general.
+# *Dropout* makes this hard. At every training step it sets each unit to zero with
+# probability $p$, so no unit can rely on any other unit being there.
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -896,16 +935,16 @@ print(f"mean: before {units.mean():.2f}, dropped "
       f"{(units * keeps / (1 - p)).mean():.2f}")
 
 # %% role="concept"
-claim("after dropping half and dividing by 1 - p: mean of ones",
+claim("mean of ones after dropping half of them and dividing by 1 - p",
       (units * keeps / (1 - p)).mean(), expected=1, within=0.05)
 
 # %% [markdown] role="concept"
-# Dropping half of the units halves what the next layer receives on average. In use, with
-# all units present, it would receive twice what it was trained on. The original paper
-# therefore multiplied the weights by $1-p$ after training (*standard dropout*). Today's
-# libraries divide the surviving units by $1-p$ during training (*inverted dropout*). Then
-# the mean is right in both modes, and eval mode has nothing to do. `nn.Dropout(p)` does
-# this:
+# If you drop half of the units, the next layer receives half as much on average. In
+# production, with all units present, it would receive twice what it was trained on. The
+# original paper therefore multiplied the weights by $1-p$ after training (*standard
+# dropout*). Today's libraries divide the surviving units by $1-p$ during training
+# (*inverted dropout*). Then the mean is right in both modes, and eval mode has nothing
+# to do. `nn.Dropout(p)` works like this:
 
 # %% role="concept"
 drop = nn.Dropout(0.5)
@@ -918,14 +957,15 @@ draw_grids({name: h.view(8, 8) for name, h in passes.items()},
                      "eval mode": "all of them"},
            title="Each step trains a different half of the units",
            alt="Four grids of 64 units. In each of three steps about half "
-               "of the cells are empty, each time different ones; in eval "
-               "mode all are filled.")
+               "of the cells are empty, different ones each time. In eval "
+               "mode all cells are filled.")
 
 # %% [markdown] role="concept"
-# So each step trains a different, smaller network, and in use you get something like
-# their average. This is a *regulariser*: it fits the training rows less exactly so that
-# new rows come out better. Does it work? Train a wide network on 200 digits of which
-# about three in ten have a random label. There is plenty to learn by heart:
+# So each step trains a different, smaller network, and in production you get something
+# like their average. Dropout is a *regulariser*: with it, the network fits the training
+# rows less exactly so that it does better on new rows. Does it work? Train a wide
+# network on 200 digits, about three in ten of which have a random label. That is plenty
+# to memorise:
 
 # %% role="concept"
 rows = torch.randperm(1300)[:200]
@@ -956,20 +996,22 @@ for name, found in (("no dropout", plain), ("dropout 0.5", dropped)):
           f"{found['all']:.2f}, with half of its units {found['half']:.2f}")
 
 # %% role="concept"
-claim("test loss, dropout 0.5 over none", dropped["loss"] / plain["loss"],
+claim("ratio of the test losses, dropout 0.5 to "
+      "none", dropped["loss"] / plain["loss"],
       below=0.97)
-claim("accuracy with half of the units, mean of 20 halves: dropout 0.5 "
+claim("accuracy with half of the units, mean of 20 halves, dropout 0.5 "
       "minus none",
       dropped["half"] - plain["half"], above=0)
 
 # %% [markdown] role="concept"
-# The network trained with dropout has the lower test loss. It also loses less when you
-# remove a random half of its units, which is what dropout trained it for.
+# The network trained with dropout has the lower test loss. It also gets more digits
+# right when you remove a random half of its units, which is what dropout trained it
+# for.
 #
 # **Where to put it:** after the activation of a wide layer, and in a transformer on the
-# output of each branch. Common values are 0.5 for wide fully connected layers and 0.1 for
-# transformers. Do not expect a gain where nothing is learned by heart: large models that
-# see each text once are often trained without dropout.
+# output of each branch. Common values are 0.5 for wide fully connected layers and 0.1
+# for transformers. Do not expect a gain where nothing is memorised. Large models that
+# see each text only once are often trained without dropout.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -977,11 +1019,12 @@ torch.set_rng_state(before)
 # %% [markdown] trap="05.3" role="situation" core=true fault="F.dropout stays on in eval mode" symptom="predictions change between two calls although model.eval() was called, F.dropout"
 # ## One line less
 #
-# Somebody tidies up a small classifier. They remove its dropout module, and `forward` now
-# calls a function instead. You train the classifier, call `eval()` and serve it.
+# Somebody tidies up a small classifier. They remove its dropout module, and `forward`
+# now calls a function instead. You train the classifier, call `eval()` and put it into
+# production.
 #
-# There are six ways to write that call. In each, the drop probability is one half. You
-# call each of them once in eval mode.
+# There are six ways to write such a call. In each of them the drop probability is one
+# half. You try each way once in eval mode.
 
 # %% trap="05.3" role="break"
 class Tidy(nn.Module):
@@ -1040,18 +1083,19 @@ draw_grids({"who drops": torch.tensor([acts["train"], acts["eval"]]).T},
            row_names=[*ways(units)], column_names=["train", "eval"],
            legend="stays on in eval mode",
            title="Three of the six ways ignore eval()",
-           alt="A grid of six ways and two modes. The function F.dropout, "
-               "a module made in forward and one in a plain list drop in "
-               "both modes; alpha_dropout drops in neither; the "
-               "registered module and the call with self.training drop "
-               "in train mode only.")
+           alt="A grid of six ways and two modes. F.dropout, a module "
+               "created in forward and a module in a plain list drop units "
+               "in both modes. alpha_dropout drops none in either mode. "
+               "The registered module and the call with self.training drop "
+               "units only in train mode.")
 
 # %% trap="05.3" role="look"
-claim("ways of six that drop units in eval mode", sum(acts["eval"]),
+claim("ways that drop units in eval mode, of six", sum(acts["eval"]),
       expected=3)
 
 # %% [markdown] trap="05.3" role="look"
-# The tidied classifier uses the first way. Two calls on the same images disagree:
+# The tidied classifier uses the first way. Its predictions for the same images differ
+# from call to call:
 
 # %% trap="05.3" role="look"
 flips = (first.argmax(1) != second.argmax(1)).float().mean()
@@ -1064,10 +1108,11 @@ claim("fraction of labels on which two calls in eval mode differ", flips,
 
 # %% [markdown] trap="05.3" role="why"
 # `eval()` sets a flag, `training`, on every registered *module*. A function has no such
-# flag. `F.dropout` takes it as an argument, and the default is `True`. A module that is
+# flag. `F.dropout` has an argument for it, and its default is `True`. A module that is
 # created inside `forward`, or kept in a plain list, is not registered, so it stays in
-# train mode. (`F.alpha_dropout` has the default `False` and drops nothing in either
-# mode.) Pass `self.training` to the function. You do not have to train the weights again.
+# train mode. (In `F.alpha_dropout` the default is `False`, so it drops nothing in
+# either mode.) Pass `self.training` to the function. You do not have to train the
+# weights again.
 
 # %% trap="05.3" role="repair"
 class Mended(Tidy):
@@ -1085,18 +1130,18 @@ right = (clean.argmax(1) == y_test).float().mean()
 print(f"gap: {gap:.1f}   accuracy: {noisy:.2f} -> {right:.2f}")
 
 # %% trap="05.3" role="repair"
-claim("gap between two calls in eval mode", gap, expected=0)
+claim("largest difference between two calls in eval mode", gap, expected=0)
 
 # %% [markdown] trap="05.3" role="more" topics="what the noise cost · attention has the same hole · dropout without the division"
-# How well do the same weights do without the noise?
+# How accurate are the same weights without the noise?
 
 # %% trap="05.3" role="more"
 claim("accuracy without the noise", right, above=0.94)
-claim("the same weights: accuracy without the noise minus with it",
+claim("accuracy of the same weights without the noise minus with it",
       right - noisy, above=0.005)
 
 # %% [markdown] trap="05.3" role="more"
-# What two calls keep of one image's units:
+# Here are the units of one image that two calls keep:
 
 # %% trap="05.3" role="more"
 with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -1108,11 +1153,12 @@ draw_grids({name: (kept / h.max()).view(8, 8)
            captions={"the units": "after ReLU"},
            title="Each call drops different units, in eval mode",
            alt="Three grids of 64 units. In each of the two calls about "
-               "half of the active units are empty, not the same ones.")
+               "half of the active units are empty, and they are different "
+               "ones.")
 
 # %% [markdown] trap="05.3" role="more"
-# Attention has the same hole: `scaled_dot_product_attention` (stage 8) drops a fraction
-# `dropout_p` of its weights in either mode.
+# Attention has the same gap. `scaled_dot_product_attention` (stage 8) drops a fraction
+# `dropout_p` of its weights in both modes.
 
 # %% trap="05.3" role="more"
 q = torch.randn(1, 2, 16, 8)                     # (N, heads, T, head_dim)
@@ -1121,13 +1167,14 @@ with torch.no_grad():
             for _ in range(2))
 
 # %% trap="05.3" role="more"
-claim("attention without any module, two calls: gap",
+claim("largest difference between two calls of attention without any "
+      "module",
       (a - b).abs().max(), above=0.05)
 
 # %% [markdown] trap="05.3" role="more"
-# What does a dropout that stays on do to the *size* of an output? Inverted dropout keeps
-# the mean, so only noise is left. Average many noisy calls and compare. Then leave out
-# the division:
+# What does a dropout that stays on do to the *size* of an output? Inverted dropout
+# keeps the mean, so it only adds noise. Average many noisy calls and compare the
+# average with a clean call. Then leave out the division:
 
 # %% trap="05.3" role="more"
 class Undivided(Tidy):
@@ -1159,32 +1206,39 @@ print(f"undivided, eval over train: {doubled:.2f}, "
       f"accuracy {score:.2f}")
 
 # %% trap="05.3" role="more"
-claim("mean of 200 noisy calls over the clean logits", kept, expected=1,
+claim("ratio of the mean of 200 noisy calls to the clean "
+      "logits", kept, expected=1,
       within=0.02)
-claim("without the division: logits in eval over those in training",
+claim("ratio of the logits without the division, eval mode to train mode",
       doubled, expected=2, within=0.05)
-claim("without the division: accuracy", score, above=0.93)
+claim("accuracy without the division", score, above=0.93)
 
 # %% [markdown] trap="05.3" role="folklore"
-# **Told:** a dropout that stays on leaves only $1 - p$ of the output; without the
-# division you get $1 - p$ of the accuracy. **Measured:** in this net, with one dropout
-# before the last layer, the mean stays and the *noise* does the damage. Without the
-# division the logits double in eval mode. The labels hardly suffer, because apart from
-# the bias, doubling leaves the largest logit the largest.
+# **Told:** a dropout that stays on leaves only $1 - p$ of the output, and without the
+# division you get only $1 - p$ of the accuracy. **Measured:** in this net, with one
+# dropout before the last layer, the mean stays the same and the *noise* does the
+# damage. Without the division the logits double in eval mode. The predictions hardly
+# suffer, because apart from the bias, the largest logit stays the largest when all
+# logits double.
 
 # %% trap="05.3" role="exercise" points=3 difficulty=3 minutes=15
 def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
-    """Names of the modules at which two calls of model(x) part.
+    """Name the modules at which two calls of model(x) begin to differ.
 
-    A module is listed when what it was given was equal in both calls and
-    what it returned was not, however little the two differ. Names and
-    order are those of model.named_modules(), "" for the model itself. A
-    module takes one tensor, which it leaves as it is, returns one and is
-    called once in a pass, or never: then it is not listed. x: what model
-    takes. Two calls are made, in the mode that each module has, without a
-    seed. No hook is left, no graph is built.
+    List a module if its inputs in the two calls were equal and its outputs
+    were not, however little the two outputs differ. Return the names in the
+    order of model.named_modules(), "" for the model itself.
 
-    Example: ["", "body"] for a model whose body calls F.dropout.
+    Args:
+        model: each module takes one tensor, does not change it, returns one
+            tensor, and is called once per pass, or never. A module that is
+            never called is not listed.
+        x: an input that model accepts.
+
+    Call the model twice, in the mode that each module has, without a seed.
+    Leave no hook and build no graph.
+
+    Example: return ["", "body"] for a model whose body calls F.dropout.
     """
     # BEGIN SOLUTION
     calls = []
@@ -1205,36 +1259,36 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
     # END SOLUTION
 
 # %% [markdown] trap="05.3" role="hint"
-# 1. Two calls that differ say that there is noise. To say where, write down for each module what it was given and what it returned.
-# 2. `m.register_forward_hook(keep)` calls `keep(m, given, out)` after each pass of `m`; `given` is a tuple. Keep both tensors, by module, in one dict for each call.
-# 3. A layer behind the noise returns something else, too, but it was given something else. Compare both with `equal`; skip modules that no call reached.
+# 1. If two calls differ, there is noise. To find out where, record the input and the output of every module.
+# 2. `m.register_forward_hook(keep)` calls `keep(m, given, out)` after each pass of `m`, where `given` is a tuple. Store both tensors by module, in one dict per call of the model.
+# 3. A layer after the noise also returns different values, but its inputs were already different. Compare inputs and outputs with `equal`, and skip modules that were never called.
 
 # %% [markdown] trap="05.3" role="keep"
-# **Keep:** `eval()` switches off the registered modules of a model, and no functions;
-# pass `self.training` to `F.dropout`. What has been traced or exported is a different
-# object: a traced model keeps the mode in which it was traced, and the module of an
-# exported program refuses `eval()`, so call `eval()` *before* you export. **In your own
-# code:** call the model twice in eval mode and assert that the results are equal.
-# **Source:** the documentation of
+# **Keep:** `eval()` reaches only the registered modules of a model. Functions do not
+# know the mode, so pass `self.training` to `F.dropout`. A traced model keeps the mode
+# in which it was traced, and the module of an exported program refuses `eval()`, so
+# call `eval()` *before* you trace or export. **In your own code:** call the model twice
+# in eval mode and assert that the results are equal. **Source:** the documentation of
 # [`F.dropout`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html):
 # `training` is `True` by default. **Seen in the wild:** in [rixwew/pytorch-fm
-# 21](https://github.com/rixwew/pytorch-fm/issues/21), a library left the argument out and
-# later added it. In [pytorch/pytorch
-# 26338](https://github.com/pytorch/pytorch/issues/26338), the behaviour surprised a user,
-# and the maintainers confirmed that it is intended.
+# 21](https://github.com/rixwew/pytorch-fm/issues/21), a library had left the argument
+# out and later added it. In [pytorch/pytorch
+# 26338](https://github.com/pytorch/pytorch/issues/26338), the behaviour surprised a
+# user, and the maintainers confirmed that it is intended.
 
 # %% [markdown] role="concept"
 # ## Initialization: keep the size of the signal
 #
-# Before the first step, the weights are random numbers that you choose. If each layer
-# makes its signal smaller by a fifth, little is left after twenty layers, and the outputs
-# are the same for every image. If each layer makes it larger, the signal explodes. So
-# draw the weights such that a layer keeps the size of its signal. As *size* take the mean
-# square.
+# Before the first step, the weights are random, and you choose their scale. If each
+# layer makes its signal smaller by a fifth, little is left after twenty layers, and the
+# outputs are almost the same for every image. If each layer makes the signal larger, it
+# explodes. So draw the weights such that a layer keeps the size of its signal. The
+# *size* here is the mean square.
 #
 # One output is a sum of $n$ products, $z = w_1 x_1 + \dots + w_n x_n$. The weights are
-# drawn with mean 0 and variance $\sigma^2$, each by itself. Then each product adds
-# $\sigma^2$ times the mean square of $x$, and together they add $n\sigma^2$ times that:
+# drawn independently, with mean 0 and variance $\sigma^2$. Each product then adds
+# $\sigma^2$ times the mean square of $x$ to the mean square of $z$, so all $n$ products
+# together add $n\sigma^2$ times the mean square of $x$:
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -1247,12 +1301,14 @@ grown = (z.square().mean() / x.square().mean()).item()
 print(f"mean square grew by {grown:.2f}; n sigma^2 = {n * sigma2:.2f}")
 
 # %% role="concept"
-claim("growth of the mean square over n sigma^2", grown / (n * sigma2),
+claim("growth of the mean square divided by n "
+      "sigma^2", grown / (n * sigma2),
       expected=1, within=0.1)
 
 # %% [markdown] role="concept"
-# So $\sigma^2 = 1/n$ keeps the size: a variance of one over the number of inputs, the
-# *fan-in*. Stack twenty linear layers, and see what half of it or twice as much does:
+# So a variance of $\sigma^2 = 1/n$ keeps the size, where $n$ is the number of inputs,
+# the *fan-in*. Stack twenty linear layers, and see what happens with half or twice that
+# variance:
 
 # %% role="concept"
 sizes = {}
@@ -1263,24 +1319,28 @@ for name, factor in (("2/n", 2), ("1/n", 1), ("0.5/n", 0.5)):
         sizes[name].append(h.square().mean().item())
 plot_lines(range(1, 21), sizes, logy=True, xlabel="linear layer",
            ylabel="mean square",
-           title="A factor of two per layer is a million after twenty",
-           alt="Mean square by layer on a log axis. With a variance of 1/n "
-               "the line is level at one; with 2/n it rises to about a "
-               "million, with 0.5/n it falls to about a millionth.")
+           title="A factor of two per layer is a million after twenty "
+                 "layers",
+           alt="Mean square after each layer on a log axis. With a "
+               "variance of 1/n the line is level at one. With 2/n it "
+               "rises to about a million, and with 0.5/n it falls to about "
+               "a millionth.")
 
 # %% role="concept"
-claim("1/n: mean square after twenty layers", sizes["1/n"][-1], above=0.3,
+claim("mean square after twenty layers, variance "
+      "1/n", sizes["1/n"][-1], above=0.3,
       below=3)
-claim("2/n: mean square after twenty layers", sizes["2/n"][-1], above=1e5)
-claim("0.5/n: mean square after twenty layers", sizes["0.5/n"][-1],
+claim("mean square after twenty layers, variance "
+      "2/n", sizes["2/n"][-1], above=1e5)
+claim("mean square after twenty layers, variance 0.5/n", sizes["0.5/n"][-1],
       below=1e-5)
 
 # %% [markdown] role="concept"
-# **Xavier.** The backward pass sends gradients through the same matrix the other way.
-# There each sum has as many terms as the layer has outputs, the *fan-out*, so the
-# gradient keeps its size for $\sigma^2 = 1/n_\mathrm{out}$. If the layer is not square,
-# you cannot have both. Xavier Glorot averages the two counts: $\sigma^2 =
-# 2/(n_\mathrm{in} + n_\mathrm{out})$. Take a layer from 64 to 512 units:
+# **Xavier.** The backward pass sends gradients through the same matrix in the other
+# direction. There each sum has as many terms as the layer has outputs, the *fan-out*,
+# so the gradient keeps its size if $\sigma^2 = 1/n_\mathrm{out}$. If the layer is not
+# square, you cannot have both. Xavier Glorot averages the two counts: $\sigma^2 =
+# 2/(n_\mathrm{in} + n_\mathrm{out})$. Try a layer with 64 inputs and 512 outputs:
 
 # %% role="concept"
 def through(variance, n_in=64, n_out=512):
@@ -1296,22 +1356,24 @@ for name, (forward, backward) in grows.items():
     print(f"{name:11}  forward x {forward:.2f}   backward x {backward:.2f}")
 
 # %% role="concept"
-claim("1 / fan-in: growth of the gradient, fan-out over fan-in",
+claim("growth of the gradient with 1 / fan-in",
       grows["1 / fan-in"][1], expected=8, within=0.5)
-claim("1 / fan-out: growth of the signal, fan-in over fan-out",
+claim("growth of the signal with 1 / fan-out",
       grows["1 / fan-out"][0], expected=1 / 8, within=0.01)
-claim("Xavier: growth of the signal", grows["Xavier"][0],
+claim("growth of the signal with Xavier", grows["Xavier"][0],
       expected=2 * 64 / 576, within=0.02)
-claim("Xavier: growth of the gradient", grows["Xavier"][1],
+claim("growth of the gradient with Xavier", grows["Xavier"][1],
       expected=2 * 512 / 576, within=0.1)
 
 # %% [markdown] role="concept"
-# Each of the two simple rules misses one direction by a factor of 8. Xavier misses both,
-# by smaller factors. In a square layer all three are the same.
+# Each of the two simple rules is off by a factor of 8 in one direction. Xavier's rule
+# is off in both directions, by smaller factors. In a square layer all three rules are
+# the same.
 #
-# **He.** These sums assume that nothing happens between the layers. ReLU sets negative
-# values to zero. Of a signal that is symmetric around zero, that removes half of the mean
-# square, so Kaiming He doubles the variance: $\sigma^2 = 2/n_\mathrm{in}$.
+# **He.** So far we have assumed that nothing happens between the layers. But ReLU sets
+# negative values to zero. That removes half of the mean square of a signal that is
+# symmetric around zero, so Kaiming He doubles the variance: $\sigma^2 =
+# 2/n_\mathrm{in}$.
 
 # %% role="concept"
 z = torch.randn(100_000)
@@ -1319,13 +1381,14 @@ left_by_relu = (z.relu().square().mean() / z.square().mean()).item()
 print(f"ReLU leaves {left_by_relu:.3f} of the mean square")
 
 # %% role="concept"
-claim("part of the mean square that ReLU leaves", left_by_relu,
+claim("fraction of the mean square that ReLU leaves", left_by_relu,
       expected=0.5, within=0.02)
 
 # %% [markdown] role="concept"
-# Torch has both as `nn.init.xavier_normal_` and `nn.init.kaiming_normal_`, and as
-# `..._uniform_`. The rule behind them works for every activation: measure what it leaves
-# of the mean square, and make up for it. What would you have to do for tanh?
+# Torch has both rules, as `nn.init.xavier_normal_` and `nn.init.kaiming_normal_`, and
+# as `..._uniform_`. The idea behind He's rule works for every activation. Measure how
+# much of the mean square the activation leaves, and make up for the rest. What would
+# you have to do for tanh?
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1333,13 +1396,13 @@ torch.set_rng_state(before)
 # %% [markdown] trap="05.4" role="situation" core=true fault="the init's gain does not fit the activation" symptom="which weight initialization for tanh, ReLU or GELU; He init in a tanh network, saturation"
 # ## He's weights in a tanh net
 #
-# Somebody replaces ReLU by tanh in a net of ten layers with 512 units each, and leaves
-# He's weights as they are. Their variance is $2/n$ for `n` inputs, twice that of Xavier
-# in a square layer. You have read that He's weights saturate tanh at once. "Leave them,"
+# In a net of ten layers with 512 units each, somebody replaces ReLU by tanh and keeps
+# He's weights. Their variance is $2/n$ for `n` inputs, twice Xavier's variance in a
+# square layer. You have read that He's weights saturate tanh at once. "Leave them,"
 # says a colleague. "With He's weights tanh keeps the signal better than with Xavier's."
 #
-# A unit counts as *saturated* where tanh is above 0.99 or below -0.99. The inputs come
-# from N(0, 1), and the biases are zero. In the first layer 6 % of the units are
+# An output counts as *saturated* if it is above 0.99 or below -0.99. The inputs are
+# drawn from N(0, 1), and there are no biases. In the first layer 6 % of the outputs are
 # saturated.
 
 # %% trap="05.4" role="break"
@@ -1358,8 +1421,8 @@ out = {"tanh, He": last_layer(torch.tanh, he),
        "ReLU, Xavier": last_layer(torch.relu, xavier)}
 
 # %% trap="05.4" role="guess" quoted="right"
-guess("05.4", "With tanh and He's weights, how many units of the tenth "
-      "layer are saturated?",
+guess("05.4", "With tanh and He's weights, how many outputs of the tenth "
+              "layer are saturated?",
       choices=["about as many as in the first layer",
                "far fewer, below `1` %", "more than half"])
 
@@ -1372,18 +1435,21 @@ print(f"saturated with He: {saturated:.2%}")
 measured("05.4", 1)
 
 # %% trap="05.4" role="look"
-claim("tanh with He, tenth layer: fraction beyond 0.99", saturated,
+claim("fraction of outputs beyond 0.99 in the tenth layer, tanh with "
+      "He", saturated,
       below=0.01)
 
 # %% trap="05.4" role="look"
 draw_histogram(out["tanh, He"], unit="output of the tenth layer", bins=60,
                grids={"saturated": [-0.99, 0.99]},
                title="Tanh with He's weights uses its whole range",
-               alt="A histogram between minus one and one, nearly level, "
-                   "lower at both ends; hardly anything lies beyond 0.99.")
+               alt="A histogram between minus one and one. It is nearly "
+                   "level and lower at both ends, and hardly any output is "
+                   "beyond 0.99.")
 
 # %% [markdown] trap="05.4" role="look"
-# A different pair fades. Here is the mean square of each layer's output:
+# The signal fades with a different pair. Here is the mean square of each layer's
+# output:
 
 # %% trap="05.4" role="look"
 pairs = {"ReLU, He": (torch.relu, he), "tanh, He": (torch.tanh, he),
@@ -1400,16 +1466,17 @@ with torch.random.fork_rng(devices=[]):
 plot_lines(range(1, 11), by_layer, logy=True, xlabel="layer",
            ylabel="mean square",
            title="ReLU with Xavier loses half at each layer",
-           alt="On a log axis ReLU with He is level, tanh with He falls "
-               "a little, tanh with Xavier more, and ReLU with Xavier "
-               "falls steadily to about a thousandth.")
+           alt="Mean square by layer on a log axis. ReLU with He is level. "
+               "Tanh with He falls a little, and tanh with Xavier falls "
+               "more. ReLU with Xavier falls steadily to about a "
+               "thousandth.")
 
 # %% [markdown] trap="05.4" role="why"
 # With weights of variance $g^2 / n$, the mean square of a sum of $n$ products is $g^2$
-# times that of the inputs. The *gain* $g$ has to make up for what the activation removes,
-# so $g^2$ times the mean square of its output should be one. ReLU leaves 0.5 of the mean
-# square of N(0, 1). So He's $g^2 = 2$ fits, and Xavier's $g^2 = 1$ loses half. Tanh
-# leaves less than ReLU, not more. Its gain has to be larger than He's.
+# times that of the inputs. The *gain* $g$ has to make up for what the activation
+# removes. So $g^2$ times the mean square that the activation leaves of N(0, 1) should
+# be one. ReLU leaves 0.5. So He's $g^2 = 2$ fits, and Xavier's $g^2 = 1$ loses half.
+# Tanh leaves less than ReLU, so its gain has to be even larger than He's.
 
 # %% trap="05.4" role="repair"
 left = F.tanh(torch.randn(1_000_000)).square().mean().item()
@@ -1424,19 +1491,19 @@ plot_columns(kept, xlabel="gain of the tanh layers", form=".2f",
              ylabel="mean square kept after ten layers",
              reference=(1.0, "all of it"), marks=["Xavier"],
              title="The gain that fits keeps the size",
-             alt="Four columns: Xavier keeps about an eighth, He most of "
-                 "it, the fitting gain all of it, torch's gain a little "
-                 "more than that.")
+             alt="Four columns. Xavier's gain keeps about an eighth of the "
+                 "mean square, He's keeps most of it, and the fitting gain "
+                 "keeps all of it. With torch's gain it grows a little.")
 
 # %% trap="05.4" role="repair"
-claim("the fitting gain: mean square of the tenth layer over tanh of "
-      "N(0, 1)", kept["fitting"], expected=1, within=0.1)
+claim("fraction of the mean square kept after ten layers with the fitting "
+      "gain", kept["fitting"], expected=1, within=0.1)
 
 # %% [markdown] trap="05.4" role="repair"
 # The rule needs only the mean square of the output, so it works for GELU or for an
-# activation of your own. The explorer shows six initializations over twenty layers. Guess
-# first, for tanh and for GELU: which of the six keeps the size, which loses it, which
-# blows it up? Then move the controls.
+# activation of your own. The explorer below shows six initializations over twenty
+# layers. Guess first, for tanh and for GELU: which of the six keep the size, and with
+# which does the signal fade or explode? Then move the controls.
 
 # %% role="explore" explorer="init_depth"
 from dlsys_helpers.explorers.init_depth import init_depth
@@ -1444,25 +1511,29 @@ from dlsys_helpers.explorers.init_depth import init_depth
 init_depth
 
 # %% [markdown] trap="05.4" role="more" topics="the sizes in numbers · torch's 5/3 · tanh nets that learn · the first layer"
-# The mean squares of the tenth layer. Xavier does not make up for what tanh removes; He
-# comes closer, and torch's `calculate_gain("tanh")`, 5/3, is a little too large:
+# Here are the mean squares of the tenth layer. Xavier's gain does not make up for what
+# tanh removes. He's gain comes closer, and torch's `calculate_gain("tanh")`, 5/3, is a
+# little too large:
 
 # %% trap="05.4" role="more"
-claim("tanh with He: mean square of the tenth layer", size["tanh, He"],
+claim("mean square of the tenth layer, tanh with He", size["tanh, He"],
       above=0.2)
-claim("tanh with Xavier: the same", size["tanh, Xavier"], below=0.08)
-claim("ReLU with Xavier, tenth layer: mean square over 0.5^10",
+claim("mean square of the tenth layer, tanh with "
+      "Xavier", size["tanh, Xavier"], below=0.08)
+claim("mean square of the tenth layer divided by 0.5^10, ReLU with Xavier",
       size["ReLU, Xavier"] / 0.5 ** 10, above=0.3, below=3)
-claim("ReLU with He: mean square", size["ReLU, He"], above=0.3, below=3)
-claim("mean square of tanh over N(0, 1)", left, expected=0.394,
+claim("mean square of the tenth layer, ReLU with "
+      "He", size["ReLU, He"], above=0.3, below=3)
+claim("mean square that tanh leaves of N(0, 1)", left, expected=0.394,
       within=0.005)
-claim("torch's gain for tanh, 5/3: the same", kept["torch"],
+claim("fraction of the mean square kept after ten layers with torch's "
+      "gain, 5/3", kept["torch"],
       expected=1.08, within=0.1)
 
 # %% [markdown] trap="05.4" role="more"
-# So tanh with Xavier, the pair of trap 01.3, is one that works but not the only one:
-# there eight layers learn with it. With He's weights tanh needs no repair, either. Here
-# are three settings, and ReLU for comparison:
+# So Xavier's weights, with which eight tanh layers learn in trap 01.3, are not the only
+# ones that work. A tanh net with He's weights does not need repair, either. Here are
+# three settings for tanh, and one for ReLU as a comparison:
 
 # %% trap="05.4" role="more"
 def trained(activation, gain, optimizer, lr):
@@ -1492,43 +1563,56 @@ plot_bars({f"{name}, {init}": share
            for init, share in zip(("He", "Xavier"), pair)},
           xlabel="test accuracy after 100 steps",
           title="Tanh learns with both, ReLU with He's weights",
-          alt="Eight bars. The six of tanh are high and alike in pairs; "
-              "ReLU with He is high, ReLU with Xavier is far lower.")
+          alt="Eight bars. The six bars of tanh are high, and each pair is "
+              "about equal. ReLU with He is high, and ReLU with Xavier is "
+              "far lower.")
 
 # %% trap="05.4" role="more"
-claim("tanh with He: lowest accuracy of the three settings",
+claim("lowest accuracy of tanh with He in three settings",
       min(pair[0] for pair in tanh.values()), above=0.85)
-claim("tanh: accuracy with He minus Xavier, lowest of three settings",
+claim("accuracy of tanh with He minus with Xavier, lowest of three "
+      "settings",
       min(a - b for a, b in tanh.values()), above=-0.05)
-claim("ReLU, SGD at 0.03: accuracy with He minus Xavier",
+claim("accuracy of ReLU with He minus with Xavier, SGD at 0.03",
       relu[0] - relu[1],
       above=0.2)
 
 # %% [markdown] trap="05.4" role="more"
-# And the fraction of saturated units in the first layer, where the sums are largest:
+# And here is the fraction of saturated outputs in the first layer, where the sums are
+# largest:
 
 # %% trap="05.4" role="more"
 first = (last_layer(torch.tanh, he, depth=1).abs() > 0.99).float().mean()
 
 # %% trap="05.4" role="more"
-claim("tanh with He, first layer: fraction beyond 0.99", first,
+claim("fraction of outputs beyond 0.99 in the first layer, tanh with "
+      "He", first,
       expected=0.06, within=0.01)
 
 # %% [markdown] trap="05.4" role="folklore"
-# **Told:** He saturates tanh in the first pass; tanh needs Xavier, ReLU needs He.
-# **Measured:** in ten layers without biases, He saturates 6 % of the tanh units of the
-# first layer and under 1 % of the tenth, and in three settings its accuracy is about as
-# high as Xavier's or higher. ReLU with Xavier does fade, by half per layer.
+# **Told:** He's weights saturate tanh in the first pass, so tanh needs Xavier and ReLU
+# needs He. **Measured:** in ten layers without biases, He's weights saturate 6 % of the
+# tanh outputs in the first layer and under 1 % in the tenth. In three settings the
+# accuracy with He's weights is about as high as with Xavier's, or higher. ReLU with
+# Xavier does fade, by half per layer.
 
 # %% trap="05.4" role="exercise" points=3 difficulty=2 minutes=10
 def gain_for(act) -> float:
-    """The gain that keeps the size of a layer's signal for this activation.
+    """Return the gain that keeps the size of a layer's signal for act.
 
-    For z from N(0, 1), gain squared times the mean of act(z) squared is 1,
-    within 2 % of the gain. act: a function or an nn.Module, element by
-    element; it gets float32, may write into it, and gives numbers as small
-    as 1e-12 or as large as 1e12. Returns a Python float; no graph is built.
-    act stays as it is; numbers may be drawn, but no seed is set.
+    For z from N(0, 1), gain squared times the mean of act(z) squared is 1.
+    The result is within 2 % of that gain.
+
+    Args:
+        act: an element-wise function or nn.Module. It gets float32 and may
+            write into its input. Its outputs may be as small as 1e-12 or as
+            large as 1e12.
+
+    Returns:
+        A Python float.
+
+    Do not build a graph, change act or set a seed. You may draw random
+    numbers.
 
     Example: 1 for the identity, 1.414 for ReLU.
     """
@@ -1540,27 +1624,28 @@ def gain_for(act) -> float:
     # END SOLUTION
 
 # %% [markdown] trap="05.4" role="hint"
-# 1. You need one number about `act`: how large its output is, on average, for the inputs that a layer sees at the start.
-# 2. Draw many numbers from N(0, 1). A thousand may miss by more than 2 %; a million do not, unless `act` grows very steeply.
+# 1. You need only one number: how large the output of `act` is, on average, for the inputs that a layer gets at the start.
+# 2. Draw many numbers from N(0, 1). With a thousand, the result may be off by more than 2 %. With a million it is not, unless `act` grows very steeply.
 # 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
 
 # %% [markdown] trap="05.4" role="keep"
-# **Keep:** a layer keeps the size of its signal when gain squared times the mean square
-# after the activation is one. Check it with a forward pass. **In your own code:** once
-# before training, print the mean square after each layer, and how much of it differs
-# between rows. **Source:** [He et al. 2015](https://arxiv.org/abs/1502.01852), section
-# 2.2, for ReLU; [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html)
-# for tanh near zero. **Seen in the wild:** in [pytorch/pytorch
+# **Keep:** a layer keeps the size of its signal if the squared gain of its weights,
+# times the mean square that the activation leaves of N(0, 1), is one. Check this with a
+# forward pass. **In your own code:** once before training, print the mean square after
+# each layer, and what fraction of it differs between rows. **Source:** [He et al.
+# 2015](https://arxiv.org/abs/1502.01852), section 2.2, for ReLU; [Glorot & Bengio
+# 2010](https://proceedings.mlr.press/v9/glorot10a.html) for tanh near zero. **Seen in
+# the wild:** in [pytorch/pytorch
 # 57109](https://github.com/pytorch/pytorch/issues/57109), a user found that `nn.Linear`
-# calls He's function, and that the gain that comes out is $\sqrt{1/3}$.
+# calls He's function, but with arguments that result in a gain of $\sqrt{1/3}$.
 
 # %% [markdown] trap="05.5" role="situation" fault="the averaged model keeps a fresh BatchNorm's statistics" symptom="EMA model is far worse than the model itself, mean teacher with BatchNorm degrades"
 # ## The average of the weights
 #
-# Averaged weights often do a little better than the last ones. You keep a second model,
-# and after each step you move each of its parameters one hundredth of the way towards the
-# trained one. This is an *exponential moving average* (EMA). Many recipes use the second
-# model as a *teacher* for the first, or ship it.
+# Averaged weights often do a little better than the last weights of a run. So you keep
+# a second model. After each training step you move each of its parameters one hundredth
+# of the way towards the trained model's. This is an *exponential moving average* (EMA).
+# Many recipes use the second model as a *teacher* for the first, or ship it.
 #
 # The classifier has two BatchNorm layers. After 200 steps of SGD the trained model gets
 # nearly every test digit right.
@@ -1594,8 +1679,8 @@ teacher = copy.deepcopy(student).eval()
 train_with(average_weights, student, teacher)
 
 # %% trap="05.5" role="guess"
-guess("05.5", "How does the accuracy of the averaged model, in eval mode, "
-      "compare with the trained model's?",
+guess("05.5", "In eval mode, how does the accuracy of the averaged model "
+              "compare with the trained model's?",
       choices=["about equal, or a little higher",
                "lower by more than `0.05`",
                "at chance, `0.1`"])
@@ -1611,15 +1696,16 @@ print(f"batches that the teacher's norm has seen: {seen}")
 measured("05.5", 1)
 
 # %% trap="05.5" role="look"
-claim("accuracy that the average loses", read["student"] - read["teacher"],
+claim("accuracy of the trained model minus accuracy of the averaged "
+      "model", read["student"] - read["teacher"],
       above=0.05)
 
 # %% [markdown] trap="05.5" role="why"
-# `parameters()` lists what is learned. The running mean and variance are *buffers*: no
-# optimizer moves them, and `parameters()` does not list them. So the norms of the average
-# still store what a fresh norm stores, mean 0 and variance 1. The weights are fine. Give
-# the same weights the statistics of a batch, or measure the statistics again as in trap
-# 05.1:
+# `parameters()` lists only what is learned. The running mean and variance are
+# *buffers*, which no optimizer updates and `parameters()` does not list. So the norms
+# of the averaged model still store what a fresh norm stores, mean 0 and variance 1. The
+# weights are fine. Use them with the statistics of a batch, or measure the statistics
+# again as in trap 05.1:
 
 # %% trap="05.5" role="repair"
 with torch.no_grad():
@@ -1635,16 +1721,17 @@ plot_bars({"student": read["student"], "average": read["teacher"],
            "average, after update_bn": again},
           xlabel="test accuracy",
           title="The averaged weights are fine, the norms are not",
-          alt="Four bars. The average alone is far lower than the student; "
-              "with the statistics of a batch, or measured again, the same "
-              "weights reach the student.")
+          alt="Four bars. The bar of the average is far lower than the "
+              "student's. With the statistics of a batch, or with "
+              "statistics measured again, the same weights are as good as "
+              "the student.")
 
 # %% trap="05.5" role="repair"
-claim("the same weights after update_bn: accuracy", again, above=0.94)
+claim("accuracy of the same weights after update_bn", again, above=0.94)
 
 # %% [markdown] trap="05.5" role="repair"
-# `update_bn` needs a pass over data at the end. An average that you use after every step
-# needs an update that handles the buffers as well. Torch's `AveragedModel` copies them
+# `update_bn` needs a pass over data at the end. If you use the averaged model after
+# every step, its update has to include the buffers. Torch's `AveragedModel` copies them
 # from the model, or averages them with `use_buffers=True`.
 
 # %% trap="05.5" role="repair"
@@ -1664,51 +1751,61 @@ print(f"buffers copied: {handled[False]:.2f}, "
       f"averaged: {handled[True]:.2f}")
 
 # %% trap="05.5" role="repair"
-claim("accuracy of torch's average, buffers copied", handled[False],
+claim("accuracy of torch's averaged model with copied "
+      "buffers", handled[False],
       above=0.85)
 
 # %% [markdown] trap="05.5" role="more" topics="the numbers · copied or averaged buffers · LayerNorm"
-# The accuracy of the trained model, the batches that the average's norm has seen, and the
-# accuracy of its weights with the statistics of the batch:
+# Here are the accuracy of the trained model, the number of batches that the averaged
+# model's norm has seen, and the accuracy of the averaged weights with the statistics of
+# the batch:
 
 # %% trap="05.5" role="more"
 claim("accuracy of the trained model", read["student"],
       above=0.93)
-claim("batches that the average's BatchNorm has seen", seen, expected=0)
-claim("the average's weights with the statistics of the batch: accuracy",
+claim("batches that the averaged model's BatchNorm has "
+      "seen", seen, expected=0)
+claim("accuracy of the averaged weights with the statistics of the batch",
       by_batch, above=0.94)
 
 # %% [markdown] trap="05.5" role="more"
-# Copied buffers fit the *trained* weights, not their average. At this rate averaged
-# buffers fit better; at a tenth of it the copied ones usually do. A counter or a mask has
-# no average. LayerNorm stores nothing and cannot have this fault:
+# Copied buffers fit the *trained* weights, not their average. At this learning rate
+# averaged buffers work better, and at a tenth of it copied buffers usually do. A
+# counter or a mask has no average. LayerNorm stores no statistics and cannot have this
+# fault:
 
 # %% trap="05.5" role="more"
-claim("the same, buffers averaged", handled[True], above=0.93)
+claim("accuracy of torch's averaged model with averaged "
+      "buffers", handled[True], above=0.93)
 claim("buffers of a LayerNorm", len(list(nn.LayerNorm(64).buffers())),
       expected=0)
 
 # %% [markdown] trap="05.5" role="folklore"
-# **Told:** an EMA over `parameters()`, as many training scripts have it, averages the
-# whole model. **Measured:** with two BatchNorm layers and 200 steps, the average then
-# loses more than 0.05 of accuracy, sometimes far more. Its own weights reach over 0.94
-# once their norms have statistics.
+# **Told:** an EMA over `parameters()`, as in many training scripts, averages the whole
+# model. **Measured:** with two BatchNorm layers and 200 steps, the accuracy of the
+# averaged model is more than 0.05 lower, sometimes far more. The same weights reach
+# over 0.94 once their norms have the right statistics.
 
 # %% trap="05.5" role="exercise" points=4 difficulty=2 minutes=15
 def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
-    """One step of an exponential moving average, in place, in average.
+    """Make one step of an exponential moving average, in place, in average.
 
-    Both have the same structure, of any dtype and layout; either may be
-    without parameters or without buffers. Each parameter, frozen or tied
-    too, becomes decay times its old value plus 1 - decay times that of
-    model; each buffer becomes a copy of model's, whatever its dtype:
-    counters and masks have no average, and torch's AveragedModel copies by
-    default. average keeps its tensors: an optimizer or a state_dict made
-    before sees the change. model is left as it is, no mode and no gradient
-    changes, no memory is shared and no graph is built. 0 <= decay <= 1.
+    Each parameter, even if it is frozen or tied, becomes decay times its
+    old value plus 1 - decay times model's value. Each buffer becomes a copy
+    of model's, whatever its dtype, because counters and masks have no
+    average.
 
-    Example: a parameter 1 in average, 2 in model, decay 0.75: it becomes
-    1.25.
+    Args:
+        average, model: have the same structure, with any dtypes and
+            layouts. They may be without parameters or without buffers.
+        decay: 0 <= decay <= 1.
+
+    average keeps its tensors, so an optimizer or a state_dict made before
+    sees the change. model does not change. No mode and no gradient changes,
+    no memory is shared, and no graph is built.
+
+    Example: with a parameter 1 in average, 2 in model and decay 0.75, it
+    becomes 1.25.
     """
     # BEGIN SOLUTION
     with torch.no_grad():
@@ -1719,32 +1816,33 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="05.5" role="hint"
-# 1. A module holds two kinds of tensors: `parameters()` and `buffers()`. Which of them does your loop reach?
-# 2. `old = ...` binds a name and changes no tensor. Methods that end in `_` write in place.
-# 3. Under `no_grad`: `old.mul_(decay).add_(new, alpha=1 - decay)` for parameters, `copy_` for buffers.
+# 1. A module has two kinds of tensors, `parameters()` and `buffers()`. Which of them does your loop reach?
+# 2. `old = ...` only binds a name and changes no tensor. Methods that end in `_` write in place.
+# 3. Under `no_grad`, use `old.mul_(decay).add_(new, alpha=1 - decay)` for parameters and `copy_` for buffers.
 
 # %% [markdown] trap="05.5" role="keep"
 # **Keep:** a model is its parameters *and* its buffers. Code that copies or averages a
-# model has to say what it does with both. **In your own code:** compare the two models'
+# model has to handle both. **In your own code:** compare the two models'
 # `state_dict()`, key by key, after the first steps. **Source:** the documentation of
 # [`AveragedModel`](https://docs.pytorch.org/docs/stable/generated/torch.optim.swa_utils.AveragedModel.html),
 # `use_buffers`. **Seen in the wild:** in [saltoricristiano/cosmix-uda
-# 21](https://github.com/saltoricristiano/cosmix-uda/issues/21), the update forgot the
-# buffers, a user reports, and the teacher got worse step by step. In
+# 21](https://github.com/saltoricristiano/cosmix-uda/issues/21), a user reports that the
+# update forgot the buffers and that the teacher got worse step by step. In
 # [YU1ut/MixMatch-pytorch 16](https://github.com/YU1ut/MixMatch-pytorch/issues/16), the
-# author discusses an average without BatchNorm's statistics.
+# author discusses an average that leaves out BatchNorm's statistics.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# Nothing below is needed for the traps. It shows why sigmoid needs its mean subtracted,
-# and two initializations besides Xavier's and He's.
+# Nothing below is needed for the traps. It shows why you should subtract the mean of a
+# sigmoid, and introduces two initializations besides Xavier's and He's.
 
 # %% [markdown] role="concept"
 # ### Sigmoid: the same constant for every row
 #
-# The mean of a sigmoid's output is one half, so its mean *square* and its variance are
-# far apart. Which of the two does the next layer's sum respond to?
+# The mean of a sigmoid's output is one half, so the mean *square* and the variance of
+# the output are far apart. Which of the two determines the size of the next layer's
+# sums?
 
 # %% role="concept"
 s = torch.randn(1_000_000).sigmoid()
@@ -1757,12 +1855,13 @@ print({name: f"gain {gains[name]:.2f}, mean square of the tenth sum "
        f"{value:.2f}" for name, value in sums.items()})
 
 # %% role="concept"
-claim("sigmoid, gain by the mean square: mean square of the tenth sum",
+claim("mean square of the tenth sum, sigmoid, gain by the mean square",
       sums["mean square"], expected=1, within=0.2)
-claim("gain by the variance: the same", sums["variance"], above=4)
+claim("mean square of the tenth sum, sigmoid, gain by the "
+      "variance", sums["variance"], above=4)
 
 # %% [markdown] role="concept"
-# It responds to the mean square. How much of what enters the tenth sigmoid differs
+# The mean square does. But what fraction of the input of the tenth sigmoid differs
 # between rows, and which net learns?
 
 # %% role="concept"
@@ -1781,17 +1880,18 @@ print(f"differs: {differs:.0e}; accuracy:",
       {name: f"{share:.2f}" for name, share in learns.items()})
 
 # %% role="concept"
-claim("gain by the mean square: fraction of the sum that differs between "
-      "rows", differs, below=1e-5)
-claim("ten sigmoid layers, Adam at 0.001: accuracy, gain by the mean "
+claim("fraction of the sum that differs between rows, gain by the mean "
+      "square", differs, below=1e-5)
+claim("accuracy of ten sigmoid layers, Adam at 0.001, gain by the mean "
       "square", learns["mean square"], below=0.3)
-claim("sigmoid minus its mean, gain by its mean square: accuracy",
+claim("accuracy with the mean of the sigmoid subtracted, gain by its mean "
+      "square",
       learns["centred"],
       above=0.8)
 
 # %% [markdown] role="concept"
-# The mean of a sigmoid is the same for all rows, so a gain that keeps the size keeps
-# mostly this constant. A constant adds to the size and tells no row from another.
+# The mean of a sigmoid is the same for all rows, so a gain that keeps the size mostly
+# keeps this constant. A constant adds to the size but does not help to tell rows apart.
 # Subtract the mean first, as the centred net does.
 
 # %% [markdown] role="concept"
@@ -1799,9 +1899,9 @@ claim("sigmoid minus its mean, gain by its mean square: accuracy",
 #
 # The weights that `nn.Linear` draws have a gain of $\sqrt{1/3}$, which is neither
 # Xavier's nor He's. An *orthogonal* matrix keeps the norm of every vector. In a linear
-# *recurrence*, where the same layer is applied again and again, it also keeps the norm of
-# gradients. With a tanh after each step, the gradient shrinks by the slopes of tanh; here
-# the recurrence starts from N(0, 1).
+# *recurrence*, where the same layer is applied again and again, it also keeps the norm
+# of gradients. With a tanh after each step, the slopes of tanh shrink the gradient. The
+# recurrence here starts from N(0, 1).
 
 # %% role="concept"
 gain = nn.Linear(512, 512).weight.std().item() * math.sqrt(512)
@@ -1824,9 +1924,11 @@ print(f"default gain {gain:.3f}; left of the gradient after 50 steps: "
 # %% role="concept"
 claim("gain of a fresh nn.Linear", gain, expected=math.sqrt(1 / 3),
       within=0.01)
-claim("orthogonal, linear, 50 steps: fraction of the gradient left", linear,
+claim("fraction of the gradient left after 50 steps, orthogonal and "
+      "linear", linear,
       expected=1, within=1e-3)
-claim("the same with tanh", curved, below=0.6)
+claim("fraction of the gradient left after 50 steps, orthogonal with "
+      "tanh", curved, below=0.6)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1834,68 +1936,69 @@ claim("the same with tanh", curved, below=0.6)
 # Think first, then open a choice: each says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. A classifier with BatchNorm is deployed on a device that sends one image at a time. It is in eval mode and often wrong. You look first at**
+# **1. A classifier with BatchNorm is deployed on a device that sends one image at a time. It is in eval mode and often wrong. What do you look at first?**
 #
-# - [ ] the batch size: collect 32 images before each call :: In eval mode the stored statistics are used, so the other images of the batch change nothing.
-# - [x] the stored statistics, compared with those of the device's images :: What differs is the data. A pass in train mode removes a change of brightness or contrast; it does not remove an inversion or a crop.
-# - [ ] the norm: replace it by GroupNorm :: That means training again, and a shift of the data hurts other nets as well.
+# - [ ] the batch size: collect 32 images before each call :: In eval mode BatchNorm uses the stored statistics, so the other images of the batch change nothing.
+# - [x] the stored statistics, compared with those of the device's images :: The data differ. A pass in train mode can undo a change of brightness or contrast, but not an inversion or a crop.
+# - [ ] the norm: replace it by GroupNorm :: You would have to train again, and a shift of the data also hurts other nets.
 
 # %% [markdown] role="quiz"
 # **2. You want fresh running statistics for new images. You run them through the model**
 #
-# - [ ] in eval mode, so that nothing else changes :: Then nothing changes at all: the statistics move in train mode only.
-# - [x] with the norms in train mode, under no_grad, and dropout off :: The norms measure, no graph is kept, and no dropout adds noise to what they see.
-# - [ ] in train mode with the optimizer at rate 0 :: Running statistics do move, but the backward pass is wasted, and dropout is on.
+# - [ ] in eval mode, so that nothing else changes :: Then nothing changes at all, because the statistics move only in train mode.
+# - [x] with the norms in train mode, under no_grad, and dropout off :: The norms measure, no graph is kept, and no dropout adds noise to their inputs.
+# - [ ] in train mode with the optimizer at rate 0 :: The running statistics do move, but the backward pass is wasted, and dropout is on.
 
 # %% [markdown] role="quiz"
 # **3. Which of these layers changes an image's output when the other images of the batch change?**
 #
-# - [ ] LayerNorm in train mode :: Its means are taken within one row.
+# - [ ] LayerNorm in train mode :: It computes its means within one row.
 # - [x] BatchNorm in train mode :: It uses the mean and variance of the batch.
-# - [ ] BatchNorm in eval mode :: It uses what it stored.
+# - [ ] BatchNorm in eval mode :: It uses its stored statistics.
 
 # %% [markdown] role="quiz"
 # **4. `model.eval()` was called, and two calls on the same input differ. What do you search the code for?**
 #
 # - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: A function does not know the mode unless you pass it.
-# - [ ] a missing `no_grad()` :: It decides whether a graph is kept, and changes no output. `eval()` does not switch gradients off, either.
-# - [ ] BatchNorm layers, which never settle :: In eval mode they use stored statistics, and the same input gives the same output.
+# - [ ] a missing `no_grad()` :: `no_grad()` decides whether a graph is kept, and changes no output. (`eval()` does not switch gradients off, either.)
+# - [ ] BatchNorm layers, which never settle :: In eval mode they use stored statistics, so the same input returns the same output.
 
 # %% [markdown] role="quiz"
 # **5. Your own dropout zeroes half of the units in training and forgets to divide. In eval mode**
 #
 # - [ ] accuracy is halved :: The largest logit mostly stays the largest.
-# - [x] the next layer's input is twice as large as in training :: All units are present, and none was scaled.
-# - [ ] nothing differs, eval mode has no dropout :: The missing dropout is the difference: the next layer learned from half as much.
+# - [x] the next layer's input is twice as large as in training :: All units are present, and none of them was scaled.
+# - [ ] nothing differs, because eval mode has no dropout :: The missing dropout is the difference. The next layer was trained on half as much input.
 
 # %% [markdown] role="quiz"
 # **6. A deep encoder with post-norm stays at the loss of guessing. The cheapest thing to try is**
 #
 # - [ ] clipping its gradients :: Adam divides by the gradient's own size (stage 4), so a clipped gradient produces nearly the same step.
-# - [x] a warm-up, or a smaller rate :: In trap 05.2 a tenth of the rate was enough, and a warm-up rescued at least one net of three. Pre-norm helps as well, but changes the model.
-# - [ ] a larger first layer, because its gradient vanishes :: In a fresh encoder the first gradient was as large as the last.
+# - [x] a warm-up, or a smaller rate :: In trap 05.2 a tenth of the rate was enough, and a warm-up rescued at least one net of three. Pre-norm also helps, but it changes the model.
+# - [ ] a larger first layer, because its gradient vanishes :: In a fresh encoder the first layer's gradient was about as large as the last layer's.
 
 # %% [markdown] role="quiz"
-# **7. An activation returns 0.5 + x/10 for all x near zero. The gain that keeps the size of the next layer's sums follows from**
+# **7. An activation returns 0.5 + x/10 for all x near zero. What determines the gain that keeps the size of the next layer's sums?**
 #
 # - [ ] its slope of one tenth: a gain of 10 :: The sums of the next layer also contain the constant half, so they would grow.
-# - [ ] the variance of its output :: It leaves out the mean, which is most of the size here, though none of the signal.
-# - [x] the mean square of its output :: With zero-mean weights, the size of a sum of products follows the mean square.
+# - [ ] the variance of its output :: The variance leaves out the mean, which is most of the size here, though it carries no signal.
+# - [x] the mean square of its output :: With zero-mean weights, the size of a sum of products depends on the mean square of the inputs.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: a norm is a copy that calculates
 #
-# A LayerNorm does a handful of FLOPs per number. That is far below the ridge of stage
-# 1, so its time is the time of its bytes. Written out as torch operations it reads and
-# writes the tensor again and again; a *fused* kernel does it in one go.
+# A LayerNorm does a handful of FLOPs per value. That is far below the ridge of stage 1,
+# so the bytes that it moves determine its time. Written out as torch operations,
+# LayerNorm reads and writes the tensor again and again. A *fused* kernel does
+# everything in one go.
 #
-# **Before you run anything:** LayerNorm by hand is seven operations. How many times
-# the bytes of a copy do they move? And BatchNorm in train mode needs all of a channel
-# before it can write the first number: how often must it read its input?
+# **Before you run anything:** LayerNorm by hand takes seven operations. How many times
+# as many bytes as a copy do they move? And BatchNorm in train mode has to see a whole
+# channel before it can write the first value. How often must it read its input?
 #
-# Images come in two orders, one channel after the other or, `channels_last`, the
-# channels of one pixel side by side; trap 07.5 explains both. The bytes are equal, so
-# by bytes alone the order costs nothing.
+# Images can be stored in two orders: one channel after the other or, with
+# `channels_last`, all channels of one pixel side by side. Trap 07.5 explains both. The
+# number of bytes is equal, so by bytes alone the order makes no difference.
 #
 # `cost` counts orders (calls of a kernel) and bytes written. The bytes read are counted
 # from the arguments of each operation.
@@ -1936,18 +2039,18 @@ for name, c in counted.items():
 
 # %% role="gpu"
 small = torch.randn(32, 64)
-claim("by hand minus fused, largest gap",
+claim("largest difference between LayerNorm by hand and fused",
       (by_hand(small) - fused(small)).abs().max(), below=1e-5)
-claim("x is moved by hand over fused, in sizes of x",
+claim("ratio of the bytes moved, by hand to fused",
       moved["by_hand"] / moved["fused"], expected=4, within=0.05)
-claim("orders by hand over fused",
+claim("ratio of the orders, by hand to fused",
       counted["by_hand"].orders / counted["fused"].orders, above=6)
 
 # %% role="gpu"
 images = torch.randn(2, 8, 5, 5)
 last = images.to(memory_format=torch.channels_last)
 norm = nn.BatchNorm2d(8)
-claim("BatchNorm of both orders, largest gap",
+claim("largest difference between BatchNorm in both orders",
       (norm(images) - norm(last)).abs().max(), below=1e-5)
 claim("channels_last stays channels_last through the norm",
       norm(last).is_contiguous(memory_format=torch.channels_last),
@@ -2013,37 +2116,41 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the H100 of the record** a fused LayerNorm takes a third longer than a copy, and
-# LayerNorm by hand more than four times as long as that. Both are close to what the bytes
-# predict. BatchNorm with ReLU is not. It takes 2.7 times the least time of its bytes, and a
-# fifth less in the other order, although the bytes are equal. A copy also reaches only 84 %
-# of the datasheet's bandwidth, which explains a small part. Bytes set the least time that a
-# kernel can take; only a measurement shows the rest.
+# LayerNorm by hand takes more than four times as long as the fused one. Both are close
+# to what the bytes predict. BatchNorm with ReLU is not. It takes 2.7 times the least
+# time that its bytes allow, and with `channels_last` a fifth less than that, although
+# the bytes are equal. A copy reaches only 84 % of the datasheet's bandwidth, which
+# explains a small part of the gap. The bytes set the least time that a kernel can take.
+# Only a measurement shows the rest.
 #
-# **Keep:** a norm is never faster than the bytes it moves, so count how often it reads and
-# writes its input: twice in all for a fused LayerNorm, three times for BatchNorm in train
-# mode, which needs all of a channel before it can write. That counts memory and no cache:
-# torch's fused LayerNorm reads a row twice as well, but a row is short and still in a cache
-# the second time. Use the library's fused form. **Source:** [Ba, Kiros & Hinton
-# 2016](https://arxiv.org/abs/1607.06450), section 3, for LayerNorm; torch's kernel for it,
+# **Keep:** a norm is never faster than the bytes it moves, so count how often it reads
+# and writes its input: twice in all for a fused LayerNorm, three times for BatchNorm in
+# train mode, which has to see a whole channel before it can write. This count leaves
+# out the caches. Torch's fused LayerNorm also reads a row twice, but a row is short and
+# still in a cache the second time. Use the library's fused form. **Source:** [Ba, Kiros
+# & Hinton 2016](https://arxiv.org/abs/1607.06450), section 3, for LayerNorm; torch's
+# kernel for it,
 # [layer_norm_kernel.cu](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/layer_norm_kernel.cu),
-# `compute_stats` and the loop behind its call; the formula of bytes is that of stage 1.
+# `compute_stats` and the loop after its call. The formula for the bytes comes from
+# stage 1.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A norm gives the next layer inputs of a fixed scale. That makes a network tolerate
-#   higher learning rates. The norms differ in which values share a mean.
-# - In eval mode BatchNorm uses its running statistics, whatever the batch. Compare those
-#   with your data; if they do not match, re-estimate them in train mode.
-# - Train post-norm with a warm-up or a low rate. Pre-norm leaves the stream free and
-#   tolerates a higher rate; one more norm at the end gives the head an input of size one.
-# - Dropout keeps units from relying on one another. It divides in training, so that eval
-#   mode has nothing to do.
-# - `eval()` reaches registered modules. Tell functions the mode yourself.
-# - Choose initial weights that keep the mean square of the signal: the gain makes up for
-#   what the activation removes. Whether the signal differs between rows is a separate
-#   question.
-# - A model is its parameters and its buffers. An average of parameters needs statistics
-#   as well: copied, averaged or measured again.
+# - A norm feeds the next layer inputs of a fixed scale, so the network tolerates higher
+#   learning rates. The norms differ in which values share a mean.
+# - In eval mode BatchNorm uses its running statistics, whatever the batch. Compare them
+#   with your data. If they do not match, re-estimate them in train mode.
+# - Train post-norm with a warm-up or a low rate. Pre-norm keeps the stream free of
+#   norms and usually tolerates a higher rate. With one more norm at the end, the head
+#   gets an input of size one.
+# - Dropout keeps units from relying on one another. It divides the surviving units by
+#   $1-p$ in training, so that eval mode has nothing to do.
+# - `eval()` reaches only registered modules. Pass the mode to functions yourself.
+# - Choose initial weights that keep the mean square of the signal, with a gain that
+#   makes up for what the activation removes. Check separately whether the signal still
+#   differs between rows.
+# - A model is its parameters and its buffers. If you average the parameters, copy or
+#   average the statistics as well, or measure them again.
 #
 # **Next:** stage 6 changes the data instead of the net, and asks when to stop.

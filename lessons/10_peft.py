@@ -1,15 +1,15 @@
 # %% [markdown] role="hook" traps=6
 # # 10. LoRA, QLoRA and parameter-efficient tuning
 #
-# Your team serves one language model to many customers, and each of them wants it to
-# write in its own style. Training and storing a full copy for every customer costs too
-# much. So you freeze the model and train a few thousand extra parameters for each
-# customer: an *adapter*.
+# Your team serves one language model to many customers, and every customer wants the
+# model to write in a particular style. Training and storing a full copy for every
+# customer costs too much. So you freeze the model and train a few thousand extra
+# parameters for each customer: an *adapter*.
 #
-# With a library this takes three lines. Around those lines much can go wrong without an
-# error: the names of modules, the files of an adapter, labels, lengths, number formats.
-# This stage builds the idea first, an update made of two thin matrices. Then it breaks
-# six things around it.
+# With a library this takes three lines. Around those lines, much can go wrong without an
+# error: module names, adapter files, labels, lengths, number formats. This stage first
+# builds the idea, an update made of two thin matrices. Then it breaks six things around
+# it.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -42,9 +42,9 @@ begin(SEED, THREADS, DEVICE)
 # as many entries as $W$, so every fine-tuned copy is as large as the model. Can you
 # store an update in less space?
 #
-# You can if it is a product. Multiply a tall matrix $B$ with `r` columns by a flat
-# matrix $A$ with `r` rows. The result is as large as $W$, and it is made of few values.
-# Its *rank*, the number of independent rows in it, is at most `r`.
+# You can if the update is a product. Multiply a tall matrix $B$ with `r` columns by a
+# flat matrix $A$ with `r` rows. The product is as large as $W$, but you only have to
+# store $B$ and $A$. Its *rank*, the number of its independent rows, is at most `r`.
 
 # %% role="concept"
 d, r = 4096, 16
@@ -71,11 +71,12 @@ for x, rank in ((5300, 256), (10600, r)):
             va="top")
 show(ax.figure, alt="A large filled square is the full update. Next to it "
      "are B and A of rank 256, a narrow column and a flat row as long as "
-     "the square's sides. At rank 16 both are as thin as a line.")
+     "the sides of the square. At rank 16, both are as thin as a line.")
 
 # %% [markdown] role="concept"
-# You never have to form the large product. Send $x$ through $A$ first, and only `r`
-# values per row go on to $B$. The result is the same, for far less arithmetic:
+# You never have to form the large product. If you multiply $x$ by $A$ first, only `r`
+# values per row are left to multiply by $B$. The result is the same, with far less
+# arithmetic:
 
 # %% role="concept"
 x = torch.randn(2, d)
@@ -88,20 +89,20 @@ print({name: f"{n:,} FLOPs" for name, n in work.items()})
 # %% role="concept"
 claim("largest gap between the two ways, relative to the largest value",
       (formed - thin).abs().max() / formed.abs().max(), below=1e-4)
-claim("FLOPs with the product formed, compared with A first, then B",
+claim("FLOPs if the product is formed, divided by those of A first, then B",
       work["formed"] / work["thin"], expected=1152)
 
 # %% [markdown] role="concept"
-# *LoRA* (low-rank adaptation) leaves $W$ *frozen*, that is, as it was, and adds this
-# path to it:
+# *LoRA* (low-rank adaptation) keeps $W$ *frozen*, which means that training does not
+# change it, and adds the low-rank product to its output:
 #
 # $$y = W x + \frac{\alpha}{r} \, B A \, x$$
 #
 # In this stage $W$ has the shape `(d_out, d_in)`, $A$ has `(r, d_in)` and $B$ has
-# `(d_out, r)`. The number $\alpha$ says how strongly the adapter counts. It is divided
-# by `r`, with the intention that one $\alpha$ suits every rank. $A$ begins with random
-# values, like a fresh `nn.Linear`, and $B$ begins at zero. So a fresh adapter adds
-# exactly zero, and training starts from the model that you have.
+# `(d_out, r)`. The number $\alpha$ sets how strong the adapter is. It is divided by `r`,
+# so that the same $\alpha$ should suit every rank. $A$ starts with random values, like a
+# new `nn.Linear`, and $B$ starts at zero. So a new adapter adds exactly zero, and
+# training starts from the model that you have.
 
 # %% role="concept"
 class LoRA(nn.Module):
@@ -121,17 +122,17 @@ linear, x = nn.Linear(4096, 4096), torch.randn(2, 4096)
 wrapped = LoRA(linear, r=16)
 moved = (wrapped(x) - linear(x)).abs().max()
 added = (wrapped.A.numel() + wrapped.B.numel()) / linear.weight.numel()
-print(f"change by a fresh adapter: {moved:.0f}, numbers added: {added:.2%}")
+print(f"change by a new adapter: {moved:.0f}, values added: {added:.2%}")
 
 # %% role="concept"
-claim("largest change by a fresh adapter", moved, expected=0)
-claim("parameters of A and B, as a share of those of W", added,
+claim("largest change by a new adapter", moved, expected=0)
+claim("parameters of A and B, as a fraction of those of W", added,
       expected=1 / 128)
 
 # %% [markdown] role="concept"
-# **Guess first:** the gradient of $A$ passes through $B$, and the gradient of $B$
-# through $A$. $B$ begins at zero. Which of the two gets a gradient in the first step?
-# And what if both began at zero?
+# **Guess first:** the gradient of $A$ is multiplied by $B$, and the gradient of $B$ by
+# what $A$ returns. $B$ starts at zero. Which of the two gets a nonzero gradient in the
+# first step? And what would happen if both started at zero?
 
 # %% role="concept"
 fresh_layer, h = LoRA(nn.Linear(32, 32)), torch.randn(8, 32)
@@ -148,23 +149,25 @@ print({name: f"{norm:.2f}" for name, norm in at_start.items()},
 # %% role="concept"
 claim("gradient norm of A at the first step", at_start["A"], expected=0)
 claim("gradient norm of B at the first step", at_start["B"], above=0.01)
-claim("A and B zero: gradient norm of both together", stuck, expected=0)
+claim("gradient norm of A and B together, if both start at zero", stuck,
+      expected=0)
 
 # %% [markdown] role="concept"
-# In the first step only $B$ gets a gradient, because everything that reaches $A$ is
+# In the first step only $B$ gets a gradient, because every gradient that reaches $A$ is
 # multiplied by a $B$ of zero. After that step $B$ is no longer zero, and both learn. If
-# both begin at zero, neither ever gets a gradient, and the adapter stays at zero.
+# both start at zero, neither ever gets a gradient, and the adapter stays at zero.
 
 # %% [markdown] role="concept"
 # ## A small model to adapt
 #
-# The `peft` library puts such pairs into models of the `transformers` library. You need
-# no download to try it. The model here is a Llama with two layers, and its texts come
-# from a *language* that is a table: 16 x 16 probabilities say which of 16 tokens
-# follows which. The base learns one language, and adapters then teach it a second one.
+# The `peft` library puts such pairs of matrices into models from the `transformers`
+# library. You can try it without a download. The model here is a Llama with two layers.
+# Its texts come from a *language* that is just a table: 16 x 16 probabilities say how
+# likely each of 16 tokens is to follow another. The base learns one language, and
+# adapters then teach it a second one.
 #
-# Three names from the folded cells are used from here on. `text` draws texts of a
-# language, `learn` trains every parameter that asks for a gradient, and `heard` returns
+# The rest of this stage uses three functions from the folded cells. `text` draws texts in
+# a language, `learn` trains every parameter that requires a gradient, and `heard` returns
 # the result of a call together with its warnings.
 
 # %% role="concept" tags=["plumbing"]
@@ -191,11 +194,11 @@ warnings.filterwarnings("ignore", ".*checkpoint.*", FutureWarning)
 
 # %% role="concept" tags=["plumbing"]
 def language(tokens=16):
-    """Probabilities (tokens, tokens) of the next token after each."""
+    """For each token, the probabilities of the next one."""
     return torch.softmax(2.5 * torch.randn(tokens, tokens), -1)
 
 def text(table, rows=32, length=16):
-    """Token ids (rows, length) of texts in a language."""
+    """Draw the token ids (rows, length) of texts in a language."""
     ids = torch.randint(len(table), (rows, 1))
     while ids.shape[1] < length:
         following = torch.multinomial(table[ids[:, -1]], 1)
@@ -213,7 +216,7 @@ def trainable(model):
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 def learn(model, table, steps=100, lr=1e-2):
-    """Train what asks for a gradient on fresh texts; returns model."""
+    """Train what requires a gradient, on new texts; return the model."""
     live = [p for p in model.parameters() if p.requires_grad]
     opt = torch.optim.AdamW(live, lr)
     model.train()
@@ -234,7 +237,7 @@ LLAMA_NAMES = ["q_proj", "k_proj", "v_proj", "o_proj",
                "gate_proj", "up_proj", "down_proj"]
 
 def heard(call, *args):
-    """What a call returns, or None, and each warning or error it gives."""
+    """Return a call's result, or None, and its warnings or its error."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
         try:
@@ -253,22 +256,23 @@ print(f"loss on the old language {level['old']:.2f}, "
       f"on the new one {level['new']:.2f}")
 
 # %% role="concept"
-claim("base, loss on its own language", level["old"], below=2)
-claim("base, loss on the new language", level["new"], above=3)
+claim("loss of the base on its own language", level["old"], below=2)
+claim("loss of the base on the new language", level["new"], above=3)
 
 # %% [markdown] trap="10.1" role="situation" core=true fault="wrong target_modules names are skipped without an error" symptom="peft target_modules of another model, LoRA trains fewer parameters than expected, no error for a missing module name"
 # ## A list of names from another model
 #
 # Your base is a Llama. Each of its two layers has seven matrices: `q_proj`, `k_proj`,
 # `v_proj` and `o_proj` in attention, `gate_proj`, `up_proj` and `down_proj` in the MLP.
-# You want LoRA in all 14. You copy the list of names from a script for OPT, a different
-# family of models. Three of its six names also occur in your model, and three do not.
+# You want LoRA in all 14 matrices. You copy the list of names from a script for OPT, a
+# different family of models. Three of its six names also occur in your model; the other
+# three do not.
 
 # %% trap="10.1" role="break"
 OPT_NAMES = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
 
 def adapter(model, names, r=4, **settings):
-    """A copy of model with fresh LoRA in the modules that names hit."""
+    """A copy of model with new LoRA in the modules that names match."""
     return get_peft_model(copy.deepcopy(model), LoraConfig(
         r=r, lora_alpha=16, target_modules=names, task_type="CAUSAL_LM",
         **settings))
@@ -276,8 +280,8 @@ def adapter(model, names, r=4, **settings):
 partly, told = heard(adapter, base, OPT_NAMES)    # told: its messages
 
 # %% trap="10.1" role="guess"
-guess("10.1", "LoRA in all 14 matrices lowers the loss on the new "
-      "language. How much of that drop does LoRA with this list reach?",
+guess("10.1", "Compared with LoRA in all 14 matrices, what percentage of "
+      "the drop in loss does LoRA with this list reach?",
       unit="%")
 
 # %% trap="10.1" role="look"
@@ -296,18 +300,19 @@ draw_grids({"LoRA": grid}, marks={"LoRA": ~grid},
            row_names=LLAMA_NAMES, column_names=["layer 0", "layer 1"],
            legend="no LoRA",
            title="Eight of fourteen matrices were passed over",
-           alt="A grid of seven names and two layers. The queries, keys "
-               "and values have LoRA; the other four names are crossed.")
+           alt="A grid of seven matrix names and two layers. The queries, "
+               "keys and values have LoRA. The other four names are marked "
+               "as having none, in both layers.")
 
 # %% trap="10.1" role="look"
 claim("matrices of the two layers that got LoRA", len(hit), expected=6)
 
 # %% [markdown] trap="10.1" role="why"
-# You meant the list as a list of wishes. peft uses it as a filter: it walks through the
-# modules of the *model* and adapts each one whose path equals a name or ends in a dot
-# and the name. It never checks whether every name was used, so it skips a name that
-# fits nothing without a word. Let peft collect the names instead: `"all-linear"` takes
-# every linear module except the output head of a language model.
+# You meant the list as a list of wishes, but peft uses it as a filter. It walks through
+# the modules of the *model* and adapts every module whose path equals a name or ends in a
+# dot and the name. It never checks that every name was used, so it silently skips a name
+# that matches nothing. Let peft collect the names instead: `"all-linear"` selects every
+# linear module except the output head of a language model.
 
 # %% trap="10.1" role="repair" tags=["varies-by-cpu"]
 whole = adapter(base, "all-linear")
@@ -322,26 +327,26 @@ measured("10.1", 100 * (loss_on(base, new_ids) - losses["names of OPT"])
          / (loss_on(base, new_ids) - losses["all-linear"]), right=(64, 99))
 
 # %% trap="10.1" role="repair"
-claim("loss with OPT's names minus loss with all", losses["names of OPT"]
+claim("loss with OPT's names minus all-linear's", losses["names of OPT"]
       - losses["all-linear"], above=0.2)
 
 # %% [markdown] trap="10.1" role="repair"
-# Here six matrices already do most of what fourteen do, so a falling loss does not warn
-# you. In the exercise you write the report that peft does not give: what each name
-# hits, and an error if a name hits nothing.
+# Here six matrices already achieve most of what fourteen achieve, so the falling loss
+# does not warn you. In the exercise you write the report that is missing from peft: which
+# modules each name matches, and an error if a name matches nothing.
 
 # %% [markdown] trap="10.1" role="more" topics="the counts · no name fits at all"
-# The counts behind the grid and the two losses:
+# These are the counts for the grid and for the two losses:
 
 # %% trap="10.1" role="more"
-claim("matrices there are", len(linears), expected=14)
+claim("matrices in the two layers", len(linears), expected=14)
 claim("warnings", len(told), expected=0)
-claim("all-linear: parameters that train", trainable(whole), expected=4352)
-claim("names of OPT: the same", trainable(partly), expected=1536)
+claim("trainable parameters, all-linear", trainable(whole), expected=4352)
+claim("trainable parameters, OPT's names", trainable(partly), expected=1536)
 
 # %% [markdown] trap="10.1" role="more"
-# If *no* name fits, this version of peft raises an error. As soon as one name fits, all
-# others may hit nothing:
+# If *no* name matches, this version of peft raises an error. As soon as one name matches,
+# it accepts any number of names that do not:
 
 # %% trap="10.1" role="more" compare=false
 nothing, refused = heard(adapter, base, ["c_attn", "c_proj"])
@@ -349,28 +354,30 @@ print(refused[0][:76])
 one_right = trainable(adapter(base, ["c_attn", "k_proj", "kproj", "k"]))
 
 # %% trap="10.1" role="more"
-claim("two names of GPT-2 are refused", nothing is None, expected=True)
-claim("one right name among four: parameters that train", one_right,
+claim("are two names from GPT-2 refused", nothing is None, expected=True)
+claim("trainable parameters with one matching name of four", one_right,
       expected=2 * (4 * 32 + 32 * 4))
 
 # %% trap="10.1" role="exercise" points=3 difficulty=2 minutes=10
 def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
-    """For each of names, the paths of the nn.Linear modules it hits.
+    """Find the paths of the nn.Linear modules that each name matches.
 
-    A name hits a path that equals it or ends in a dot and the name, as
-    peft matches a list. model: an nn.Module of any depth, with modules of
-    other kinds among them, which are not hit; subclasses of nn.Linear are.
-    names: different texts, none of them empty, perhaps with dots; there may
-    be no names.
+    As in peft, a name matches a path that equals it or ends in a dot and
+    the name. Modules of other kinds do not count, at any depth; subclasses
+    of nn.Linear do.
 
-    The result is a dict in the order of names, each with a list of paths
-    in the order of model.named_modules(), which gives a shared module once,
-    under its first path. Raises ValueError if a name hits nothing. Its text
-    then holds the names that hit nothing, and no others of names. model and
-    names stay as they are. Nothing is kept from one call to the next.
+    Args:
+        names: different strings, none empty, possibly with dots. The list
+            may be empty.
 
-    Example: in nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the name "0" hits
-    ["0"], and "1" hits nothing.
+    Returns:
+        A dict in the order of names, with a list of paths for each, in the
+        order of model.named_modules(), which lists a shared module once,
+        under its first path. Raises ValueError if a name matches nothing,
+        with all such names in its text and no other names. model and names
+        do not change, and nothing is kept between calls. Example: in
+        nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the name "0" matches
+        ["0"], and "1" matches nothing.
     """
     # BEGIN SOLUTION
     found = {name: [] for name in names}
@@ -386,28 +393,29 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
     # END SOLUTION
 
 # %% [markdown] trap="10.1" role="hint"
-# 1. `model.named_modules()` gives pairs of a path and a module. A path is a text such as `layers.0.self_attn.q_proj`.
-# 2. `path.endswith(name)` is too generous: the name `proj` would hit `q_proj`. What must stand in front of the name, unless the path is the name?
-# 3. Make the whole dict first, each name with an empty list. Then gather the names whose lists stayed empty, and raise once, with all of them.
+# 1. `model.named_modules()` yields pairs of a path and a module. A path is a string such as `layers.0.self_attn.q_proj`.
+# 2. `path.endswith(name)` matches too much: the name `proj` would match `q_proj`. Which character must come before the name, unless the name is the whole path?
+# 3. First make the whole dict, with an empty list for each name. At the end, collect the names whose lists are still empty, and raise one error that contains all of them.
 
 # %% [markdown] trap="10.1" role="keep"
-# **Keep:** a list of target names is a filter. As long as one name fits, peft skips all
-# names that do not, without an error. **In your own code:** after each
-# `get_peft_model`, count the adapted modules and the trainable parameters, and compare
-# them with what you asked for. **Source:** the text on `target_modules` in [peft's
+# **Keep:** in peft, `target_modules` is a filter. As long as one name matches, peft
+# silently skips all names that do not. **In your own code:** after each `get_peft_model`,
+# count the adapted modules and the trainable parameters, and compare them with what you
+# asked for. **Source:** the entry on `target_modules` in [peft's
 # LoraConfig](https://huggingface.co/docs/peft/package_reference/lora). **Seen in the
 # wild:** [huggingface/peft 1959](https://github.com/huggingface/peft/issues/1959): peft
-# accepts a list with an invented name, because an error comes only if nothing matches;
-# [bghira/SimpleTuner 766](https://github.com/bghira/SimpleTuner/issues/766): five names
-# in a trainer's lists hit nothing, and the layers that were meant are never trained.
+# accepts a list with an invented name, because it raises an error only if nothing
+# matches; [bghira/SimpleTuner 766](https://github.com/bghira/SimpleTuner/issues/766):
+# five names in a trainer's lists match nothing, so the layers that they were meant for
+# are never trained.
 
 # %% [markdown] role="concept"
 # ## How low is the rank of an update?
 #
 # LoRA bets that a low rank is enough. Is it? Train *all* weights of the base on the new
-# language, and look at what changed. The *singular values* of a matrix say how much of
-# it lies in its strongest direction, in its second strongest, and so on. A matrix of
-# rank `k` can hold no more of the change than its first `k` directions do.
+# language, and look at the change. The *singular values* of a matrix say how much of it
+# is in its strongest direction, in its second strongest, and so on. A matrix of rank `k`
+# cannot capture more of the change than the first `k` directions contain.
 
 # %% role="concept"
 full = learn(copy.deepcopy(base), new)
@@ -416,7 +424,7 @@ changes = [(trained - before).detach() for (name, trained), before
            if "proj" in name]
 
 def held_by_rank(matrices):
-    """Mean share of the squared size in the first k directions."""
+    """Mean fraction of the squared norm in the first k directions."""
     power = [torch.linalg.svdvals(m).square() for m in matrices]
     return torch.stack([p.cumsum(0) / p.sum() for p in power]).mean(0)
 
@@ -428,25 +436,25 @@ print(f"rank 4 holds {held[3]:.0%} of the change, "
 # %% role="concept"
 plot_lines(range(1, 33), {"the update": held.tolist(),
                           "random matrices": chance.tolist()},
-           xlabel="rank", ylabel="share that the rank can hold",
-           title="The update leans on few directions",
+           xlabel="rank", ylabel="fraction that the rank can hold",
+           title="Most of the update is in a few directions",
            alt="Two rising lines over the rank. The line of the update is "
                "above the line of random matrices up to the full rank, "
-               "and it takes many ranks to reach one.")
+               "and it approaches one only at a high rank.")
 
 # %% role="concept"
-claim("share of the update in its first four directions, mean", held[3],
+claim("mean fraction of the update in its first four directions", held[3],
       above=0.45, below=0.85)
-claim("that share, minus the share of random matrices",
+claim("that fraction minus the fraction for random matrices",
       held[3] - chance[3], above=0.1)
 
 # %% [markdown] role="concept"
-# So the update leans on few directions, but four of them do not hold all of it. That is
-# no contradiction to LoRA. LoRA need not copy this update: it has to find *some* update
-# of low rank that lowers the loss.
+# So most of the update is in a few directions, but four directions do not contain all of
+# it. This does not contradict LoRA, because LoRA does not have to copy this update. It
+# only has to find *some* update of low rank that lowers the loss.
 #
-# The explorer shows updates of four kinds. Guess what rank 4 leaves out of each, and at
-# which rank LoRA needs as many parameters as the matrix itself.
+# The explorer shows four kinds of updates. Guess how much of each one rank 4 leaves out,
+# and at which rank LoRA needs as many parameters as the matrix itself.
 
 # %% role="explore" explorer="lora_rank"
 from dlsys_helpers.explorers.lora_rank import lora_rank
@@ -456,14 +464,14 @@ lora_rank
 # %% [markdown] role="concept"
 # ## Rank, alpha, rate and modules
 #
-# A LoRA configuration asks for four decisions. Begin with one setting, change one thing
+# A LoRA configuration asks for four decisions. Start with one setting, change one thing
 # at a time, and compare the loss on the new language after 60 steps. **Guess first:**
-# which change hurts most: a rank of 1, an $\alpha$ of 1, a tenth of the learning rate,
-# or LoRA in queries and values alone?
+# which change hurts most: a rank of 1, an $\alpha$ of 1, a tenth of the learning rate, or
+# LoRA only in queries and values?
 
 # %% role="concept"
 def tuned(lr=1e-2, **changed):
-    """Loss on the new language after 60 steps of LoRA."""
+    """Train LoRA for 60 steps; the loss on the new language."""
     settings = {"r": 4, "lora_alpha": 16, "target_modules": "all-linear"}
     model = get_peft_model(copy.deepcopy(base), LoraConfig(
         task_type="CAUSAL_LM", **settings | changed))
@@ -479,15 +487,15 @@ for name, modules in (("queries, values", ["q_proj", "v_proj"]),
 
 # %% role="concept"
 plot_bars(tried, xlabel="loss on the new language after 60 steps",
-          title="Rate and modules matter most, the rank less",
-          alt="Eight bars of loss. A tenth of the rate and LoRA in queries "
-              "and values alone have the longest bars. Rank 1, rank 16 "
-              "and the MLP alone are close to the first setting: rank 4, "
-              "alpha 16, rate 0.01, all modules.")
+          title="Learning rate and modules matter most, the rank less",
+          alt="Eight bars of loss. A tenth of the learning rate and LoRA "
+              "only in queries and values have the longest bars. Rank 1, "
+              "rank 16 and LoRA only in the MLP are close to the first "
+              "setting: rank 4, alpha 16, rate 0.01, all modules.")
 
 # %% role="concept"
 slow_full = loss_on(learn(copy.deepcopy(base), new, 60, 1e-3), new_ids)
-claim("loss with a tenth of the rate minus the first setting",
+claim("loss with a tenth of the learning rate minus the first setting",
       tried["rate 0.001"] - tried["first setting"], above=0.3)
 claim("loss with queries and values only minus the first setting",
       tried["queries, values only"] - tried["first setting"], above=0.3)
@@ -495,39 +503,41 @@ claim("loss with rank 1 minus rank 16", tried["rank 1"]
       - tried["rank 16"], below=0.6)
 claim("loss with the MLP only minus attention only",
       tried["MLP only"] - tried["attention only"], below=-0.1)
-claim("rate 0.001: loss of LoRA minus loss with all weights trained",
+claim("loss of LoRA minus loss with all weights trained, at rate 0.001",
       tried["rate 0.001"] - slow_full, above=0.2)
 
 # %% [markdown] role="concept"
-# On this task the rate and the modules matter most, and a rank of 1 comes far. At a
-# rate of 0.001 LoRA is well behind training all weights at the same rate. Large models
-# show the same ([Schulman et al. 2025](https://thinkingmachines.ai/blog/lora/)): LoRA
-# wants about ten times the rate of full fine-tuning, and the MLP as well as attention.
-# So begin like this:
+# On this task, the learning rate and the modules matter most, and even a rank of 1 does
+# well. At a learning rate of 0.001, LoRA is far behind training all weights at the same
+# rate. The same holds for large models ([Schulman et al.
+# 2025](https://thinkingmachines.ai/blog/lora/)): LoRA needs about ten times the learning
+# rate of full fine-tuning, and it should adapt the MLP as well as attention. So start
+# like this:
 #
-# - **Modules:** all linear ones. If you have to save, keep the MLP.
-# - **Rate:** ten times the rate that you would use for all weights. Then try a third of
-#   it and three times as much.
-# - **Rank:** 16. It is too low if a higher rank lowers the *training* loss. A rank that
+# - **Modules:** all linear modules. If you have to save memory, keep the MLP.
+# - **Learning rate:** ten times the rate that you would use for all weights. Then try a
+#   third of it, and three times as much.
+# - **Rank:** 16. If a higher rank lowers the *training* loss, 16 is too low. A rank that
 #   is too high costs memory.
-# - **Alpha:** choose it once, 16 or twice the rank, and leave it. It multiplies the
-#   update, so it acts much like the rate.
+# - **Alpha:** set it once, to 16 or twice the rank, and do not tune it. It multiplies the
+#   update, so it acts much like the learning rate.
 # - **Dropout:** none. With few examples, 0.05 to 0.1.
 #
-# The page *Which adapter, when* of the course's site lists starting points by situation.
+# The page *Which adapter, when* on the course's website lists starting points for common
+# situations.
 
 # %% [markdown] role="concept"
 # ## Adapter layers, and what they cost in service
 #
-# LoRA was not the first adapter. [Houlsby et al.
-# 2019](https://arxiv.org/abs/1902.00751) put small *adapter layers* into a frozen
-# transformer. Behind a sublayer, one matrix takes each vector down to a few values, an
-# activation follows, and a second matrix brings it back up. The result is added to the
-# vector. The narrow middle is called a *bottleneck*.
+# LoRA was not the first adapter. [Houlsby et al. 2019](https://arxiv.org/abs/1902.00751)
+# put small *adapter layers* into a frozen transformer. After a sublayer, one matrix
+# projects each vector down to a few values, an activation follows, and a second matrix
+# projects back up. The result is added to the vector. The narrow middle is called a
+# *bottleneck*.
 
 # %% role="concept"
 class AdapterLayer(nn.Module):
-    """A bottleneck behind a frozen linear module."""
+    """A bottleneck after a frozen linear module."""
 
     def __init__(self, before, r=8):
         super().__init__()
@@ -564,47 +574,47 @@ draw_blocks({"adapter layer": ["x", "W", "down", "ReLU", "up", "+", "y"],
              "LoRA": ["x", ("W", "A"), ("", "B"), "+", "y"]},
             bypass={"adapter layer": [(1, 5)]},
             title="One adapter is in the way, the other runs alongside",
-            alt="Two block diagrams. With an adapter layer x goes through "
-                "W, then down, ReLU and up, and the result of W is added. "
-                "With LoRA x goes through W and, next to it, through A "
-                "and B, and both are added.")
+            alt="Two block diagrams. With an adapter layer, x goes through "
+                "W, then through down, ReLU and up, and the output of W is "
+                "added. With LoRA, x goes through W and, in parallel, "
+                "through A and B, and the two results are added.")
 
 # %% role="concept"
 claim("loss on the new language with adapter layers",
       loss_on(bottled, new_ids), below=2.6)
-claim("products of one call, adapter layers minus base",
+claim("matrix products of one call, adapter layers minus base",
       matrix_products(bottled) - matrix_products(base), expected=8)
-claim("answer to v plus answer to -v, 0 if one matrix did it all",
+claim("relative norm of f(v) + f(-v), which is 0 for a single matrix",
       odd, above=0.001)
 
 # %% [markdown] role="concept"
-# It learns, too. But in service the two small products come *after* $W$, so every token
-# waits for them, and they cannot be merged into $W$: between them is a ReLU, and no
-# single matrix does the same. LoRA has no activation inside. Its two matrices are one
-# matrix, $BA$, which can be added to $W$ once.
+# This adapter learns as well. But when you serve it, the two small products come *after*
+# $W$, so every token waits for them. They cannot be merged into $W$, because there is a
+# ReLU between them, and no single matrix can replace them. LoRA has no activation between
+# its matrices. They form a single matrix, $BA$, which you can add to $W$ once.
 #
-# [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured the wait with a GPT-2
-# medium, one user and 128 tokens: `19.8 ms` without adapter layers, `23.9 ms` and `25.8
-# ms` with two kinds of them. With a large batch the difference nearly disappears,
-# because the arithmetic then takes longer than the starting of small jobs.
+# [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured this delay for a GPT-2
+# medium with one user and 128 tokens: `19.8 ms` without adapter layers, `23.9 ms` and
+# `25.8 ms` with two kinds of adapter layers. With a large batch, the difference nearly
+# disappears, because then the arithmetic takes longer than launching small operations.
 
 # %% [markdown] trap="10.2" role="situation" fault="an unmerged LoRA adapter triples the matrix products" symptom="LoRA inference slower than base model, unmerged adapter, merge_and_unload gives other results"
 # ## The adapter goes into service
 #
-# The trained adapter answers next to the base. A review comment says: "It has about a
-# fifth of the base's parameters, so it takes about a fifth more arithmetic. Merge it,
-# and it takes none." $BA$ has the shape of $W$, so you can add the two once, before
-# service.
+# You serve the trained adapter next to the base. A review comment says: "It has about a
+# fifth of the base's parameters, so it needs about a fifth more arithmetic. If you merge
+# it, it needs none." $BA$ has the shape of $W$, so you can add it to $W$ once, before you
+# serve the model.
 #
-# You count the matrix products of one call, because a GPU that answers one user at a
-# time often waits longer for each small job to start than for its arithmetic. And
-# because weights are often served in `bfloat16`, you merge there, with an update a
-# thousand times as small as $W$.
+# You count the matrix products of one call, because a GPU that serves one user at a time
+# often spends more time launching small operations than computing them. Weights are often
+# served in `bfloat16`, so you also try a merge in `bfloat16`, with an update whose
+# entries are a thousandth of the size of those in $W$.
 
 # %% trap="10.2" role="break"
 @torch.no_grad()
 def products(model):
-    """Matrix products of one call on one text, and FLOPs of them all."""
+    """Count the matrix products and the FLOPs of a call on one text."""
     run = lambda: model(input_ids=new_ids[:1])               # noqa: E731
     return operations(run)["aten::mm"][0], flops(run)
 
@@ -614,11 +624,11 @@ count = {"base": products(base), "adapted": products(whole)}
 W = 0.02 * torch.randn(512, 512)
 update = 0.001 * 0.02 * torch.randn(512, 512)
 short = W.bfloat16()
-rounded = (short.float() + update).bfloat16()    # added in full, then cut
+rounded = (short.float() + update).bfloat16()    # rounded only once
 
 # %% trap="10.2" role="guess" quoted="right"
-guess("10.2", "What share of the weights is exactly the same before and "
-      "after this merge?", unit="%")
+guess("10.2", "What percentage of the weights are exactly the same before "
+      "and after this merge?", unit="%")
 
 # %% trap="10.2" role="look"
 for name, (calls, work) in count.items():
@@ -627,30 +637,32 @@ more = [b / a for a, b in zip(*count.values())]
 still = (rounded == short).float().mean()
 lost = ((rounded.float() - short.float() - update).norm()
         / update.norm())
-print(f"merged: weights that do not move {still:.0%}, "
-      f"error over the update {lost:.2f}")
+print(f"merged: {still:.0%} of the weights do not change, "
+      f"error divided by the update {lost:.2f}")
 
 # %% trap="10.2" role="look"
 measured("10.2", 100 * still, right=(60, 95))
 
 # %% trap="10.2" role="look"
-claim("bfloat16: share of the weights that do not move", still, above=0.7)
+claim("fraction of weights that do not change, merged in bfloat16", still,
+      above=0.7)
 
 # %% [markdown] trap="10.2" role="look"
-# Most of the update is gone, although it was added in float32 and rounded only once.
-# Left unmerged it survives. But then the model runs nearly three times as many
-# products:
+# Most of the update is gone, although the sum was computed in float32 and rounded only
+# once. If you leave the adapter unmerged, the update survives, but the model runs nearly
+# three times as many products:
 
 # %% trap="10.2" role="look"
-claim("matrix products, adapted model compared with base", more[0],
-      above=2.5)
+claim("matrix products of the adapted model, divided by the base's",
+      more[0], above=2.5)
 
 # %% [markdown] trap="10.2" role="why"
 # The comment is right about the arithmetic. But each adapted matrix runs three products
-# instead of one, plus a multiplication and a sum: few parameters, many jobs. How much
-# time they take depends on machine and batch. As with the merge, precision is the
-# limit: `bfloat16` keeps only 8 bits of a number's digits. At most weights this update
-# is smaller than half a step between two neighbouring numbers, so it rounds away.
+# instead of one, plus a multiplication and a sum. These are few FLOPs but many
+# operations, and how much time they take depends on the machine and the batch. What
+# limits the merge is precision. `bfloat16` keeps only 8 significant bits of a number. For
+# most weights, this update is smaller than half the gap to the next `bfloat16` number, so
+# it is rounded away.
 
 # %% trap="10.2" role="why"
 draw_blocks({"beside it: 3 products": ["x", ("W", "A"), ("", "B"), "+",
@@ -658,12 +670,12 @@ draw_blocks({"beside it: 3 products": ["x", ("W", "A"), ("", "B"), "+",
              "merged: 1 product": ["x", "W + s B A", "y"]},
             captions={"merged: 1 product": "s is alpha / r"},
             title="Three products instead of one, until you merge",
-            alt="Two block diagrams. Beside the matrix, x goes through W "
-                "and through A and B, then both are added; merged, x goes "
-                "through one matrix.")
+            alt="Two block diagrams. Unmerged, x goes through W and, in "
+                "parallel, through A and B, and the two results are added. "
+                "Merged, x goes through a single matrix.")
 
 # %% [markdown] trap="10.2" role="why"
-# So merge in a format whose steps are fine enough. Here that is float32:
+# So merge in a format that is precise enough. Here that is float32:
 
 # %% trap="10.2" role="repair"
 merged = copy.deepcopy(whole).merge_and_unload()
@@ -675,12 +687,13 @@ print(f"merged: {count['merged'][0]:.0f} products, {count['merged'][1]:,} "
       f"FLOPs, largest gap of a logit {gap:.1e}")
 
 # %% trap="10.2" role="repair"
-claim("matrix products, merged less base",
+claim("matrix products of the merged model minus the base's",
       count["merged"][0] - count["base"][0], expected=0)
 
 # %% [markdown] trap="10.2" role="repair"
-# If you merge by hand, two mistakes are easy. You can forget the factor $\alpha / r$,
-# or leave the adapter switched on (`unload` takes an adapter off and merges nothing):
+# If you merge by hand, two mistakes are easy to make. You can forget the factor $\alpha /
+# r$, or you can leave the adapter switched on (`unload` removes an adapter without
+# merging it):
 
 # %% trap="10.2" role="repair"
 def by_hand(model, scale=None):
@@ -701,40 +714,43 @@ found = {name: loss_on(model, new_ids) for name, model in found.items()}
 # %% trap="10.2" role="repair"
 plot_bars(found, xlabel="loss on the new language",
           title="Two ways to merge by hand and lose",
-          alt="Three bars of loss: lowest for the merged model, higher "
-              "with the adapter still on and without the factor.")
+          alt="Three bars of loss. It is lowest for the correctly merged "
+              "model, and higher with the adapter still on and without "
+              "alpha / r.")
 
 # %% trap="10.2" role="repair"
 claim("loss without alpha / r minus loss of the merged model",
       found["without alpha / r"] - found["merged"], above=0.3)
 
 # %% [markdown] trap="10.2" role="more" topics="the counts · rounding in bfloat16"
-# The counts, and what it costs to add the update twice:
+# Here are the counts, and the loss if the update is added twice:
 
 # %% trap="10.2" role="more"
 claim("matrix products of the base", count["base"][0], expected=15)
-claim("FLOPs, adapted model compared with base", more[1], below=1.3)
-claim("largest gap of a logit, merged and not", gap, below=1e-3)
-claim("loss with the adapter counted twice minus the merged model's",
+claim("FLOPs of the adapted model, divided by the base's", more[1],
+      below=1.3)
+claim("largest gap between a merged and an unmerged logit", gap, below=1e-3)
+claim("loss with the update added twice minus the merged model's",
       found["merged and still on"] - found["merged"], above=0.05)
 
 # %% trap="10.2" role="more"
-claim("bfloat16: error of the merged update, compared with it", lost,
+claim("error of the bfloat16 merge, divided by the update's norm", lost,
       above=0.5)
 
 # %% [markdown] trap="10.2" role="more"
-# The sum was taken in float32 and rounded once, and most of this update is still gone:
-# no order of adding brings back what the steps of `bfloat16` swallow. Serve so small an
-# update in float32, or leave it unmerged. Next to $W$ it is as fine as the dtype of the
-# outputs allows: peft adds the two outputs and rounds the sum to the dtype of the base.
-# When you do merge, round once. That costs nothing, and it matters where $W$ and the
-# update nearly cancel. The exercise asks for it.
+# The sum was computed in float32 and rounded once, and most of this update is still gone.
+# The order of the operations makes no difference, because the gaps between `bfloat16`
+# numbers are too large. Serve such a small update in float32, or leave it unmerged. Next
+# to $W$, the update is as precise as the dtype of the outputs allows, because peft adds
+# the two outputs and rounds the sum to the dtype of the base. When you do merge, round
+# only once. That costs nothing, and it matters where $W$ and the update nearly cancel.
+# The exercise asks for it.
 
 # %% [markdown] trap="10.2" role="folklore"
-# **Told:** an adapter that is not merged costs `5 to 15 %` of the time, because of its
-# hooks. **Measured:** peft uses no hooks here. It wraps each matrix in a layer of its
-# own, which runs three products instead of one. What they cost depends on machine and
-# batch, so measure it where you serve.
+# **Told:** an unmerged adapter costs `5 to 15 %` of the time, because of its hooks.
+# **Measured:** peft uses no hooks here. It wraps each matrix in its own layer, which runs
+# three products instead of one. What these cost depends on the machine and the batch, so
+# measure it where you serve the model.
 
 # %% trap="10.2" role="folklore"
 hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks)
@@ -746,17 +762,21 @@ claim("hooks in the adapted model", hooks, expected=0)
 # %% trap="10.2" role="exercise" points=3 difficulty=2 minutes=10
 def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
           alpha: float) -> torch.Tensor:
-    """The one weight that does the work of W and its LoRA adapter.
+    """Merge a LoRA adapter into its weight: W + alpha / r * B @ A.
 
-    That is W plus alpha / r times the product of B and A. W: (d_out, d_in),
-    float32 or bfloat16; A: (r, d_in) and B: (d_out, r), both float32, r at
-    least 1. The sum is taken in float32 and rounded once, to the dtype of
-    W. The result has memory of its own at each call, and no graph is built,
-    though all three may ask for gradients. W, A and B stay as they are, and
-    so does the grad mode.
+    Args:
+        W: (d_out, d_in), float32 or bfloat16.
+        A, B: (r, d_in) and (d_out, r), float32, with r >= 1.
 
-    Example: W = [[1.]], A = [[2.], [0.]], B = [[3., 5.]] and alpha = 4 give
-    [[13.]].
+    Returns:
+        The merged weight. The sum is computed in float32 and rounded once,
+        to the dtype of W. Each call returns new memory.
+
+    No graph is built, even if W, A and B require gradients. W, A, B and the
+    grad mode do not change.
+
+    Example: W = [[1.]], A = [[2.], [0.]], B = [[3., 5.]] and alpha = 4
+    return [[13.]].
     """
     # BEGIN SOLUTION
     with torch.no_grad():
@@ -765,34 +785,34 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="10.2" role="hint"
-# 1. Which of `A @ B` and `B @ A` has the shape of `W`, and where does `r` stand in the shapes?
-# 2. `W.float()` makes float32 of any dtype. Add there, and change the dtype of the sum at the very end.
-# 3. `A` and `B` may be parameters: calculate under `torch.no_grad()`. The sum is a new tensor, so nothing else has to be copied.
+# 1. Which of `A @ B` and `B @ A` has the shape of `W`, and which dimension of `A` is `r`?
+# 2. `W.float()` converts any dtype to float32. Compute the sum in float32, and convert it to the dtype of `W` at the very end.
+# 3. `A` and `B` may be parameters, so compute under `torch.no_grad()`. The sum is a new tensor, so you need no other copy.
 
 # %% [markdown] trap="10.2" role="keep"
-# **Keep:** an adapter next to its matrix costs few FLOPs and many small jobs. Merge it
-# before service: with the factor $\alpha / r$, once, and in a dtype whose steps are
-# finer than the update. **In your own code:** compare the logits before and after you
-# merge, in the dtype in which you serve. **Source:** [Hu et al.
-# 2021](https://arxiv.org/abs/2106.09685), section 4.1, on merging. **Seen in the
-# wild:** [OpenBMB/MiniCPM-V 502](https://github.com/OpenBMB/MiniCPM-V/issues/502): base
-# and adapter answer well, and the merged model saved in `bfloat16` does not;
+# **Keep:** an unmerged LoRA adapter costs few FLOPs but many small operations. Merge it
+# before you serve the model: with the factor $\alpha / r$, only once, and in a dtype that
+# is precise enough for the update. **In your own code:** compare the logits before and
+# after merging, in the dtype in which you serve. **Source:** [Hu et al.
+# 2021](https://arxiv.org/abs/2106.09685), section 4.1, on merging. **Seen in the wild:**
+# [OpenBMB/MiniCPM-V 502](https://github.com/OpenBMB/MiniCPM-V/issues/502): the base with
+# its adapter answers well, but the merged model saved in `bfloat16` does not;
 # [meta-pytorch/torchtune 1101](https://github.com/meta-pytorch/torchtune/issues/1101):
-# merged weights differ, and a maintainer calls that expected in low precision.
+# merged weights differ, and a maintainer calls this expected in low precision.
 
 # %% [markdown] role="concept"
 # ## Other adapters, one interface
 #
-# peft offers many kinds of adapters behind one call: you change the configuration, and
-# `get_peft_model` stays. *DoRA* splits each row of $W$ into its norm and its direction;
-# it trains the norms directly and the directions by LoRA. *IA3* only trains factors, by
-# which keys, values and the inside of the MLP are multiplied. *Prefix tuning* trains
-# keys and values that stand before every text, and *prompt tuning* trains the
-# embeddings of a few made-up tokens.
+# peft offers many kinds of adapters through one call: you change only the configuration
+# that you pass to `get_peft_model`. *DoRA* splits each row of $W$ into its norm and its
+# direction; it trains the norms directly and the directions with LoRA. *IA3* trains only
+# factors that multiply the keys, the values and the hidden layer of the MLP. *Prefix
+# tuning* trains keys and values that come before every text, and *prompt tuning* trains
+# the embeddings of a few made-up tokens.
 #
-# All five get the same 60 steps at the same rate on this small base. Methods with few
-# parameters may want a higher rate and more steps, so read the result as one setting,
-# not as a ranking.
+# All five get the same 60 steps at the same learning rate on this small base. Methods
+# with few parameters may need a higher rate and more steps, so treat the result as one
+# measurement, not as a ranking.
 
 # %% role="concept" tags=["plumbing"]
 from peft import IA3Config
@@ -817,19 +837,19 @@ for name, config in kinds.items():
           f"language {after[name]:.2f}")
 
 # %% role="concept"
-claim("LoRA and DoRA: the higher loss", max(after["LoRA"], after["DoRA"]),
-      below=2.2)
-claim("IA3, prefix and prompt: the lowest loss minus LoRA's",
+claim("higher of the losses of LoRA and DoRA",
+      max(after["LoRA"], after["DoRA"]), below=2.2)
+claim("lowest loss of IA3, prefix and prompt, minus LoRA's",
       min(after[kind] for kind in ("IA3", "prefix", "prompt"))
       - after["LoRA"], above=0.5)
 
 # %% [markdown] trap="10.3" role="situation" fault="the virtual tokens of a prefix use up positions" symptom="prefix tuning IndexError index out of range in self, num_virtual_tokens and context length"
 # ## Keys and values that nobody typed
 #
-# *Prefix tuning* leaves all matrices alone. It learns keys and values that stand in
-# front of every text, in every layer. Your base is now a small GPT-2 whose table of
-# positions has 64 rows. You give it a prefix of 20. No token id is added, and nothing
-# passes through the embedding.
+# *Prefix tuning* leaves all matrices unchanged. It learns keys and values that come
+# before every text, in every layer. Your base is now a small GPT-2 whose table of
+# position embeddings has 64 rows. You give it a prefix of length 20. No token ids are
+# added, and the prefix does not pass through the embedding.
 
 # %% trap="10.3" role="break" tags=["plumbing"]
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -841,7 +861,7 @@ def small_gpt2():
 
 # %% trap="10.3" role="break"
 def longest(model, most=100):
-    """The longest text (1, T) that goes through, and what stops it."""
+    """The length of the longest text that runs, and what stops the next."""
     for length in range(1, most + 1):
         try:
             with torch.no_grad():
@@ -858,8 +878,8 @@ room = {"no prefix": longest(small_gpt2().eval()),
         "prefix of 20": longest(with_prefix(small_gpt2()))}
 
 # %% trap="10.3" role="guess"
-guess("10.3", "With this prefix, how many tokens may a text have before "
-      "the model fails?", unit="tokens")
+guess("10.3", "With the prefix, how long is the longest text that this "
+      "model accepts?", unit="tokens")
 
 # %% trap="10.3" role="look"
 for name, (length, stopped_by) in room.items():
@@ -873,12 +893,13 @@ claim("longest text with a prefix of 20", room["prefix of 20"][0],
       expected=44)
 
 # %% [markdown] trap="10.3" role="why"
-# The prefix sits in the cache of keys and values, as twenty tokens that were read
-# before would. So the text begins at position 20, and the table ends at 64. A tokenizer
-# that cuts texts at 64 tokens knows nothing of the prefix.
+# The prefix is in the cache of keys and values, like twenty tokens that the model has
+# already read. So the text starts at position 20, and the table ends at 64. A tokenizer
+# that truncates texts to 64 tokens does not know about the prefix.
 #
-# Which end should you cut? A training text is a prompt and an answer, and only the
-# answer has labels. A prompt of 50 tokens and an answer of 8 do not fit in 44.
+# Which end should you cut? A training text consists of a prompt and an answer, and only
+# the answer has labels. A prompt of 50 tokens and an answer of 8 do not fit into 44
+# positions.
 
 # %% trap="10.3" role="why"
 prefix = (0, 20, "prefix")
@@ -887,10 +908,11 @@ draw_lanes({"as it came": [prefix, (20, 70, "prompt"), (70, 78, "answer")],
             "cut at the start": [prefix, (20, 56, "prompt"),
                                  (56, 64, "answer")]},
            unit="positions", moments={"the table ends": 64},
-           title="A cut at the end takes the answer",
-           alt="Three lanes over positions. Prefix, prompt and answer run "
-               "beyond 64. Cut at the end, no answer is left; cut at the "
-               "start of the prompt, all of it is.")
+           title="A cut at the end removes the answer",
+           alt="Three lanes over positions. Uncut, prefix, prompt and "
+               "answer extend beyond position 64. After a cut at the end, "
+               "no answer is left. After a cut at the start of the prompt, "
+               "the whole answer is left.")
 
 # %% trap="10.3" role="repair"
 prompt, answer = torch.randint(16, (50,)), torch.randint(16, (8,))
@@ -905,25 +927,28 @@ for name, cut in cuts.items():
     print(f"cut {name}: {cuts[name][0]} labels, loss {cuts[name][1]:.2f}")
 
 # %% trap="10.3" role="repair"
-claim("cut at the end: labels left", cuts["at the end"][0], expected=0)
+claim("labels left after a cut at the end", cuts["at the end"][0],
+      expected=0)
 
 # %% [markdown] trap="10.3" role="repair"
-# If no text of a batch has a label left, the mean loss is NaN. If only some texts have
-# none, you see nothing. Tokenizers of `transformers` cut at the end unless you set
-# `truncation_side`. Cut the prompt at its start instead, and the answer stays whole as
-# long as it fits. If prefix and answer alone are too long, refuse the text.
+# If no text in a batch has a label left, the mean loss is NaN. If only some texts have
+# lost theirs, you do not notice. The tokenizers in `transformers` cut at the end unless
+# you set `truncation_side`. If you cut the start of the prompt instead, the answer stays
+# complete as long as it fits. If the prefix and the answer alone are too long, reject the
+# text.
 
 # %% [markdown] trap="10.3" role="more" topics="the cuts in numbers · prompt tuning · a Llama has no table"
-# The same cuts in numbers:
+# Here are the same cuts in numbers:
 
 # %% trap="10.3" role="more"
 claim("longest text without a prefix", room["no prefix"][0], expected=64)
-claim("cut at the end: the loss is a number", cuts["at the end"][1] > 0,
-      expected=False)
-claim("cut at the start: labels left", cuts["at the start"][0], expected=8)
+claim("is the loss a number after a cut at the end",
+      cuts["at the end"][1] > 0, expected=False)
+claim("labels left after a cut at the start", cuts["at the start"][0],
+      expected=8)
 
 # %% [markdown] trap="10.3" role="more"
-# *Prompt tuning*, which learns embeddings instead, takes the same room. A Llama does
+# *Prompt tuning*, which learns embeddings instead, uses as many positions. A Llama does
 # not stop you:
 
 # %% trap="10.3" role="more"
@@ -933,39 +958,41 @@ print(f"prompt tuning: {soft}; a Llama with max_position_embeddings of 64: "
       f"{llama_room[0]}, stopped by {llama_room[1]}")
 
 # %% trap="10.3" role="more"
-claim("prompt tuning: longest text", soft, expected=44)
-claim("a Llama of 64 positions with the prefix takes 100 tokens",
+claim("longest text with prompt tuning", soft, expected=44)
+claim("tokens that a Llama of 64 positions accepts with the prefix",
       llama_room[0], expected=100)
 
 # %% [markdown] trap="10.3" role="more"
-# A Llama rotates its queries and keys by an angle that can be computed for every
-# position, so there is no table that ends. The text then runs on to positions that
-# training never saw, without an error. So count the prefix yourself, for both.
+# A Llama rotates its queries and keys by an angle that can be computed for any position,
+# so it has no table that ends. The text then continues, without an error, at positions
+# that never occurred in training. So count the prefix yourself, for both models.
 
 # %% [markdown] trap="10.3" role="folklore"
-# **Told:** a text that is too long for its prefix does quiet harm. **Measured:** a
-# GPT-2 is not quiet: on a CPU the first token too many raises `IndexError`. This Llama
-# stays silent; how good its answers are at such positions is not measured.
+# **Told:** with a prefix, a text that is too long does silent harm. **Measured:** GPT-2
+# is not silent: on a CPU, one token too many raises an `IndexError`. This Llama is
+# silent. How good its answers are at such positions was not measured.
 
 # %% trap="10.3" role="exercise" points=4 difficulty=2 minutes=15
 def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
              virtual: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and labels of one training text that follows a learned prefix.
+    """Make the ids and labels of a training text after a learned prefix.
 
-    prompt and answer: (P,) and (Q,), int64; the text is the prompt, then
-    the answer. An id may come twice, and in both. The prefix of `virtual`
-    tokens and the text share n_positions positions. Where they need more,
-    the prompt loses its first tokens, as few as will do. Raises ValueError
-    if prefix and answer alone need more.
+    The prefix of `virtual` tokens and the text share n_positions positions.
+    If they need more, the prompt loses its first tokens, as few as needed.
+    Raises ValueError if prefix and answer alone need more.
 
-    Returns a tuple of two tensors, int64, of the length of the text that is
-    left: its ids, and labels, which are -100 for the prompt and the ids for
-    the answer. Nothing stands in them for the prefix. Each has memory of
-    its own at each call. prompt and answer may be empty and stay as they
-    are.
+    Args:
+        prompt, answer: (P,) and (Q,), int64. The text is the prompt, then
+            the answer. Ids may repeat, also between the two. Both may be
+            empty, and neither changes.
+
+    Returns:
+        A tuple of two int64 tensors as long as the text that is left: ids
+        and labels. The labels are -100 for the prompt and the ids for the
+        answer. Neither contains the prefix. Each call returns new memory.
 
     Example: prompt [1, 2, 3], answer [9], 5 positions and a prefix of 2
-    give [2, 3, 9] and [-100, -100, 9].
+    return [2, 3, 9] and [-100, -100, 9].
     """
     # BEGIN SOLUTION
     left = n_positions - virtual - len(answer)
@@ -978,28 +1005,29 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
     # END SOLUTION
 
 # %% [markdown] trap="10.3" role="hint"
-# 1. How many positions are left for the prompt, once prefix and answer have theirs?
-# 2. `prompt[-left:]` keeps the last `left` tokens, but for `left` of 0 it keeps all of them. Count from the front instead: how many go?
-# 3. Glue with `torch.cat`, once with the prompt that is left, once with -100 in its place.
+# 1. How many positions are left for the prompt after the prefix and the answer have theirs?
+# 2. `prompt[-left:]` keeps the last `left` tokens, but if `left` is 0, it keeps all of them. Count from the front instead: how many tokens have to go?
+# 3. Use `torch.cat` twice: once with what is left of the prompt, and once with -100 in its place.
 
 # %% [markdown] trap="10.3" role="keep"
-# **Keep:** in peft, learned tokens take positions, so a text has the context length
-# minus the prefix. Cut the prompt at its start, never the answer. **In your own code:**
-# set the tokenizer's maximum length to what is left, and count the labels of each
-# batch. **Source:** [Li & Liang 2021](https://arxiv.org/abs/2101.00190), section 4, on
-# the prefix as positions before the text. **Seen in the wild:**
-# [XiangLi1999/PrefixTuning 40](https://github.com/XiangLi1999/PrefixTuning/issues/40):
-# with the method's own code, positions run from 10 to 1034, and 1024 is the limit.
+# **Keep:** in peft, a learned prefix uses up positions, so a text can only be as long as
+# the context minus the prefix. Cut the start of the prompt, never the answer. **In your
+# own code:** set the tokenizer's maximum length to what is left, and count the labels in
+# each batch. **Source:** [Li & Liang 2021](https://arxiv.org/abs/2101.00190), section 4,
+# treats the prefix as positions before the text. **Seen in the wild:**
+# [XiangLi1999/PrefixTuning 40](https://github.com/XiangLi1999/PrefixTuning/issues/40): in
+# the code of the method's authors, positions run from 10 to 1034, although the limit is
+# 1024.
 
 # %% [markdown] trap="10.4" role="situation" fault="a LoRA classifier's head is neither trained nor saved" symptom="LoRA classifier gives random predictions after loading, score head not saved, task_type missing"
 # ## A classifier for four languages
 #
-# You turn the base into a classifier that says in which of four languages a text is
-# written. `LlamaForSequenceClassification` takes the layers of the base and puts a
-# fresh head, `score`, on top. You adapt it with LoRA. The configuration holds the rank
-# and the names of all seven matrices of a layer, as the code below shows.
+# You turn the base into a classifier that says which of four languages a text is written
+# in. `LlamaForSequenceClassification` uses the layers of the base and adds a new head,
+# `score`. You adapt the classifier with LoRA. The configuration contains the rank and the
+# names of all seven matrices of a layer, as the code below shows.
 #
-# It trains well, and you save it. Then you build the classifier again, load the adapter
+# The classifier trains well, and you save it. Then you build it again, load the adapter
 # with `PeftModel.from_pretrained`, and test it.
 
 # %% trap="10.4" role="break" tags=["plumbing"]
@@ -1010,7 +1038,7 @@ quiz_ids = torch.cat([text(table, 128) for table in languages])
 quiz_labels = torch.arange(4).repeat_interleave(128)
 
 def classifier():
-    """The layers of the base, and a fresh head for four languages."""
+    """The layers of the base, and a new head for four languages."""
     model = LlamaForSequenceClassification(LlamaConfig(
         vocab_size=16, hidden_size=32, intermediate_size=64,
         num_hidden_layers=2, num_attention_heads=4, num_labels=4,
@@ -1026,7 +1054,7 @@ def share_right(model):
 
 # %% trap="10.4" role="break"
 def trained_classifier(steps=100, **settings):
-    """A classifier adapted to four languages, and its folder."""
+    """Adapt a classifier to four languages and save it."""
     model = get_peft_model(classifier(), LoraConfig(
         r=4, lora_alpha=16, target_modules=LLAMA_NAMES, **settings))
     live = [p for p in model.parameters() if p.requires_grad]
@@ -1043,7 +1071,7 @@ def trained_classifier(steps=100, **settings):
 
 # %% trap="10.4" role="break"
 def reloaded(folder):
-    """The share right of a classifier built anew, its adapter loaded."""
+    """Build a new classifier, load the adapter; return the accuracy."""
     return share_right(PeftModel.from_pretrained(classifier(), folder))
 
 (model, its_folder), told = heard(trained_classifier)
@@ -1053,12 +1081,12 @@ once, told_then = heard(reloaded, its_folder)
 # %% trap="10.4" role="guess"
 guess("10.4", "How many texts does the loaded classifier get right?",
       choices=["as many as before it was saved",
-               "none: loading raises an error",
-               "clearly fewer"])
+               "none, because loading raises an error",
+               "clearly fewer than before it was saved"])
 
 # %% trap="10.4" role="look" compare=false
 loaded = [once, *(reloaded(its_folder) for _ in range(5))]
-print(f"right before it was saved {before:.2f}, after each loading:",
+print(f"accuracy before saving {before:.2f}, after each loading:",
       *[f"{share:.2f}" for share in loaded])
 
 # %% trap="10.4" role="look"
@@ -1066,23 +1094,24 @@ measured("10.4", 2)
 
 # %% trap="10.4" role="look"
 plot_columns({"saved": before, **dict(enumerate(loaded, 1))},
-             xlabel="before it was saved, then loaded six times",
+             xlabel="before saving, then after each of six loadings",
              ylabel="accuracy", form=".2f", marks=range(1, 7),
              reference=(0.25, "guessing"),
-             title="Each loading gives a different classifier",
-             alt="Seven columns. The first, before saving, is high; those "
-                 "of six loadings are lower and differ from each other.")
+             title="Each loading makes a different classifier",
+             alt="Seven columns of accuracy. The first, before saving, is "
+                 "high. The other six, one after each loading, are lower "
+                 "and differ from each other.")
 
 # %% trap="10.4" role="look"
-claim("accuracy after loading, mean, minus that before saving",
+claim("mean accuracy after loading minus the accuracy before saving",
       sum(loaded) / 6 - before, below=-0.05)
 
 # %% [markdown] trap="10.4" role="why"
 # Without a `task_type`, peft does not know that `score` is a head. It froze the random
-# `score` together with the base, LoRA learned to work with exactly that head, and only
-# LoRA was saved. The next classifier draws a different head, which can do worse than
-# guessing. `SEQ_CLS` tells peft that there is a head, and `score` then trains and goes
-# into the file. For a head with a different name, use `modules_to_save`.
+# `score` together with the base, so LoRA learned to work with exactly that head, and only
+# LoRA was saved. The next classifier starts with a different random head, which can be
+# worse than guessing. `SEQ_CLS` tells peft that there is a head. Then `score` is trained
+# and saved. If your head has a different name, use `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
@@ -1098,7 +1127,7 @@ kept = {"no task": holds(model, its_folder)}
 model, its_folder = trained_classifier(task_type="SEQ_CLS")
 kept["SEQ_CLS"] = holds(model, its_folder)
 before, again = share_right(model), [reloaded(its_folder) for _ in "ab"]
-print(f"right before {before:.2f}, after two loadings "
+print(f"accuracy before saving {before:.2f}, after two loadings "
       + ", ".join(f"{share:.2f}" for share in again))
 
 # %% trap="10.4" role="repair"
@@ -1106,40 +1135,41 @@ draw_grids(kept, marks={"no task": ~kept["no task"] & torch.tensor(
                [[False], [True], [False]])},
            row_names=["LoRA", "head", "base"],
            column_names=["trains", "in the file"], legend="is missing",
-           title="What nobody names is neither trained nor saved",
-           alt="Two grids of LoRA, head and base. Without a task the head "
-               "neither trains nor is in the file; with SEQ_CLS it does "
-               "and is. The base never is.")
+           title="A head without a name is neither trained nor saved",
+           alt="Two grids with rows for LoRA, head and base, and columns "
+               "for trained and saved. Without a task, only LoRA is "
+               "trained and saved. With SEQ_CLS, LoRA and the head are. "
+               "The base never is.")
 
 # %% trap="10.4" role="repair"
-claim("with the task: largest change of the accuracy by loading",
+claim("largest change in accuracy by loading, with the task",
       max(abs(share - before) for share in again), expected=0)
 
 # %% [markdown] trap="10.4" role="repair"
-# In the exercise you write the list that shows this before a file is saved: which
-# layers are LoRA, what else trains, what is frozen by mistake, and which layers have
+# In the exercise you write a report that shows this before a file is saved: which layers
+# have LoRA, what else is trained, what is frozen by mistake, and which layers have
 # learned nothing yet.
 
 # %% [markdown] trap="10.4" role="more" topics="no warning · two wrong tasks · a second adapter freezes the first"
-# There was no warning, neither during training nor during loading. The accuracy differs
-# from loading to loading, and only the second file holds the head. Both classifiers had
-# 100 steps from different starts, so their accuracy before saving says nothing about
-# the task. What is left of it after loading does.
+# There was no warning during training or loading. The accuracy is different each time the
+# file is loaded, and only the second file contains the head. Both classifiers trained for
+# 100 steps from different random weights, so their accuracy before saving says nothing
+# about the effect of the task. The accuracy after loading does.
 
 # %% trap="10.4" role="more"
-claim("largest accuracy after a loading minus the smallest",
+claim("highest accuracy after a loading minus the lowest",
       max(loaded) - min(loaded), above=0.05)
-claim("warnings while it trains and loads", len(told + told_then),
+claim("warnings during training and loading", len(told + told_then),
       expected=0)
-claim("tensors of the head in the file", kept["no task"][1, 1].sum(),
-      expected=0)
-claim("with the task: does the head train, and is it in the file?",
+claim("tensors of the head in the file, without a task",
+      kept["no task"][1, 1].sum(), expected=0)
+claim("is the head trained and saved, with the task",
       kept["SEQ_CLS"][1].all().item(), expected=True)
 
 # %% [markdown] trap="10.4" role="more"
-# With LoRA, two wrong tasks did less harm here than none. `CAUSAL_LM` on a classifier
-# raises an error. A task for encoder and decoder on a GPT-2 changes nothing except the
-# class of the wrapper (`fan_in_fan_out` says that a GPT-2 keeps its matrices
+# Here, two wrong tasks did less harm than no task. `CAUSAL_LM` on a classifier raises an
+# error. `SEQ_2_SEQ_LM`, a task for encoder-decoder models, on a GPT-2 changes nothing
+# except the class of the wrapper (`fan_in_fan_out` says that GPT-2 stores its matrices
 # transposed):
 
 # %% trap="10.4" role="more"
@@ -1155,19 +1185,19 @@ nothing, refused = heard(get_peft_model, classifier(),
                          LoraConfig(task_type="CAUSAL_LM"))
 
 # %% trap="10.4" role="more"
-claim("parameters that train, one task minus the other",
+claim("trainable parameters, one task minus the other",
       tasks["CAUSAL_LM"][0] - tasks["SEQ_2_SEQ_LM"][0], expected=0)
 claim("loss after 20 steps, one task minus the other",
       tasks["CAUSAL_LM"][1] - tasks["SEQ_2_SEQ_LM"][1], expected=0)
-claim("CAUSAL_LM on a classifier is refused", nothing is None,
+claim("is CAUSAL_LM on a classifier refused", nothing is None,
       expected=True)
 
 # %% [markdown] trap="10.4" role="more"
-# A part that trains can also stop training later. A second `get_peft_model` works on
-# the base itself, not on a copy. If the second adapter is a prefix, it freezes what it
-# finds, the first adapter included. (A second LoRA of the same name would start the
-# first one again, with a warning.) So give each adapter a copy of the base, as
-# `adapter` does in trap 10.1.
+# Something that is trained can also be frozen later. A second `get_peft_model` changes
+# the base itself, not a copy. If the second adapter is a prefix, the call freezes
+# everything that it finds, including the first adapter. (A second LoRA with the same name
+# would reset the first one, with a warning.) So give each adapter its own copy of the
+# base, as `adapter` does in trap 10.1.
 
 # %% trap="10.4" role="more"
 shared = copy.deepcopy(gpt2)
@@ -1179,32 +1209,34 @@ trains.append(trainable(first))
 print("first adapter trains:", trains)
 
 # %% trap="10.4" role="more"
-claim("parameters of the first adapter that train before", trains[0],
-      above=0)
-claim("and after a second one was made", trains[1], expected=0)
+claim("trainable parameters of the first adapter", trains[0], above=0)
+claim("the same after a second adapter was made", trains[1], expected=0)
 
 # %% [markdown] trap="10.4" role="folklore"
-# **Told:** `SEQ_2_SEQ_LM` on a decoder quietly adapts the wrong modules, and
-# `print_trainable_parameters` shows it. **Measured:** with LoRA on this GPT-2 the same
-# parameters train and the loss agrees to the last digit, so there is nothing to show.
-# What does harm is a head that nobody named.
+# **Told:** `SEQ_2_SEQ_LM` on a decoder silently adapts the wrong modules, and
+# `print_trainable_parameters` shows it. **Measured:** with LoRA on this GPT-2, the same
+# parameters are trained and the loss agrees to the last digit, so there is nothing to
+# show. What does harm is a head that you do not name.
 
 # %% trap="10.4" role="exercise" points=4 difficulty=3 minutes=20
 def passport(model: nn.Module) -> dict:
-    """What the LoRA layers in model are and train, as a dict of five parts.
+    """Report in five parts what is LoRA in model and what is trained.
 
-    A LoRA layer is a module with parameters of its own named A and B, both,
-    of any shapes; it may hold more. "layers": the paths of the LoRA layers,
-    in the order of model.named_modules(); "trainable": how many numbers of
-    model ask for a gradient, an int; "other": the paths of the parameters
-    that ask for a gradient and are no A or B of a LoRA layer; "frozen": the
-    paths of each A and B of a LoRA layer that does not; both in the order
-    of model.named_parameters(). A shared parameter counts once. "idle": the
-    paths of the LoRA layers whose B is zero throughout, in the order of
-    layers. model stays as it is, and nothing is kept from one call to the
-    next.
+    A LoRA layer is a module that has its own parameters A and B, both, of
+    any shapes; it may have others.
 
-    Example: nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) gives layers ["0"],
+    Returns a dict:
+        "layers": the paths of the LoRA layers, in the order of
+        model.named_modules(). "trainable": the number of values in model
+        that require a gradient, an int. "other": the paths of parameters
+        that require a gradient and are not A or B of a LoRA layer.
+        "frozen": the paths of every A and B of a LoRA layer that does not
+        require a gradient. Both are in the order of
+        model.named_parameters(), and a shared parameter counts once.
+        "idle": the paths of LoRA layers with a B that is all zeros, in the
+        order of layers.
+    model does not change, and nothing is kept between calls. Example:
+    nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) returns layers ["0"],
     trainable 4, other [], frozen [] and idle ["0"].
     """
     # BEGIN SOLUTION
@@ -1225,32 +1257,34 @@ def passport(model: nn.Module) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="10.4" role="hint"
-# 1. `module.named_parameters(recurse=False)` gives what a module holds itself, by name.
-# 2. Gather the LoRA layers first. Then one walk over `model.named_parameters()` sorts the rest, if you know each A and B by identity: `id(p)`.
-# 3. A sum can be zero without all numbers being zero; `any()` is True if one is not.
+# 1. `module.named_parameters(recurse=False)` yields only the module's own parameters, with their names.
+# 2. First collect the LoRA layers and the identity, `id(p)`, of each A and B. Then one loop over `model.named_parameters()` can sort the rest.
+# 3. A sum can be zero even if not all values are zero. `any()` is True if at least one value is not zero.
 
 # %% [markdown] trap="10.4" role="keep"
-# **Keep:** name every part that should train and is not LoRA. Otherwise peft neither
-# trains nor saves it. **In your own code:** after wrapping, list what trains; after
-# saving, list the keys of the file; load once more and compare. **Source:** the text on
-# `modules_to_save` in [peft's
+# **Keep:** peft neither trains nor saves a new head unless you name it, with `task_type`
+# or `modules_to_save`. **In your own code:** after wrapping the model, list the trainable
+# parameters. After saving, list the keys in the file. Then load the file and compare the
+# accuracy. **Source:** the entry on `modules_to_save` in [peft's
 # LoraConfig](https://huggingface.co/docs/peft/package_reference/lora). **Seen in the
 # wild:** [huggingface/peft 310](https://github.com/huggingface/peft/issues/310): in an
-# early version of peft, the head of a classifier is missing from the saved adapter.
+# early version of peft, the saved adapter did not contain the classifier's head.
 
 # %% [markdown] role="concept"
 # ## Four bits for the base: NF4
 #
-# With LoRA it is the frozen base that fills the card. Nobody trains it, so it may be
-# stored coarsely. *QLoRA* keeps it in four bits per weight, a quarter of `bfloat16`.
-# Four bits name 16 levels. Each block of 64 weights is divided by its largest absolute
-# value, the *scale* of the block, and each weight moves to the nearest level.
+# With LoRA, it is the frozen base that fills the GPU's memory. The base is not trained,
+# so you can store it with low precision. *QLoRA* stores it in four bits per weight, a
+# quarter of `bfloat16`. Four bits can encode 16 levels. Each block of 64 weights is
+# divided by its largest absolute value, the *scale* of the block, and each weight is
+# rounded to the nearest level.
 #
-# Where should the levels be? Weights look like draws from a normal distribution: most
-# are small. So *NF4* puts its levels at *quantiles* of N(0, 1), places between which
-# equal shares of the draws fall. Eight levels are above zero, seven below, and one is
-# at zero. All are scaled so that the largest is one. The quantile of the share 1 would
-# be infinite, so the outermost level is taken a little before it, at `edge`.
+# Where should the levels be? Weights look like draws from a normal distribution, so most
+# of them are small. *NF4* therefore puts its levels at *quantiles* of N(0, 1): an equal
+# fraction of the draws falls between one quantile and the next. Eight levels are above
+# zero, seven are below, and one is at zero. All are scaled so that the largest is one.
+# The quantile for the probability 1 would be infinite, so the outermost level uses a
+# slightly smaller probability, `edge`.
 
 # %% role="concept"
 import bitsandbytes as bnb
@@ -1264,7 +1298,7 @@ library = bnb.functional.get_4bit_type("nf4", device="cpu")
 print(*[f"{level:.2f}" for level in nf4.tolist()])
 
 def rounded_to(grid, weights, block=64):
-    """Weights, each block scaled to one and moved to the nearest level."""
+    """Round the weights to the levels, each block by its own scale."""
     blocks = weights.view(-1, block)
     scale = blocks.abs().amax(1, keepdim=True)
     nearest = ((blocks / scale)[..., None] - grid).abs().argmin(-1)
@@ -1284,11 +1318,11 @@ for (grid, kind), value in errors.items():
     print(f"{grid} levels, {kind} weights: error {value:.3f}")
 
 # %% role="concept"
-claim("levels by hand and those of bitsandbytes, largest gap",
+claim("largest gap between our levels and those of bitsandbytes",
       (nf4 - library).abs().max(), below=1e-5)
-claim("normal weights: error with NF4, compared with even levels",
+claim("error of NF4 divided by that of even levels, normal weights",
       errors["NF4", "normal"] / errors["even", "normal"], below=0.95)
-claim("uniform weights: error with NF4, compared with even levels",
+claim("error of NF4 divided by that of even levels, uniform weights",
       errors["NF4", "uniform"]
       / errors["even", "uniform"], above=1.05)
 
@@ -1296,16 +1330,16 @@ claim("uniform weights: error with NF4, compared with even levels",
 draw_histogram(bell[:64] / bell[:64].abs().max(),
                grids={"NF4": nf4.tolist(), "even": evenly.tolist()},
                unit="weight / largest",
-               title="NF4 puts its levels where weights are",
-               alt="A bell-shaped histogram of weights. Below it sixteen "
-                   "levels of NF4, dense around zero, and sixteen at even "
-                   "distances.")
+               title="NF4 puts its levels where the weights are",
+               alt="A bell-shaped histogram of weights. Below it are the "
+                   "sixteen levels of NF4, which are dense around zero, "
+                   "and sixteen evenly spaced levels.")
 
 # %% [markdown] role="concept"
-# For weights of a normal distribution NF4 is better, for evenly spread weights even
-# levels are. **Guess first:** now one weight in 256 is an *outlier*, eight times as
-# large as most. What does it do to the other weights of its block? And do large or
-# small blocks suffer less?
+# NF4 is better for normally distributed weights, and evenly spaced levels are better for
+# uniformly distributed weights. **Guess first:** now one weight in 256 is an *outlier*,
+# eight times as large as most. What happens to the other weights in its block? And which
+# suffer less, large blocks or small ones?
 
 # %% role="concept"
 some, blocks = bell[:64], [16, 32, 64, 128, 256]
@@ -1323,29 +1357,30 @@ by_block = {f"{name}{what}": [error_of_others(grid, weights, block)
             for what, weights in (("", some), (", outliers", spiky))}
 
 # %% role="concept"
-claim("NF4, blocks of 256: error with outliers, compared with none",
+claim("error with outliers divided by that without, NF4, blocks of 256",
       by_block["NF4, outliers"][-1] / by_block["NF4"][-1], above=1.7)
-claim("NF4, blocks of 16: the same", by_block["NF4, outliers"][0]
+claim("the same with blocks of 16", by_block["NF4, outliers"][0]
       / by_block["NF4"][0], below=1.4)
 
 # %% role="concept"
 plot_lines(blocks, by_block, xlabel="weights in a block",
-           ylabel="error of the others",
-           title="An outlier coarsens its whole block",
-           alt="Four lines over the size of a block. Without outliers both "
-               "grids rise gently. With one weight in 256 eight times as "
-               "large the error of all others doubles and more in large "
-               "blocks, and even levels suffer most.")
+           ylabel="error of the other weights",
+           title="An outlier makes its whole block less precise",
+           alt="Four lines of the error over the block size. Without "
+               "outliers, the lines of both grids rise gently. If one "
+               "weight in 256 is eight times as large, the error of the "
+               "others in large blocks at least doubles, and evenly spaced "
+               "levels suffer most.")
 
 # %% [markdown] role="concept"
-# The outlier sets the scale of its block, so its neighbours have to share the few
-# levels around zero. In a small block it spoils fewer of them. The price is memory,
-# because each block stores a scale, in `float32`. *Double quantization* stores the
-# scales in 8 bits as well, in blocks of 256:
+# The outlier sets the scale of its block, so its neighbours have to share the few levels
+# around zero. In a small block, fewer neighbours are affected. But small blocks cost
+# memory, because each block stores a scale in `float32`. *Double quantization* quantizes
+# the scales as well, to 8 bits, in blocks of 256:
 
 # %% role="concept"
 def bits_per_weight(double):
-    """Stored bits, scales included, of a 1024 x 1024 matrix in NF4."""
+    """Bits stored per weight of an NF4 matrix, its scales included."""
     kept = bnb.nn.Params4bit(
         torch.randn(1024, 1024), requires_grad=False, quant_type="nf4",
         compress_statistics=double).to("cpu")
@@ -1358,19 +1393,19 @@ bits = {"plain": bits_per_weight(False), "double": bits_per_weight(True)}
 print({name: f"{n:.3f} bits per weight" for name, n in bits.items()})
 
 # %% role="concept"
-claim("bits per weight, scales in float32", bits["plain"], expected=4.5)
+claim("bits per weight with scales in float32", bits["plain"], expected=4.5)
 claim("bits per weight with double quantization", bits["double"],
       expected=4.127, within=0.001)
 
 # %% [markdown] role="concept"
 # ## QLoRA in practice
 #
-# In practice you name these choices and `from_pretrained` does the rest.
-# `BitsAndBytesConfig` says how the weights are stored.
-# `prepare_model_for_kbit_training` freezes everything, turns the 16-bit parts that are
-# left (norms and embedding) into `float32`, and turns on activation checkpointing
-# unless you switch it off, as here. Then comes LoRA, as before. You train a base of
-# width 64, save it, and load it in four bits:
+# In practice you only specify these choices, and `from_pretrained` does the rest.
+# `BitsAndBytesConfig` says how the weights are stored. `prepare_model_for_kbit_training`
+# freezes all parameters, converts the remaining 16-bit parts (norms and embedding) to
+# `float32`, and turns on activation checkpointing unless you switch it off, as here. Then
+# you add LoRA, as before. You train a base of width 64, save it, and load it in four
+# bits:
 
 # %% role="concept"
 from peft import prepare_model_for_kbit_training
@@ -1395,8 +1430,8 @@ print(f"bytes for 8,192 weights: {weight.nbytes}")
 found = {"old language, base": loss_on(wide, old_ids),
          "old language, NF4": loss_on(four_bit, old_ids)}
 
-# A second one to train: on some CPUs an answer in eval mode packs the
-# weights anew, for answering only, and no gradient passes them.
+# Train a second copy: on some CPUs, a call in eval mode repacks the
+# weights for inference only, and no gradient can pass through them.
 ready = prepare_model_for_kbit_training(
     in_four_bits(), use_gradient_checkpointing=False)
 for name, model in (("LoRA", wide), ("QLoRA", ready)):
@@ -1405,33 +1440,34 @@ for name, model in (("LoRA", wide), ("QLoRA", ready)):
 print({k: f"{v:.2f}" for k, v in found.items()})
 
 # %% role="concept"
-claim("bytes of a matrix of 128 x 64, without its scales", weight.nbytes,
+claim("bytes of a 128 x 64 matrix, without its scales", weight.nbytes,
       expected=4096)
-claim("loss on the old language, NF4 minus base",
+claim("loss on the old language, NF4 minus the unquantized base",
       found["old language, NF4"] - found["old language, base"],
       above=-0.1, below=0.3)
 claim("loss on the new language, QLoRA minus LoRA",
       found["QLoRA"] - found["LoRA"], above=-0.4, below=0.4)
 
 # %% [markdown] role="concept"
-# Four bits cost next to nothing here, neither before training nor after it. They are a
-# format for *storing*: for each product the weights are unpacked and computed with in
-# the dtype that `bnb_4bit_compute_dtype` names. Embedding, norms and head stay outside.
-# And do not merge the adapter into four bits, where the sum would be rounded to 16
-# levels again. Merge it into a 16-bit copy of the base, or leave it unmerged.
+# Here, four bits cost almost no accuracy, before training or after it. Four bits are only
+# a format for *storing* weights. For each product, the weights are unpacked to the dtype
+# in `bnb_4bit_compute_dtype`. The embedding, the norms and the head are not quantized. Do
+# not merge the adapter into four bits, because the sum would be rounded to 16 levels
+# again. Merge it into a 16-bit copy of the base, or leave it unmerged.
 
 # %% [markdown] role="concept"
 # ## What a 7B needs: all weights, LoRA, QLoRA
 #
-# On the *meta* device a model has shapes and no values, so you can count a Llama-2-7B
-# for nothing. If you have a model of your own on this machine, write its folder below,
-# and the last line counts it as well. Nothing else needs one.
+# On the *meta* device, a model has shapes but no values, so you can count the parameters
+# of a Llama-2-7B without downloading it. If you have your own model on this machine,
+# enter its folder below, and the last line counts its parameters as well. Nothing else
+# needs it.
 
 # %% role="concept"
 MODEL_7B = ""          # a folder with config.json; empty for none
 
 def count(config):
-    """Parameters: of the model, of LoRA (r 16) in attention, in all."""
+    """Count parameters: model, LoRA (r 16) in attention, LoRA in all."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     sides = {path: m.in_features + m.out_features
@@ -1447,7 +1483,7 @@ print(f"base {numbers:,}, LoRA in attention {in_attention:,}, in all "
 
 # %% role="concept" tags=["plumbing"]
 def config_in(folder):
-    """The configuration in a folder, from files on this machine alone."""
+    """Load a configuration, only from files on this machine."""
     path = pathlib.Path(folder).expanduser()
     if not (path / "config.json").is_file():
         raise UserError(f"MODEL_7B: got {folder!r}, expected a folder with "
@@ -1459,9 +1495,10 @@ if MODEL_7B:
 
 # %% role="concept"
 claim("parameters of the base", numbers, expected=6_738_415_616)
-claim("r 16 in all matrices of attention", in_attention,
+claim("parameters of LoRA with r 16 in attention", in_attention,
       expected=16_777_216)
-claim("r 16 in all matrices, as a share of the base", in_all / numbers,
+claim("parameters of LoRA with r 16 in all, over those of the base",
+      in_all / numbers,
       expected=0.006, within=1e-4)
 
 # %% role="concept"
@@ -1479,36 +1516,36 @@ total = {name: sum(parts.values()) for name, parts in needs.items()}
 # %% role="concept"
 draw_boxes(needs, limit=24, limit_name="a card of",
            title="LoRA fits on a card of 24 GB, QLoRA leaves room",
-           alt="Three columns to scale with a line at 24 GB. Training all "
-               "weights takes over a hundred, in weights, gradients and "
-               "moments. LoRA is below the line, nearly all of it the "
-               "frozen base. QLoRA takes about a fifth of the line.")
+           alt="Three columns, to scale, with a line at 24 GB. Training "
+               "all weights takes over 100 GB, for weights, gradients and "
+               "moments. LoRA is below the line, and nearly all of it is "
+               "the frozen base. QLoRA reaches about a fifth of the line.")
 
 # %% role="concept"
-claim("GB for all weights with AdamW", total["all weights"],
+claim("GB for training all weights with AdamW", total["all weights"],
       expected=107.8, within=0.1)
 claim("GB for LoRA on a bfloat16 base", total["LoRA"], expected=14.1,
       within=0.1)
 claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
 
 # %% [markdown] role="concept"
-# AdamW holds 16 bytes for every parameter that trains: weight, gradient and two moments
-# in `float32` (stage 9). The frozen base needs only its weights, two bytes each in
-# `bfloat16`. The activations come on top of all three, and neither LoRA nor four bits
-# make them much smaller.
+# Training with AdamW takes 16 bytes for every trainable parameter: weight, gradient and
+# two moments in `float32` (stage 9). The frozen base needs only its weights, two bytes
+# each in `bfloat16`. In all three cases the activations come on top, and neither LoRA nor
+# four bits make them much smaller.
 
 # %% [markdown] trap="10.5" role="situation" core=true fault="the saved adapter is never loaded, a fresh one answers" symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
 # ## From the file into service
 #
-# The trained adapter of trap 10.1, `whole`, is saved in a folder: its parameters and
-# its configuration. With it, the loss on the new language fell from over three to less
+# The trained adapter from trap 10.1, `whole`, is saved in a folder, with its parameters
+# and its configuration. It lowers the loss on the new language from over three to less
 # than 2.2. Three versions of a program serve it. All three build the base, read the
-# configuration, and call `get_peft_model` with both, as the training did. The first
-# stops there. The second passes the tensors of the file to `load_state_dict`, which
-# complains about missing keys until you add `strict=False`. The third calls peft's own
-# `load_adapter`, which knows the names in the file and loads them under the name
-# `trained`. "The third one loads the adapter, so the third one is right," a reviewer
-# writes.
+# configuration and pass both to `get_peft_model`, as the training script did. The first
+# version does nothing else. The second passes the tensors from the file to
+# `load_state_dict`, which complains about missing keys until you add `strict=False`. The
+# third calls peft's own `load_adapter`, which understands the names in the file and loads
+# the adapter under the name `trained`. A reviewer writes: "The third version loads the
+# adapter, so the third version is right."
 
 # %% trap="10.5" role="break"
 folder = tempfile.mkdtemp()
@@ -1524,10 +1561,10 @@ told = second_version.load_state_dict(file, strict=False)
 _ = third_version.load_adapter(folder, "trained")
 
 # %% trap="10.5" role="guess" quoted="wrong"
-guess("10.5", "Which of the three versions answers as the trained adapter "
-      "does?",
-      choices=["the second and the third", "the third alone",
-               "the second alone", "none of them"])
+guess("10.5", "Which of the three versions answer like the trained "
+      "adapter?",
+      choices=["the second and the third", "only the third",
+               "only the second", "none of them"])
 
 # %% trap="10.5" role="look"
 served = {"base alone": base, "first version": first_version,
@@ -1537,9 +1574,10 @@ losses = {name: loss_on(model, new_ids) for name, model in served.items()}
 
 # %% trap="10.5" role="look"
 plot_bars(losses, xlabel="loss on the new language",
-          title="All three versions answer as the base does",
-          alt="Five bars. The base and the three versions have the same "
-              "high loss; the adapter as it was trained is far lower.")
+          title="All three versions answer like the base",
+          alt="Five bars of loss. The base and the three versions have the "
+              "same high loss. The loss of the adapter as it was trained "
+              "is far lower.")
 
 # %% trap="10.5" role="look"
 measured("10.5", 3)
@@ -1549,12 +1587,12 @@ claim("loss of the second version minus loss of the base",
       losses["second version"] - losses["base alone"], expected=0)
 
 # %% [markdown] trap="10.5" role="why"
-# `get_peft_model` makes a *fresh* adapter, and a fresh adapter does nothing, because
-# $B$ is zero. Inside the model each tensor's name contains the name of its adapter,
-# `default`. In the file it does not, so none of the tensors finds its place. You added
+# `get_peft_model` creates a *new* adapter, and a new adapter does nothing, because $B$ is
+# zero. Inside the model, each tensor's name contains the name of its adapter, `default`.
+# In the file it does not, so no name in the file matches one in the model. You added
 # `strict=False` because the file has no base weights. It also hides that not a single
-# tensor of the adapter was loaded. The third version does load the adapter, but the
-# fresh one, `default`, stays active.
+# adapter tensor was loaded. The third version does load the adapter, but the new one,
+# `default`, stays active.
 
 # %% trap="10.5" role="why"
 inside = next(key for key in second_version.state_dict() if "lora_A" in key)
@@ -1562,7 +1600,8 @@ print("file: ", next(iter(file))[-36:])
 print("model:", inside[-44:])
 
 # %% trap="10.5" role="why"
-claim("tensors of the file that found no place", len(told.unexpected_keys),
+claim("tensors in the file that match no name in the model",
+      len(told.unexpected_keys),
       expected=len(file))
 
 # %% trap="10.5" role="why"
@@ -1578,13 +1617,13 @@ sizes = {"the base": {"layers": kilobytes(parts, "layers."),
 
 # %% trap="10.5" role="why"
 draw_boxes(sizes, unit="kB", title="The file holds A and B, and no base",
-           alt="Two stacks of boxes to scale. The base holds its layers, "
-               "an embedding and a head; the file of the adapter, far "
-               "smaller, holds A and B.")
+           alt="Two stacks of boxes, to scale. The base consists of its "
+               "layers, an embedding and a head. The adapter's file is far "
+               "smaller and consists of A and B.")
 
 # %% [markdown] trap="10.5" role="repair"
-# `PeftModel.from_pretrained` makes the modules, reads each tensor under the name that
-# it has in the file, and makes the adapter active:
+# `PeftModel.from_pretrained` creates the modules, finds each tensor under its name in the
+# file, and activates the adapter:
 
 # %% trap="10.5" role="repair"
 model = PeftModel.from_pretrained(copy.deepcopy(base), folder)
@@ -1592,11 +1631,11 @@ losses["from_pretrained"] = loss_on(model, new_ids)
 print({name: f"{loss:.2f}" for name, loss in losses.items()})
 
 # %% trap="10.5" role="repair"
-claim("loaded by from_pretrained: loss minus loss after training",
+claim("loss when loaded by from_pretrained minus loss after training",
       losses["from_pretrained"] - losses["as trained"], expected=0,
       within=1e-4)
 
-# %% [markdown] trap="10.5" role="more" topics="bit by bit · several adapters · wrapped twice"
+# %% [markdown] trap="10.5" role="more" topics="the exact logits · several adapters · wrapped twice"
 # All three versions return the logits of the base, to the last bit:
 
 # %% trap="10.5" role="more"
@@ -1610,14 +1649,14 @@ alike = sum(map(same_as_base, (first_version, second_version,
 lora_missing = sum("lora_" in key for key in told.missing_keys)
 
 # %% trap="10.5" role="more"
-claim("versions that return the logits of the base, bit by bit", alike,
+claim("versions that return the exact logits of the base", alike,
       expected=3)
 claim("loss of the trained adapter", losses["as trained"], below=2.2)
-claim("LoRA tensors of the model that got nothing", lora_missing,
+claim("LoRA tensors in the model that were not loaded", lora_missing,
       expected=len(file))
 
 # %% [markdown] trap="10.5" role="more"
-# One base carries several adapters, of which one at a time is active:
+# One base can hold several adapters, one of which is active at a time:
 
 # %% trap="10.5" role="more"
 small_folder = tempfile.mkdtemp()
@@ -1631,46 +1670,48 @@ third_version.set_adapter("trained")
 losses["third version"] = loss_on(third_version, new_ids)
 
 # %% trap="10.5" role="more"
-claim("switched to the smaller adapter: loss minus loss after training",
+claim("loss with the smaller adapter active minus its loss after training",
       losses["small"] - loss_on(partly, new_ids), expected=0, within=1e-4)
-claim("adapters switched off: the logits of the base, bit by bit", alone,
+claim("are the logits those of the base, with the adapters off", alone,
       expected=True)
-claim("third version, its adapter switched on: loss minus loss after "
+claim("loss of the third version with its adapter on minus loss after "
       "training", losses["third version"] - losses["as trained"],
       expected=0, within=1e-4)
 
 # %% [markdown] trap="10.5" role="more"
-# The other order, `get_peft_model` first and `from_pretrained` around it, fails as
-# well. But this version of peft warns: it finds an adapter in place, and no names that
-# fit. The three versions above raise nothing.
+# If you call `get_peft_model` first and pass the result to `from_pretrained`, that fails
+# as well. But this version of peft warns you that there already is an adapter, and that
+# no names match. The three versions above give no warning at all.
 
 # %% trap="10.5" role="more"
 wrapped_twice, told = heard(PeftModel.from_pretrained, fresh(), folder)
 print(*[message[:64] for message in told], sep="\n")
 
 # %% trap="10.5" role="more"
-claim("wrapped twice: the logits of the base, bit by bit",
+claim("are the logits those of the base, wrapped twice",
       same_as_base(wrapped_twice.eval()), expected=True)
 claim("warnings", len(told), above=0)
 
 # %% trap="10.5" role="exercise" points=4 difficulty=3 minutes=20
 def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
-    """Put an adapter of a file into model, whole or not at all.
+    """Load an adapter from a file into model, completely or not at all.
 
-    The adapter of model are its parameters whose path in
-    model.named_parameters() has A or B as its last part, as "layers.0.A"
-    has; there is at least one of each. file: tensors by such paths, of a
-    floating-point dtype. Raises ValueError if a path of the adapter is
-    missing in file, if file holds any other, if a shape differs, or if
-    every B in file is zero throughout; model is then as it was before.
+    The adapter of model consists of the parameters in
+    model.named_parameters() with a path whose last part is A or B, such as
+    "layers.0.A". There is at least one of each.
 
-    Otherwise each parameter of the adapter gets the numbers of its tensor,
-    in its own dtype. It stays the same object and keeps its requires_grad,
-    and shares no memory with file. All else in model stays, and so do file
-    and the grad mode.
+    Args:
+        file: a dict from such paths to tensors of a floating-point dtype.
 
-    Example: for LoRA(nn.Linear(2, 2), r=1) a file has the paths "A" and
-    "B", of shapes (1, 2) and (2, 1).
+    Raises:
+        ValueError: if a path of the adapter is missing in file, if file has
+            any other path, if a shape differs, or if every B in file is all
+            zeros. Then model does not change.
+
+    Each parameter gets the values of its tensor, in its own dtype. It stays
+    the same object, keeps its requires_grad and shares no memory with file.
+    The rest of model, file and the grad mode do not change. Example: a file
+    for LoRA(nn.Linear(2, 2), r=1) has "A", (1, 2), and "B", (2, 1).
     """
     # BEGIN SOLUTION
     mine = {path: p for path, p in model.named_parameters()
@@ -1689,30 +1730,29 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="10.5" role="hint"
-# 1. `model.named_parameters()` gives paths such as `layers.0.A`; `path.split(".")[-1]` is the last part.
-# 2. Look at everything first, and write only when nothing can go wrong any more. A dict's `keys()` can be compared as sets.
-# 3. `copy_` under `no_grad` writes numbers into a parameter and changes neither the object nor its dtype. But it broadcasts: compare shapes yourself.
+# 1. `model.named_parameters()` yields paths such as `layers.0.A`. The last part of a path is `path.split(".")[-1]`.
+# 2. Check everything first, and write only when nothing can go wrong any more. You can compare the `keys()` of two dicts like sets.
+# 3. `copy_` under `no_grad` writes values into a parameter without replacing the object or changing its dtype. But it broadcasts, so compare the shapes yourself.
 
 # %% [markdown] trap="10.5" role="keep"
-# **Keep:** a LoRA adapter that was never loaded raises no error, and the model answers
-# as its base. (A prefix that was never loaded is a random one.) **In your own code:**
-# after loading, count the keys that found no place, look for a $B$ that is not zero,
-# and compare an answer with the base's. **Source:** [peft's
-# quicktour](https://huggingface.co/docs/peft/quicktour) loads with `from_pretrained`.
-# **Seen in the wild:** [huggingface/peft
-# 2115](https://github.com/huggingface/peft/issues/2115): somebody called
-# `get_peft_model` before loading and got outputs identical to the base; the
-# maintainer's answer, a warning, is [pull request
-# 2118](https://github.com/huggingface/peft/pull/2118).
+# **Keep:** if a LoRA adapter was never loaded, you get no error, and the model answers
+# exactly like its base. (A prefix that was never loaded is random.) Load adapters with
+# `PeftModel.from_pretrained`. **In your own code:** after loading, count the keys that
+# matched nothing, check that some $B$ is not zero, and compare an answer with the base's.
+# **Source:** [peft's quicktour](https://huggingface.co/docs/peft/quicktour) loads with
+# `from_pretrained`. **Seen in the wild:** [huggingface/peft
+# 2115](https://github.com/huggingface/peft/issues/2115): a user called `get_peft_model`
+# before loading and got outputs identical to the base; the maintainers then added a
+# warning in [pull request 2118](https://github.com/huggingface/peft/pull/2118).
 
 # %% [markdown] role="concept"
 # ## Ten customers on one base: merge or switch
 #
-# Ten customers have ten adapters for one base. You can *merge* each adapter into a copy
-# of the base: the fastest answers, and ten bases in memory. You can keep one base and
-# *switch*: `set_adapter` says whose adapter is active, and everybody else waits. Or you
-# can *mix*: every row of a batch names its adapter. Then all rows share the product
-# with $W$, and only the products with the thin matrices differ:
+# Ten customers have ten adapters for one base. You can *merge* each adapter into its own
+# copy of the base. This gives the fastest answers, but needs ten bases in memory. You can
+# keep one base and *switch*: `set_adapter` activates one customer's adapter while the
+# other customers wait. Or you can *mix*: every row of a batch names its adapter. Then all
+# rows share the product with $W$, and only the products with the thin matrices differ:
 
 # %% role="concept"
 server = PeftModel.from_pretrained(copy.deepcopy(base), folder, "ann")
@@ -1731,12 +1771,12 @@ copies = {"ten merged copies": {"bases": 20 * numbers / GB},
 
 # %% role="concept"
 draw_boxes(copies, title="Ten adapters weigh less than a tenth of a base",
-           alt="Two columns to scale. Ten merged copies of a 7B take over "
-               "a hundred gigabytes; one base with ten adapters takes "
-               "about a tenth, and the adapters are a thin slice of it.")
+           alt="Two columns, to scale. Ten merged copies of a 7B take over "
+               "100 GB. One base with ten adapters takes about a tenth of "
+               "that, and the adapters are a thin slice of it.")
 
 # %% role="concept"
-claim("one batch, three models: largest gap to each row alone", apart,
+claim("largest gap between a mixed batch and each row alone", apart,
       below=1e-4)
 claim("GB of ten merged copies of a 7B", 20 * numbers / GB, expected=134.8,
       within=0.1)
@@ -1744,20 +1784,20 @@ claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
       within=0.01)
 
 # %% [markdown] role="concept"
-# So merge for one customer with much traffic. For many customers, keep one base with
-# the adapters next to it. Servers do the mixing with kernels made for it ([Chen et al.
+# So merge for a customer with a lot of traffic. For many customers, keep one base with
+# the adapters next to it. Servers mix adapters with specialised kernels ([Chen et al.
 # 2023, "Punica"](https://arxiv.org/abs/2310.18547)).
 
 # %% [markdown] trap="10.6" role="situation" core=true fault="padding with EOS: the labels lose every EOS" symptom="fine-tuned model never stops generating, no EOS, pad_token = eos_token"
 # ## Padding with what was at hand
 #
-# You teach a small Llama to answer. The prompt is a number from three to nine. The
-# answer repeats a word that many times and ends in EOS, the token that ends a text. No
-# token is reserved for padding, so you pad the shorter texts of a batch with EOS, on
+# You teach a small Llama to answer. The prompt is a number from three to nine. The answer
+# repeats a word that many times and ends with EOS, the token for the end of a text. There
+# is no special token for padding, so you pad the shorter texts of a batch with EOS, on
 # the right.
 #
 # The training loss falls well below one. To test the model, you give it seven prompts,
-# one for each number. It writes until it gives EOS, or until it has written 13 tokens.
+# one for each number. It writes until it produces EOS or has written 13 tokens.
 
 # %% trap="10.6" role="break" tags=["plumbing"]
 EOS, OWN_PAD, BOS, WORD, LONGEST = 0, 1, 2, 12, 13
@@ -1774,7 +1814,7 @@ def answers(rows, pad):
 # %% trap="10.6" role="break" tags=["plumbing"]
 @torch.no_grad()
 def answer_lengths(model):
-    """How many words, up to 13, the model writes to the prompts 3 to 9."""
+    """Count the words, up to 13, that the model writes for 3 to 9."""
     n = torch.arange(3, 10)
     ids, found = torch.stack([torch.full_like(n, BOS), n], 1), n * 0 + 13
     for words in range(LONGEST):
@@ -1785,12 +1825,12 @@ def answer_lengths(model):
 
 # %% trap="10.6" role="break"
 def by_pad_id(ids, lengths, pad):
-    """Labels (N, T): ids, and -100, which the loss skips, for padding."""
+    """Labels (N, T): the ids, but -100 (the loss skips it) for padding."""
     return ids.masked_fill(ids == pad, -100)
 
 # %% trap="10.6" role="break"
 def speaker(labels_of, pad, steps=140):
-    """A model trained on padded answers, its last loss and labels."""
+    """Train a model on padded answers; its last loss and labels."""
     torch.manual_seed(SEED)                  # the same start for all
     model = small_llama()
     opt = torch.optim.AdamW(model.parameters(), 5e-3)
@@ -1808,7 +1848,8 @@ talker, loss, labels = speaker(by_pad_id, pad=EOS)
 lengths = answer_lengths(talker)
 
 # %% trap="10.6" role="guess"
-guess("10.6", "How many of the seven answers stop by themselves?",
+guess("10.6", "How many of the seven answers stop before the limit of 13 "
+      "tokens?",
       choices=["all seven", "none", "about half"])
 
 # %% trap="10.6" role="look"
@@ -1820,13 +1861,13 @@ print("answers to 3 .. 9 words:", lengths.tolist())
 measured("10.6", 1)
 
 # %% trap="10.6" role="look"
-claim("answers of seven that stop", (lengths < LONGEST).sum(), expected=0)
+claim("answers, of seven, that stop", (lengths < LONGEST).sum(), expected=0)
 
 # %% [markdown] trap="10.6" role="why"
-# One line takes the padding out of the labels, and it looks at the id. The EOS that
-# ends a text has the same id. So the line takes out every EOS as well: no text in
-# training shows its end, and the loss never asks for it. A mask by the *length* of each
-# text keeps that EOS, whatever id is used for padding.
+# One line removes the padding from the labels, and it goes by the token id. The EOS that
+# ends a text has the same id. So the line removes every EOS from the labels as well, and
+# the loss never asks the model to predict the end of a text. If you mask by the *length*
+# of each text instead, this EOS keeps its label, whatever id you use for padding.
 
 # %% trap="10.6" role="why"
 def by_length(ids, lengths, pad):
@@ -1847,9 +1888,10 @@ draw_grids(learned, marks={"by id": ends}, rows="text", columns="token",
            captions={"by length": "one EOS a text is learned"},
            legend="the EOS that ends the text",
            title="By id, the EOS that ends a text has no label",
-           alt="Two grids of four texts and thirteen tokens; filled cells "
-               "have a label. By id the cell of the EOS is empty in each "
-               "text; by length it is filled and only padding is empty.")
+           alt="Two grids of four texts and thirteen tokens, in which "
+               "filled cells have a label. Masked by id, the cell of the "
+               "first EOS is empty in each text. Masked by length, it is "
+               "filled, and only the padding is empty.")
 
 # %% trap="10.6" role="repair"
 written, losses = {"by id": lengths.tolist()}, {"by id": loss}
@@ -1866,48 +1908,53 @@ plot_lines(range(3, 10), {name: written[name]
                           for name in ("by id", "by length")},
            xlabel="words asked for", ylabel="words before the end",
            title="Masked by length, the model learns to stop",
-           alt="Words written over words asked for. Masked by id the line "
-               "stays at thirteen, the most there may be; masked by length "
-               "it rises with what was asked for.")
+           alt="Words written, over words asked for. Masked by id, the "
+               "line stays at the limit of thirteen. Masked by length, it "
+               "rises with the number of words asked for.")
 
 # %% trap="10.6" role="repair"
-claim("labels by length: answers of seven that stop", stops["by length"],
+claim("answers, of seven, that stop with labels by length",
+      stops["by length"],
       above=4)
 
 # %% [markdown] trap="10.6" role="repair"
-# The losses are about equal and do not reveal the fault. So let the model answer before
-# you believe a training curve.
+# The losses are about equal, so they do not reveal the fault. So let the model answer
+# before you believe a training curve.
 
-# %% [markdown] trap="10.6" role="more" topics="a padding token of its own · what few steps teach"
-# A padding token of its own takes a row of the embedding, and one of the head if the
-# two are not tied. Both repairs give the same model: start, texts and labels are the
-# same, and nothing after the end has a label. So few steps teach it to stop, but not
-# perfectly: from some starts it still misses the end of the longest answer, or counts
-# one word too many.
+# %% [markdown] trap="10.6" role="more" topics="a separate padding token · what few steps teach"
+# A separate padding token needs one more row in the embedding, and one in the head if the
+# two are not tied. Both repairs produce the same model, because the initial weights, the
+# texts and the labels are the same, and nothing after the end has a label. With so few
+# steps the model learns to stop, but not perfectly. With some seeds it still misses the
+# end of the longest answer, or writes one word too many.
 
 # %% trap="10.6" role="more"
 claim("training loss at the end", losses["by id"], below=0.6)
-claim("labels of the last batch that are EOS", (labels == EOS).sum(),
+claim("labels in the last batch that are EOS", (labels == EOS).sum(),
       expected=0)
-claim("padding of its own: answers of seven that stop",
+claim("answers, of seven, that stop with a separate padding token",
       stops["own padding"], above=4)
 
 # %% trap="10.6" role="exercise" points=3 difficulty=2 minutes=10
 def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
               lengths: torch.Tensor) -> torch.Tensor:
-    """Labels for a causal language model that shifts them itself.
+    """Make labels for a causal language model that shifts them itself.
 
-    Each text is a prompt and its answer, and the answer alone is learned:
-    its labels are its ids, and at all other places stands -100, whatever
-    ids stand there. ids: (N, T) int64, and there may be no rows; texts
-    padded on the left. lengths: (N,) int64, the tokens of each text, its
-    EOS among them, from 0 to T. prompts: (N,) int64, how many of them are
-    the prompt's, from none to all. The id of the padding may be that of EOS
-    or of any other token, and EOS may stand inside a text. The result is
-    int64 and has memory of its own at each call; the arguments stay as they
-    are.
+    A text is a prompt and its answer, and only the answer is learned: its
+    labels are its ids. All other labels are -100, whatever the ids.
 
-    Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] give
+    Args:
+        ids: (N, T) int64, possibly without rows. Texts are padded on the
+            left.
+        prompts: (N,) int64, the number of tokens in each prompt, from none
+            to the whole text.
+        lengths: (N,) int64, the number of tokens in each text, from 0 to T,
+            its EOS included.
+
+    Padding may have the id of EOS or of any other token, and a text may
+    contain EOS in the middle. The result is int64. Each call returns new
+    memory, and the arguments do not change.
+    Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] return
     [[-100, -100, 6, 0]].
     """
     # BEGIN SOLUTION
@@ -1917,34 +1964,34 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="10.6" role="hint"
-# 1. Do not ask what id stands at a place, ask whether the place belongs to an answer. A text that is padded on the left ends at the last place.
-# 2. Two things stand in front of an answer: the padding of its row, and its prompt. How many places are that?
-# 3. Work on a copy of `ids`. A text may be empty, be nothing but a prompt or fill its row, and none of these needs a case of its own.
+# 1. Do not ask which id is at a position. Ask whether the position belongs to an answer. A text that is padded on the left ends at the last position.
+# 2. Two things come before an answer: the padding of its row, and its prompt. How many positions do they take together?
+# 3. Work on a copy of `ids`. A text may be empty, may be only a prompt, or may fill its row. None of these needs special treatment.
 
 # %% [markdown] trap="10.6" role="keep"
-# **Keep:** tell padding by the length of each text, never by an id that also means
-# something else. **In your own code:** count the labels that are EOS in a batch; there
-# should be one for each text that ends. **Source:** `DataCollatorForLanguageModeling`
-# in
+# **Keep:** mask padding by the length of each text, not by its id. If you pad with EOS
+# and mask by id, the model never learns to stop. **In your own code:** count the labels
+# in a batch that are EOS. There should be one for each text that ends. **Source:**
+# `DataCollatorForLanguageModeling` in
 # [transformers](https://github.com/huggingface/transformers/blob/main/src/transformers/data/data_collator.py):
-# it sets all labels that equal the padding token to -100. **Seen in the wild:**
+# it sets every label that equals the padding token to -100. **Seen in the wild:**
 # [huggingface/transformers
 # 23530](https://github.com/huggingface/transformers/issues/23530): all EOS labels are
-# overwritten, not only those of padding; [huggingface/trl
-# 976](https://github.com/huggingface/trl/issues/976): a Mistral trained like this
+# overwritten, not only those of the padding; [huggingface/trl
+# 976](https://github.com/huggingface/trl/issues/976): a Mistral model trained like this
 # rarely writes the token that ends a text; [mlabonne/llm-course
-# 33](https://github.com/mlabonne/llm-course/issues/33): neither does a model from a
-# well-known notebook, which stops only at the maximum length.
+# 33](https://github.com/mlabonne/llm-course/issues/33): a model from a well-known
+# notebook stops only at the maximum length.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# No trap needs what follows: a check against peft, a list to keep with each adapter,
-# and what training an adapter makes the model forget.
+# The traps do not need this section. It checks our LoRA against peft's, lists what to
+# store with each adapter, and measures what a model forgets when you train an adapter.
 #
 # ### The same result as peft
 #
-# The `LoRA` of this lesson and peft's compute the same:
+# The `LoRA` class of this lesson computes the same as peft's:
 
 # %% role="concept"
 layer = whole.base_model.model.model.layers[0].mlp.up_proj
@@ -1955,16 +2002,16 @@ h = torch.randn(8, 32)
 gap = (mine(h) - layer(h)).abs().max()
 
 # %% role="concept"
-claim("LoRA by hand and peft's, largest gap", gap, below=1e-4)
+claim("largest gap between our LoRA and peft's", gap, below=1e-4)
 
 # %% [markdown] role="concept"
 # ### A passport for an adapter
 #
-# Most traps of this stage show in a value that you can write down when you save an
-# adapter, and compare when you load it. One is still missing. An adapter fits any base
-# model with the same shapes, but it was trained for only one of them. A hash of the
-# base's weights tells apart bases with different weights. Settings such as `rope_theta`
-# change no weight: they are in the base's configuration, which you keep as well.
+# You can detect most traps of this stage with values that you write down when you save an
+# adapter and compare when you load it. One value is still missing. An adapter fits any
+# base model with the same shapes, but it was trained for only one of them. A hash of the
+# base's weights distinguishes bases with different weights. Settings such as `rope_theta`
+# change no weight. They are in the base's configuration, so store that as well.
 
 # %% role="concept" tags=["plumbing"]
 def fingerprint(model):
@@ -1978,14 +2025,14 @@ def fingerprint(model):
 
 @torch.no_grad()
 def merge_error(model, ids):
-    """Largest change of a logit by merging, relative to the largest."""
+    """Largest change in a logit by merging, relative to the largest."""
     beside = model(input_ids=ids).logits
     merged = copy.deepcopy(model).merge_and_unload()(input_ids=ids).logits
     return ((merged - beside).abs().max() / beside.abs().max()).item()
 
 # %% role="concept"
 def adapter_passport(model, base, ids):
-    """What to keep with the file of a LoRA adapter of peft."""
+    """List what to store with the file of a peft LoRA adapter."""
     layers = [m for m in model.modules() if hasattr(m, "lora_A")]
     config = model.peft_config[model.active_adapter]
     B = [m.lora_B[model.active_adapter].weight for m in layers]
@@ -2010,24 +2057,24 @@ for row in ("matrices hit", "B not zero", "hash of the base"):
     print(f"{row}: {'same' if mine[row] == strange[row] else 'another'}")
 
 # %% role="concept"
-claim("matrices that were hit and whose B is not zero, of 14",
+claim("matrices, of 14, that were matched and have a B that is not zero",
       min(mine["matrices hit"], mine["B not zero"]), expected=14)
 claim("merge error on its own base, relative to the largest logit",
       mine["merge error"], below=1e-4)
-claim("loss on the new language, on another base minus on its own",
+claim("loss on the new language, on a different base minus on its own",
       losses["another base"] - losses["its own base"], above=0.3)
 
 # %% [markdown] role="concept"
-# The other base takes the adapter without an error or a warning, and every count
-# agrees. Only the hash differs, and the loss says why that matters. peft notes the
-# *name* of the base in the adapter's configuration. A name does not change when the
-# weights behind it do.
+# The other base accepts the adapter without an error or a warning, and every count
+# agrees. Only the hash differs, and the loss shows why that matters. peft stores the
+# *name* of the base in the adapter's configuration. But the name stays the same when the
+# weights change.
 
 # %% [markdown] role="concept"
 # ### What is forgotten, and what comes back
 #
-# Neither way of training saw the old language again. What does each still know of it?
-# And what is left of it when the adapter is switched off?
+# Neither the full fine-tuning nor LoRA saw the old language again. How much of it does
+# each model still know? And what happens when you switch the adapter off?
 
 # %% role="concept"
 forgets = {"all weights": loss_on(full, old_ids),
@@ -2038,88 +2085,88 @@ print({name: f"{loss:.1f}" for name, loss in forgets.items()},
       f"adapter off: {back:.2f}")
 
 # %% role="concept"
-claim("lower loss on the old language, after the new one, minus before",
+claim("rise in the loss on the old language, smaller of the two",
       min(forgets.values()) - level["old"], above=1)
-claim("adapter off: loss on the old language minus loss of the base",
+claim("loss on the old language, adapter off, minus the base's",
       back - level["old"], expected=0)
 
 # %% [markdown] role="concept"
-# Both forget the old language here, where nothing of it was trained on. But the adapter
-# can be switched off, and the base is there again.
+# Both models forget the old language, because they no longer train on it. But you can
+# switch the adapter off, and then you have the base again.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You copy `target_modules` with eight names from another model's script, and training starts. You then**
 #
-# - [ ] trust it, since wrong names raise an error :: The error comes only if no name hits. One that hits is enough to pass.
-# - [x] count the adapted modules and the trainable parameters :: The list is a filter. A matrix that was skipped shows in the count and nowhere else.
-# - [ ] raise the rank, to be safe :: A higher rank enlarges the adapters that exist. It makes none for a matrix that no name hits.
+# - [ ] trust the list, because wrong names raise an error :: peft raises an error only if no name matches. One match is enough.
+# - [x] count the adapted modules and the trainable parameters :: The list is a filter. Only the count shows that a matrix was skipped.
+# - [ ] raise the rank, to be safe :: A higher rank enlarges the adapters that exist. It adds none to a matrix that no name matches.
 
 # %% [markdown] role="quiz"
 # **2. A program adds `B @ A` to `W` and leaves the adapter switched on. The model now answers**
 #
-# - [ ] as before, since the sum is the same :: The update is in `W` and next to it, so it counts twice.
+# - [ ] as before, because the sum is the same :: The update is in `W` and also next to it, so it counts twice.
 # - [x] with twice the update :: Merge once and switch the adapter off, or let `merge_and_unload` do both.
-# - [ ] as the base, since both cancel out :: Nothing takes the update away; it is added a second time.
+# - [ ] like the base, because the two cancel out :: Nothing subtracts the update. It is added a second time.
 
 # %% [markdown] role="quiz"
-# **3. A merged model in `bfloat16` is worse than base and adapter side by side. The first suspect is**
+# **3. A merged model in `bfloat16` is worse than the base with an unmerged adapter. The first suspect is**
 #
-# - [x] the rounding of small updates, which are lost in a large weight :: With 8 bits for the digits, an update far below a hundredth of the weight often changes nothing.
-# - [ ] the order of `B` and `A` in the product :: The other order has another shape, unless by accident, and would be wrong in float32 as well.
-# - [ ] the rank, which merging reduces :: The sum has whatever rank `W` and the update give it; nothing is cut off.
+# - [x] rounding, because small updates to a large weight are lost :: With 8 significant bits, an update far below a hundredth of the weight often changes nothing.
+# - [ ] the order of `B` and `A` in the product :: The product in the other order nearly always has a different shape, and it would be wrong in float32 as well.
+# - [ ] the rank, which merging reduces :: Merging only adds the update to `W`; it cuts nothing off.
 
 # %% [markdown] role="quiz"
-# **4. A loaded LoRA adapter gives exactly the logits of the base. That means**
+# **4. With a loaded LoRA adapter, the logits are exactly those of the base. Most likely,**
 #
-# - [ ] training changed nothing :: It may have. A trained `B` is hardly zero to the last bit in all layers.
-# - [x] a fresh adapter answers, or none :: With `B` at zero an adapter adds exactly zero. Look at the keys that found no place, and at which adapter is active.
-# - [ ] the adapter was trained for another base :: On another base it would do something, and most likely harm.
+# - [ ] training changed nothing :: A trained `B` is hardly ever exactly zero in all layers.
+# - [x] a new adapter is active, or none :: With `B` at zero, an adapter adds exactly zero. Check which keys matched nothing, and which adapter is active.
+# - [ ] the adapter was trained for a different base :: Then it would change the logits, and most likely for the worse.
 
 # %% [markdown] role="quiz"
 # **5. A classifier with LoRA is good after training and random after loading. What do you look for in the file?**
 #
-# - [ ] the weights of the base :: They are not meant to be there; the base is loaded by itself.
-# - [x] the head :: A head that neither the task nor `modules_to_save` names stays random and is drawn again at each loading.
-# - [ ] the state of the optimizer :: Answers do not need it.
+# - [ ] the weights of the base :: They do not belong in the file, because the base is loaded separately.
+# - [x] the head :: If neither the task nor `modules_to_save` names the head, it stays random, and each loading draws a new one.
+# - [ ] the state of the optimizer :: The model does not need it to answer.
 
 # %% [markdown] role="quiz"
-# **6. Padding has the id of EOS. You want the model to learn where a text ends. The labels of padding are masked**
+# **6. Padding has the id of EOS, and the model should learn where a text ends. You mask the labels of the padding**
 #
-# - [ ] by comparing ids with the id of the padding :: That takes out each EOS as well, and the model never learns to stop.
-# - [x] by the length of each text :: Then the EOS that ends the text keeps its label, and everything after it loses it.
-# - [ ] not at all, as EOS after EOS does no harm :: It does teach the model to stop. But steps and the mean loss are spent on positions that no answer has, and a batch with much padding looks better than it is.
+# - [ ] by comparing ids with the id of the padding :: This removes every EOS from the labels as well, and the model never learns to stop.
+# - [x] by the length of each text :: Then the EOS that ends the text keeps its label, and everything after it is masked.
+# - [ ] not at all, because EOS after EOS does no harm :: The model does learn to stop. But the mean loss then includes positions that no answer has, and a batch with much padding looks better than it is.
 
 # %% [markdown] role="quiz"
 # **7. A model with 2048 learned positions gets a prefix of 48 tokens. Your longest training text has 2048 tokens. You**
 #
-# - [ ] change nothing, since the prefix has no ids :: It takes positions all the same, and the text would run over the end of the table.
-# - [ ] cut all texts at their end to 2000 :: The end is the answer, which holds the labels.
-# - [x] cut the prompts at their start, until 2000 tokens are left :: Prefix and text then fit, and each answer is whole.
+# - [ ] change nothing, because the prefix has no ids :: The prefix still takes positions, and the text would run past the end of the table.
+# - [ ] cut all texts at their end to 2000 tokens :: The end of a text is the answer, which has the labels.
+# - [x] cut the prompts at their start until 2000 tokens are left :: Then prefix and text fit, and each answer is complete.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what a step holds and what it takes
 #
-# Training all weights with AdamW holds four values for each: the weight, its gradient
-# and two running means. LoRA holds one for each frozen weight, and four for each of its
-# own few. QLoRA holds half a byte for each frozen weight, and a scale for each block of
-# 64.
+# Training all weights with AdamW keeps four values per weight in memory: the weight, its
+# gradient and two running means. LoRA keeps one value per frozen weight, and four for
+# each of its own few weights. QLoRA keeps half a byte per frozen weight, and a scale for
+# each block of 64.
 #
 # **Before you run anything:** take a stack of eight matrices of 4096 x 4096 in float32,
-# and leave its activations out. How many bytes does a step hold with all weights
-# trained, with LoRA of rank 16, and with QLoRA? And is as much time saved as memory? A
-# step with LoRA still goes forward and back through the frozen matrices, and QLoRA has
-# to unpack them each time.
+# and ignore the activations. How many bytes does a step hold if all weights are trained,
+# with LoRA of rank 16, and with QLoRA? And does LoRA save as much time as memory? A step
+# with LoRA still computes the forward and backward pass through the frozen matrices, and
+# QLoRA has to unpack them each time.
 
 # %% role="gpu"
 import bitsandbytes as bnb
 
 class Beside(nn.Module):
-    """A frozen linear module with A and B next to it, as LoRA above."""
+    """A frozen linear module with A and B next to it, like LoRA above."""
 
     def __init__(self, base, r):
         super().__init__()
@@ -2132,7 +2179,7 @@ class Beside(nn.Module):
 
 # %% role="gpu"
 def four_bit(linear, where):
-    """A linear module with its weight in NF4."""
+    """Copy a linear module with its weight in NF4."""
     four = bnb.nn.Linear4bit(linear.in_features, linear.out_features,
                              bias=False, compute_dtype=torch.float32)
     four.weight = bnb.nn.Params4bit(
@@ -2141,7 +2188,7 @@ def four_bit(linear, where):
     return four.to(where)
 
 def stack(kind, where, width=4096, layers=8, r=16):
-    """Square matrices in a row: full, with LoRA or with QLoRA."""
+    """A sequence of square matrices: full, with LoRA or with QLoRA."""
     modules = []
     for _ in range(layers):
         linear = nn.Linear(width, width, bias=False, device=where)
@@ -2161,7 +2208,7 @@ def held_bytes(net):
     return total
 
 def step_flops(kind, width=256, rows=512):
-    """FLOPs of a step, in forward passes with all weights."""
+    """FLOPs of a step, as a multiple of a full forward pass."""
     net, x = stack(kind, "cpu", width, 4, 4), torch.randn(rows, width)
     step = flops(lambda: net(x).square().mean().backward())
     return step / (2 * rows * width * width * 4)
@@ -2174,15 +2221,16 @@ held = {kind: 64 * held_bytes(stack(kind, "cpu", 1024, 2, 4))
 work = {kind: step_flops(kind) for kind in ("full", "LoRA")}
 for kind in kinds:
     print(f"{kind}: {held[kind] / 1e9:.2f} GB held")
-print(f"work of a step in forward passes: {work['full']:.2f} full, "
+print(f"FLOPs of a step, in forward passes: {work['full']:.2f} full, "
       f"{work['LoRA']:.2f} with LoRA")
 
 # %% role="gpu"
-claim("bytes held, LoRA compared with full", held["LoRA"] / held["full"],
+claim("bytes held with LoRA, divided by full", held["LoRA"] / held["full"],
       expected=0.258, within=0.002)
-claim("bytes held, QLoRA compared with full", held["QLoRA"] / held["full"],
+claim("bytes held with QLoRA, divided by full",
+      held["QLoRA"] / held["full"],
       expected=0.043, within=0.002)
-claim("FLOPs of a step, LoRA compared with full",
+claim("FLOPs of a step with LoRA, divided by full",
       work["LoRA"] / work["full"],
       above=0.6, below=0.8)
 
@@ -2191,7 +2239,7 @@ claim("FLOPs of a step, LoRA compared with full",
             columns=["kind", "ms", "ms_low", "ms_high", "rows_s", "held_mb",
                      "peak_mb"])
 def steps():
-    """Steps of 2,048 rows through eight matrices of 4096 x 4096."""
+    """Take steps with 2,048 rows through eight 4096 x 4096 matrices."""
     for kind in ("full", "LoRA", "QLoRA"):
         net = stack(kind, "cuda")
         x = torch.randn(2048, 4096, device="cuda")
@@ -2228,46 +2276,47 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# Others measured a whole Llama-2-7B: with LoRA a training run reserves 15.57 GB, with
-# QLoRA 9.29 GB. There the frozen base is in 16 bits, so four bits save less of it than
-# here. What is not adapted stays as it is, activations included.
+# The authors of torchtune measured a whole Llama-2-7B: a training run reserves 15.57 GB
+# with LoRA and 9.29 GB with QLoRA. Their frozen base has 16 bits per weight, so four bits
+# save less than here. The parts that are not adapted need as much memory as before, and
+# so do the activations.
 #
-# **On the H100 of the record** the count of FLOPs holds to 6 %: with LoRA 1.57 times as
-# many rows go through in a second, and the count says 1.49. What a step holds was
-# counted both times, for a small stack and for the real one. Only the peak on top of it
-# was measured, and there LoRA and QLoRA are equal: 400 MB each, four times what QLoRA
-# holds. Four bits do nothing for activations. With all weights trained, 537 MB come on
-# top, as much as the weights themselves: these are the copies that `foreach` makes.
+# **On the recorded H100**, the count of FLOPs is right to within 6 %: with LoRA, 1.57
+# times as many rows are processed per second, and the count predicts 1.49. The bytes that
+# a step holds were counted, both for the small stack and for the real one. Only the peak
+# above them was measured, and it is the same for LoRA and QLoRA: 400 MB each, four times
+# what QLoRA holds. Four bits do nothing for activations. With all weights trained, the
+# peak adds 537 MB, as much as the weights themselves, because `foreach` makes copies.
 #
-# QLoRA takes 3 % longer than LoRA: unpacking costs little next to products of 2,048
-# rows in float32. In 16 bits such products take about a fifteenth of the time (stage
-# 9), and unpacking weighs more.
+# QLoRA takes 3 % longer than LoRA, because unpacking costs little compared with products
+# of 2,048 rows in float32. In 16 bits such products take about a fifteenth of the time
+# (stage 9), so unpacking matters more.
 #
-# **Keep:** LoRA saves most of what a step holds for weights, gradients and optimizer,
-# and about a third of its arithmetic: it forms no gradients of frozen weights, but the
-# backward pass still goes through them. It saves few activations where each matrix has
-# an A, because A keeps the input for its own gradient; with LoRA on queries and values
-# alone, the inputs of the other matrices need not be kept. QLoRA saves memory again,
-# and no arithmetic. **Source:** torchtune's tutorial [Finetuning Llama2 with
+# **Keep:** LoRA saves most of the memory for weights, gradients and optimizer, but only
+# about a third of the arithmetic. It computes no gradients of frozen weights, but the
+# backward pass still goes through them. If every matrix has an A, LoRA saves few
+# activations, because A keeps its input to compute its own gradient. With LoRA only on
+# queries and values, the inputs of the other matrices need not be kept. QLoRA saves more
+# memory, but no arithmetic. **Source:** torchtune's tutorial [Finetuning Llama2 with
 # QLoRA](https://github.com/pytorch/torchtune/blob/main/docs/source/tutorials/qlora_finetune.rst),
 # for one matrix of 512 x 512 and for the 7B.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - LoRA trains an update of low rank, $BA$, next to a frozen $W$. $B$ begins at zero,
-#   so training starts from the model that you have.
-# - Give it all linear modules and about ten times the rate of full fine-tuning. The
-#   rank matters less.
-# - A list of target names is a filter. Count what it hit.
-# - An adapter next to its matrix costs small jobs at each call. Merge with the factor
-#   $\alpha / r$, once, in float32, and compare the logits.
-# - In peft, learned tokens take positions. Cut the prompt at its start, never the
+# - LoRA trains an update of low rank, $BA$, next to a frozen $W$. $B$ starts at zero, so
+#   training starts from the model that you have.
+# - Put LoRA into all linear modules, and use about ten times the learning rate of full
+#   fine-tuning. The rank matters less.
+# - A list of target names is a filter. Count the modules that it matched.
+# - An unmerged adapter costs extra small operations at each call. Merge it once, with the
+#   factor $\alpha / r$, in float32, and compare the logits.
+# - In peft, learned tokens use up positions. Cut the start of the prompt, never the
 #   answer.
-# - Name a new head, or it is neither trained nor saved.
-# - A LoRA adapter that was never loaded is the base, to the last bit.
-# - Mask labels by the length of a text. An id that means two things cannot say where
-#   the text ends.
-# - Four bits store the base; products are computed in 16 bits or more.
+# - Name a new head, or peft neither trains nor saves it.
+# - With a LoRA adapter that was never loaded, the model is the base, to the last bit.
+# - Mask labels by the length of a text. If padding is EOS, masking by id removes the
+#   label that teaches the model to stop.
+# - Four bits are for storing the base. Products are computed in 16 bits or more.
 #
 # **Next:** stage 11 makes the base itself smaller.

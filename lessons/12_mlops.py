@@ -2,12 +2,12 @@
 # # 12. Training stability and MLOps
 #
 # A run is in its third day. Overnight the loss has become `nan`. The log holds one number
-# per step, the job was killed while it saved, and a second run with the same settings
-# gives other results.
+# per step, the job was killed while it was saving, and a second run with the same
+# settings ends with different results.
 #
-# None of this needs a large model. This stage plants such accidents in a small classifier
-# of digits, where each takes a second, and shows what finds them: which module, which
-# layer, which file, which seed.
+# None of this needs a large model. This stage plants such accidents in a small digit
+# classifier, where each one takes a second, and shows how to find the cause: which
+# module, which layer, which file, which seed.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -40,11 +40,12 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## What is not a number stays
 #
-# A float has two values that say "this went wrong". An *infinity* appears where a result
-# was too large or was divided by zero. `nan`, *not a number*, appears where no result
-# exists: `0/0`, `inf - inf`, `0 * inf`, the root of a negative number. In sums and
-# products `nan` stays `nan`, so one bad value spoils a whole mean. And `nan` is unequal
-# to everything, even to itself, so a test like `loss > 100` never notices it.
+# Floating-point numbers have two special values that say "this went wrong". An *infinity*
+# appears when a result is too large or when a number is divided by zero. `nan`, *not a
+# number*, appears when there is no result: `0/0`, `inf - inf`, `0 * inf`, the root of a
+# negative number. A sum or product with a `nan` in it is `nan`, so one bad value spoils a
+# whole mean. And `nan` is not equal to, larger than or smaller than any number, itself
+# included, so a test like `loss > 100` never notices it.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
 
@@ -55,12 +56,12 @@ print("equal to itself:", bool(loss == loss))
 print("finite:", bool(loss.isfinite()))
 
 # %% role="concept"
-claim("is the mean with one nan in it finite", loss.isfinite(),
+claim("is a mean with one nan in it finite", loss.isfinite(),
       expected=False)
 claim("is it above 100", loss > 100, expected=False)
 
 # %% [markdown] role="concept"
-# The data are the digits of lesson 1.
+# The data are the digits from lesson 1.
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -68,18 +69,18 @@ x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 # %% [markdown] trap="12.1" role="situation" core=true fault="detect_anomaly blames the loss, not the layer of the NaN" symptom="loss is NaN: which layer? detect_anomaly says LogSoftmaxBackward0 returned nan values"
 # ## A blank page
 #
-# Between two layers, a digit classifier standardises its features row by row: minus the
-# mean of the row, divided by its standard deviation. One page of the batch is blank. In
-# its row all features are zero, so their standard deviation is also zero, and `0/0` is
-# `nan`.
+# Between two layers, a digit classifier standardises its features row by row: it
+# subtracts the mean of the row and divides by the standard deviation of the row. One page
+# of the batch is blank. All features in its row are zero, so their standard deviation is
+# also zero, and `0/0` is `nan`.
 #
-# You do not know this yet: you see a loss of `nan`. You switch on
+# You do not know this yet. All you see is a loss of `nan`. You switch on
 # `torch.autograd.detect_anomaly()` and repeat the step below. It stops with an error that
 # names an operation.
 
 # %% trap="12.1" role="break"
 class Standardize(nn.Module):
-    """Each row (N, F) minus its mean, over its standard deviation."""
+    """Subtract each row's mean and divide by its standard deviation."""
 
     def forward(self, h):
         return (h - h.mean(1, keepdim=True)) / h.std(1, keepdim=True)
@@ -88,11 +89,11 @@ reader = nn.Sequential(nn.Linear(64, 32, bias=False), nn.ReLU(),
                        Standardize(), nn.Linear(32, 32), nn.ReLU(),
                        nn.Linear(32, 10))
 pages, labels = x_train[:64].clone(), y_train[:64]
-pages[5] = 0                                 # a blank one
+pages[5] = 0                                 # a blank page
 
 # %% trap="12.1" role="break" tags=["plumbing"]
 def blamed(step):
-    """What anomaly mode says about a step; "" when it says nothing."""
+    """The error that anomaly mode raises in a step; "" if there is none."""
     with warnings.catch_warnings():          # it announces itself
         warnings.simplefilter("ignore")
         try:
@@ -107,7 +108,7 @@ def nan_step():
     F.cross_entropy(reader(pages), labels).backward()
 
 # %% trap="12.1" role="guess"
-guess("12.1", "Which operation does it name?",
+guess("12.1", "Which operation does anomaly mode name?",
       choices=["the division in `Standardize`",
                "the log-softmax of the loss",
                "the product of the first linear layer"])
@@ -125,9 +126,10 @@ measured("12.1", 1)
 claim("does it name the log-softmax", "LogSoftmax" in said, expected=True)
 
 # %% [markdown] trap="12.1" role="why"
-# Anomaly mode looks at *gradients*, in the order in which they are computed: from the
-# loss backwards. The gradient of the log-softmax is the first that uses a spoilt value,
-# namely the result that the log-softmax saved. The values went bad long before that.
+# Anomaly mode checks *gradients*, in the order in which autograd computes them: from the
+# loss backwards. The gradient of the log-softmax is the first one that uses a bad value,
+# because the log-softmax saved its own result, which is `nan`. The values went bad long
+# before that.
 
 # %% trap="12.1" role="why" tags=["plumbing"]
 given = [pages]
@@ -141,21 +143,22 @@ is_nan = torch.tensor([[bool(t.isnan().any()) for t in (out, out.grad)]
 # %% trap="12.1" role="why"
 draw_grids({"in front of the loss": ~is_nan.T},
            marks={"in front of the loss": is_nan.T}, legend="holds a NaN",
-           row_names=["value", "gradient"], columns="what a module gives",
+           row_names=["value", "gradient"], columns="output of module",
            column_names=["0", "1", "2", "3", "4", "5", "log softmax"],
-           title="Forward it begins at 2, backward at the end",
-           alt="Seven modules, two rows. Values hold a NaN from module 2 "
-               "on. Gradients hold one from module 5 back to module 1; "
-               "that of the log-softmax's result is finite.")
+           title="Values are NaN from module 2 on, gradients from the end",
+           alt="A grid of seven modules and two rows, with the cells that "
+               "hold a NaN marked. The values hold one from module 2 on. "
+               "The gradients hold one from module 5 back to module 1; the "
+               "gradient of the log-softmax's output is finite.")
 
 # %% [markdown] trap="12.1" role="repair"
-# To catch a NaN that arises in the forward pass, watch the forward pass: put a hook on
-# every module and look at its output. The culprit is the first module whose inputs are
-# finite and whose output is not.
+# To catch a NaN that arises in the forward pass, watch the forward pass. Put a hook on
+# every module and check what goes in and what comes out. The culprit is the first module
+# with finite inputs and an output that is not finite.
 
 # %% trap="12.1" role="repair"
 def watch(model, x):
-    """(name, input is finite, output is finite), in order of computing."""
+    """(name, input is finite, output is finite) of each call, in order."""
     seen, handles = [], []
     for name, module in model.named_modules():
         def look(_, args, out, name=name):
@@ -175,16 +178,17 @@ for name, into, out in report[:5]:
 
 # %% trap="12.1" role="repair"
 guilty = [name for name, into, out in report if into and not out]
-claim("number of the first module that makes a NaN from finite numbers",
+claim("index of the first module that turns finite numbers into a NaN",
       int(guilty[0]), expected=2)
 
 # %% [markdown] trap="12.1" role="more" topics="the last entry of the list · a NaN of the way back · a NaN added to the loss"
-# The last entry of that list is the whole model, with finite pages in and `nan` out. An
-# outer module ends after its parts, so the first entry counts.
+# The last entry of that list is the whole model, with finite pages going in and `nan`
+# coming out. An outer module finishes after its parts, so it is the first entry that
+# counts.
 #
-# Anomaly mode is right where a NaN arises on the way *back*, from finite numbers: there
-# it names the operation. And it is silent where a `nan` is merely added to the loss,
-# because the gradient of a sum is one for each term.
+# Anomaly mode is the right tool when finite numbers become a NaN in the *backward* pass:
+# then it names the operation. It says nothing when a `nan` is merely added to the loss,
+# because the gradient of a sum with respect to each term is one.
 
 # %% trap="12.1" role="more"
 def rooted():
@@ -194,26 +198,27 @@ def rooted():
 back = blamed(rooted)
 linear, bad = nn.Linear(64, 1), torch.tensor(float("nan"))
 silent = blamed(lambda: (linear(x_train).mean() + bad).backward())
-print("a NaN of the backward pass:", back)
+print("a NaN in the backward pass:", back)
 print("a NaN added to the loss:", repr(silent))
 print("gradients finite:", bool(linear.weight.grad.isfinite().all()))
 
 # %% trap="12.1" role="more"
 claim("does it name a division", "Div" in said, expected=False)
-claim("does it name the root on the way back", "PowBackward" in back,
+claim("does it name the root in the backward pass", "PowBackward" in back,
       expected=True)
 claim("does it say anything about a NaN added to the loss",
       bool(silent), expected=False)
 
 # %% [markdown] trap="12.1" role="folklore"
-# **Told:** anomaly mode makes training `5` to `10` times slower. **Measured:** it keeps a
-# stack trace for each operation and looks at each gradient. The cell counts what that
-# adds to a step of eight layers of 64 units, and what the step itself computes, for a
-# batch of 16 rows and for one of 1,024. The times are those of the machine that runs it.
+# **Told:** anomaly mode makes training `5` to `10` times slower. **Measured:** anomaly
+# mode keeps a stack trace for each operation and checks each gradient. The cell counts
+# the operations that this adds to a step of eight layers with 64 units, and the FLOPs of
+# the step itself, for a batch of 16 rows and for one of 1,024. The times depend on the
+# machine that runs the cell.
 
 # %% trap="12.1" role="folklore" compare=false
 def price(rows):
-    """Operations that it adds, FLOPs of a step, time over time."""
+    """Operations that anomaly mode adds, FLOPs of a step, slowdown."""
     layers = [part for _ in range(8)
               for part in (nn.Linear(64, 64), nn.ReLU())]
     net = nn.Sequential(*layers, nn.Linear(64, 10))
@@ -230,31 +235,37 @@ few, many = price(16), price(1024)
 print(f"times as long: {few[2]:.1f} for 16 rows, {many[2]:.1f} for 1,024")
 
 # %% trap="12.1" role="folklore"
-claim("operations that it adds for 16 rows, divided by 1,024 rows'",
+claim("operations added with 16 rows, divided by those added with 1,024",
       few[0] / many[0], expected=1)
 claim("FLOPs of a step with 1,024 rows, divided by those with 16",
       many[1] / few[1], expected=64)
 
 # %% [markdown] trap="12.1" role="folklore"
-# What anomaly mode adds is the same for both batches, and the step itself grows with the
-# rows. So no single factor holds: the smaller the tensors, the larger the factor. Either
-# way, switch anomaly mode on for the step in question and not for a whole run.
+# Anomaly mode adds the same number of operations to both batches, while the step itself
+# grows with the number of rows. So no single factor is right: the smaller the tensors,
+# the larger the factor. Either way, switch anomaly mode on for the step in question and
+# not for a whole run.
 
 # %% trap="12.1" role="exercise" points=4 difficulty=3 minutes=15
 def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
-    """Name of the module in which a NaN or an infinity first arises.
+    """Find the module in which a NaN or an infinity first arises.
 
-    That is a module whose call was given finite tensors alone and returned
-    one that is not; of several, the one whose call ended first. None when
-    there is no such module. Names are those of named_modules(), "" for the
-    model itself. Modules write into nothing they are given; they may take
-    keyword arguments, be called several times, and take and return tuples,
-    lists and dicts of tensors, nested as deep as one likes; what is no
-    tensor counts as finite. The model, called once as model(x), is left as
-    it was: weights, buffers, modes, gradients and hooks.
+    That is a module with a call that received only finite tensors and
+    returned one that is not finite; among several such calls, the one that
+    ended first counts. Anything that is not a tensor is finite.
 
-    Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square
-    root, and x with a negative number: "0".
+    Args:
+        model: its modules do not write into their arguments. They may take
+            keyword arguments, may be called several times, and may take and
+            return tuples, lists and dicts of tensors, nested to any depth.
+
+    Returns:
+        The module's name in named_modules(), "" for the model itself. None
+        if there is no such module.
+
+    The model, called once as model(x), keeps its weights, buffers, modes,
+    gradients and hooks. Example: nn.Sequential(Root(), nn.ReLU()), where
+    Root takes the square root, and x with a negative number: "0".
     """
     # BEGIN SOLUTION
     def finite(value):
@@ -276,34 +287,36 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
     # END SOLUTION
 
 # %% [markdown] trap="12.1" role="hint"
-# 1. A function that calls itself says whether a value is finite: a container is when each of its parts is.
-# 2. `register_forward_hook(hook, with_kwargs=True)` hands the hook the module, the arguments, the keyword arguments and the output.
-# 3. In train mode a pass moves the statistics of a BatchNorm, and a NaN would stay in them. Watch a copy of the model.
+# 1. Write a recursive function that says whether a value is finite. A container is finite when all of its parts are.
+# 2. `register_forward_hook(hook, with_kwargs=True)` passes the module, the arguments, the keyword arguments and the output to the hook.
+# 3. In train mode, a forward pass updates the running statistics of a BatchNorm, and a NaN would stay in them. Run a copy of the model.
 
 # %% [markdown] trap="12.1" role="keep"
-# **Keep:** find a NaN of the forward pass on the way forward, with a hook on each module.
-# A hook sees modules only: if the bad operation is a function in `forward`, it names the
-# module that called it. Anomaly mode sees gradients. Several operations use the spoilt
-# values in their gradients, and it names the one nearest to the loss: with cross-entropy
-# the log-softmax, with an L1 or a hinge loss, whose gradients hold only signs, the last
-# linear layer. **In your own code:** at the first loss or gradient norm that is not
-# finite, save batch and weights, and run the hooks on them. Watch the loss and the norm:
-# `F.multi_margin_loss` returns a finite number for logits of NaN. **Source:** PyTorch,
+# **Keep:** to find a NaN that arises in the forward pass, put a forward hook on every
+# module. A hook sees only modules: if the bad operation is a function inside `forward`,
+# the hook names the module that called it. Anomaly mode checks gradients, and names the
+# operation nearest to the loss whose gradient uses a bad value. With cross-entropy that
+# is the log-softmax; with an L1 or a hinge loss, whose gradients hold only signs, the
+# last linear layer. **In your own code:** at the first loss or gradient norm that is not
+# finite, save the batch and the weights, and run the hooks on them. Watch both the loss
+# and the norm, because `F.multi_margin_loss` returns a finite number even for logits that
+# are NaN. **Source:** PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
 # wild:** in [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36)
-# anomaly mode named the log-softmax in half precision, and a BatchNorm in full precision.
+# anomaly mode named the log-softmax when the user trained in half precision, and a
+# BatchNorm in full precision.
 
 # %% [markdown] trap="12.2" role="situation" core=true fault="the loss falls, but the early layers do not learn" symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
 # ## A loss that falls
 #
-# A net of eight hidden layers with sigmoids predicts the value of a digit, 0 to 9, as a
-# number: mean squared error, plain SGD, 200 steps. The loss falls for a few dozen steps,
-# then stays at about 8. The first layer has hardly moved, the last one by more than its
-# own norm. The ticket says: "Untrained layers still tell images apart, so the last layer
-# learns from what they give."
+# A network with eight hidden sigmoid layers predicts the value of a digit, 0 to 9, with
+# mean squared error and plain SGD. The loss falls for a few dozen steps, then stays at
+# about 8. The first layer has hardly moved; the last layer has moved by more than its own
+# norm. The ticket says: "Even untrained layers tell images apart, so the last layer can
+# learn from their outputs."
 #
-# With Adam the first layer moves as well, by a third of its norm or more.
+# You try Adam. Now the first layer moves as well, by a third of its norm or more.
 
 # %% trap="12.2" role="break"
 values = y_train.float()[:, None]                # (1300, 1)
@@ -317,7 +330,7 @@ def deep(activation):
 
 # %% trap="12.2" role="break"
 def run(net, lr, optimizer=torch.optim.SGD):
-    """(loss of each step, relative change of each weight)."""
+    """Return the loss of each step and each weight's relative change."""
     before = [p.detach().clone() for p in net.parameters()]
     losses = fit(net, x_train, values, steps=200, lr=lr,
                  loss=F.mse_loss, optimizer=optimizer)
@@ -350,16 +363,17 @@ print({digit: f"{answer:.2f}" for digit, answer in answers.items()})
 measured("12.2", 2)
 
 # %% trap="12.2" role="look"
-claim("loss divided by the variance, under Adam",
+claim("loss with Adam, divided by the variance of the targets",
       busy_last / variance, above=0.85)
 
 # %% [markdown] trap="12.2" role="look"
-# Whatever the image, the last layer receives the same values, up to rounding. The best it can do is predict the mean of all targets, and Adam's
-# net does the same.
-# The loss of always predicting the mean is the *variance* of the targets:
+# Whatever the image, the last layer receives the same values, up to rounding. It can only
+# predict the mean of all targets, and so does the net trained with Adam. The loss of
+# always predicting the mean is the *variance* of the targets:
 
 # %% trap="12.2" role="look"
-claim("loss divided by the variance of the targets", last / variance,
+claim("loss with SGD, divided by the variance of the targets",
+      last / variance,
       expected=1, within=0.1)
 
 # %% trap="12.2" role="look"
@@ -367,24 +381,24 @@ plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
                            "a constant": [variance] * 200},
            xlabel="step", ylabel="loss",
            title="The loss falls to that of a constant",
-           alt="Two losses fall within a few dozen steps to the line of "
-               "the variance of the targets, and go up and down around "
-               "it.")
+           alt="Loss over 200 steps, with SGD and with Adam. Within a few "
+               "dozen steps both curves fall to a horizontal line, the "
+               "variance of the targets, and then fluctuate around it.")
 
 # %% [markdown] trap="12.2" role="why"
-# Each sigmoid passes on at most a quarter of a gradient, and with small weights between
-# them each layer passes on far less. Nearly nothing reaches the first layers. On the way
-# forward, each sigmoid flattens its input, so the last layer receives nearly the same
-# values for every image. From these it can learn the mean and no more. Adam divides each
-# gradient by its own size, so all layers move. They still see no image.
+# A sigmoid passes on at most a quarter of a gradient, and with small weights each layer
+# passes on far less. So almost nothing reaches the first layers. In the forward pass,
+# each sigmoid flattens its input, so the last layer receives nearly the same values for
+# every image. Adam divides each gradient by its own size, so all layers move, but the
+# last layer still receives nothing that depends on the image.
 
 # %% trap="12.2" role="why"
 claim("relative change of the first layer", moved[0], below=1e-4)
 
 # %% [markdown] trap="12.2" role="repair"
-# With ReLU, He's initialisation (trap 01.3) and a lower rate, the gradient reaches the
-# first layer, and the loss falls below the variance. So log two things next to the loss:
-# the loss of the best constant, and one line per layer.
+# With ReLU, He initialisation (trap 01.3) and a lower learning rate, the gradient reaches
+# the first layer, and the loss falls below the variance. So log two more things next to
+# the loss: the loss of the best constant, and how far each layer has moved.
 
 # %% trap="12.2" role="repair"
 awake = deep(nn.ReLU)
@@ -395,7 +409,7 @@ awake_last = np.mean(awake_log[-20:])
 print(f"loss {awake_last:.1f}, variance {variance:.1f}")
 
 # %% trap="12.2" role="repair"
-claim("loss divided by the variance, with ReLU", awake_last / variance,
+claim("loss with ReLU, divided by the variance", awake_last / variance,
       below=0.6)
 
 # %% trap="12.2" role="repair"
@@ -404,45 +418,52 @@ plot_lines(range(1, 10), {"sigmoid, SGD": moved, "sigmoid, Adam": busy,
            logy=True, xlabel="layer, input to output",
            ylabel="relative change",
            title="One number per layer shows what is stuck",
-           alt="Relative change of nine layers, log axis. With sigmoids "
-               "and SGD it falls by orders of magnitude from the last "
-               "layer to the first. With Adam, and with ReLU, all move.")
+           alt="Relative change of nine layers, on a log axis. With "
+               "sigmoids and SGD, it falls by orders of magnitude from the "
+               "last layer to the first. With Adam, and with ReLU, all "
+               "layers move.")
 
 # %% [markdown] trap="12.2" role="more" topics="the last layer · what a last hidden unit still tells"
-# The last layer of the sigmoid net moved by more than its own norm, and its last hidden
-# units return nearly one value for all images:
+# The last layer of the sigmoid net moved by more than its own norm. Its input, the
+# outputs of the last hidden units, is almost the same for all images:
 
 # %% trap="12.2" role="more"
 last_hidden = asleep[:-1](x_train).std(0).max().item()
-claim("Adam's net: largest gap between the answers to a 0 and to a 9",
+claim("net trained with Adam: gap between its answers to a 0 and to a 9",
       abs(answers[9] - answers[0]), below=2)
-claim("last loss divided by the first", last / log[0], below=0.5)
+claim("loss with SGD at the end, divided by the first loss", last / log[0],
+      below=0.5)
 claim("relative change of the last layer", moved[-1], above=1)
-claim("largest standard deviation of a last hidden unit, all images",
+claim("largest standard deviation of a last hidden unit over the images",
       last_hidden, below=1e-5)
 claim("relative change of the first layer, with ReLU", awake_moved[0],
       above=0.03)
 
 # %% [markdown] trap="12.2" role="folklore"
-# **Told:** a layer that moves learns. **Measured:** not under Adam, which makes full
-# steps from gradients as small as about its `eps`, 1e-8. The report shows which layers
-# are stuck; comparing the loss with the variance shows whether anything is learned.
+# **Told:** a layer that moves is learning. **Measured:** this is not true under Adam,
+# which takes full steps even when the gradients are as small as its `eps`, 1e-8. The
+# report shows which layers are stuck. To see whether the model learns anything, compare
+# the loss with the variance.
 
 # %% trap="12.2" role="folklore"
-claim("relative change of the first layer under Adam", busy[0], above=0.3)
+claim("relative change of the first layer with Adam", busy[0], above=0.3)
 
 # %% trap="12.2" role="exercise" points=3 difficulty=2 minutes=10
 def layer_report(model: nn.Module, step) -> dict:
-    """How far step() moves each parameter, relative to the size before.
+    """Measure how far step() moves each parameter, relative to its norm.
 
-    step: a function without arguments that trains model in place; it is
-    called once, and nothing else is done to the model. The report has the
-    names of named_parameters() in their order, frozen parameters as well.
-    Beside each stands |after - before| / |before| as a float, with norms
-    over all elements in which no float16 overflows and no float32 vanishes;
-    0.0 where nothing moved; math.inf where zeros moved.
+    Args:
+        step: a function without arguments that trains model in place. Call
+            it once, and do nothing else to the model.
 
-    Example: a single weight of 2. that goes to 1.: {"weight": 0.5}.
+    Returns:
+        A dict with the names of named_parameters(), in their order, frozen
+        parameters included. Each value is |after - before| / |before|, a
+        float. The norms are over all elements; no float16 overflows in
+        them, and no float32 vanishes. The value is 0.0 if the parameter
+        did not move, and math.inf if it was all zeros and moved.
+
+    Example: a single weight that goes from 2. to 1.: {"weight": 0.5}.
     """
     # BEGIN SOLUTION
     before = {name: p.detach().double().clone()
@@ -458,28 +479,29 @@ def layer_report(model: nn.Module, step) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="12.2" role="hint"
-# 1. Before the step, keep a copy of each parameter: `detach()` alone shares its memory and would move along.
-# 2. A half-precision norm of 300 is near the end of what its square can hold; go to `double()` first.
-# 3. Three cases: nothing moved, zeros moved, all else.
+# 1. Before the step, copy each parameter. `detach()` alone shares the parameter's memory, so it would change with the parameter.
+# 2. The square of 300 is already larger than the largest `float16`, 65,504. Convert to `double()` before you compute a norm.
+# 3. Distinguish three cases: nothing moved, a parameter of zeros moved, and everything else.
 
 # %% [markdown] trap="12.2" role="keep"
 # **Keep:** log two things next to the loss: what the best constant would score, and how
 # far each layer has moved. The second shows which layers are stuck. Under Adam it does
-# not show which ones are learning. **In your own code:** print the report once after the
-# first hundred steps, and compare a regression loss with the variance of its targets.
+# not show which ones are learning. **In your own code:** print the report once, after the
+# first hundred steps. Compare a regression loss with the variance of its targets.
 # **Source:** [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html),
 # sections 3 and 4.
 
 # %% [markdown] role="concept"
 # ## The first look at a run
 #
-# Many runs have failed before their first step: pixels in the wrong range, labels
-# of one class, a model in the wrong mode. You find that in a minute if you look before you
-# train. Print one line for each thing that a step depends on, and next to it what you expect:
+# Many runs are lost before their first step, because the pixels have the wrong range, all
+# labels are of one class, or the model is in the wrong mode. You find this in a minute if
+# you look before you train. Print one line for each thing that a step depends on, and
+# compare it with what you expect:
 
 # %% role="concept"
 def first_look(net, x, y, opt):
-    """What a step depends on: data, loss, gradients, rate, mode, memory."""
+    """List what a step depends on, from the data to the memory."""
     loss = F.cross_entropy(net(x), y)
     loss.backward()
     norms = [f"{p.grad.norm():.2f}" for p in net.parameters()
@@ -503,30 +525,31 @@ for name, value in sight.items():
 print(f"{'a uniform guess':28} {math.log(10):.2f}")
 
 # %% role="concept"
-claim("loss before training minus that of a uniform guess",
+claim("gap between the untrained loss and that of a uniform guess",
       abs(float(sight["loss"]) - math.log(10)), below=0.3)
-claim("classes in the first batch, at least eight", sight["classes in it"],
+claim("classes in the first batch", sight["classes in it"],
       above=7)
 
 # %% [markdown] role="concept"
-# An untrained classifier of ten classes has a loss near `ln 10`. A loss far from that
-# means that the logits are too large or that loss and model do not fit together. No layer should have a gradient
-# norm of 0, or one a hundred times that of its neighbours. Then overfit one batch, and
-# only then train. On a GPU, `nvidia-smi` shows the memory that the process holds, and
-# `torch.cuda.max_memory_allocated()` the part that tensors needed at the peak. When memory
-# grows and you do not know why, record it with `torch.cuda.memory._record_memory_history()`
-# and open the snapshot in PyTorch's
-# [memory viewer](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html).
+# An untrained classifier with ten classes has a loss near `ln 10`. A loss far from `ln
+# 10` means that the logits are too large or that the loss does not fit the model's
+# output. No layer should have a gradient norm of 0, or one that is a hundred times as
+# large as its neighbours'. Next, overfit one batch, and only then train. On a GPU,
+# `nvidia-smi` shows how much memory the process holds, and
+# `torch.cuda.max_memory_allocated()` how much of it the tensors needed at the peak. When
+# memory grows and you do not know why, record its history with
+# `torch.cuda.memory._record_memory_history()` and open the snapshot in PyTorch's [memory
+# viewer](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html).
 #
 # ## What to log, and where
 #
-# Three weeks later somebody asks which run made this file, and why its loss jumped at step
-# 4,000. A log answers both if it has two kinds of lines: one at the start, which says what
-# was run, and one per step, which says what happened.
+# Three weeks later, somebody asks which run made this file, and why its loss jumped at
+# step 4,000. A log answers both questions if it has two kinds of lines: one line at the
+# start that says what was run, and one line per step that says what happened.
 #
-# The first line has the settings, hashes of code and data, versions, seed, threads and
-# machine. A *hash* is a short number computed from all bytes, and it answers one question:
-# is this the same?
+# The first line holds the settings, hashes of the code and the data, the versions, the
+# seed, the number of threads and the machine. A *hash* is a short number computed from
+# all bytes. It answers one question: is this the same?
 
 # %% role="concept"
 import inspect
@@ -534,7 +557,7 @@ import json
 import platform
 
 def digest(*tensors):
-    """The first digits of a hash of types, shapes and values."""
+    """The first digits of a hash over types, shapes and values."""
     seen = hashlib.sha256()
     for tensor in tensors:
         seen.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -551,9 +574,11 @@ def provenance(code, data, **settings):
             "machine": platform.processor() or platform.machine()}
 
 # %% [markdown] role="concept"
-# A line per step has the step, the loss, the norm of all gradients, the rate and the time.
-# The norm is what you will miss most. It shows a step that explodes before the optimizer takes
-# it, and it tells an exploding run from a vanishing one. `clip_grad_norm_` returns it, so it costs nothing:
+# Each of the other lines holds the step, the loss, the norm of all gradients, the
+# learning rate and the time. The norm is the one that you would miss most. It shows that
+# a step is about to explode before the optimizer takes the step, and it tells an
+# exploding run from a vanishing one. `clip_grad_norm_` returns the norm, so logging it
+# costs nothing:
 
 # %% role="concept" compare=false
 import time
@@ -580,7 +605,7 @@ print(json.dumps(header, indent=1))
 print({name: round(value, 2) for name, value in per_step[-1].items()})
 
 # %% [markdown] role="concept"
-# Does the hash notice a change? Take one pixel, one label, and the shape:
+# Does the hash notice a change? Change one pixel, then one label, then the shape:
 
 # %% role="concept"
 one_pixel, one_label = x_train.clone(), y_train.clone()
@@ -593,16 +618,17 @@ others = [digest(one_pixel, y_train), digest(x_train, one_label),
 claim("is the same data recognised",
       digest(*digits()[:2]) == header["data"],
       expected=True)
-claim("of a pixel, a label and a shape changed, those that go unnoticed",
+claim("changes that go unnoticed, of a pixel, a label and a shape",
       others.count(header["data"]), expected=0)
 
 # %% [markdown] role="concept"
-# Compare the hashes when you *load* a checkpoint, and say which one differs. In a repository
-# the code's hash is `git rev-parse HEAD`, and `git status --porcelain` says whether the files
-# are those of the commit. A run from files that are not committed cannot be repeated.
+# Compare the hashes when you *load* a checkpoint, and report which one differs. In a
+# repository, `git rev-parse HEAD` prints the hash of the code, and `git status
+# --porcelain` shows whether any file differs from that commit. A run from uncommitted
+# files cannot be repeated.
 #
-# A *tracker* writes such lines for you and draws them. Each has a call for the first line and
-# one for the others (shown, not run):
+# A *tracker* writes such lines for you and plots them. Each tracker has one call for the
+# first line and one for the others (shown, not run):
 #
 # | tracker | at the start | at each step |
 # |---|---|---|
@@ -610,25 +636,25 @@ claim("of a pixel, a label and a shape changed, those that go unnoticed",
 # | Weights & Biases | `run = wandb.init(project="digits", config=settings)` | `run.log({"loss": loss})` |
 # | MLflow | `mlflow.start_run()`, `mlflow.log_params(settings)` | `mlflow.log_metric("loss", loss, step=step)` |
 #
-# TensorBoard writes to a folder, MLflow to a local store or a server of your own; neither needs
-# an account. Weights & Biases sends the lines to its server, or keeps them in a file while it
-# is offline. Its counter of steps has a trap, 12.10.
+# TensorBoard writes to a folder, and MLflow to a local store or to your own server;
+# neither needs an account. Weights & Biases sends the lines to its server, or keeps them
+# in a file while it is offline. Trap 12.10 is about its step counter.
 
 # %% [markdown] trap="12.3" role="situation" fault="worker_init_fn with a constant seed repeats each epoch" symptom="DataLoader workers: the same augmentation every epoch, worker_init_fn with a constant seed, results depend on num_workers"
 # ## A seed for each worker
 #
 # A dataset shifts each image by a random number from numpy, and two worker processes load
-# it. You have read that your seed does not reach numpy in a worker, so you give each
-# worker one of its own: `worker_init_fn=lambda id: np.random.seed(42 + id)`. The reviewer
-# approves: "Now two runs are alike, and the workers draw different numbers."
+# it. You have read that your seed does not reach numpy in a worker, so you seed each
+# worker yourself: `worker_init_fn=lambda id: np.random.seed(42 + id)`. The reviewer
+# approves: "Now two runs draw the same numbers, and the two workers draw different ones."
 #
-# The code below loads the shifts of two epochs.
+# The code below loads two epochs and records the shifts.
 
 # %% trap="12.3" role="break"
 from torch.utils.data import DataLoader, Dataset
 
 class Shifted(Dataset):
-    """The shift alone, of 8 pictures."""
+    """The shifts of 8 images, without the images."""
 
     def __len__(self):
         return 8
@@ -637,7 +663,7 @@ class Shifted(Dataset):
         return float(np.random.rand())
 
 def epochs(workers, init=None, data=None):
-    """Shifts of two epochs, each (8,), after the same manual_seed."""
+    """Return the shifts of two epochs, each (8,), after one manual_seed."""
     torch.manual_seed(7)
     loader = DataLoader(data or Shifted(), batch_size=2,
                         num_workers=workers, worker_init_fn=init)
@@ -646,28 +672,29 @@ def epochs(workers, init=None, data=None):
 one, two = epochs(2, init=lambda id: np.random.seed(42 + id))
 
 # %% trap="12.3" role="guess" quoted="right"
-guess("12.3", "What percentage of the images has the same shift in both "
+guess("12.3", "What percentage of the images get the same shift in both "
       "epochs?",
       unit="%")
 
 # %% trap="12.3" role="look"
 same = (one == two).float().mean().item()
-print(f"shifts that the second epoch repeats: {same:.0%}")
+print(f"images with the same shift in both epochs: {same:.0%}")
 
 # %% trap="12.3" role="look"
 measured("12.3", 100 * same, right=(95, 100))
 
 # %% trap="12.3" role="look"
-claim("fraction of images with the same shift", same, expected=1)
+claim("fraction of images with the same shift in both epochs", same,
+      expected=1)
 
 # %% [markdown] trap="12.3" role="why"
-# Workers are started again for each epoch, unless the loader has
-# `persistent_workers=True`, and each start gives them the same seeds. So each epoch
-# replays the first: the random shifts have become eight fixed ones.
+# The loader starts new workers for each epoch, unless it has `persistent_workers=True`,
+# and your function gives them the same seeds every time. So each epoch replays the first
+# one. The random shifts have become eight fixed shifts.
 #
-# The problem that the function was meant to solve no longer exists. Torch draws a seed
-# for each epoch from its own generator and, where numpy is installed, seeds torch,
-# `random` and numpy in each worker with it.
+# The problem that the function was meant to solve no longer exists. For each epoch, torch
+# draws a seed from its own generator and uses it to seed torch, `random` and, if it is
+# installed, numpy in each worker.
 
 # %% trap="12.3" role="repair"
 first, second = epochs(2)                        # no worker_init_fn
@@ -684,17 +711,19 @@ draw_grids({"seeded by hand": by_hand, "seeded by torch": by_torch},
            marks={"seeded by hand": seen}, values=True, columns="image",
            row_names=["epoch 1", "epoch 2"], legend="a shift of epoch 1",
            title="Seeded by hand, epoch 2 is epoch 1",
-           alt="Eight shifts of two epochs, twice. With the constant seed "
-               "both rows are the same, without it they differ.")
+           alt="Two grids, each with the shifts of eight images in two "
+               "epochs. With the constant seed, both rows are the same. "
+               "Without it, they differ.")
 
 # %% [markdown] trap="12.3" role="repair"
-# Which worker draws for which image still depends on the number of workers. For a shift
-# that is the same with any number, and after a resumption, derive it from the seed, the
-# epoch and the image: numpy mixes a tuple of numbers into one seed.
+# Which worker draws the shift of which image still depends on the number of workers. If
+# the shift has to be the same with any number of workers, and after a restart, derive it
+# from the seed, the epoch and the index of the image. Numpy accepts a tuple of numbers as
+# a seed and mixes them.
 
 # %% trap="12.3" role="repair"
 class Keyed(Shifted):
-    """Its shift depends on seed, epoch and picture alone."""
+    """Each shift depends only on the seed, the epoch and the image."""
     epoch = 0
 
     def __getitem__(self, index):
@@ -708,8 +737,8 @@ print("largest gap between 0, 1 and 2 workers:", spread)
 claim("largest gap between 0, 1 and 2 workers", spread, expected=0)
 
 # %% [markdown] trap="12.3" role="more" topics="two runs · one worker or two · without workers · why a tuple"
-# With workers, `torch.manual_seed` alone is enough for two equal runs. With a different
-# number of workers the shifts differ. Without workers the main process draws, and
+# With workers, `torch.manual_seed` alone makes two runs equal. With a different number of
+# workers, the shifts differ. Without workers, the main process draws the shifts, and
 # `torch.manual_seed` does not seed its numpy.
 
 # %% trap="12.3" role="more"
@@ -726,21 +755,28 @@ claim("fraction of equal shifts in two runs without workers",
       (none == also_none).float().mean(), below=0.2)
 
 # %% [markdown] trap="12.3" role="more"
-# It is a tuple and not a sum, because epoch plus image would give image 2 of epoch 1 the
-# shift of image 1 of epoch 2.
+# The seed is a tuple and not a sum, because with the sum of epoch and index, image 2 of
+# epoch 1 would get the same shift as image 1 of epoch 2.
 
 # %% trap="12.3" role="exercise" points=3 difficulty=2 minutes=10
 def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
-    """Rows of x, each plus noise that depends on seed, epoch and row alone.
+    """Add noise to rows of x that depends only on seed, epoch and row.
 
-    x: (N, F) float32, left as it is. rows: the numbers of the rows that a
-    worker was given, in its order; a row may come twice. seed and epoch: 0
-    or more. The noise of row i are the first F numbers of
-    numpy.random.default_rng((seed, epoch, i)).standard_normal(), times 0.1,
-    so it is the same whatever else stands in rows. Global generators are
-    not touched. Returns (len(rows), F) float32, new memory.
+    The noise of row i is the first F numbers that
+    numpy.random.default_rng((seed, epoch, i)).standard_normal() draws,
+    times 0.1. It is the same whatever other rows are asked for.
 
-    Example: rows [4, 2] gives what [4] and [2] give, one below the other.
+    Args:
+        x: (N, F) float32, left as it is.
+        seed, epoch: 0 or more.
+        rows: the indices of a worker's rows, in its order. A row may occur
+            twice.
+
+    Returns:
+        (len(rows), F) float32, in new memory.
+
+    No global generator is used. Example: rows [4, 2] return what [4] and
+    [2] return, one below the other.
     """
     # BEGIN SOLUTION
     out = x[torch.tensor(rows, dtype=torch.long)]
@@ -752,28 +788,29 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.3" role="hint"
-# 1. One generator for each row, made from the three numbers, and thrown away after it.
-# 2. Indexing with a tensor of row numbers copies; `x[2:4]` would not.
+# 1. Make a new generator for each row, from the three numbers.
+# 2. Indexing with a tensor of row numbers makes a copy; a slice such as `x[2:4]` does not.
 
 # %% [markdown] trap="12.3" role="keep"
-# **Keep:** if workers are started again for each epoch, a constant seed in
-# `worker_init_fn` replays the first epoch. Derive random numbers that must not depend on
-# the number of workers from seed, epoch and sample. **In your own code:** with
-# `shuffle=False`, compare the random numbers of the first batch in two epochs; they have
-# to differ. **Source:** PyTorch documentation, [torch.utils.data, "Randomness in
-# multi-process data
+# **Keep:** a `DataLoader` starts new workers for each epoch, so a constant seed in
+# `worker_init_fn` replays the first epoch. Leave the seeding to torch. If random numbers
+# must not depend on the number of workers, derive them from the seed, the epoch and the
+# sample. **In your own code:** with `shuffle=False`, compare the random numbers of the
+# first batch in two epochs. They have to differ. **Source:** PyTorch documentation,
+# [torch.utils.data, "Randomness in multi-process data
 # loading"](https://docs.pytorch.org/docs/stable/data.html#data-loading-randomness).
 
 # %% [markdown] role="concept"
 # ## Which settings are worth a search?
 #
-# A training has a dozen settings, and a budget for some twenty runs. A grid over four
-# settings with five values each needs 625 runs. But often one or two settings decide nearly everything. So first find out *which*, with random runs that vary all of
-# them at once, and then search only those.
+# Training has a dozen settings, and you have a budget for about twenty runs. A grid over
+# four settings with five values each needs 625 runs. But often one or two settings decide
+# almost everything. So first find out *which* ones, with random runs that vary all
+# settings at once. Then search only those.
 
 # %% role="concept"
 def short_run(rate, momentum, smoothing, size, rng):
-    """Loss on held-out digits after 60 steps."""
+    """Train for 60 steps and return the loss on held-out digits."""
     w = [size * torch.randn(i, o, generator=rng) / i**0.5
          for i, o in ((64, 32), (32, 10))]
     speed = [torch.zeros_like(m) for m in w]
@@ -798,9 +835,9 @@ scores = torch.tensor([short_run(*map(float, row), rng)
                        for row in zip(*table.values())]).log()
 
 # %% [markdown] role="concept"
-# Sort the runs by one setting and cut them into five parts. If the setting matters, the mean
-# losses of the parts differ. The variance of these means, as a fraction of the variance of
-# all losses, is what the setting *explains*:
+# Sort the runs by one setting and cut the list into five parts. If the setting matters,
+# the parts have different mean losses. The variance of these means, as a fraction of the
+# variance of all losses, is the fraction that the setting *explains*:
 
 # %% role="concept"
 def explained(setting):
@@ -810,42 +847,44 @@ def explained(setting):
 matters = {name: explained(setting) for name, setting in table.items()}
 plot_columns(matters, xlabel="setting", ylabel="variance explained",
              form=".2f", reference=(0.07, "chance"),
-             title="The rate explains most, the others little",
-             alt="Four columns of explained variance. The rate's is by far "
-                 "the highest; momentum, smoothing and size are far below "
-                 "it.")
+             title="The learning rate explains most, the others little",
+             alt="Four columns of explained variance. The column of the "
+                 "learning rate is by far the highest; those of momentum, "
+                 "smoothing and size are far below it.")
 
 # %% role="concept"
-claim("variance that the rate explains", matters["rate"], above=0.35)
-claim("the same, minus the most that any other setting explains",
+claim("fraction of the variance that the learning rate explains",
+      matters["rate"], above=0.35)
+claim("lead of the learning rate over the next setting",
       matters["rate"] - max(v for k, v in matters.items() if k != "rate"),
       above=0.1)
 
 # %% [markdown] role="concept"
-# Now fix the others and spend the runs that are left on the rate, near the best one so far.
-# Three rules of thumb for the method: a *grid* for one or two settings; *random search* for
-# more, because it tries a new value of every setting in every run; a *Bayesian* search, which
-# learns from earlier runs, if a run is expensive. The next trap is about a Bayesian one.
+# Now fix the other settings and spend the remaining runs on the learning rate, near the
+# best value so far. Three rules of thumb help you choose a method. For one or two
+# settings, use a *grid*. For more, use *random search*, because it tries a new value of
+# every setting in every run. If a run is expensive, use a *Bayesian* search, which learns
+# from earlier runs. The next trap is about a Bayesian search.
 
 # %% [markdown] trap="12.4" role="situation" fault="expected improvement looks for the largest loss" symptom="Bayesian hyperparameter search finds nothing, Gaussian process with expected improvement for a loss"
 # ## Eight settings, 25 runs
 #
-# A training has eight settings to choose, and the budget is 25 runs. Five are random. A
-# *Gaussian process* is fitted to their losses: for any other setting it predicts a mean
-# and a standard deviation. Of a thousand candidates, the next run is the one with the
-# largest *expected improvement*, which you take from a tutorial:
+# You have eight settings to choose and a budget of 25 runs. The first five are random.
+# You fit a *Gaussian process* to their losses: for any other settings, it predicts the
+# mean and the standard deviation of the loss. Of a thousand candidates, you run the one
+# with the largest *expected improvement*. A tutorial has the formula:
 #
 # $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
 #
-# It stands for how far you expect to beat the best value so far, $f^*$. Here $\mu$ and
-# $\sigma$ are the predicted mean and standard deviation, $\Phi$ and $\varphi$ the
-# distribution and the density of a standard normal. You try it on a bowl, smooth and
-# noiseless, with a best loss of zero. The tutorial says: "Eight settings are not too many
-# for such a search."
+# EI says by how much you can expect to beat the best value so far, $f^*$. Here $\mu$ and
+# $\sigma$ are the predicted mean and standard deviation, and $\Phi$ and $\varphi$ are the
+# distribution function and the density of a standard normal. You try it on a smooth,
+# noiseless bowl, whose lowest loss is zero. The tutorial says: "Eight settings are not
+# too many for such a search."
 
 # %% trap="12.4" role="break" tags=["plumbing"]
 def predict(x, y, new, lengths=(0.2, 0.5, 1, 2, 4)):
-    """Mean and deviation at new (M, D) of a Gaussian process through y."""
+    """Fit a Gaussian process to x, y; its mean and std at new (M, D)."""
     z, far = (y - y.mean()) / y.std(), torch.cdist(x, x) ** 2
     fits = []
     for length in lengths:
@@ -868,7 +907,7 @@ def textbook(mean, std, best):
     return std * (z * torch.special.ndtr(z) + density)
 
 def hunt(loss, dims, score, budget=25):
-    """Losses of a search in the unit cube; the first five are random."""
+    """Search the unit cube; the losses of all runs, the first 5 random."""
     x = torch.rand(5, dims, dtype=torch.float64)
     y = loss(x)
     while len(x) < budget:
@@ -883,7 +922,7 @@ def bowl(x, best):
     return ((x - best) ** 2).sum(1)
 
 def over_dice(surface, dims, score, times=8):
-    """Median loss of the searches, over that of as many of dice."""
+    """Median best loss of the searches, divided by random search's."""
     ends = []
     for _ in range(times):
         best = 0.2 + 0.6 * torch.rand(dims, dtype=torch.float64)
@@ -907,23 +946,22 @@ print(f"best loss, divided by that of random search: {wrong_way:.2f}")
 measured("12.4", 0)
 
 # %% trap="12.4" role="look"
-claim("best loss divided by random search's, eight settings",
+claim("best loss divided by random search's, the tutorial's sign",
       wrong_way, above=1)
 
 # %% [markdown] trap="12.4" role="why"
-# Random search wins, and not because there are eight settings. The tutorial looks for the
-# *largest* value: there `mean - best` is what a candidate gains. A loss should be small.
-# With this sign the search goes where the process expects the worst, and only the five
-# random runs are of any use. Nothing warns you: each run ends, and the table has a best
-# row.
+# Random search wins, but not because there are eight settings. The tutorial looks for the
+# *largest* value, so a candidate gains `mean - best`. A loss should be small. With this
+# sign, the search goes where the process expects the worst losses, and only the five
+# random runs help. Nothing warns you: the table still has a best row.
 
 # %% trap="12.4" role="why" tags=["plumbing"]
 middle = torch.full((8,), 0.4)
 in_order = hunt(lambda x: bowl(x, middle), 8, textbook)
 
 # %% [markdown] trap="12.4" role="repair"
-# One question shows it without a search: of two candidates that are equally uncertain,
-# which has the higher score?
+# One question reveals the wrong sign without a search: of two candidates that are equally
+# uncertain, which one has the higher score?
 
 # %% trap="12.4" role="repair"
 def downward(mean, std, best):
@@ -949,32 +987,34 @@ runs_in_order = {"tutorial": in_order, "for a loss": mended}
 
 # %% trap="12.4" role="repair"
 plot_lines(range(1, 26), runs_in_order, xlabel="run", ylabel="loss",
-           title="With the tutorial's sign the search goes up",
-           alt="Losses of 25 runs in order. After five random ones the "
-               "tutorial's search goes up and the repaired one goes down.")
+           title="With the tutorial's sign, the search goes up",
+           alt="Losses of 25 runs, in order, for two searches. After five "
+               "random runs, the losses of the tutorial's search go up and "
+               "those of the repaired search go down.")
 
 # %% [markdown] trap="12.4" role="repair"
-# The explorer below has two settings, and at first the loss does not depend on one of
-# them. Compare how a grid, random search and the process spend the same runs. Does a
-# finer grid find more? Then give the second setting some weight.
+# The explorer below has two settings, and at first the loss depends on only one of them.
+# Compare how a grid, random search and the process spend the same runs. Does a finer grid
+# find more? Then let the second setting matter as well.
 
 # %% role="explore" explorer="search_surface"
 from dlsys_helpers.explorers.search_surface import search_surface
 
 search_surface
 
-# %% [markdown] trap="12.4" role="more" topics="the chosen runs beside the random ones · ten deviations away"
-# The runs that the wrong search chose are worse than its random ones:
+# %% [markdown] trap="12.4" role="more" topics="the chosen runs and the random ones · ten standard deviations away"
+# The runs that the faulty search chose are worse than its random runs:
 
 # %% trap="12.4" role="more"
 dull, chosen = in_order[:5].mean(), in_order[5:].mean()
-claim("mean loss of the chosen runs divided by the random ones'",
+claim("mean loss of the chosen runs, divided by that of the random runs",
       chosen / dull, above=1)
 
 # %% [markdown] trap="12.4" role="more"
-# A second fault waits in the tail. `torch.special.ndtr` computes `(1 + erf) / 2`, and ten
-# standard deviations below the mean nothing of it is left: unlikely to improve and
-# hopeless are both 0. The complement `erfc` keeps the digits.
+# There is a second fault in the tail. `torch.special.ndtr` computes `(1 + erf) / 2`,
+# which rounds to 0 ten standard deviations below the mean. A candidate that is unlikely
+# to improve and one that is hopeless then both score 0. The complement `erfc` keeps the
+# digits.
 
 # %% trap="12.4" role="more"
 z = torch.tensor([-5.0, -7.5, -10.0], dtype=torch.float64)
@@ -983,15 +1023,16 @@ for row in zip(z.tolist(), by_erf.tolist(), by_erfc.tolist()):
     print("z {:5}   ndtr {:.4g}   erfc {:.4g}".format(*row))
 
 # %% trap="12.4" role="more"
-claim("probability ten deviations away, by ndtr", by_erf[2], expected=0)
-claim("the same by erfc", by_erfc[2], above=1e-24)
+claim("probability ten standard deviations down, by ndtr", by_erf[2],
+      expected=0)
+claim("the same probability, by erfc", by_erfc[2], above=1e-24)
 
 # %% [markdown] trap="12.4" role="folklore"
-# **Told:** a Bayesian search is for "less than `20` dimensions" (the tutorial of the
-# source below); elsewhere, that from eight on it is no better than random search, or that
-# it is always the better choice. **Measured:** 25 runs each, on three surfaces. In the
-# second only two of the settings matter. The third has a ripple on the bowl, with several
-# dips along each axis.
+# **Told:** a Bayesian search is for "less than `20` dimensions" (in the tutorial named
+# below). Elsewhere you read that from eight settings on it is no better than random
+# search, or that it is always the better choice. **Measured:** the cell compares 25 runs
+# of each on three surfaces: the bowl, a bowl in which only two of the settings matter,
+# and a bowl with ripples, which has several dips along each axis.
 
 # %% trap="12.4" role="folklore"
 def two_matter(x, best):
@@ -1009,34 +1050,41 @@ for name, row in table.items():
     print(f"{name:11}", " ".join(f"{ratio:9.3f}" for ratio in row))
 
 # %% trap="12.4" role="folklore"
-claim("bowl with 2 settings", table["bowl"][0], below=0.1)
-claim("bowl with 12 settings", table["bowl"][2], below=0.7)
-claim("ripples with 12 settings", table["rippled"][2], above=0.5)
+claim("best loss divided by random search's, bowl with 2 settings",
+      table["bowl"][0], below=0.1)
+claim("the same, bowl with 12 settings", table["bowl"][2], below=0.7)
+claim("the same, ripples with 12 settings", table["rippled"][2], above=0.5)
 
 # %% [markdown] trap="12.4" role="folklore"
-# Each ratio comes from eight searches and changes by a factor of two or more when it is
-# repeated: the bowl with eight settings is the same as in the repair. At twelve settings
-# the search still leads, on the bowl and where two settings matter. So "no better from
-# eight on" does not hold for these two. On the ripples little of a lead is left at
-# twelve, as the process expects a smooth surface, and its work may not pay: "always the
-# better choice" is in doubt there. The number of settings is half of the question. The
-# other half is how many of them matter, and how smooth the loss is. A real training adds
-# noise: the part on search, after the traps, has one.
+# Each ratio comes from eight searches and can change by a factor of two or more when you
+# repeat them. You can see this on the bowl with eight settings, which the repair measured
+# as well. With twelve settings, the search is still ahead on the bowl and on the surface
+# where two settings matter. So "no better from eight on" is wrong for these two. On the
+# ripples, little of the lead is left with twelve settings, because the process expects a
+# smooth surface. There the search may not be worth its cost, and "always the better
+# choice" is in doubt. The number of settings is only half of the question. The other half
+# is how many of them matter, and how smooth the loss is. Real training adds noise; the
+# section on search after the traps has an example.
 
 # %% trap="12.4" role="exercise" points=4 difficulty=3 minutes=15
 def expected_improvement(mean, std, best: float) -> torch.Tensor:
-    """How far a run is expected to fall below the best loss so far.
+    """Compute how far each run is expected to fall below the best loss.
 
-    The loss of a candidate is normal, with its mean and its deviation std,
-    and the smaller a loss, the better. The improvement is best minus the
-    loss, or 0 where that is negative; its mean is returned, one number for
-    each candidate. mean and std: float64, of one shape, whatever it is, and
-    left as they are. The result is float64 of that shape.
+    A candidate's loss is normally distributed, and a smaller loss is
+    better. The improvement is best minus the loss, or 0 if that is
+    negative; the result is its expected value.
 
-    Where std is 0 the loss is its mean: no NaN, and no constant is added to
-    std, as tiny deviations count. Improvements that are unlikely are small,
-    not zero: right to a thousandth up to 30 deviations above best.
+    Args:
+        mean, std: the means and standard deviations, float64, of one shape,
+            which may be any. They are left as they are.
 
+    Returns:
+        One value for each candidate, a float64 tensor of that shape.
+
+    Where std is 0, the loss equals its mean, and the result is not NaN. No
+    constant is added to std: tiny standard deviations count. An unlikely
+    improvement is small but not zero, right to a thousandth up to a mean 30
+    standard deviations above best.
     Example: mean [1., 2.], std [2., 0.], best 1.: [0.798, 0.].
     """
     # BEGIN SOLUTION
@@ -1049,31 +1097,31 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.4" role="hint"
-# 1. A `where` after the formula chooses between two results: one for a deviation above 0, one for 0. (No gradient runs through it here; trap 12.5 shows what that would do.)
-# 2. The probability of a loss below best is `erfc(-z / sqrt(2)) / 2`, also where it is tiny; so is `torch.special.log_ndtr(z).exp()`.
-# 3. Without deviation the improvement is the gain, or 0 where there is none.
+# 1. Compute the formula first, then let `where` choose between two results: one for a standard deviation above 0, one for 0. (No gradient passes through it here. Trap 12.5 shows what would happen if one did.)
+# 2. The probability of a loss below `best` is `erfc(-z / sqrt(2)) / 2`, which is accurate even when it is tiny. So is `torch.special.log_ndtr(z).exp()`.
+# 3. When the standard deviation is 0, the improvement is the gain, or 0 if the gain is negative.
 
 # %% [markdown] trap="12.4" role="keep"
 # **Keep:** always run random search as a baseline, with the same budget. If your search
 # loses to it, look for a fault before you blame the number of settings. **In your own
-# code:** ask the score about a low and a high mean; look at where the last runs were.
-# **Source:** [Frazier 2018](https://arxiv.org/abs/1807.02811), a tutorial: it writes the
-# problem as a maximum. **Seen in the wild:**
+# code:** compute the score of a low and of a high mean, and look at the settings of the
+# last few runs. **Source:** [Frazier 2018](https://arxiv.org/abs/1807.02811), a tutorial
+# that maximises. **Seen in the wild:**
 # [alonfnt/bayex#56](https://github.com/alonfnt/bayex/pull/56) reports a search that was
-# "no better than uniform random search", and four defects, one of them a likelihood with
-# the wrong sign; in
+# "no better than uniform random search", and lists four defects, among them a likelihood
+# with the wrong sign. In
 # [linkedin/photon-ml#385](https://github.com/linkedin/photon-ml/pull/385) an expected
-# improvement written for maxima met a loss.
+# improvement that was written for a maximum was used on a loss.
 
 # %% [markdown] trap="12.5" role="situation" core=true fault="torch.where around sqrt: the gradient is NaN" symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
 # ## The same picture twice
 #
-# A net maps images to 8 numbers, and a loss looks at distances between pairs of images:
-# the root of the summed squares. The slope of a root is infinite at zero, and in one
-# batch of 64 pairs, one pair is the same image twice. Your code guards the root with
-# `torch.where`. Below are five other guards that people use. With each of the six, this
-# batch has the usual loss, 0.2. A review comment says: "Keep `where`, no infinite value
-# comes out of it."
+# A net maps each image to 8 numbers, and the loss is computed from the distances between
+# pairs of images: the root of the summed squares. The slope of a root is infinite at
+# zero, and in one batch of 64 pairs, one pair is the same image twice. Your code guards
+# the root with `torch.where`; below are five other common guards. With each of the six,
+# this batch has the usual loss, 0.2. A review comment says: "Keep `where`. It lets no
+# infinite value through."
 
 # %% trap="12.5" role="break"
 def guarded(d2):
@@ -1082,10 +1130,10 @@ def guarded(d2):
 net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8))
 left = x_train[torch.randint(1300, (64,))]
 right = x_train[torch.randint(1300, (64,))]
-right[7] = left[7]                           # the same picture
+right[7] = left[7]                           # the same image
 
 def gradients(root):
-    """Loss of the 64 pairs; leaves the gradients in the net."""
+    """Return the loss of the 64 pairs; the net has the gradients then."""
     d2 = ((net(left) - net(right)) ** 2).sum(1)          # (64,)
     loss = root(d2).mean()
     net.zero_grad()
@@ -1122,9 +1170,9 @@ whole = sum(share == 0 for share in spoilt.values())
 measured("12.5", 100 * spoilt["where"], right=(30, 90))
 
 # %% [markdown] trap="12.5" role="look"
-# With four of six guards, one pair spoils many of the gradients' values. The others
-# belong to units that are off for it. Clipping is said to protect those. Clip the
-# gradients of `where`, take a step of SGD, and count:
+# With four of the six guards, one pair makes many values of the gradients NaN. The others
+# belong to units that are off for that pair. Clipping is said to protect them. Clip the
+# gradients from `where`, take one SGD step, and count:
 
 # %% trap="12.5" role="look"
 loss = gradients(guarded)
@@ -1143,15 +1191,16 @@ plot_columns({"gradients": 100 * before, "gradients, clipped": 100 * after,
               "weights after a step": 100 * share}, form=".0f", xlabel="",
              ylabel="% that are NaN", marks=["gradients, clipped"],
              title="Clipping spreads the NaN",
-             alt="Three columns: part of the gradients is NaN, after the "
-                 "clipping all are, and after the step all weights.")
+             alt="Three columns of the percentage that is NaN. Before "
+                 "clipping it is a part of the gradients, after clipping "
+                 "all of them, and after the step all of the weights.")
 
 # %% [markdown] trap="12.5" role="why"
-# `where` chooses in the forward pass. On the way back it sends *zero* into the branch
-# that was not taken, and the root multiplies this zero by its slope: `0 * inf` is `nan`.
-# A mask or `nan_to_num` after the root comes too late as well. A small number added under
-# the root, or a `clamp` before it, keeps the slope finite. Clipping then spreads the
-# damage to all: the norm of all gradients is `nan`, and each gradient is divided by it.
+# In the backward pass, `where` sends a gradient of *zero* into the branch that it did not
+# choose, and the root multiplies this zero by its infinite slope: `0 * inf` is `nan`. A
+# mask or a `nan_to_num` after the root comes too late for the same reason. A small number
+# added under the root, or a `clamp` before it, keeps the slope finite. Clipping then
+# divides every gradient by the norm of all gradients, which is `nan`.
 
 # %% trap="12.5" role="why" tags=["plumbing"]
 d2 = torch.zeros((), requires_grad=True)
@@ -1167,12 +1216,14 @@ graph = {name: f"{t.item():.0f}, gradient {t.grad.item():.0f}" for name, t
 draw_tree({**graph, "constant 0": "taken"},
           [("d2", "sqrt"), ("sqrt", "where"), ("constant 0", "where")],
           marks=["d2"], title="The root multiplies a zero by infinity",
-          alt="A graph. The distance d2, zero, goes into a root, and the "
-              "root and a constant go into where. where has gradient one, "
-              "the root zero, and d2 NaN.")
+          alt="A graph of four boxes. The distance d2, which is zero, "
+              "leads to a root. The root and a constant lead to where. The "
+              "gradient of where is one, that of the root zero, and that "
+              "of d2 is NaN.")
 
 # %% [markdown] trap="12.5" role="repair"
-# So let no branch see a bad number: choose *before* the root, and again after it.
+# So keep the bad number out of both branches: choose *before* the root, and again after
+# it.
 
 # %% trap="12.5" role="repair"
 def safe(d2):
@@ -1187,12 +1238,13 @@ norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0,
 print(f"loss {safe_loss:.2f}, gradients NaN: {mended:.0%}")
 
 # %% trap="12.5" role="repair"
-claim("fraction of gradients that are NaN", mended, expected=0)
+claim("fraction of NaN in the gradients with the safe root", mended,
+      expected=0)
 
 # %% [markdown] trap="12.5" role="repair"
-# A NaN of the forward pass, as in trap 12.1, one of the backward pass and one that is
-# added to the loss leave three different traces. Choose a fault, drag it to a layer, and
-# guess which values and which gradients are NaN, before you look.
+# A NaN from the forward pass, as in trap 12.1, leaves a different trace from one that
+# arises in the backward pass or is added to the loss. Choose a fault, drag it to a layer,
+# and guess which values and gradients are NaN before you look.
 
 # %% role="explore" explorer="nan_hunt"
 from dlsys_helpers.explorers.nan_hunt import nan_hunt
@@ -1200,24 +1252,25 @@ from dlsys_helpers.explorers.nan_hunt import nan_hunt
 nan_hunt
 
 # %% [markdown] trap="12.5" role="more" topics="before the clipping · an infinity in place of the NaN"
-# Before the clipping some gradients were whole: those of hidden units that are off for
-# the image, as a ReLU that is off passes nothing back. With an infinity in place of the
-# NaN, clipping makes all others zero.
+# Before clipping, some gradients were still finite: those of hidden units that are off
+# for this image, because a ReLU that is off passes nothing back. If the bad value is an
+# infinity instead of a NaN, clipping turns all the other gradients into zeros.
 
 # %% trap="12.5" role="more"
 claim("loss", loss, above=0.1, below=0.4)
-claim("guards of six whose gradients are all finite", whole, expected=2)
-claim("largest gap between the losses of two guards",
+claim("guards, of six, with gradients that are all finite", whole,
+      expected=2)
+claim("largest gap between the losses with two guards",
       max(by_guard.values()) - min(by_guard.values()), below=1e-4)
-claim("fraction of gradients that are NaN before the clipping", before,
+claim("fraction of gradients that are NaN before clipping", before,
       above=0.2, below=0.95)
 claim("norm of all gradients", norm, above=0)
 
 # %% [markdown] trap="12.5" role="folklore"
-# **Told:** a NaN is hardly ever a fault of the model's code. **Measured:** in this family
-# it is, and it shows in no loss. Each of the five lines below has a finite value. Some
-# functions of torch are repaired from within, such as `norm` at zero; look before you
-# trust.
+# **Told:** a NaN is hardly ever the fault of the model's code. **Measured:** for the
+# functions below it is, and the loss does not show it. All five lines have a finite
+# value, and four have a gradient that is not finite. Torch handles the bad point of some
+# functions itself, such as `norm` at zero; check before you rely on it.
 
 # %% trap="12.5" role="folklore"
 def slope(f, *x):
@@ -1238,19 +1291,24 @@ for name, (value, gradient) in family.items():
     print(f"{name:22} value finite: {value}   gradient: {gradient}")
 
 # %% trap="12.5" role="folklore"
-claim("lines with a value that is not finite",
+claim("lines, of five, with a value that is not finite",
       sum(not value for value, _ in family.values()), expected=0)
-claim("lines with a gradient that is not finite",
+claim("lines, of five, with a gradient that is not finite",
       sum(not gradient for _, gradient in family.values()), expected=4)
 
 # %% trap="12.5" role="exercise" points=3 difficulty=2 minutes=10
 def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
-    """Square root of x where x is above 0, and 0 where it is 0 or less.
+    """Compute the square root of x where x > 0, and 0 where x <= 0.
 
-    x: float32 or float64 of any shape, left as it is; its dtype is kept.
-    Where x is 0 or less its gradient is 0; elsewhere it is that of the
-    root, and no constant is added: the smallest x count exactly, too. A NaN
-    in x stays a NaN in the result: it is not this function's to hide.
+    Args:
+        x: float32 or float64 of any shape. It is left as it is.
+
+    Returns:
+        A tensor of the same dtype.
+
+    Where x <= 0, the gradient is 0. Elsewhere it is the gradient of the
+    square root. No constant is added: even the smallest x is exact. A NaN
+    in x stays a NaN in the result.
 
     Example: [4., 0., -1.]: [2., 0., 0.], with a gradient of [0.25, 0., 0.].
     """
@@ -1260,51 +1318,55 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.5" role="hint"
-# 1. Two `where`: one in front of the root, so that it never sees a number it cannot take; one after it.
-# 2. What does `nan > 0` say, and what does `nan <= 0`? The one that is asked decides where a NaN goes.
+# 1. Use `where` twice: once before the root, so that the root only ever sees positive numbers, and once after it.
+# 2. What is `nan > 0`, and what is `nan <= 0`? Which of the two you use decides where a NaN ends up.
 
 # %% [markdown] trap="12.5" role="keep"
-# **Keep:** `where` hides a bad value, not its gradient. Keep the bad number out of the
-# function. Clipping by the norm spreads a NaN to all gradients; `error_if_nonfinite=True`
-# raises an error instead. **In your own code:** look for `sqrt`, `log`, `acos`, `/` and
-# `**` inside a `where`, or times a mask, and try them at the edge. **Source:** PyTorch's
-# [tutorial on masked tensors](https://github.com/pytorch/tutorials/pull/2050),
-# "Distinguishing between 0 and NaN gradient". **Seen in the wild:**
+# **Keep:** `torch.where` hides a bad value, but not its gradient. Replace the bad number
+# before it reaches the function. Clipping by norm spreads a NaN, unless you pass
+# `error_if_nonfinite=True`. **In your own code:** look for `sqrt`, `log`, `acos`, `/` and
+# `**` inside a `where` or multiplied by a mask, and check their gradients at the edge of
+# their domain. **Source:** PyTorch's [tutorial on masked
+# tensors](https://github.com/pytorch/tutorials/pull/2050), "Distinguishing between 0 and
+# NaN gradient". **Seen in the wild:**
 # [Ciela-Institute/caustics#83](https://github.com/Ciela-Institute/caustics/pull/83) fixes
-# NaN gradients of two lens models, as `where` "does not protect from nans in the off
+# NaN gradients in two lens models, because `where` "does not protect from nans in the off
 # branch"; [pytorch/pytorch#156212](https://github.com/pytorch/pytorch/issues/156212)
-# calls the same "terrible to debug".
+# calls the same problem "terrible to debug".
 
 # %% [markdown] role="concept"
 # ## One ordered search for a NaN
 #
-# The loss is `nan` at step 15,000. You have met two causes, and there are more: a bad value
-# in the data, a weight that was spoilt earlier, a number too large for `float16`, the
-# logarithm of 0 in the loss, the root of 0 in a gradient. A step passes these places in a
-# fixed order. So ask in that order, and the first "no" is the answer.
+# The loss is `nan` at step 15,000. You have met two causes, and there are more: a bad
+# value in the data, a weight that became NaN earlier, a number too large for `float16`,
+# the logarithm of 0 in the loss, the root of 0 in a gradient. A step passes these places
+# in a fixed order. So check them in that order. The first check that fails names the
+# cause.
 
 # %% role="concept"
 draw_blocks({"a step": ["batch", "weights", "modules", "loss", "gradients",
                         "new weights"],
              "ask": ["finite, in range?", "finite before the step?",
-                     "which gives the first nan?",
-                     "finite logits, finite loss?",
-                     "finite loss, finite gradients?",
-                     "finite gradients, finite weights?"]},
+                     "all outputs finite?",
+                     "finite loss?",
+                     "finite gradients?",
+                     "finite after the step?"]},
             captions={"a step": "from top to bottom",
                       "ask": "the first no is the cause"},
             title="Six places, in the order of a step",
-            alt="Two columns of six blocks. Left the parts of a step: "
-                "batch, weights, modules, loss, gradients, new weights. "
-                "Right the question to ask at each of them.")
+            alt="Two columns of six blocks. The left column shows the "
+                "parts of a step: batch, weights, modules, loss, "
+                "gradients, new weights. The right column shows the "
+                "question to ask about each of them.")
 
 # %% [markdown] role="concept"
-# Save the batch and the weights when the loss or the gradient norm is not finite for the
-# first time. Then one function asks all of it. `watch` and `blamed` are those of trap 12.1:
+# Save the batch and the weights the first time the loss or the gradient norm is not
+# finite. Then one function makes all the checks. It uses `watch` and `blamed` from trap
+# 12.1:
 
 # %% role="concept"
 def place_of_nan(net, x, y, loss_of=F.cross_entropy):
-    """The first place of a step that is not finite; "" if there is none."""
+    """Name the first place in a step that is not finite, or return ""."""
     if not x.isfinite().all():
         return "batch"
     for name, p in net.named_parameters():
@@ -1319,12 +1381,12 @@ def place_of_nan(net, x, y, loss_of=F.cross_entropy):
     return f"gradient, {said.split()[1]}" if said else ""
 
 # %% [markdown] role="concept"
-# Five faults, one at a time. The third multiplies in `float16`, whose largest number is
-# 65,504. The product of 300 and 300 is too large and becomes infinite:
+# Try it on five faults, one at a time. The third fault squares 300 in `float16`, whose
+# largest number is 65,504. The square is too large and becomes infinite:
 
 # %% role="concept"
 class HalfSquare(nn.Module):
-    """Squares its input in float16."""
+    """Square the input in float16."""
 
     def forward(self, h):
         return (h.half() ** 2).float()
@@ -1357,32 +1419,34 @@ for fault, place in places.items():
 # %% role="concept"
 claim("largest number of float16", torch.finfo(torch.float16).max,
       expected=65504)
-claim("faults of five that are found at their place",
+claim("faults, of five, that are found at the right place",
       sum(found.startswith(place) for found, place in zip(
           places.values(), ("batch", "weight 0.weight", "module 1", "loss",
                             "gradient, 'Sqrt"))), expected=5)
-claim("is anything found without a fault", bool(places["no fault"]),
+claim("is anything found when there is no fault", bool(places["no fault"]),
       expected=False)
 
 # %% [markdown] role="concept"
-# What to do then depends on the place. Batch: fix the data, and count the batches that you
-# drop. Weights: go back to the last checkpoint whose weights are finite, and search in the
-# step that spoilt them. Module: compute that part in `float32` or `bfloat16`, or guard its
-# argument. Loss: use the function that takes logits. Gradient: keep the bad number out of the
-# branch, as in trap 12.5. New weights: lower the rate. (Under `float16` with a `GradScaler`, an
-# infinite gradient now and then is normal: the scaler skips that step and lowers its scale.)
+# What you do next depends on the place. If it is the batch, fix the data, and count the
+# batches that you drop. If it is the weights, go back to the last checkpoint with finite
+# weights, and search the step that broke them. If it is a module, compute that part in
+# `float32` or `bfloat16`, or guard its argument. If it is the loss, use the version of
+# the function that takes logits. If it is a gradient, keep the bad number out of the
+# branch, as in trap 12.5. If it is the new weights, lower the learning rate. (Under
+# `float16` with a `GradScaler`, an infinite gradient now and then is normal. The scaler
+# skips that step and lowers its scale.)
 
 # %% [markdown] trap="12.6" role="situation" core=true fault="a stored loss keeps the trained weights alive" symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
 # ## Five losses in a list
 #
 # A search trains five classifiers, one after the other, each under the same name. To
-# choose the best later, it stores each classifier's last training loss as it is, a
-# tensor, after `backward()` and the step. At the end it deletes the names of model and
-# optimizer.
+# choose the best one later, it keeps the last training loss of each classifier in a list,
+# as the tensor that it is, after `backward()` and the optimizer step. At the end, it
+# deletes the model and the optimizer.
 #
-# In trap 02.5, a sum of losses held the activations of each batch, in a loop without
-# `backward()`. Your own comment says: "Here `backward()` has freed them, so five numbers
-# are left."
+# In trap 02.5, a sum of losses kept the activations of every batch alive, in a loop
+# without `backward()`. Your own comment says: "Here `backward()` has freed them, so only
+# five numbers are left."
 
 # %% trap="12.6" role="break" tags=["plumbing"]
 import weakref
@@ -1393,7 +1457,7 @@ import weakref
 kept = weakref.WeakSet()
 
 class Kept:
-    """Stands for a tensor that a graph saves for backward()."""
+    """A stand-in for a tensor that a graph saves for backward()."""
 
     def __init__(self, tensor):
         self.tensor = tensor.detach()    # its history would keep it alive
@@ -1405,7 +1469,7 @@ def counted():
 
 # %% trap="12.6" role="break" tags=["plumbing"]
 def held_mb(net):
-    """MB that graphs hold, but for the data and the weights of net."""
+    """MB that graphs hold, not counting the data and net's weights."""
     own = {t.untyped_storage().data_ptr()
            for t in (x_train, y_train, *net.parameters())}
     found = {held.tensor.untyped_storage().data_ptr(): held.tensor.nbytes
@@ -1416,14 +1480,14 @@ def held_mb(net):
 parts = list(zip(x_train[:480].split(24), y_train[:480].split(24)))
 
 def wide():
-    """A reader with 1.2 MB of weights."""
+    """A classifier with 1.2 MB of weights."""
     return nn.Sequential(nn.Linear(64, 512), nn.ReLU(),
                          nn.Linear(512, 512), nn.ReLU(),
                          nn.Linear(512, 10))
 
 # %% trap="12.6" role="break"
 def train(net, opt, keep, **how):
-    """keep(loss) after each of 20 steps; MB of activations held then."""
+    """Train for 20 steps, keep() each loss; MB of activations held."""
     with counted():
         for x, y in parts:
             loss = F.cross_entropy(net(x), y)
@@ -1436,7 +1500,7 @@ def train(net, opt, keep, **how):
 
 # %% trap="12.6" role="break"
 def search(form):
-    """Five trials: what they stored, and MB that are held, by kind."""
+    """Run five trials; what they stored, and the MB still held by kind."""
     stored, weights = [], []
     for _ in range(5):
         net, losses = wide(), []
@@ -1466,18 +1530,20 @@ print(f"{len(stored)} losses: {alive:.2f} MB of weights alive, "
 measured("12.6", alive + slopes + activations, right=(10, 15))
 
 # %% trap="12.6" role="look"
-claim("weights alive, in classifiers", alive / one, expected=5)
+claim("weights still in memory, as a number of classifiers", alive / one,
+      expected=5)
 
 # %% [markdown] trap="12.6" role="why"
-# `backward()` frees what a graph has saved as it goes, even if something still holds the
-# loss. But the nodes of the graph stay as long as the loss does. The nodes at its ends
-# hold the weights, since gradients go there, and each weight holds its gradient. That the
-# name `net` is gone does not matter. The arrows below follow the forward pass. What keeps
-# memory alive runs against them: each box holds those that lead to it.
+# As it runs, `backward()` frees the tensors that the graph has saved, even if something
+# still holds the loss. But the nodes of the graph live as long as the loss does. The
+# nodes at the far end hold the weights, because that is where the gradients go, and each
+# weight holds its gradient. Deleting the name `net` changes nothing. The arrows below
+# follow the forward pass. References point the other way: each box keeps the boxes alive
+# that lead to it.
 
 # %% trap="12.6" role="why" tags=["plumbing"]
 def behind(loss):
-    """(number of nodes, the weights at their ends) of loss's graph."""
+    """Count the nodes of loss's graph and list the weights at its ends."""
     nodes, todo = set(), [loss.grad_fn]
     while todo:
         node = todo.pop()
@@ -1498,13 +1564,13 @@ draw_tree({"weights, gradients": f"{reached:.1f} MB alive",
            ("activations", f"{nodes} nodes"), (f"{nodes} nodes", "loss")],
           cuts=[("activations", f"{nodes} nodes")],
           cut_name="freed by backward()", marks=["weights, gradients"],
-          title="One number holds a classifier",
-          alt="A graph. The loss in the list holds its nodes, and they "
-              "hold weights and gradients. The edge to the activations is "
-              "cut.")
+          title="One loss keeps a whole classifier in memory",
+          alt="A graph of four boxes. The weights with their gradients and "
+              "the activations lead to the nodes, and the nodes lead to "
+              "the loss in the list. The edge from the activations is cut.")
 
 # %% [markdown] trap="12.6" role="repair"
-# A Python number has no graph, so store `loss.item()`.
+# A Python number has no graph. So store `loss.item()`.
 
 # %% trap="12.6" role="repair"
 forms = {"loss": lambda loss: loss, "loss.detach()": torch.Tensor.detach,
@@ -1512,33 +1578,36 @@ forms = {"loss": lambda loss: loss, "loss.detach()": torch.Tensor.detach,
 left = {name: search(form)[2] for name, form in forms.items()}
 
 # %% trap="12.6" role="repair"
-claim("weights alive with numbers stored", left["loss.item()"], expected=0)
+claim("MB of weights in memory, with numbers stored", left["loss.item()"],
+      expected=0)
 
 # %% trap="12.6" role="repair"
 plot_columns(left, xlabel="stored as", ylabel="MB of weights alive",
              marks=["loss"], reference=(one, "one classifier"), form=".1f",
-             title="As a tensor with a graph it holds five classifiers",
-             alt="Three columns. Stored as the loss itself, the weights of "
-                 "five classifiers are alive; detached or as a number, "
-                 "none.")
+             title="Losses with a graph keep five classifiers in memory",
+             alt="Three columns of megabytes of weights in memory. If the "
+                 "losses themselves are stored, it is the size of five "
+                 "classifiers. If they are detached or stored as numbers, "
+                 "it is zero.")
 
-# %% [markdown] trap="12.6" role="more" topics="activations · what one loss reaches · detached"
-# The activations are gone, and one loss reaches the weights and gradients of its
+# %% [markdown] trap="12.6" role="more" topics="activations · what one loss reaches · detached losses"
+# The activations are gone, but each loss still reaches the weights and gradients of its
 # classifier. A detached tensor has no graph either.
 
 # %% trap="12.6" role="more"
 claim("MB of activations held", activations, expected=0)
-claim("MB that one loss reaches, divided by a classifier's weights",
+claim("MB that one loss reaches, divided by those of one classifier",
       reached / one, expected=2)
-claim("the same with detached tensors", left["loss.detach()"], expected=0)
+claim("MB of weights in memory, with detached losses stored",
+      left["loss.detach()"], expected=0)
 
 # %% [markdown] trap="12.6" role="folklore"
 # **Told:** `total_loss += loss` after the step fills the memory; such a loop is the first
-# example of PyTorch's own FAQ. **Measured:** it keeps no activation, neither of this
-# classifier under SGD, nor of a convolution with BatchNorm under Adam, nor of LayerNorm
-# with dropout under AdamW. Only nodes are added. Activations do stay after
-# `backward(retain_graph=True)`, and where a second loss, only for the log, never gets a
-# `backward()`.
+# example in PyTorch's own FAQ. **Measured:** the sum keeps no activations alive, whether
+# for this classifier under SGD, for a convolution with BatchNorm under Adam, or for
+# LayerNorm with dropout under AdamW. Only nodes are added. Activations do stay after
+# `backward(retain_graph=True)`, and when you compute a second loss for the log and never
+# call `backward()` on it.
 
 # %% trap="12.6" role="folklore"
 conv = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3),
@@ -1548,7 +1617,7 @@ normed = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(),
                        nn.Dropout(0.1), nn.Linear(64, 10))
 
 def running(net, optimizer, **how):
-    """(MB of activations, nodes) of a running sum over 20 steps."""
+    """Return the MB of activations and the nodes of a sum over 20 steps."""
     sums = [0.0]
     def keep(loss):
         sums[0] = sums[0] + loss
@@ -1572,15 +1641,15 @@ for name, (held, nodes) in found.items():
 print(f"retain_graph {stays:.2f} MB; a loss for the log {logged:.3f} MB")
 
 # %% trap="12.6" role="folklore"
-claim("MB held by a running sum, three nets and optimizers",
+claim("MB of activations held by a running sum, largest of three nets",
       max(held for held, _ in found.values()), expected=0)
-claim("fewest nodes of such a sum over 20 steps",
+claim("nodes of such a sum over 20 steps, fewest of three nets",
       min(nodes for _, nodes in found.values()), above=100)
 claim("MB held with retain_graph", stays, above=1.9)
 
 # %% [markdown] trap="12.6" role="folklore"
-# A loss for the log keeps only what its own nodes saved. The rest was shared with the
-# other loss, whose `backward()` has freed it.
+# A loss for the log keeps only what its own nodes have saved. The rest of the graph was
+# shared with the training loss, whose `backward()` has freed it.
 
 # %% trap="12.6" role="folklore"
 claim("MB held by 20 losses for the log", logged, above=0.01, below=0.1)
@@ -1588,18 +1657,20 @@ log.clear()
 
 # %% trap="12.6" role="exercise" points=3 difficulty=2 minutes=10
 def make_meter() -> tuple:
-    """Two functions, (add, mean), for the mean loss over many batches.
+    """Make two functions that compute the mean loss over many batches.
 
-    add(loss, rows): loss is a tensor of shape () of any float dtype, the
-    mean over a batch, with a graph or without; rows is the number of its
-    rows, 1 or more. mean(): the mean over all rows so far, summed in double
-    precision, as a float; math.nan before the first. It may be asked at any
-    time, and adding goes on after it.
+    Returns:
+        (add, mean). add(loss, rows): loss is the mean loss of a batch, a
+        tensor of shape () of any float dtype, with or without a graph;
+        rows is the number of its rows, 1 or more. mean() returns the mean
+        over all rows so far, summed in double precision, as a float, and
+        math.nan before the first batch. It may be called at any time, and
+        you may add more batches after it.
 
-    add leaves loss as it is: backward() still works. Once the caller has
-    dropped loss, nothing that loss alone held stays in memory. What a meter
-    holds does not grow with the number of batches. Each call makes a meter
-    of its own.
+    add leaves loss as it is, and backward() still works. After the caller
+    has dropped loss, nothing that only loss held stays in memory. What a
+    meter holds does not grow with the number of batches. Each call of
+    make_meter returns a new meter.
 
     Example: a loss of 2. over 1 row and one of 5. over 2 rows: 4.0.
     """
@@ -1618,16 +1689,16 @@ def make_meter() -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="12.6" role="hint"
-# 1. Two numbers are enough: a sum and a count of rows. The inner functions change them with `nonlocal`.
-# 2. A mean over batches is not the mean over rows when the last batch is smaller: weight each loss with its rows.
-# 3. `loss.detach()` lets the graph go and shares the memory of `loss`; which call gives a number of Python's?
+# 1. Two numbers are enough: a sum and a count of rows. The inner functions can change them with `nonlocal`.
+# 2. When the last batch is smaller, the mean over batches is not the mean over rows. Weight each loss by its number of rows.
+# 3. `loss.detach()` has no graph, but it still shares the memory of `loss`. Which call returns a Python number?
 
 # %% [markdown] trap="12.6" role="keep"
-# **Keep:** `backward()` frees activations. A loss tensor that you keep still holds its
-# nodes and, through them, the trained weights and their gradients. So store what outlives
-# a step as a number. **In your own code:** search for `append(loss)` and `+= loss`; after
-# a trial, delete the model and print `torch.cuda.memory_allocated()`. **Source:**
-# PyTorch, [Frequently Asked
+# **Keep:** `backward()` frees the activations, but a loss tensor that you keep still
+# holds its graph and, through it, the trained weights and their gradients. If a value has
+# to outlive the step, store it as a number, with `loss.item()`. **In your own code:**
+# search for `append(loss)` and `+= loss`. After a trial, delete the model and print
+# `torch.cuda.memory_allocated()`. **Source:** PyTorch, [Frequently Asked
 # Questions](https://docs.pytorch.org/docs/stable/notes/faq.html), "Don't accumulate
 # history across your training loop". **Seen in the wild:** in
 # [ray-project/ray#40940](https://github.com/ray-project/ray/pull/40940) a training
@@ -1638,15 +1709,15 @@ def make_meter() -> tuple:
 # %% [markdown] trap="12.7" role="situation" fault="overfitting one batch passes with wrong labels" symptom="model overfits one batch but does not learn: labels shifted against the inputs"
 # ## The first test of a pipeline
 #
-# Images and labels come from two files. The file of labels begins with one line too many,
-# so each image has the label of its neighbour in the list. Nobody knows that yet. The
-# team follows a good old rule: first overfit one batch.
+# Images and labels come from two files. The label file starts with one line too many, so
+# each image gets the label of its neighbour in the list. Nobody knows that yet. The team
+# follows a good old rule: first overfit one batch.
 #
-# Below, a net with 64 hidden units sees one batch of 50 digits 300 times.
+# In the code below, a net with 64 hidden units sees one batch of 50 digits 300 times.
 
 # %% trap="12.7" role="break"
 def trained(x, y, reduction="mean", shuffle=True, epochs=5):
-    """(loss of 50 rows, share of test digits read) after some epochs."""
+    """Train; return the loss of the first 50 rows and the test accuracy."""
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     opt = torch.optim.SGD(net.parameters(), lr=0.5)
     for _ in range(epochs):
@@ -1679,7 +1750,7 @@ measured("12.7", 3)
 claim("loss on one batch with shifted labels", one_batch, below=0.1)
 
 # %% [markdown] trap="12.7" role="look"
-# The test has passed, and training on all digits begins.
+# The test has passed, so the team trains on all digits.
 
 # %% trap="12.7" role="look"
 _, read = trained(x_train, shifted)
@@ -1689,9 +1760,10 @@ print(f"trained on all digits: test accuracy {read:.0%}")
 claim("test accuracy with shifted labels", read, below=0.25)
 
 # %% [markdown] trap="12.7" role="why"
-# This net has more weights than the batch has numbers, and memorises 50 shifted labels.
-# The test shows that the loss can fall. It does not show whether labels belong to their
-# images, or how batches are put together. Two more faults leave a low accuracy:
+# This net has more weights than the batch has pixels, so it can memorise 50 labels, right
+# or wrong. The test shows that the loss can fall. It does not show whether the labels
+# belong to their images, or how batches are put together. Two other faults also lead to a
+# low accuracy:
 
 # %% trap="12.7" role="why" tags=["plumbing"]
 order = y_train.argsort()
@@ -1705,24 +1777,25 @@ faults = {**scores, "labels shifted": read}
 plot_columns({name: 100 * share for name, share in faults.items()},
              xlabel="", ylabel="test accuracy in %", form=".0f",
              marks=[*faults][1:], reference=(10, "guessing"),
-             title="Three faults, each a low accuracy",
-             alt="Four columns of test accuracy. As it should be, it is "
-                 "above nine tenths; with a sum for the mean, sorted "
-                 "labels or shifted labels it is far lower.")
+             title="Each of the three faults costs accuracy",
+             alt="Four columns of test accuracy. Without a fault, it is "
+                 "above 90 %. With a sum instead of the mean, with sorted "
+                 "data and with shifted labels, it is far lower.")
 
 # %% [markdown] trap="12.7" role="repair"
-# Each fault has a test of its own that needs no training. For labels: do neighbours in
-# the data agree? For the scale of the loss: does a batch that is taken twice have the
-# same loss? For the order: how many classes are in a batch?
+# Each of the three faults has its own test, which needs no training. For the labels: do
+# images that are close to each other have the same label? For the scale of the loss: does
+# the loss stay the same when every row of a batch appears twice? For the order: how many
+# classes are in one batch?
 
 # %% trap="12.7" role="repair"
 def agreement(x, y):
-    """Share of rows whose nearest other row has the same label."""
+    """Fraction of rows whose nearest other row has the same label."""
     gaps = torch.cdist(x, x).fill_diagonal_(torch.inf)
     return (y[gaps.argmin(1)] == y).float().mean().item()
 
 def doubled(reduction):
-    """Loss of a batch taken twice, over the loss of the batch."""
+    """Loss of a batch with each row twice, divided by the batch's loss."""
     z, y = torch.randn(50, 10), y_train[:50]
     one = F.cross_entropy(z, y, reduction=reduction)
     twice = F.cross_entropy(z.repeat(2, 1), y.repeat(2),
@@ -1737,43 +1810,49 @@ print("classes in a batch:", len(y_train[:50].unique()),
       " sorted:", len(y_train[order][:50].unique()))
 
 # %% trap="12.7" role="repair"
-claim("neighbours that agree, with shifted labels",
+claim("fraction of neighbours that agree, with shifted labels",
       agreement(x_train, shifted), below=0.2)
 
 # %% [markdown] trap="12.7" role="more" topics="the four scores · the two other tests"
-# At the same rate, the sum of 50 losses makes steps 50 times as long as their mean does:
+# At the same learning rate, a sum of 50 losses takes steps that are 50 times as large as
+# those of the mean:
 
 # %% trap="12.7" role="more"
-claim("test accuracy, as it should be",
+claim("test accuracy without a fault",
       scores["as it should be"], above=0.85)
-claim("test accuracy with a sum instead of the mean, same rate",
+claim("test accuracy with a sum instead of the mean, same learning rate",
       scores["a sum for the mean"], below=0.4)
 claim("test accuracy with the data sorted by label",
       scores["sorted by label"], below=0.6)
 
 # %% [markdown] trap="12.7" role="more"
-# One look at each cause tells them apart.
+# With the correct labels the neighbours agree, and a sum doubles:
 
 # %% trap="12.7" role="more"
-claim("neighbours that agree", agreement(x_train, y_train), above=0.9)
-claim("loss of a batch taken twice, with a sum", doubled("sum"),
-      expected=2, within=0.001)
+claim("fraction of neighbours that agree, with the correct labels",
+      agreement(x_train, y_train), above=0.9)
+claim("loss of a batch with each row twice, divided by the batch's, a sum",
+      doubled("sum"), expected=2, within=0.001)
 
 # %% trap="12.7" role="exercise" points=4 difficulty=3 minutes=15
 def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
-    """Name of the one fault that a training run has, or "none".
+    """Name the one fault that a training run has, or return "none".
 
-    "frozen": no parameter of model asks for a gradient. "sum": the loss of
-    a batch taken twice is twice that of the batch. "order": each batch
-    holds a single class. "labels": of all rows of the epoch, less than half
-    have the label of their nearest other row (Euclidean distance, all
+    "frozen": no parameter of model requires a gradient. "sum": the loss of
+    a batch with each row twice is twice the loss of the batch. "order":
+    each batch holds a single class. "labels": fewer than half of all rows
+    have the label of their nearest other row (Euclidean distance, over all
     batches together).
 
-    model: maps x to logits (N, C). loss_fn(logits, y): a tensor of shape
-    (), above 0 or below. batches: those of an epoch, a list of (x, y), x
-    (N, F) float32 with no row twice, y (N,) int64; N is 2 or more and may
-    differ. There is at most one fault. Nothing is trained: model stays as
-    it is, with its modes, buffers and gradients, and so do the batches.
+    Args:
+        model: maps x to logits (N, C).
+        loss_fn: loss_fn(logits, y) is a tensor of shape (), above 0 or
+            below 0.
+        batches: one epoch, a list of (x, y). x is (N, F) float32, without
+            equal rows, and y is (N,) int64. N is 2 or more and may differ.
+
+    A run has at most one fault. Nothing is trained. The model's weights,
+    modes, buffers and gradients do not change, nor do the batches.
     """
     # BEGIN SOLUTION
     if not any(p.requires_grad for p in model.parameters()):
@@ -1793,26 +1872,28 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
     # END SOLUTION
 
 # %% [markdown] trap="12.7" role="hint"
-# 1. Four questions, one after the other; the first that says yes gives the name.
-# 2. For "sum", ask `loss_fn` about the same logits twice over; a copy of the model in eval mode gives them without moving a buffer.
-# 3. For "labels", `torch.cdist` of all rows with all rows, and infinity on its diagonal, as each row is its own nearest.
+# 1. Ask four questions, one after the other. The first "yes" names the fault.
+# 2. For "sum", pass the same logits to `loss_fn` twice over, concatenated. A copy of the model in eval mode computes them without changing a buffer.
+# 3. For "labels", compute `torch.cdist` of all rows with all rows, and put infinity on the diagonal, because each row is nearest to itself.
 
 # %% [markdown] trap="12.7" role="keep"
-# **Keep:** a batch that the model memorises shows that the loss can fall, and no more.
-# **In your own code:** look at ten pairs as they enter the model, at the classes of one
-# batch, and at the loss of a batch taken twice. **Source:** [Zhang et al. 2017,
-# "Understanding deep learning requires rethinking
-# generalization"](https://arxiv.org/abs/1611.03530): nets learn random labels by heart.
+# **Keep:** overfitting one batch shows that the loss can fall, and no more. It passes
+# with wrong labels. **In your own code:** look at ten pairs of input and label as they
+# enter the model, count the classes in one batch, and compare the loss of a batch with
+# that of the batch repeated twice. **Source:** [Zhang et al. 2017, "Understanding deep
+# learning requires rethinking generalization"](https://arxiv.org/abs/1611.03530):
+# networks can memorise random labels.
 
 # %% [markdown] trap="12.8" role="situation" core=true fault="a job killed while saving leaves no checkpoint" symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
 # ## The file with the last state
 #
 # A job may be taken off its machine at any moment, so it saves its state every few
-# minutes: `torch.save(state, "last.pt")`. The file below is small; a real one takes
-# minutes to write, and the job can be killed in the middle.
+# minutes: `torch.save(state, "last.pt")`. The file below is small. A real one takes
+# minutes to write, and the job can be killed halfway through.
 #
-# You try it 20 times: there is a good `last.pt`, a child process saves over it, and the
-# kernel kills the child after a random number of bytes. Then you load `last.pt`.
+# You try this 20 times. Each time there is a good `last.pt`, a child process saves over
+# it, and the kernel kills the child after a random number of bytes. Then you load
+# `last.pt`.
 
 # %% trap="12.8" role="break" tags=["plumbing"]
 import resource
@@ -1823,7 +1904,7 @@ path = os.path.join(folder.name, "last.pt")
 
 # %% trap="12.8" role="break" tags=["plumbing"]
 def killed_after(n, save, *args):
-    """Run save(*args) in a child that dies when a file exceeds n bytes."""
+    """Run save(*args) in a child, killed when a file exceeds n bytes."""
     with warnings.catch_warnings():          # this process has threads
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
@@ -1842,7 +1923,7 @@ state = {"model": nn.Linear(300, 300).state_dict(), "step": 100}
 later = {"model": nn.Linear(300, 300).state_dict(), "step": 200}
 
 def step_in(file):
-    """The step of a checkpoint, None when it does not load."""
+    """The step in a checkpoint, or None if it does not load."""
     try:
         return torch.load(file)["step"]
     except Exception:         # OSError, RuntimeError, UnpicklingError
@@ -1850,7 +1931,7 @@ def step_in(file):
 
 # %% trap="12.8" role="break"
 def loads(save, kills=20):
-    """(kills, files that load, those of step 100) after the kills."""
+    """Count the kills, the files that load, and those from step 100."""
     torch.save(state, path)
     size, died, steps = os.path.getsize(path), 0, []
     for _ in range(kills):
@@ -1863,7 +1944,7 @@ def loads(save, kills=20):
 over = loads(lambda new: torch.save(new, path))
 
 # %% trap="12.8" role="guess"
-guess("12.8", "After how many of the 20 kills does last.pt load?",
+guess("12.8", "After how many of the 20 kills does last.pt still load?",
       unit="files")
 
 # %% trap="12.8" role="look"
@@ -1877,18 +1958,19 @@ claim("files that load afterwards", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
 # Opening a file for writing empties it, and from then on the old state is gone. The
-# journal of a file system does not help: it guards against crashes of the machine, and
-# undoes nothing that a killed process has done. The new state cannot be read before its
-# last byte is written, as a checkpoint is a zip archive, whose table of contents comes
-# last.
+# journal of a file system does not help. It protects against crashes of the machine, but
+# it does not undo what a killed process has done. The new state cannot be read before its
+# last byte is written, because a checkpoint is a zip archive, and the table of contents
+# of a zip archive comes last.
 #
-# So write to a *second* file, and give it the name when it is complete. `os.replace`
-# swaps a name in one step: a process that opens `last.pt` finds either the old file or
-# the new one.
+# So write to a *second* file, and rename it when it is complete. `os.replace` swaps the
+# name in a single step: a process that opens `last.pt` finds either the old file or the
+# new one.
 
 # %% [markdown] trap="12.8" role="repair"
-# `os.fsync` waits until the bytes are on the disk: a kill does not need it, a power cut
-# does. (For the new name to outlast a power cut, the folder has to be synced as well.)
+# `os.fsync` waits until the bytes are on the disk. You do not need it to survive a kill,
+# but you do to survive a power cut. (For the new name to survive a power cut, you have to
+# sync the folder as well.)
 
 # %% trap="12.8" role="repair"
 def save_beside(new):
@@ -1900,10 +1982,10 @@ def save_beside(new):
 
 beside = loads(save_beside)
 print(f"killed {beside[0]} times; {beside[1]} files load, "
-      f"{beside[2]} of step 100")
+      f"{beside[2]} from step 100")
 
 # %% trap="12.8" role="repair"
-claim("files that load, with the state before", beside[2], expected=20)
+claim("files that load, with the old state", beside[2], expected=20)
 
 # %% trap="12.8" role="repair"
 kb = round(os.path.getsize(path) / 1000)
@@ -1912,19 +1994,21 @@ draw_lanes({"last.pt, saved over": [(0, kb, "broken"),
             "last.pt": [(0, kb, "old"), (kb, 1.3 * kb, "new")],
             "last.pt.part": [(0, kb, "broken")]},
            unit="kB written", marks=["broken"], moments={"a kill": kb / 2},
-           title="With a second file, a kill leaves a whole one",
-           alt="Three lanes over the kilobytes written. Saved over, "
-               "last.pt is broken until the last byte. Written beside, it "
-               "is the old state until then, and last.pt.part is broken.")
+           title="With a second file, a kill leaves last.pt whole",
+           alt="Three lanes over the kilobytes written. If last.pt is "
+               "saved over, it is broken until the last byte is written. "
+               "If a second file is used, last.pt holds the old state "
+               "until then, and only last.pt.part is broken.")
 
 # %% [markdown] trap="12.8" role="repair"
-# A complete file may still refuse to load, or resume differently. Store plain numbers,
-# the optimizer's state and the generator's; *More* shows what happens without them.
+# Even a complete file may refuse to load, or the resumed run may take a different course.
+# Store plain Python numbers, the optimizer's state and the generator's state. *More*
+# shows what happens if you do not.
 
-# %% [markdown] trap="12.8" role="more" topics="a number from numpy does not load · a resumed run goes another way"
-# By default, `torch.load` opens no arbitrary Python objects, as unpickling could run
-# code. A validation loss that came out of numpy is such an object, and you learn this
-# from the *loading*, days later.
+# %% [markdown] trap="12.8" role="more" topics="a numpy number does not load · a resumed run takes a different course"
+# By default, `torch.load` refuses arbitrary Python objects, because unpickling them could
+# run code. A validation loss computed by numpy is such an object, and you only find out
+# when you *load* the file, days later.
 
 # %% trap="12.8" role="more"
 def opens(value):
@@ -1939,18 +2023,19 @@ print("losses.min():       ", opens(losses.min()))
 print("float(losses.min()):", opens(float(losses.min())))
 
 # %% trap="12.8" role="more"
-claim("children that were killed while they wrote, saving over", over[0],
-      expected=20)
-claim("children that were killed, saving beside", beside[0], expected=20)
-claim("does numpy's number load", opens(losses.min()) is True,
+claim("kills while saving over the old file", over[0], expected=20)
+claim("kills while saving to a second file", beside[0], expected=20)
+claim("does a numpy number load", opens(losses.min()) is True,
       expected=False)
-claim("does Python's", opens(float(losses.min())), expected=True)
+claim("does a Python number load", opens(float(losses.min())),
+      expected=True)
 
 # %% [markdown] trap="12.8" role="more"
-# A file that loads may go on differently. The classifier below has dropout and draws its
-# batches at random. It is saved after 20 steps and goes on for 20 more. Then the file is
-# given to a classifier with other weights, a different optimizer and, like a new process,
-# a different state of the generator.
+# A run that resumes from a good file may still take a different course. The classifier
+# below has dropout and draws its batches at random. It is saved after 20 steps and then
+# trains for 20 more. Then the file is loaded as a new process would load it: into a
+# classifier with different initial weights, with a new optimizer, and with the random
+# generator in a different state.
 
 # %% trap="12.8" role="more"
 def fresh():
@@ -1973,7 +2058,7 @@ go(net, opt)                                  # the run without a break
 
 # %% trap="12.8" role="more"
 def resumed(*parts):
-    """Largest gap of a weight to the run without a break."""
+    """Largest gap between a weight and that of the unbroken run."""
     stored = torch.load(path)
     other, other_opt = fresh()
     other.load_state_dict(stored["net"])
@@ -1992,15 +2077,17 @@ for name, gap in gaps.items():
     print(f"{name:14} {gap:.1e}")
 
 # %% trap="12.8" role="more"
-claim("gap with the weights alone", gaps["weights"], above=1e-3)
-claim("gap with the optimizer as well", gaps["and optimizer"], above=1e-3)
-claim("gap with the generator's state as well", gaps["and generator"],
-      expected=0)
+claim("largest gap if only the weights are restored", gaps["weights"],
+      above=1e-3)
+claim("largest gap with the optimizer as well", gaps["and optimizer"],
+      above=1e-3)
+claim("largest gap with the generator's state as well",
+      gaps["and generator"], expected=0)
 
 # %% [markdown] trap="12.8" role="folklore"
-# **Told:** save to two slots in turn, `A` and `B`, and never lose both. **Measured:** one
-# of them is complete after a kill. But no name says which, and if you resume from the
-# newer file, as usual, you find the broken one.
+# **Told:** save to two slots in turn, `A` and `B`, and you never lose both. **Measured:**
+# one of them is indeed complete after a kill. But the names do not say which one, and if
+# you resume from the newer file, as people usually do, you pick the broken one.
 
 # %% trap="12.8" role="folklore"
 slots = [path + ".A", path + ".B"]
@@ -2015,21 +2102,24 @@ claim("does the newer slot load", found is not None, expected=False)
 
 # %% trap="12.8" role="exercise" points=5 difficulty=3 minutes=15
 def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
-    """Write a checkpoint that a kill at any byte leaves whole.
+    """Save a checkpoint so that a kill, at any byte, never breaks path.
 
-    path: a file in a folder that exists. parts: names and objects that have
-    a state_dict(). facts: names and numbers, Python's int, float and bool
-    or numpy's. torch.load(path), which reads weights only, returns a dict:
-    "parts" with the state_dicts by name, "facts" with Python's numbers by
-    name, "rng" with torch.get_rng_state() as it is at the call.
+    Args:
+        path: a file in an existing folder.
+        parts: a dict of objects with a state_dict().
+        facts: a dict of numbers: int, float or bool, or numpy scalars.
 
-    A process that is killed while it writes leaves at path what was there:
-    the former file or nothing. No byte is written into the former file. The
-    new one's bytes are on the disk, by os.fsync, before it has its name.
-    After a call that returns no other file is left behind, and what a
-    killed call has left does not stop the next. Other files stay, also
-    those whose names begin with path; path + ".part" and path + ".tmp" may
-    count as leftovers. The state of the generator stays.
+    torch.load(path), with its default weights_only, then returns a dict:
+    "parts" with the state_dicts by name, "facts" with Python numbers by
+    name, and "rng", the result of torch.get_rng_state() at the call. The
+    state of the generator does not change.
+
+    If the process is killed while it writes, path is as before: the old
+    file, or none. No byte is written into the old file. os.fsync puts the
+    new bytes on the disk before the new file gets its name. A call that
+    returns leaves no extra file, and the leftovers of a killed call do not
+    stop the next one. All other files stay, even if their names begin with
+    path; path + ".part" and path + ".tmp" may be treated as leftovers.
     """
     # BEGIN SOLUTION
     state = {"parts": {name: part.state_dict()
@@ -2044,33 +2134,35 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="12.8" role="hint"
-# 1. Three steps: collect the state, write it into a second file, rename that file.
-# 2. numpy's scalars are of type `np.generic`, and `item()` makes Python's number of each.
-# 3. `os.fsync(file.fileno())` waits for the disk; the file must still be open for it.
+# 1. Take three steps: collect the state, write it to a second file, rename that file.
+# 2. Numpy scalars are instances of `np.generic`, and `item()` turns each into a Python number.
+# 3. `os.fsync(file.fileno())` waits for the disk. The file must still be open when you call it.
 
 # %% [markdown] trap="12.8" role="keep"
-# **Keep:** write to a second file, `fsync`, `os.replace`. Store weights, optimizer,
-# schedule, step and generators, and plain numbers only. **In your own code:** kill a save
-# once on purpose, load, train on, and compare with a run that nobody killed. **Source:**
-# Python documentation,
+# **Keep:** never save over your only checkpoint. Write to a second file, call `os.fsync`,
+# and rename it with `os.replace`. Store the weights, the optimizer, the schedule, the
+# step and the state of the random generators, and store values as plain Python numbers.
+# **In your own code:** kill a save once on purpose, load the file, continue training, and
+# compare with a run that was not killed. **Source:** Python documentation,
 # [os.replace](https://docs.python.org/3/library/os.html#os.replace): "the renaming will
 # be an atomic operation". **Seen in the wild:** in
 # [Lightning-AI/pytorch-lightning#688](https://github.com/Lightning-AI/pytorch-lightning/issues/688)
-# a SIGKILL during the writing led to "unexpected EOF" at the next load; in
+# a SIGKILL while the file was being written led to "unexpected EOF" at the next load; in
 # [optuna/optuna-examples#53](https://github.com/optuna/optuna-examples/pull/53) processes
-# ended during `torch.save`.
+# were ended during `torch.save`.
 
 # %% [markdown] role="concept"
 # ## Surviving preemption
 #
 # A *spot* machine costs a fraction of the usual price and can be taken away at any time.
 # The provider sends the process a signal, `SIGTERM`, and ends it some seconds or minutes
-# later. A training survives that if it does four things: it saves often enough, it saves
-# when the signal comes, it stores everything that the next step depends on, and it puts the
-# file where the next machine finds it.
+# later. A training job survives this if it does four things: it saves often enough, it
+# saves when the signal arrives, it stores everything that the next step depends on, and
+# it puts the file where the next machine finds it.
 #
-# **How often?** Each save takes time, and a kill throws away half an interval on average. With a
-# save of 1 minute and a kill every 10 hours, add the two losses up:
+# **How often?** Each save takes time, and each kill throws away half an interval on
+# average. Suppose a save takes 1 minute and a kill comes every 10 hours. Add up both
+# kinds of lost time:
 
 # %% role="concept"
 save_time, between_kills = 1 / 60, 10.0                  # hours
@@ -2078,35 +2170,37 @@ every = [m / 60 for m in range(5, 181, 5)]               # 5 to 180 minutes
 lost = [save_time / t + t / 2 / between_kills for t in every]
 by_formula = math.sqrt(2 * save_time * between_kills)
 cheapest = every[lost.index(min(lost))]
-print(f"cheapest of the list: every {60 * cheapest:.0f} minutes, by the "
+print(f"cheapest in the list: every {60 * cheapest:.0f} minutes, by the "
       f"formula: {60 * by_formula:.0f}")
 
 # %% role="concept"
 plot_lines([60 * t for t in every], {"time lost": [100 * v for v in lost]},
            xlabel="minutes between two saves", ylabel="% of the time",
-           title="Too often costs saves, too seldom costs steps",
-           alt="The time lost over the minutes between two saves. It "
-               "falls steeply from 20 % at 5 minutes to a flat lowest "
-               "point of 6 % near 35 minutes, and rises slowly after it.")
+           title="Saving too often costs time, too seldom costs steps",
+           alt="Percentage of time lost, over the minutes between two "
+               "saves. It falls steeply from 20 % at 5 minutes to a flat "
+               "minimum of 6 % near 35 minutes, and then rises slowly.")
 
 # %% role="concept"
-claim("minutes between two saves, the cheapest of the list", 60 * cheapest,
+claim("minutes between two saves, cheapest in the list", 60 * cheapest,
       expected=35)
-claim("the same by the formula", 60 * by_formula, expected=34.6, within=0.1)
+claim("minutes between two saves, by the formula", 60 * by_formula,
+      expected=34.6, within=0.1)
 
 # %% [markdown] role="concept"
-# The lowest point is at the square root of twice the save time times the time between kills
-# ([Young 1974](https://doi.org/10.1145/361147.361115)).
+# The lowest point is at the square root of 2 times the save time times the time between
+# kills ([Young 1974](https://doi.org/10.1145/361147.361115)).
 #
-# **When the signal comes**, Python runs a *handler*. Saving inside it would catch the model in
-# the middle of a step. So the handler only sets a flag, and the loop looks at the flag between
-# two steps. What the next step depends on: weights, optimizer, schedule, step, the generators,
-# and the place in the data. The order of an epoch comes from the seed and the epoch, so the
-# step alone says which rows are next:
+# **When the signal arrives**, Python runs a *handler*. If the handler saved the model, it
+# could catch it in the middle of a step. So the handler only sets a flag, and the loop
+# checks the flag between two steps. The next step depends on the weights, the optimizer,
+# the schedule, the step, the generators and the position in the data. Here the order of
+# an epoch follows from the seed and the number of the epoch, so the step alone says which
+# rows come next:
 
 # %% role="concept"
 def rows_of(step, batch=50):
-    """The rows of a step: an order per epoch, drawn from its number."""
+    """The rows of a step, from an order that the epoch's number seeds."""
     epoch, place = divmod(step, 1300 // batch)
     rng = torch.Generator().manual_seed(1000 * SEED + epoch)
     return torch.randperm(1300, generator=rng)[place * batch:][:batch]
@@ -2119,11 +2213,11 @@ def new_parts():
             torch.optim.lr_scheduler.CosineAnnealingLR(opt, 60)}
 
 # %% role="concept"
-stop = []                                 # what the handler writes to
+stop = []                                 # the flag that the handler sets
 survivor = os.path.join(folder.name, "survivor.pt")
 
 def train_on(parts, step=0, last=60, kill_at=None):
-    """Steps until the last one, or until a signal: then save."""
+    """Train until the last step or a signal, then save."""
     while step < last and not stop:
         x, y = (t[rows_of(step)] for t in (x_train, y_train))
         parts["opt"].zero_grad()
@@ -2138,7 +2232,7 @@ def train_on(parts, step=0, last=60, kill_at=None):
 
 # %% role="concept"
 def save_to(path, parts, step):
-    """Everything that the next step depends on, beside and then renamed."""
+    """Save what the next step depends on to a second file; rename it."""
     torch.save({"step": step, "rng": torch.get_rng_state(), **{
         name: part.state_dict() for name, part in parts.items()}},
         path + ".part")
@@ -2152,8 +2246,8 @@ def load_from(path):
     return parts, stored["step"]
 
 # %% [markdown] role="concept"
-# One run goes through. The same run gets a `SIGTERM` after step 37, and a new model, optimizer
-# and schedule go on from its file:
+# One run is not interrupted. The same run, started a second time, gets a `SIGTERM` after
+# step 37. A new model, optimizer and schedule then continue from its file:
 
 # %% role="concept"
 before = signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
@@ -2174,16 +2268,17 @@ print(f"stopped after step {stopped_at}, gap at the end {gap_after}")
 
 # %% role="concept"
 claim("step at which the signal stopped the run", stopped_at, expected=37)
-claim("largest gap of a weight to the run without a break", gap_after,
-      expected=0)
+claim("largest gap between a weight and that of the unbroken run",
+      gap_after, expected=0)
 
 # %% [markdown] role="concept"
-# **Where the next machine finds it.** The disk of a spot machine goes away with the machine.
-# Write the file locally, copy it to cloud storage under a new name such as `step-000037.pt`,
-# and write a small `latest` file with that name last. Object stores have no rename that
-# replaces a file in one step, so the small file takes its role. Delete an old checkpoint only
-# after a newer one has been read back. Store the id of the tracker's run in the checkpoint,
-# so that the log goes on in the same curve (shown, not run):
+# **Where does the next machine find it?** The disk of a spot machine disappears with the
+# machine. Write the file locally, copy it to cloud storage under a new name such as
+# `step-000037.pt`, and then write that name to a small file called `latest`. Object
+# stores cannot replace a file by renaming another one in a single step, so the small file
+# plays that role. Delete an old checkpoint only after you have read a newer one back.
+# Store the id of the tracker's run in the checkpoint, so that the log continues the same
+# curve (shown, not run):
 #
 # ```python
 # run = wandb.init(project="digits", id=stored["run_id"], resume="allow")
@@ -2192,10 +2287,10 @@ claim("largest gap of a weight to the run without a break", gap_after,
 # %% [markdown] trap="12.9" role="situation" fault="the hash seed is set after Python has started" symptom="PYTHONHASHSEED in os.environ has no effect, set order and class numbers differ between two runs, wrong labels after loading a model"
 # ## A seed for everything
 #
-# A script begins with `seed_everything(42)`, as many projects do. It seeds `random`,
-# numpy and torch. As hashes of texts are random in Python, it also sets
-# `os.environ["PYTHONHASHSEED"] = "42"`. Then the script numbers its ten classes: `{name:
-# number for number, name in enumerate(set(names))}`.
+# Like many scripts, yours begins with `seed_everything(42)`. The function seeds `random`,
+# numpy and torch. Python's hashes of strings are random as well, so the function also
+# sets `os.environ["PYTHONHASHSEED"] = "42"`. Then the script numbers its ten classes:
+# `{name: number for number, name in enumerate(set(names))}`.
 #
 # You start the script four times.
 
@@ -2206,12 +2301,12 @@ import sys
 digit_names = ["zero", "one", "two", "three", "four",
                "five", "six", "seven", "eight", "nine"]
 numbering = f"print(*set({digit_names}))"
-# Numpy and torch are left out: they have no say in hashes.
+# Numpy and torch are left out: they do not affect hashes.
 script = ('import os, random; random.seed(42); '
           'os.environ["PYTHONHASHSEED"] = "42"; ' + numbering)
 
 def start(code, **variables):
-    """The names that a new Python prints, in the order of numbers."""
+    """Start a new Python and return the names that it prints, in order."""
     plain = {k: v for k, v in os.environ.items() if k != "PYTHONHASHSEED"}
     return subprocess.run(
         [sys.executable, "-S", "-c", code], env=plain | variables,
@@ -2220,7 +2315,7 @@ def start(code, **variables):
 starts = [start(script) for _ in range(4)]
 
 # %% trap="12.9" role="guess"
-guess("12.9", "How many different numberings do the four starts give?",
+guess("12.9", "How many different numberings do the four starts produce?",
       choices=["four",
                "one, the same as with the variable set in the shell",
                "one, but not the one with the variable set in the shell"])
@@ -2237,12 +2332,13 @@ claim("different numberings in four starts",
       len({tuple(names) for names in starts}), expected=4)
 
 # %% [markdown] trap="12.9" role="look"
-# The model of such a script knows numbers, not names. Below, a model is trained with the
-# numbers of the first start and evaluated with the numbers of all four.
+# The model in such a script knows only the numbers, not the names. The next cell trains a
+# model with the numbers from the first start and evaluates it with the numbers from all
+# four.
 
 # %% trap="12.9" role="look" compare=false
 def numbers_of(names):
-    """From a digit to the number that a start gave its name."""
+    """For each digit, the number that this start gave its name."""
     return torch.tensor([names.index(name) for name in digit_names])
 
 taught = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -2252,13 +2348,13 @@ read = [accuracy(taught, x_test, numbers_of(names)[y_test])
 print("accuracy:", " ".join(f"{share:.2f}" for share in read))
 
 # %% trap="12.9" role="look"
-claim("accuracy with the numbers of three other starts, mean",
+claim("mean accuracy with the numbers from the three other starts",
       sum(read[1:]) / 3, below=0.6)
 
 # %% [markdown] trap="12.9" role="why"
-# When Python starts, before the first line of any script, it reads the variable and fixes
-# the secret seed of its hashes. Python never looks at the variable again. Setting it
-# inside the script affects only the *next* Python process.
+# When Python starts, before it runs the first line of any script, it reads the variable
+# and fixes the secret seed of its hashes. Python never looks at the variable again.
+# Setting it inside the script affects only the *next* Python process.
 
 # %% trap="12.9" role="why"
 numbers = len({tuple(names) for names in starts})
@@ -2273,12 +2369,13 @@ draw_blocks({"set in the script": ["Python starts", "secret is drawn",
                 "set in the script": f"{numbers} numberings in 4 starts",
                 "set in the shell": f"{in_shell} numbering in 2 starts"},
             title="The secret is drawn before the first line",
-            alt="Two columns. In the script the variable is set after the "
-                "secret was drawn, in the shell before Python starts.")
+            alt="Two columns of four blocks. Set in the script, the "
+                "variable comes after the secret is drawn. Set in the "
+                "shell, it comes before Python starts.")
 
 # %% [markdown] trap="12.9" role="repair"
-# So set the variable before the start, in the shell or the job's file, or let the script
-# start itself again. The third way needs no seed: put the names in an order of your own.
+# So set the variable before Python starts, in the shell or in the job file, or let the
+# script restart itself. A third way needs no seed at all: sort the names.
 
 # %% trap="12.9" role="repair"
 again = ('import os, sys\n'
@@ -2304,29 +2401,31 @@ print("sorted:", *found["sorted"].pop())
 shell, once_more, children, _ = found.values()
 
 # %% trap="12.9" role="repair"
-claim("different numberings over all starts with the variable in time",
+claim("different numberings in all starts with the variable set in time",
       len(shell | once_more | children), expected=1)
 
 # %% [markdown] trap="12.9" role="repair"
-# A sorted list still changes when a class is added: all classes after it move up by one.
-# What lasts is a list that is stored with the weights. That is the exercise.
+# A sorted list still changes when you add a class, because all classes after the new one
+# move up by one. Only a list that is stored with the weights is stable. That is the
+# exercise.
 
-# %% [markdown] trap="12.9" role="more" topics="a child of the script · its own numbers"
-# A process that the script starts, such as a worker of the kind `spawn`, reads the
-# variable and has other hashes than its parent. And with the numbers of its own start the
-# model classifies as it should.
+# %% [markdown] trap="12.9" role="more" topics="a child of the script · the numbers from its own start"
+# A process that the script starts, such as a worker with the start method `spawn`, reads
+# the variable, so its hashes differ from those of its parent. And with the numbers from
+# its own start, the model classifies as it should.
 
 # %% trap="12.9" role="more"
-claim("does the child have the numbering of its script's start",
+claim("does a child use its script's numbering",
       children <= {tuple(names) for names in starts}, expected=False)
-claim("accuracy with the numbers of its own start", read[0], above=0.9)
+claim("accuracy with the numbers from its own start", read[0], above=0.9)
 
 # %% [markdown] trap="12.9" role="folklore"
-# **Told**, by many a `seed_everything`: a run that is to be repeated needs this variable.
-# **Measured:** of the eight things below, two starts without it differ in hashes of texts
-# and bytes, and in what is made of them; they agree in the rest. And a fixed hash gives a
-# set no order to rely on: two equal sets may be walked through in different orders,
-# because it matters what was put in first.
+# **Told** by many versions of `seed_everything`: a reproducible run needs this variable.
+# **Measured:** of the eight things below, two starts without the variable differ only in
+# the hashes of strings and bytes, and of a tuple that contains a string. The rest agrees.
+# And even with a fixed hash you cannot rely on the order of a set: iterating over two
+# equal sets may produce different orders, because the order also depends on what was
+# inserted first.
 
 # %% trap="12.9" role="folklore"
 things = {"a text": "hash('cat')", "bytes": "hash(b'cat')",
@@ -2342,20 +2441,28 @@ print("differ in two starts:", ", ".join(differ))
 print("equal:", {0, 8} == {8, 0}, "  as lists:", list({0, 8}), list({8, 0}))
 
 # %% trap="12.9" role="folklore"
-claim("things of eight that differ in two starts", len(differ), expected=3)
-claim("are two equal sets of numbers walked through in one order",
+claim("things, of eight, that differ in two starts", len(differ),
+      expected=3)
+claim("do two equal sets of numbers iterate in the same order",
       list({0, 8}) == list({8, 0}), expected=False)
 
 # %% trap="12.9" role="exercise" points=3 difficulty=2 minutes=10
 def class_numbers(names: list, stored: dict) -> dict:
-    """The number of each class, from 0, the same in every process.
+    """Number the classes from 0, in the same way in every process.
 
-    names: one text a row of the data, each as often as its class comes, in
-    any order. stored: the numbers from a checkpoint, 0 to len(stored) - 1;
-    {} without one. A class in stored keeps its number, though no row may
-    have it. The others take the next numbers, in the order of sorted().
-    The result's keys stand in the order of their numbers. In what order
-    names and stored come changes nothing, and they are left as they are.
+    Args:
+        names: the class of each row of the data, a list of str in any
+            order.
+        stored: the numbers from a checkpoint, 0 to len(stored) - 1, or {}
+            if there is none.
+
+    Returns:
+        A dict from class to number, with its keys in the order of their
+        numbers. A class in stored keeps its number, even if no row has this
+        class. The others get the next numbers, in the order of sorted().
+
+    The order of names and of stored makes no difference. Both are left as
+    they are.
 
     Example: ["b", "a", "b"] and {"c": 0}: {"c": 0, "a": 1, "b": 2}.
     """
@@ -2366,29 +2473,30 @@ def class_numbers(names: list, stored: dict) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="12.9" role="hint"
-# 1. Make one list: first the stored names, then the new ones. `enumerate` numbers it.
-# 2. `sorted(stored, key=stored.get)` puts names in the order of their numbers.
-# 3. A set may decide who is new, as long as what leaves it is sorted.
+# 1. Make one list: first the stored names, then the new ones. `enumerate` numbers them.
+# 2. `sorted(stored, key=stored.get)` returns the names in the order of their numbers.
+# 3. You may use a set to find the new names, as long as you sort them afterwards.
 
 # %% [markdown] trap="12.9" role="keep"
-# **Keep:** Python reads the hash seed before the first line of your script. Let no number
-# of a model depend on the order of a set: sort, and store the list with the weights. **In
-# your own code:** search for `enumerate(set(`, `list(set(` and `hash(`; start twice and
-# compare the class list. **Source:** Python documentation,
+# **Keep:** Python reads `PYTHONHASHSEED` before the first line of your script, so setting
+# it in the script is too late. Do not let class numbers depend on the order of a set:
+# sort the names, and store the list with the weights. **In your own code:** search for
+# `enumerate(set(`, `list(set(` and `hash(`. Start the script twice and compare the lists
+# of classes. **Source:** Python documentation,
 # [PYTHONHASHSEED](https://docs.python.org/3/using/cmdline.html#envvar-PYTHONHASHSEED):
 # "If this variable is not set or set to `random`, a random value is used to seed the
 # hashes of str and bytes objects." **Seen in the wild:** in
-# [tkipf/pygcn#41](https://github.com/tkipf/pygcn/issues/41) seeds were set and results
-# differed, until `set(labels)` was sorted; in
+# [tkipf/pygcn#41](https://github.com/tkipf/pygcn/issues/41) all seeds were set and
+# results still differed, until `set(labels)` was sorted; in
 # [RomRoc/objdet_fizyr_colab#5](https://github.com/RomRoc/objdet_fizyr_colab/pull/5) the
-# class numbers changed at each resumption.
+# class numbers changed each time training was resumed.
 
 # %% [markdown] role="concept"
 # ## Reproducible: one complete list
 #
-# Two runs give the same weights only if everything that a step depends on is the same. This
-# is the whole list. The last column says when each line has to be in place, because half of
-# them do nothing if they come too late.
+# Two runs end with the same weights only if everything that a step depends on is the
+# same. Here is the complete list. The last column says when each line has to be in place,
+# because half of them have no effect if they come too late.
 #
 # | what | how | when |
 # |---|---|---|
@@ -2398,21 +2506,22 @@ def class_numbers(names: list, stored: dict) -> dict:
 # | operations | `torch.use_deterministic_algorithms(True)` | before the model runs |
 # | choice of convolution | `torch.backends.cudnn.benchmark = False` | before the model runs |
 # | order of the batches | `DataLoader(..., generator=torch.Generator().manual_seed(s))` | at the loader |
-# | augmentation | keyed by seed, epoch and sample | in the dataset (12.3) |
+# | augmentation | derived from seed, epoch and sample | in the dataset (12.3) |
 # | class numbers | sorted, and stored with the weights | at the data (12.9) |
-# | threads, workers, ranks, batch size | written down, and the same again | at the start |
-# | versions, GPU model, driver | written down: a different one may add in a different order | at the start |
+# | threads, workers, ranks, batch size | write them down, and use the same again | at the start |
+# | versions, GPU model, driver | write them down: with a different one, sums may be computed in a different order | at the start |
 # | data and code | hashes in the first line of the log | at the start |
-# | a resumption | generators and place in the data in the checkpoint | at each save (12.8) |
+# | resuming | the generators' states and the position in the data, in the checkpoint | at each save (12.8) |
 #
 # `torch.manual_seed` seeds all devices. `use_deterministic_algorithms` makes torch choose
-# operations that give one result every time, and raise an error where it has none; it costs
-# time, which the GPU section measures. `cudnn.deterministic` covers convolutions only and is
-# included in it. As a function:
+# operations that return the same result every time, and raise an error where it has none.
+# This costs time, which the GPU section measures. `cudnn.deterministic` covers only
+# convolutions, and `use_deterministic_algorithms` includes it. Here are these settings as
+# a function:
 
 # %% role="concept"
 def reproducible(seed):
-    """What can still be set after Python has started."""
+    """Set all that can still be set after Python has started."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -2423,13 +2532,13 @@ def reproducible(seed):
 # %% [markdown] role="concept"
 # ### The same settings, a different result: bisect by part
 #
-# A colleague runs your script and gets a different loss. Do not compare the ends: compare the
-# parts, in the order in which they are made, by their hashes. The first hash that differs
-# names the part. Here one thing is changed in each of three runs:
+# A colleague runs your script and gets a different loss. Do not compare the final
+# results. Compare the hashes of the parts, in the order in which they are made. The first
+# hash that differs names the part to look at. Here, each of three runs changes one thing:
 
 # %% role="concept"
 def trail(start=0, order=0, noise=0):
-    """Hashes of the parts of a run, in the order in which they are made."""
+    """Hash the parts of a run, in the order in which they are made."""
     torch.manual_seed(start)
     net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2),
                         nn.Linear(32, 10))
@@ -2454,29 +2563,30 @@ first_apart = {
     name: next((part for part in mine if mine[part] != run[part]), "none")
     for name, run in theirs.items()}
 for name, part in first_apart.items():
-    print(f"{name:15} first part that differs: {part}")
+    print(f"{name:17} first part that differs: {part}")
 
 # %% role="concept"
-claim("parts named right, of four",
+claim("runs, of four, in which the right part is named",
       sum(part == wanted for part, wanted in zip(first_apart.values(), (
           "none", "first weights", "first batch", "first loss"))),
       expected=4)
 
 # %% [markdown] role="concept"
-# The hash of a float changes with its last bit. On two kinds of hardware compare rounded
-# values instead: the first part whose values differ by more than a rounding error.
+# The hash of a float changes with its last bit. So on two kinds of hardware, compare the
+# values instead, and look for the first part whose values differ by more than a rounding
+# error.
 
 # %% [markdown] trap="12.10" role="situation" fault="wandb drops rows whose step= goes back" symptom="wandb validation metrics missing: Tried to log to step that is less than the current step, data will be ignored"
 # ## A curve by batches and one by epochs
 #
-# A run is tracked with Weights & Biases: offline, into a file that `wandb sync` uploads
-# later. The classifier trains for five epochs of twenty batches. Each batch logs its loss
-# with `run.log({"loss": ...}, step=batch)`, and each epoch ends with
-# `run.log({"val_loss": ...}, step=epoch)`. So each curve is meant to have an axis of its
-# own.
+# You track a run with Weights & Biases, offline, in a file that `wandb sync` uploads
+# later. The classifier trains for five epochs of twenty batches. After each batch you log
+# the loss with `run.log({"loss": ...}, step=batch)`, where `batch` counts all batches of
+# the run. At the end of each epoch you call `run.log({"val_loss": ...}, step=epoch)`.
+# Each curve should get its own axis.
 #
-# The run ends without an error, and a folded cell reads the records of the file. (`wandb`
-# belongs to the extra `track`: if it is missing, `pip install -e '.[track]'`.)
+# The run ends without an error. A folded cell reads the records from the file. (`wandb`
+# belongs to the extra `track`; if it is missing, run `pip install -e '.[track]'`.)
 
 # %% trap="12.10" role="break" tags=["plumbing"]
 import contextlib
@@ -2497,7 +2607,7 @@ quiet = wandb.Settings(silent=True, console="off", x_disable_meta=True,
 
 # %% trap="12.10" role="break" tags=["plumbing"]
 def records(file):
-    """The records of an offline file: pieces in blocks of 32 KiB."""
+    """Read the records of an offline file: pieces in blocks of 32 KiB."""
     with open(file, "rb") as opened:
         data = opened.read()
     at, whole = 7, b""
@@ -2517,14 +2627,14 @@ def records(file):
 
 # %% trap="12.10" role="break" tags=["plumbing"]
 def tracked(log):
-    """(rows, axes, warnings) of an offline run that log(run) wrote."""
+    """Return the rows, axes and warnings of an offline run by log(run)."""
     said, rows, axes = io.StringIO(), [], {}
     with contextlib.redirect_stderr(said):
         with wandb.init(project="digits", mode="offline", settings=quiet,
                         dir=log_folder.name) as run:
             log(run)
             file = run.settings.sync_file
-        wandb.teardown()                     # now the file is whole
+        wandb.teardown()                     # completes the file
     for record in records(file):
         if record.HasField("history"):
             rows.append({(i.key or ".".join(i.nested_key)):
@@ -2537,7 +2647,7 @@ def tracked(log):
 
 # %% trap="12.10" role="break"
 def training(epochs=5):
-    """The events of a run, in order: (axis, step, values)."""
+    """Train and yield the events of the run, each (axis, step, values)."""
     net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     opt, batch = torch.optim.SGD(net.parameters(), lr=0.3), 0
     for epoch in range(epochs):
@@ -2580,11 +2690,12 @@ measured("12.10", count(rows, "val_loss"), right=(0, 0))
 claim("validation losses in the file", count(rows, "val_loss"), expected=0)
 
 # %% [markdown] trap="12.10" role="why"
-# A run has *one* counter of rows. `step` sets it, and it only goes up: after batch 19,
-# step 0 is in the past. The row is dropped with a line on stderr, and the run goes on.
+# A run has *one* step counter. `step=` sets it, and it can only go up. After batch 19,
+# step 0 is in the past. W&B drops the row, prints a line on stderr, and the run
+# continues.
 
 # %% trap="12.10" role="why"
-ax = new_axes("Each validation asks for a step long past",
+ax = new_axes("Each validation loss asks for a step long past",
               "call of run.log", "step=")
 for name, mark in (("batch", "."), ("epoch", "X")):
     calls = [(n, step) for n, (axis, step, _) in enumerate(events)
@@ -2592,13 +2703,13 @@ for name, mark in (("batch", "."), ("epoch", "X")):
     ax.plot(*zip(*calls), mark, markersize=4 if mark == "." else 9,
             label="loss: kept" if mark == "." else "val_loss: dropped")
 ax.legend()
-show(ax.figure, alt="The steps of 105 calls. Those of the training loss "
-     "rise in a line from 0 to 99; five of the validation lie far below, "
-     "at 0 to 4.")
+show(ax.figure, alt="The step= of 105 calls. For the training loss it "
+     "rises in a line from 0 to 99. For the five validation losses it is "
+     "far below that line, at 0 to 4.")
 
 # %% [markdown] trap="12.10" role="repair"
-# To give a curve its own axis, put the axis into the row as a value; `define_metric` says
-# which curve is drawn over it. Leave the counter alone.
+# To give a curve its own axis, put the axis into the row as a value, and let
+# `define_metric` say which curve is drawn over which axis. Leave the step counter alone.
 
 # %% trap="12.10" role="repair"
 def defined(run):
@@ -2615,13 +2726,13 @@ print("axes:", axes)
 print("validation losses:", count(mended, "val_loss"))
 
 # %% trap="12.10" role="repair"
-claim("validation losses with an axis of their own",
+claim("validation losses in the file, with their own axis",
       count(mended, "val_loss"), expected=5)
 
 # %% [markdown] trap="12.10" role="repair"
-# One thing is left. A job is killed in the middle of epoch 4 and goes on from the
-# checkpoint after epoch 2, in the same log. Epoch 3 comes a second time. No row is
-# refused now, so both are drawn, and the curve runs back and forth.
+# One problem is left. A job is killed in the middle of epoch 4 and resumes from the
+# checkpoint after epoch 2, in the same log. It logs epoch 3 a second time. Now no row is
+# refused, so both versions are drawn, and the curve runs back and forth.
 
 # %% trap="12.10" role="repair"
 resumed_events = events[:94] + events[63:]      # 21 events an epoch
@@ -2630,24 +2741,24 @@ epochs_seen = [row["epoch"] for row in twice if "epoch" in row]
 print("epochs:", epochs_seen)
 
 # %% trap="12.10" role="repair"
-claim("rows of epoch 3", epochs_seen.count(3), expected=2)
+claim("rows for epoch 3", epochs_seen.count(3), expected=2)
 
 # %% [markdown] trap="12.10" role="repair"
-# What was logged after the checkpoint belongs to a run that does not exist any more. If
-# you collect the rows in a list of your own first, you can drop the void ones: those of
-# this axis at the step that comes again, and later ones.
+# The rows logged after the checkpoint belong to a run that no longer exists. If you first
+# collect the rows in your own list, you can drop the void ones: on each axis, the rows at
+# the repeated step and at later steps.
 
-# %% [markdown] trap="12.10" role="more" topics="what was kept, and said · the axis defined, step= still there · the batches of the resumed run"
+# %% [markdown] trap="12.10" role="more" topics="what was kept and reported · the axis defined, step= still there · the batches of the resumed run"
 # The training losses were kept, and each dropped validation loss was reported on stderr.
-# With an axis of their own there is no warning:
+# When the validation losses have their own axis, there is no warning:
 
 # %% trap="12.10" role="more"
 claim("training losses in the file", count(rows, "loss"), expected=100)
-claim("lines of warning", told, expected=5)
-claim("lines of warning now", warned, expected=0)
+claim("warnings on stderr", told, expected=5)
+claim("warnings with their own axis", warned, expected=0)
 
 # %% [markdown] trap="12.10" role="more"
-# Half of the repair is not enough: with the axis defined and `step=` still in the call,
+# Half of the repair is not enough. With the axis defined but `step=` still in the call,
 # the rows are dropped as before.
 
 # %% trap="12.10" role="more"
@@ -2660,15 +2771,15 @@ half, _, _ = tracked(half_repaired)
 batches = [row["batch"] for row in twice if "batch" in row]
 
 # %% trap="12.10" role="more"
-claim("validation losses with the axis defined, and step= still there",
+claim("validation losses with the axis defined and step= still there",
       count(half, "val_loss"), expected=0)
-claim("batches that are in the log twice, after the resumption",
+claim("batches that are in the log twice, after resuming",
       len(batches) - len(set(batches)), expected=30)
 
 # %% [markdown] trap="12.10" role="folklore"
-# **Told:** log the validation with the number of the last batch, then nothing is lost.
-# **Measured:** nothing is. But now the axis counts batches, and you cannot lay two runs
-# with different batch sizes over each other by epochs, because the row does not hold the
+# **Told:** log the validation loss with the number of the last batch, and nothing is
+# lost. **Measured:** that is true. But now the axis counts batches. You cannot compare
+# two runs with different batch sizes epoch by epoch, because the rows do not contain the
 # epoch.
 
 # %% trap="12.10" role="folklore"
@@ -2686,29 +2797,29 @@ print("names in such a row:", sorted(merged[19]))
 # %% trap="12.10" role="folklore"
 claim("validation losses at the steps of batches",
       count(merged, "val_loss"), expected=5)
-claim("step of the first", places[0], expected=19)
-claim("is the epoch in their rows", "epoch" in merged[19], expected=False)
+claim("step of the first validation loss", places[0], expected=19)
+claim("is the epoch in its row", "epoch" in merged[19], expected=False)
 
 # %% trap="12.10" role="exercise" points=4 difficulty=3 minutes=15
 def rows_to_log(events: list) -> tuple:
-    """Rows and axes for a log, from the events of a run.
+    """Turn the events of a run into rows and axes for a log.
 
-    events: a list of (axis, step, values) in the order of time: a name, an
-    int from 0 on, a dict of metric names and numbers, perhaps empty. There
-    may be any number of axes; no metric has the name of one. The events are
-    left as they are.
+    Args:
+        events: a list of (axis, step, values) in the order of time, with an
+            int step >= 0 and a dict of metrics, perhaps empty. There may be
+            any number of axes; no metric has the name of one. The events
+            are left as they are.
 
-    Returns a tuple (rows, axes). axes: a dict, the axis of each metric that
-    came. rows: a list of dicts in the order of time, {axis: step} and the
-    values. An event at the same step as the one before it on its axis goes
-    into that one's row; of a name that is there it replaces the value. An
-    event at an earlier step is a run that was resumed: the rows of its axis
-    at that step or later are dropped, and those of other axes stay.
+    Returns a tuple (rows, axes). axes: a dict from metric to axis. rows: a
+    list of dicts in the order of time, each {axis: step} and the values. An
+    event with the same step as the one before it on its axis joins that
+    row, and its values replace those of the same name. An earlier step
+    means a resumed run: drop the rows of this axis at that step or later,
+    and keep those of other axes. Raises ValueError for a metric on two
+    axes.
 
-    Raises ValueError for a metric that comes on two axes.
-
-    Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})] gives
-    [{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] and
+    Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})]
+    returns [{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] and
     {"val": "epoch", "loss": "batch"}.
     """
     # BEGIN SOLUTION
@@ -2728,28 +2839,32 @@ def rows_to_log(events: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="12.10" role="hint"
-# 1. Keep the last step of each axis in a dict: equal to it, later, or earlier are the three cases.
-# 2. For the last two the same line will do: keep rows without this axis and those with a smaller step, then add the new row.
-# 3. `{axis: step, **values}` is a new dict; `row.update(values)` on the event's own dict would change the event.
+# 1. Keep the last step of each axis in a dict. The new step is equal to it, later, or earlier; these are the three cases.
+# 2. The last two cases can share one line: keep the rows without this axis and those with a smaller step, then add the new row.
+# 3. `{axis: step, **values}` is a new dict. Calling `update` on the event's own dict would change the event.
 
 # %% [markdown] trap="12.10" role="keep"
-# **Keep:** a W&B run has one counter, and it only goes up. A second curve brings its axis
-# along as a value. **In your own code:** after the first epoch, read one validation value
-# back, from the file or the page. **Source:** W&B documentation, [Customize log
+# **Keep:** a W&B run has one step counter, and it only goes up. A row with a lower
+# `step=` is dropped. To give a second curve its own axis, log the axis as a value and
+# name it with `define_metric`. **In your own code:** after the first epoch, check that
+# one validation value has arrived in the file or on the page. **Source:** W&B
+# documentation, [Customize log
 # axes](https://docs.wandb.ai/models/track/log/customize-logging-axes). **Seen in the
 # wild:** in [kohya-ss/sd-scripts#1864](https://github.com/kohya-ss/sd-scripts/pull/1864)
-# an epoch's loss was logged with `step=epoch`, "a warning but nothing gets logged"; in
+# an epoch's loss was logged with `step=epoch`, and there was "a warning but nothing gets
+# logged"; in
 # [open-mmlab/mmdetection#7000](https://github.com/open-mmlab/mmdetection/issues/7000)
 # everything was logged except the validation; in
-# [wandb/wandb#6554](https://github.com/wandb/wandb/issues/6554) the axis was defined, and
+# [wandb/wandb#6554](https://github.com/wandb/wandb/issues/6554) the axis was defined, but
 # `step=` was still in the call.
 
 # %% [markdown] role="concept"
 # ## Versions of data and checkpoints
 #
-# A log says which loss a run had. It does not keep the file that had it, nor the data that
-# it was trained with. A tracker's *artifact* does: a named set of files with a version. Its
-# version follows from the bytes, so the same data never becomes a second version:
+# A log says which loss a run had. It keeps neither the model file that had this loss nor
+# the data that the model was trained on. A tracker's *artifact* keeps both: it is a named
+# set of files with a version. The version is computed from the bytes, so the same data
+# never becomes a second version:
 
 # %% role="concept" tags=["plumbing"]
 artifacts = tempfile.TemporaryDirectory()
@@ -2761,7 +2876,7 @@ import wandb
 
 # %% role="concept"
 def version(x):
-    """The digest by which W&B tells versions of these data apart."""
+    """The digest by which W&B tells versions of the data apart."""
     place = os.path.join(artifacts.name, "digits.npy")
     np.save(place, x.numpy())
     artifact = wandb.Artifact("digits", type="dataset")
@@ -2772,17 +2887,18 @@ versions = [version(x) for x in (x_train, x_train, one_pixel)]
 print(*versions, sep="\n")
 
 # %% role="concept"
-claim("versions of: the data, the same data, data with a changed pixel",
+claim("versions of the data, the same data, and data with a changed pixel",
       len(set(versions)), expected=2)
 
 # %% [markdown] role="concept"
-# A run says which version it used and which one it made, and the server draws the chain from
-# data to model. It needs an account, so this is shown and not run:
+# A run declares which version it used and which one it made, and the server draws the
+# chain from data to model. The server needs an account, so this code is shown and not
+# run:
 #
 # ```python
 # data = run.use_artifact("digits:v3")            # not :latest: name the version
 # folder = data.download()
-# made = wandb.Artifact("reader", type="model")
+# made = wandb.Artifact("classifier", type="model")
 # made.add_file("last.pt")
 # run.log_artifact(made, aliases=["best"])
 # ```
@@ -2790,10 +2906,10 @@ claim("versions of: the data, the same data, data with a changed pixel",
 # %% [markdown] trap="12.11" role="situation" fault="label smoothing over masked classes: the loss is inf" symptom="label smoothing with masked logits gives an infinite loss; cross entropy inf with -inf logits"
 # ## A little smoothing against the NaN
 #
-# A classifier is told of each digit whether it is even. So the classes of the other kind
-# get a logit of minus infinity, and the softmax gives them a probability of zero. The
-# label is always among the five classes that are left. The cross-entropy of an untrained
-# classifier is about 1.6, the logarithm of five.
+# A classifier is told whether each digit is even or odd. So you set the logits of the
+# impossible classes to minus infinity, and the softmax gives these classes a probability
+# of zero. The label is always one of the five classes that are left. The cross-entropy of
+# an untrained classifier is about 1.6, the logarithm of five.
 #
 # A blog post says: "A probability of exactly zero makes the loss NaN, and label smoothing
 # prevents it." So you pass `label_smoothing=0.1`.
@@ -2802,7 +2918,7 @@ claim("versions of: the data, the same data, data with a changed pixel",
 classes = torch.arange(10)
 
 def masked(net, x, y):
-    """Logits (N, 10), minus infinity at classes of the other kind."""
+    """Logits (N, 10), with minus infinity at the impossible classes."""
     return net(x).masked_fill(classes % 2 != y[:, None] % 2, -torch.inf)
 
 def small():
@@ -2822,7 +2938,7 @@ guess("12.11", "What is the loss of the untrained classifier with "
 nearly = logits.masked_fill(logits.isinf(), -1e9)
 huge = F.cross_entropy(nearly, y_train, label_smoothing=0.1).item()
 print(f"without smoothing {plain:.2f}, with smoothing {smooth}")
-print(f"with -1e9 in place of minus infinity {huge:.1e}")
+print(f"with smoothing, and -1e9 for minus infinity, {huge:.1e}")
 
 # %% trap="12.11" role="look"
 measured("12.11", 3)
@@ -2833,8 +2949,9 @@ claim("is the loss with smoothing infinite", math.isinf(smooth),
 
 # %% [markdown] trap="12.11" role="why"
 # Without smoothing, a logit of minus infinity is harmless as long as it is not the
-# label's: its probability of zero is never used. Smoothing uses it. A part of the target,
-# a tenth over ten classes, goes to *each* class, and `-0.01 * log(0)` is infinite.
+# label's, because the loss never uses that probability of zero. Smoothing does use it. It
+# spreads a tenth of the target over the ten classes, so *every* class gets a hundredth,
+# and `-0.01 * log(0)` is infinite.
 
 # %% trap="12.11" role="why"
 target, kind = F.one_hot(torch.tensor(4), 10), classes % 2 == 0
@@ -2845,19 +2962,21 @@ draw_grids({"target of a 4, told that it is even": shares}, values=True,
                   (shares > 0) & ~kind}, legend="asks for log(0)",
            row_names=["over all", "over allowed"], columns="class",
            title="Smoothing needs the logarithm of every class",
-           alt="Two rows of ten classes. Spread over all, each odd class "
-               "has a share of 0.01 and is marked. Spread over the "
-               "allowed, odd classes have none and even ones 0.02.")
+           alt="The target of a 4, in two rows of ten classes. If "
+               "smoothing is spread over all classes, each odd class has "
+               "0.01 and is marked. If it is spread over the allowed "
+               "classes, odd classes have 0 and the other even ones 0.02.")
 
 # %% [markdown] trap="12.11" role="repair"
-# What follows depends on who looks at the loss. Its *gradient* is finite, and
-# `masked_fill` passes none of it to the net at a masked class, so the net learns. A guard
-# that skips steps with a bad loss, as many loops have, skips all of them, because each
-# row has masked classes. Spread the smoothing over the classes that are allowed.
+# What happens next depends on whether anything checks the loss. The *gradient* of this
+# loss is finite, and at a masked class `masked_fill` passes none of it on to the net, so
+# the net learns. But many loops have a guard that skips a step whose loss is not finite.
+# Here the guard skips every step, because every row has masked classes. So spread the
+# smoothing only over the classes that are allowed.
 
 # %% trap="12.11" role="repair"
 def learn(loss, guard, steps=200):
-    """(steps taken, share of test digits read) with a loss."""
+    """Train with this loss; return the steps taken and the accuracy."""
     net = small()
     opt, taken = torch.optim.SGD(net.parameters(), lr=0.2), 0
     for _ in range(steps):
@@ -2877,7 +2996,7 @@ def smoothed(z, rows):
     return F.cross_entropy(z, y_train[rows], label_smoothing=0.1)
 
 def over_allowed(z, rows, share=0.1):
-    """The share spread over the classes that are not masked."""
+    """Spread the smoothing over the classes that are not masked."""
     log_p = z.log_softmax(1)
     right = log_p.gather(1, y_train[rows, None])[:, 0]
     spread = torch.where(z.isinf(), 0, log_p).sum(1) / 5
@@ -2894,26 +3013,28 @@ claim("steps that the guard lets pass", runs["smoothed, guard"][0],
       expected=0)
 
 # %% [markdown] trap="12.11" role="repair"
-# Smoothed over the allowed classes, the loss is finite and passes the guard.
+# With smoothing over the allowed classes only, the loss is finite and passes the guard.
 
 # %% trap="12.11" role="repair"
-claim("accuracy with the guard, smoothed over allowed classes",
+claim("accuracy with the guard and smoothing over allowed classes",
       runs["over allowed, guard"][1], above=0.85)
 
-# %% [markdown] trap="12.11" role="more" topics="-1e9 in place of minus infinity · without a guard"
-# Without smoothing the loss is that of five classes. The finite `-1e9` gives millions
-# instead of an infinity. And if nobody looks at the loss, the net learns:
+# %% [markdown] trap="12.11" role="more" topics="-1e9 instead of minus infinity · without a guard"
+# Without smoothing, the loss is that of a uniform guess among five classes. With the
+# finite value `-1e9`, the loss is in the tens of millions instead of infinite. And if
+# nothing checks the loss, the net learns:
 
 # %% trap="12.11" role="more"
 claim("loss without smoothing", plain, expected=1.6, within=0.1)
 claim("loss with -1e9 and smoothing", huge, above=1e7)
-claim("accuracy when nobody looks at the loss", runs["smoothed"][1],
+claim("accuracy without a guard", runs["smoothed"][1],
       above=0.85)
 
 # %% [markdown] trap="12.11" role="folklore"
-# **Told:** any logit of minus infinity makes the loss NaN. **Measured:** three cases,
-# with class numbers as labels and no class weights. At a wrong class it does nothing. At
-# the label's class the loss is infinite. Where all classes are masked, it is NaN.
+# **Told:** any logit of minus infinity makes the loss NaN. **Measured:** there are three
+# cases, with class numbers as labels and without class weights. At a wrong class, minus
+# infinity does no harm. At the label's class, the loss is infinite. If all classes are
+# masked, the loss is NaN.
 
 # %% trap="12.11" role="folklore"
 rows = torch.tensor([[2.0, 1.0, -torch.inf]])
@@ -2926,19 +3047,26 @@ print(f"wrong class {wrong:.2f}, label's class {label}, all {none}")
 claim("loss with minus infinity at a wrong class", wrong, below=1)
 claim("is the loss infinite at the label's class", math.isinf(label),
       expected=True)
-claim("is it NaN with all classes masked", math.isnan(none), expected=True)
+claim("is the loss NaN with all classes masked", math.isnan(none),
+      expected=True)
 
 # %% trap="12.11" role="exercise" points=3 difficulty=3 minutes=15
 def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
-    """Mean cross-entropy of rows that choose among their allowed classes.
+    """Compute the mean cross-entropy over the allowed classes of each row.
 
-    logits: (N, C) float32, where allowed between -1e15 and 1e15. target:
-    (N,) int64, an allowed class each. allowed: (N, C) bool. What stands in
-    logits at a class that is not allowed changes nothing, be it an infinity
-    or a NaN, and its gradient is 0. Of each row's target distribution,
-    1 - smoothing stands at the target, and smoothing is spread evenly over
-    all allowed classes of the row, the target among them. Returns a tensor
-    of shape () that has gradients; the arguments are left as they are.
+    Args:
+        logits: (N, C) float32, between -1e15 and 1e15 where allowed.
+        target: (N,) int64, an allowed class for each row.
+        allowed: (N, C) bool.
+
+    Returns:
+        A tensor of shape () that has gradients.
+
+    A logit of a class that is not allowed makes no difference, even if it
+    is an infinity or a NaN, and its gradient is 0. The target distribution
+    of a row has 1 - smoothing at the target, and smoothing is spread evenly
+    over all allowed classes of the row, the target included. The arguments
+    are left as they are.
 
     Example: a row with a single allowed class: 0.
     """
@@ -2951,37 +3079,39 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.11" role="hint"
-# 1. First the softmax among allowed classes: put minus infinity at the others with `where`, which also throws away a NaN.
-# 2. After the log-softmax put zeros at those places, before you sum.
-# 3. Rows may have different numbers of allowed classes: divide each by its own.
+# 1. First take the softmax over the allowed classes. Use `where` to put minus infinity at the others; it also removes a NaN there.
+# 2. After the log-softmax, put zeros at these classes before you sum.
+# 3. Rows may have different numbers of allowed classes. Divide each row's sum by its own number.
 
 # %% [markdown] trap="12.11" role="keep"
-# **Keep:** label smoothing needs the logarithm of every class, so spread it over the
-# allowed classes only. **In your own code:** count the steps that a guard skips, and log
-# the number. **Source:** PyTorch documentation,
+# **Keep:** label smoothing uses the log-probability of every class, so a masked class
+# makes the loss infinite. Spread the smoothing over the allowed classes only. **In your
+# own code:** count the steps that a guard skips, and log the number. **Source:** PyTorch
+# documentation,
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
-# `label_smoothing`: a mixture with a uniform distribution over all classes.
+# whose `label_smoothing` mixes the target with a uniform distribution over all classes.
 
 # %% [markdown] role="concept"
 # ## Further
 #
 # ### A spike in the loss
 #
-# A run that is not `nan` may still jump. In the plot below, the batch of step 100 comes
-# from a damaged file: its pixels are between 0 and 16 where all others are between 0 and
-# 1, and its labels are one row off. A log with the norm of all gradients next to the loss
-# shows the step twice, and you can look at the norm *before* the optimizer moves.
+# A loss that is not `nan` may still jump. In the plot below, the batch of step 100 comes
+# from a damaged file: its pixels are between 0 and 16, while all others are between 0 and
+# 1, and its labels are shifted by one row. If you log the norm of all gradients next to
+# the loss, both show this step, and you can check the norm *before* the optimizer takes
+# it.
 
 # %% role="concept"
 def batch_of(step):
-    """64 rows; those of step 100 are damaged."""
+    """Draw 64 rows; those of step 100 are damaged."""
     rows = torch.randint(1300, (64,))
     x, y = x_train[rows], y_train[rows]
     return (16 * x, y.roll(1)) if step == 100 else (x, y)
 
 # %% role="concept"
 def spiked(optimizer, remedy, **settings):
-    """(loss, norm) of 200 steps."""
+    """Train for 200 steps; the loss and the norm of each step."""
     torch.manual_seed(SEED)
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     opt, log = optimizer(net.parameters(), **settings), []
@@ -2995,7 +3125,7 @@ def spiked(optimizer, remedy, **settings):
 
 # %% role="concept"
 def take(net, opt, remedy, loss, log):
-    """A step, clipped or skipped if its gradient is far from usual."""
+    """Take a step; clip its gradient, or skip it if the norm is unusual."""
     limit = 1.0 if remedy == "clip" else math.inf
     norm = nn.utils.clip_grad_norm_(net.parameters(), limit).item()
     usual = np.median([n for _, n in log[-50:]] or [norm])
@@ -3015,16 +3145,16 @@ for way, log in spikes.items():
     at, after = log[100, 0].item(), log[101:111, 0].mean().item()
     jump[way] = after / log[90:100, 0].mean().item()
     print(f"{way[0]:4} {way[1]:8} loss at step 100: {at:4.0f}, "
-          f"ten steps after: {after:.2f}, {jump[way]:4.1f} times before")
+          f"after it: {after:.2f}, {jump[way]:4.1f} times the loss before")
 norms = spikes["SGD", "as it is"][:, 1]
 over_usual = (norms[100] / norms[50:100].median()).item()
 
 # %% role="concept"
-claim("norm of the damaged step over the median of 50 before", over_usual,
-      above=20)
-claim("loss of ten steps after it over ten before, SGD with momentum",
+claim("norm of the damaged step, divided by the median of the 50 before",
+      over_usual, above=20)
+claim("loss in the ten steps after it, divided by that before, SGD",
       jump["SGD", "as it is"], above=3)
-claim("the same, largest of four runs that clip or skip",
+claim("the same, largest of the four runs that clip or skip",
       max(v for (_, remedy), v in jump.items() if remedy != "as it is"),
       below=1.8)
 
@@ -3034,30 +3164,30 @@ plot_lines(range(1, 201), {
     (("plain", "as it is"), ("clip", "clip"), ("skip", "skip"))},
     xlabel="step", logy=True, ylabel="loss",
     title="One damaged batch costs many steps",
-    alt="Three losses over 200 steps of SGD. All jump at step 100; without "
-        "a remedy the loss stays high for many steps after it, with "
-        "clipping or skipping it is back at once.")
+    alt="Three losses over 200 steps of SGD. All jump at step 100. Without "
+        "a remedy, the loss stays high for many steps. With clipping or "
+        "skipping, it is back at once.")
 
 # %% [markdown] role="concept"
-# Clipping and skipping both save the net, under SGD with momentum and under Adam. A rule
-# that skips needs a counter in the log: trap 12.11 shows one that skips every step.
+# Clipping and skipping both save the net, under SGD with momentum and under Adam. If you
+# skip steps, log how many: trap 12.11 shows a rule that skips every step.
 #
 # ### Logits that grow, and QK-norm
 #
-# A loss may jump without any damaged batch. In attention a logit is the product of a
-# query and a key, so it grows with both weight matrices, and [at high rates it
-# does](https://arxiv.org/abs/2309.14322). In the end the softmax gives nearly all the
-# weight to one key, and little gradient comes back through it.
+# A loss may also jump without a damaged batch. In attention, a logit is the product of a
+# query and a key, so it grows with both weight matrices, and [at high learning rates it
+# does grow](https://arxiv.org/abs/2309.14322). In the end the softmax gives almost all
+# the weight to one key, and little gradient flows back through it.
 #
-# *QK-norm* brings [each query and each key](https://arxiv.org/abs/2010.04245) to one norm
-# before their product. No logit then exceeds the square root of the head's width, times
-# the gains that the norm learns. [ViT-22B](https://arxiv.org/abs/2302.05442) has it,
-# after runs of 8 billion weights had diverged without it, and so has
+# *QK-norm* scales [each query and each key](https://arxiv.org/abs/2010.04245) to the same
+# norm before they are multiplied. No logit can then exceed the square root of the head's
+# width, times the gains that the norm learns. [ViT-22B](https://arxiv.org/abs/2302.05442)
+# uses it, after runs with 8 billion parameters had diverged without it, and so does
 # [Qwen3](https://arxiv.org/abs/2505.09388).
 
 # %% role="concept"
 def attention_logits(size, normed, width=16):
-    """Logits (32, 32) of a head whose two matrices are `size` as large."""
+    """Logits (32, 32) of a head whose two matrices are scaled by size."""
     rng = torch.Generator().manual_seed(SEED)
     x = torch.randn(32, 64, generator=rng)
     to_q, to_k = size * torch.randn(2, 64, width, generator=rng) / 8
@@ -3073,29 +3203,30 @@ heads = {name: [attention_logits(size, name == "QK-norm")
 # %% role="concept"
 largest = {name: [z.abs().max().item() for z in found]
            for name, found in heads.items()}
-claim("largest logit with weights 8 times as large, over before",
+claim("growth of the largest logit when the weights grow 8 times",
       largest["plain"][-1] / largest["plain"][0], expected=64, within=0.01)
-claim("the same with QK-norm", largest["QK-norm"][-1]
+claim("the same growth with QK-norm", largest["QK-norm"][-1]
       / largest["QK-norm"][0], expected=1, within=0.001)
-claim("largest logit with QK-norm, over the root of the width",
+claim("largest logit with QK-norm, divided by the root of the width",
       max(largest["QK-norm"]) / 16**0.5, below=1.0001)
 
 # %% role="concept"
 plot_lines(sizes, {name: [z.softmax(1).amax(1).mean().item()
                           for z in found] for name, found in heads.items()},
-           xlabel="size of the weights", ylabel="share of one key",
-           title="Larger weights, one key: not with QK-norm",
-           alt="Mean share of the key that is looked at most, of 32. It "
-               "rises towards one as the weights grow eightfold; with "
-               "QK-norm it stays where it was.")
+           xlabel="size of the weights", ylabel="largest weight of a key",
+           title="Larger weights leave one key, except with QK-norm",
+           alt="Mean attention weight of the strongest of 32 keys. It "
+               "rises towards one as the weight matrices grow eightfold. "
+               "With QK-norm it does not change.")
 
 # %% [markdown] role="concept"
 # ### A tool that looks while a script runs
 #
-# Some faults of this stage show in the values that pass through torch: smoothing over
-# masked classes (12.11), a sum of losses that keeps its graphs (12.6), batches sorted by
-# class (12.7), a loss that is `nan` (12.1). `dlsys watch train.py` runs a script as it is
-# and prints a line for each fault that it sees. The script below ends without an error.
+# Some faults of this stage are visible in the values that pass through torch: smoothing
+# over masked classes (12.11), a sum of losses that keeps its graphs (12.6), batches
+# sorted by class (12.7), a loss that is `nan` (12.1). `dlsys watch train.py` runs a
+# script unchanged and prints a line for each fault that it sees. The script below ends
+# without an error.
 
 # %% role="concept"
 faulty = tempfile.TemporaryDirectory()
@@ -3132,12 +3263,12 @@ claim("exit status, as without the tool", ended.returncode, expected=0)
 # %% [markdown] role="concept"
 # ### What two runs share
 #
-# With the same code and the same seed, what may still differ? Each line below trains one
-# classifier for 200 steps, and compares it with the first.
+# With the same code and the same seed, what may still differ? The cell below trains one
+# classifier for 200 steps, then a second one for each line, and compares the two.
 
 # %% role="concept"
 def learned(mix=lambda rows: rows, seed=7):
-    """(weights, predictions) after 200 steps; mix(rows) orders a batch."""
+    """Train for 200 steps; weights, predictions. mix() sorts a batch."""
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -3166,46 +3297,49 @@ for name, (weights, read) in runs.items():
     gaps[name] = (weights - first[0]).abs().max().item()
     flips[name] = (read != first[1]).sum().item()
     print(f"{name:32} weights {gaps[name]:.0e} apart, "
-          f"{flips[name]:2} digits read differently")
+          f"{flips[name]:2} digits classified differently")
 
 # %% role="concept"
 again, order, flagged, seeds = gaps.values()
-claim("gap of the same run", again, expected=0)
-claim("gap with the rows of a batch in another order, or the flag as well",
+claim("gap when the run is repeated", again, expected=0)
+claim("gap with reversed batches, with or without the flag",
       max(order, flagged), above=1e-9, below=1e-4)
-claim("gap of the seed over that of the order", seeds / order, above=1000)
+claim("gap from the seed, divided by the gap from the order",
+      seeds / order, above=1000)
 
 # %% [markdown] role="concept"
 # The order of a sum changes its last digits. `use_deterministic_algorithms(True)` asks
-# for one result each time the *same* numbers come in the *same* order; where torch has no
-# such operation, it raises an error. So it does not help here. It also fills fresh memory
-# with `nan`, so that code which reads memory before writing it is found.
+# for the same result whenever the *same* numbers come in the *same* order; where torch
+# has no such operation, it raises an error. Here the order is different, so the flag does
+# not help. It also fills new memory with `nan`, to reveal code that reads memory before
+# writing to it.
 #
 # | what changes | what follows, measured in this stage |
 # |---|---|
-# | the seed | other weights, other digits right |
-# | the order of rows, or of the sum | last digits of the weights, at this rate |
-# | the number of workers | which worker draws which random number (12.3) |
-# | a resumption without the generator's state | other batches, other dropout masks (12.8) |
-# | the process | the order of a set of texts (12.9) |
+# | the seed | different weights, and different digits are classified correctly |
+# | the order of the rows, or of the sum | the last digits of the weights change, at this learning rate |
+# | the number of workers | a different worker draws the random number of an image (12.3) |
+# | resuming without the generator's state | different batches, different dropout masks (12.8) |
+# | the process | a set of strings has a different order (12.9) |
 #
-# The GPU section below shows a GPU that adds in an order of its own.
+# The GPU section below shows that a GPU may add in a different order each time.
 
 # %% role="concept"
-claim("is fresh memory NaN under the flag", fresh_memory.isnan().all(),
+claim("is new memory NaN under the flag", fresh_memory.isnan().all(),
       expected=True)
 
 # %% [markdown] role="concept"
 # ### Search on a real training
 #
-# The bowls of trap 12.4 have no noise. Here a digit classifier has four settings: rate,
-# momentum, smoothing, size of its first weights. A search may spend 1,600 steps of
-# training: 20 runs of 80 steps, or more if bad ones are ended early. Three methods spend
-# them: random search; TPE, Optuna's default, which begins with ten random runs and then
-# learns from earlier runs (it is not a Gaussian process); and Hyperband with random
-# settings, which ends runs that are behind others after 20 or 40 steps. Each is repeated
-# with eight seeds; a number below is one search's best loss on held-out digits, in order
-# of size. (`optuna` also belongs to the extra `track`.)
+# The bowls of trap 12.4 have no noise. Here a digit classifier has four settings:
+# learning rate, momentum, label smoothing and the size of the initial weights. A search
+# may spend 1,600 training steps: 20 runs of 80 steps, or more runs if bad ones are
+# stopped early. We compare three methods. The first is random search (`dice`). The second
+# is TPE, Optuna's default, which begins with ten random runs and then learns from earlier
+# runs (it is not a Gaussian process). The third is Hyperband with random settings, which
+# stops runs that are behind the others after 20 or 40 steps. Each method is repeated with
+# eight seeds. Each number below is the best loss of one search on held-out digits, sorted
+# by size. (`optuna` also belongs to the extra `track`.)
 
 # %% role="concept" tags=["plumbing"]
 import optuna
@@ -3216,7 +3350,7 @@ SIZES = ((64, 32), (1, 32), (32, 10), (1, 10))
 
 # %% role="concept" tags=["plumbing"]
 class Readers:
-    """n readers side by side, each with settings of its own."""
+    """n classifiers side by side, each with its own settings."""
 
     def __init__(self, n):
         self.weights = [torch.zeros(n, *s, requires_grad=True)
@@ -3236,7 +3370,7 @@ class Readers:
 
 # %% role="concept" tags=["plumbing"]
 def losses_of(readers, x, y, smoothing=0):
-    """Cross-entropy of each reader, (n,)."""
+    """The cross-entropy of each classifier, (n,)."""
     a, b, c, d = readers.weights
     log_p = ((x @ a + b).relu() @ c + d).log_softmax(-1)
     right = log_p.gather(2, y[..., None].expand(len(log_p), -1, 1))
@@ -3245,7 +3379,7 @@ def losses_of(readers, x, y, smoothing=0):
 
 # %% role="concept" tags=["plumbing"]
 def go_on(readers, steps=20):
-    """Train them; their losses on digits held out to validate."""
+    """Train the classifiers; return their losses on held-out digits."""
     rate, momentum, smoothing = readers.settings
     for _ in range(steps):
         rows = torch.randint(1300, (32,))
@@ -3267,7 +3401,7 @@ def settings_of(trial):
 
 # %% role="concept"
 def searches(sampler, pruner=None, n=8, parts=80):
-    """n studies side by side, of parts * 20 steps each."""
+    """Run n studies side by side, each of parts * 20 steps."""
     studies = [optuna.create_study(
         sampler=sampler(seed=torch.randint(2**31, ()).item()),
         pruner=pruner or optuna.pruners.NopPruner()) for _ in range(n)]
@@ -3278,7 +3412,7 @@ def searches(sampler, pruner=None, n=8, parts=80):
 
 # %% role="concept" tags=["plumbing"]
 def advance(studies, readers, trials):
-    """20 more steps for each study; trials that end make room."""
+    """Train 20 more steps for each study, and end trials that are done."""
     for k, study in enumerate(studies):
         if trials[k] is None:
             trials[k] = study.ask()
@@ -3310,40 +3444,43 @@ for way, losses in ends.items():
 middles = [np.median(losses) for losses in ends.values()]
 widest = max(losses[-1] / losses[0] for losses in ends.values())
 runs = [sum(len(s.trials) for s in ways[way]) for way in ways]
-claim("worst over best of eight searches by one way, the widest", widest,
-      above=1.5)
-claim("worst middle over best middle of the ways, over that",
+claim("worst of eight searches divided by the best, largest of 3 methods",
+      widest, above=1.5)
+claim("worst median of a method divided by the best, divided by that",
       max(middles) / min(middles) / widest, below=0.95)
-claim("runs of Hyperband over those of dice", runs[2] / runs[0], above=1.05)
+claim("runs of Hyperband, divided by those of random search",
+      runs[2] / runs[0], above=1.05)
 
 # %% [markdown] role="concept"
-# *Hyperband* rests on one idea: give many settings a short run, keep the better part, give
-# those a longer run, and so on, until a few run to the end. A setting that starts slowly
-# would be dropped too early, so it repeats this with several lengths of the first run.
+# *Hyperband* is based on one idea: give many settings a short run, keep the better part,
+# give these a longer run, and so on, until a few run to the end. This would drop a
+# setting that starts slowly, so Hyperband repeats the procedure with different lengths of
+# the first run.
 #
-# Read the rows across before you read them down. Searches by one method end further apart
-# than the medians of the three methods, so a comparison with one seed each is decided by
-# the seed as much as by the method. A fair comparison needs equal steps, not equal
-# numbers of runs, and shows all the seeds next to the mean.
+# Compare the numbers within a row before you compare the rows. Searches by the same
+# method end further apart than the medians of the three methods, so with one seed each,
+# the seed decides a comparison as much as the method does. A fair comparison uses the
+# same number of steps, not the same number of runs, and shows all the seeds next to the
+# mean.
 #
-# The rate is drawn on a log scale, `log=True`. Without it, nine of ten random rates
-# between 0.0001 and 10 are above 1.
+# The learning rate is drawn on a log scale, with `log=True`. Without it, nine out of ten
+# random rates between 0.0001 and 10 are above 1.
 
 # %% role="concept"
 even = torch.empty(10_000).uniform_(1e-4, 10)
-print(f"rates above 1: evenly {(even > 1).float().mean():.0%},"
-      f" by the logarithm {1 / 5:.0%}")
+print(f"rates above 1: linear scale {(even > 1).float().mean():.0%},"
+      f" log scale {1 / 5:.0%}")
 
 # %% role="concept"
-claim("share of rates above 1, drawn evenly", (even > 1).float().mean(),
-      above=0.85)
+claim("fraction of rates above 1 on a linear scale",
+      (even > 1).float().mean(), above=0.85)
 
 # %% [markdown] role="concept"
 # ### A search that is killed
 #
-# With `storage="sqlite:///..."` each run is written to a file, and a search that is
-# killed can go on. Here a child is killed in its seventh run. Then a study with the same
-# name and the same seed does the remaining runs.
+# With `storage="sqlite:///..."` each run is written to a file, so a search that was
+# killed can continue. Here a child process is killed in its seventh run. Then a study
+# with the same name and the same seed does the remaining runs.
 
 # %% role="concept"
 store = tempfile.TemporaryDirectory()
@@ -3369,16 +3506,17 @@ print("rates:", " ".join("-" if r is None else f"{r:.2f}" for r in rates))
 
 # %% role="concept"
 repeated = sum(rate in rates[:6] for rate in rates[7:])
-claim("is the killed run said to be running still",
+claim("is the killed run still listed as running",
       study.trials[6].state.name == "RUNNING", expected=True)
-claim("of four runs after the kill, settings that were tried before",
+claim("runs, of four after the kill, that repeat earlier settings",
       repeated, expected=4)
 
 # %% [markdown] role="concept"
-# Two things are left to do. The killed run stays `RUNNING`; `study.tell` with its number
-# ends it. And the sampler's state is not in the file: with the same seed the random
-# numbers start again, and the four runs are the first four again. A seed that counts the
-# runs so far draws new ones.
+# Two things are left to do. The killed run stays `RUNNING` until you close it with
+# `study.tell` and its number. And the file does not contain the sampler's state. With the
+# same seed, the random numbers start from the beginning, so the four new runs repeat the
+# first four. If you use the number of runs so far as the seed, the sampler draws new
+# settings.
 
 # %% role="concept"
 study.tell(6, state=states.FAIL)
@@ -3390,14 +3528,14 @@ print("rates:", " ".join(f"{r:.2f}" for r in fresh_rates))
 # %% role="concept"
 claim("is the killed run closed", study.trials[6].state.name == "FAIL",
       expected=True)
-claim("settings tried before, with a seed that counts",
+claim("the same, seeded with the number of runs so far",
       sum(rate in rates for rate in fresh_rates), expected=0)
 
 # %% [markdown] role="concept"
 # ### The same search as a W&B sweep
 #
-# A sweep needs a server, so nothing in this paragraph is run here. This is the
-# configuration of such a search ([its
+# A sweep needs a server, so nothing in this section is run here. This is the
+# configuration of such a search ([documentation of its
 # keys](https://docs.wandb.ai/models/sweeps/sweep-config-keys)):
 #
 # ```yaml
@@ -3411,82 +3549,84 @@ claim("settings tried before, with a seed that counts",
 #   momentum: {min: 0.0, max: 0.99}
 # ```
 #
-# The metric's name is the one that is logged: a curve that is lost as in trap 12.10
-# leaves the search without a goal. `wandb sync --dry-run` lists offline runs that are not
-# uploaded yet; `wandb sync <folder>` uploads one, and needs an account.
+# The name of the metric must be the name under which you log it. If the curve is lost, as
+# in trap 12.10, the search has nothing to minimise. `wandb sync --dry-run` lists the
+# offline runs that have not been uploaded yet. `wandb sync <folder>` uploads one, and
+# needs an account.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. The loss is NaN, and anomaly mode names the backward of the loss function. The NaN**
 #
-# - [x] may arise in any layer in front of it :: Gradients are computed from the loss backwards, so the first bad one does not say where the values went bad.
-# - [ ] arises in the loss function :: It may, but a NaN from any earlier layer looks the same: the loss's backward is the first to return one.
+# - [x] may arise in any layer before it :: Gradients are computed from the loss backwards, so the first bad gradient does not say where the values went bad.
+# - [ ] arises in the loss function :: It may, but a NaN from any earlier layer looks the same, because the backward of the loss is the first to return one.
 # - [ ] arises in the first layer :: The first layer's gradient is the last to be computed.
 
 # %% [markdown] role="quiz"
 # **2. One gradient of a million is NaN. After `clip_grad_norm_` with a limit of 1**
 #
-# - [ ] it is 1 :: No gradient is compared with the limit by itself; all are multiplied by one factor.
-# - [ ] it is still the only one :: The factor is made from the norm of all gradients, and that norm is NaN.
-# - [x] all are NaN :: The norm is NaN, and each gradient is multiplied by a factor made from it.
+# - [ ] it is 1 :: Clipping does not compare a single gradient with the limit; it multiplies all gradients by one factor.
+# - [ ] it is still the only NaN :: The factor is computed from the norm of all gradients, and that norm is NaN.
+# - [x] all are NaN :: The norm is NaN, and each gradient is multiplied by a factor computed from it.
 
 # %% [markdown] role="quiz"
 # **3. The training loss of a regression stays at the variance of the targets. The model**
 #
 # - [x] does no better than a constant :: Always predicting the mean of the targets reaches this loss.
-# - [ ] has learned half of what there is :: Half would be a loss of half the variance.
+# - [ ] has learned half of what can be learned :: Then the loss would be half the variance.
 # - [ ] has overfitted :: An overfitted model has a training loss below the variance.
 
 # %% [markdown] role="quiz"
 # **4. Two workers, `worker_init_fn=lambda id: np.random.seed(id)`, ten epochs. The random numbers**
 #
-# - [ ] differ from epoch to epoch, as the workers go on drawing :: They would with `persistent_workers=True`; otherwise each epoch starts new ones.
-# - [ ] are the same in both workers :: The workers have different numbers, and so different seeds.
-# - [x] are those of the first epoch, ten times :: New workers, the same seeds, the same numbers.
+# - [ ] differ from epoch to epoch, because the workers keep drawing :: They would with `persistent_workers=True`. Otherwise each epoch starts new workers.
+# - [ ] are the same in both workers :: The workers have different ids, and so different seeds.
+# - [x] are those of the first epoch, ten times :: Each epoch starts new workers with the same seeds, so they draw the same numbers.
 
 # %% [markdown] role="quiz"
 # **5. A job saves with `torch.save(state, "last.pt.new")`, then `os.replace` to `last.pt`. It is killed while it saves. Then `last.pt`**
 #
-# - [ ] is half written :: Nothing is written into `last.pt`: the new bytes go to another file.
-# - [ ] is gone :: `os.replace` takes the old file's place in one step, and it was not reached.
-# - [x] holds the former state :: The half-written file has another name.
+# - [ ] is half written :: Nothing is written into `last.pt`; the new bytes go to a different file.
+# - [ ] is gone :: Only `os.replace` removes the old file, in a single step, and the job was killed before that.
+# - [x] holds the former state :: The half-written file has a different name.
 
 # %% [markdown] role="quiz"
-# **6. A loop skips steps whose loss is not finite. Logits of some classes are masked with minus infinity, labels are smoothed over all classes. The loop**
+# **6. A loop skips steps whose loss is not finite. In every row, the logits of some classes are minus infinity, and the labels are smoothed over all classes. The loop**
 #
-# - [x] skips each step :: The smoothed target of a masked class is multiplied by the logarithm of zero.
-# - [ ] skips steps whose label is masked, no other :: That is so without smoothing.
-# - [ ] skips nothing: `-inf` at a wrong class is harmless :: Without smoothing it is.
+# - [x] skips every step :: The smoothed target of a masked class is multiplied by the logarithm of zero.
+# - [ ] skips only steps in which a label is masked :: That would be true without smoothing.
+# - [ ] skips nothing, because `-inf` at a wrong class is harmless :: It is harmless only without smoothing.
 
 # %% [markdown] role="quiz"
 # **7. Each step appends `loss` to a list, after `loss.backward()`. The list**
 #
 # - [ ] holds the activations of each step :: backward() has freed them, even if the loss is still held.
-# - [x] holds nodes, and through them the trained weights :: As long as the list exists, so do they, whatever their names.
-# - [ ] holds only numbers :: A tensor with a graph is more than its number.
+# - [x] holds nodes, and through them the trained weights :: As long as the list exists, so do the weights, even if the model's name is deleted.
+# - [ ] holds only numbers :: A loss tensor also holds its graph.
 
 # %% [markdown] role="quiz"
 # **8. `os.environ["PYTHONHASHSEED"] = "0"` is a script's first line, and class numbers come from `enumerate(set(names))`. Two starts**
 #
-# - [ ] agree in their numbers :: The secret seed of the hashes was drawn before the first line.
-# - [x] differ, nearly always :: The order of a set of texts depends on that secret seed.
-# - [ ] differ, unless `random` and numpy are seeded as well :: Neither has an influence on hashes.
+# - [ ] have the same numbers :: The secret seed of the hashes was drawn before the first line.
+# - [x] nearly always have different numbers :: The order of a set of strings depends on a secret seed, which Python drew before the first line.
+# - [ ] have different numbers, unless `random` and numpy are seeded as well :: Neither has an influence on hashes.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: order, memory, waiting
 #
-# On one CPU thread `index_add_` adds numbers one after the other. On a GPU thousands of
-# threads add to the same place at once. With *atomic* additions, the order is the order in
-# which the threads happen to arrive. `index_add_` uses them there.
+# On one CPU thread, `index_add_` adds numbers one after the other. On a GPU, thousands of
+# threads add to the same element at once. `index_add_` uses *atomic* additions there, and
+# their order is the order in which the threads happen to arrive.
 #
-# **Before you run anything:** a million rows go into 16 places by `index_add_`, 20 times.
-# How many different results? Then, with eight layers of 4096 units and 20 validation
-# batches of 512 rows: how many GB does `total += loss` hold? And what do two habits cost a
-# small net: anomaly mode, and `loss.item()` at each step, for which the CPU waits?
+# **Before you run anything:** `index_add_` adds a million rows into 16 rows, 20 times.
+# How many different results are there? Next, a net with eight layers of 4096 units sees
+# 20 validation batches of 512 rows. How many GB does `total += loss` hold? And what do
+# two habits cost a small net: anomaly mode, and calling `loss.item()` at each step, which
+# makes the CPU wait?
 
 # %% role="gpu"
 values = torch.randn(4096)
@@ -3497,7 +3637,7 @@ whole = {torch.zeros(1, dtype=torch.long).index_add_(
     0, place, (v * 2**16).long()).item() for v in mixed}
 
 def stack(width, where="cpu"):
-    """Eight layers of so many units."""
+    """Eight layers of the given width."""
     return nn.Sequential(*[part for _ in range(8) for part in (
         nn.Linear(width, width), nn.ReLU())]).to(where)
 
@@ -3516,24 +3656,24 @@ def watched(net, x):
 little, few = stack(64), torch.randn(8, 64)
 batch_bytes = (4096 * 512) / (64 * 8) * saved_bytes(
     lambda: little(few).square().mean(), [few, *little.parameters()])
-step(little, few)                           # gradients are there
+step(little, few)                           # allocates the gradients
 orders = {way.__name__: cost(lambda: way(little, few)).orders
           for way in (step, watched)}
-print(f"{len(sums)} sums of 20 orders in float32, {len(whole)} of integers")
+print(f"sums in 20 orders: {len(sums)} float32, {len(whole)} integer")
 print(f"20 graphs of 512 rows: {20 * batch_bytes / 1e9:.2f} GB;",
-      "orders of a step:", orders)
+      "operations of a step:", orders)
 
 # %% role="gpu"
-claim("different float32 sums of 20 orders", len(sums), above=1)
-claim("different sums of the same in integers", len(whole), expected=1)
-claim("orders of a step in anomaly mode over a plain one",
+claim("different float32 sums in 20 orders", len(sums), above=1)
+claim("different integer sums in 20 orders", len(whole), expected=1)
+claim("operations of a step in anomaly mode, divided by a plain step's",
       orders["watched"] / orders["step"], above=2)
 
 # %% role="gpu"
 @gpu_result("12/order",
             columns=["way", "results", "ms", "ms_low", "ms_high"])
 def order_of_sums():
-    """A million rows of 8 into 16 places, as usual and deterministic."""
+    """Add a million rows of 8 into 16, as usual and deterministically."""
     to = torch.randint(16, (2**20,), device="cuda")
     rows = torch.randn(2**20, 8, device="cuda")
 
@@ -3574,7 +3714,7 @@ def validation():
 @gpu_result("12/steps", uses=[stack, step, watched],
             columns=["way", "ms", "ms_low", "ms_high"])
 def steps():
-    """Ten steps of a small net, whose losses are read in three ways."""
+    """Train a small net for ten steps, reading the losses in three ways."""
     net, x = stack(256, "cuda"), torch.randn(64, 256, device="cuda")
     ways = {"losses kept": lambda: [step(net, x).detach()
                                     for _ in range(10)],
@@ -3618,41 +3758,48 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** all 20 sums differ, and none does with deterministic
-# algorithms, which take 40 times as long for these million rows in 16 places. After 20
-# batches `total += loss` holds 1.38 GB; with `item()` nothing stays, and the peak is 0.14
-# GB, under `no_grad` 0.02. Anomaly mode has 2.8 times the orders and takes 4.3 times as
-# long.
+# **On the recorded H100**, all 20 sums differ. With deterministic algorithms they are all
+# equal, but adding these million rows into 16 takes 40 times as long. After 20 batches,
+# `total += loss` holds 1.38 GB. With `item()` nothing stays, and the peak is 0.14 GB;
+# under `no_grad` it is 0.02 GB. Anomaly mode launches 2.8 times as many operations and
+# takes 4.3 times as long.
 #
-# `item()` at each step costs nothing that the clock shows: ten steps of this small net take
-# 13 ms with it and without. A step is 70 orders for 0.2 GFLOP, so the device has done its
-# part when the CPU asks. Where the device lags behind its orders, each `item()` waits for all of them. Trap 09.10 counts such waits.
+# Calling `item()` at each step costs nothing that a clock can show: ten steps of this
+# small net take 13 ms with it and without it. A step consists of 70 operations with only
+# 0.2 GFLOP, so the GPU has already finished when the CPU asks. When the GPU lags behind
+# the CPU, each `item()` waits for all operations in the queue. Trap 09.10 counts such
+# waits.
 #
-# **Keep:** float32 sums depend on their order, integers do not; a GPU's atomics choose an
-# order each time. Measure under `no_grad`, read numbers every so many steps, and keep
-# anomaly mode for the step in question. **Source:** PyTorch,
+# **Keep:** the result of a float32 sum depends on its order, and atomic additions on a
+# GPU may use a different order each time; integer sums do not depend on it. Evaluate
+# under `no_grad`, call `item()` only every so many steps, and use anomaly mode only for
+# the step in question. **Source:** PyTorch,
 # [use_deterministic_algorithms](https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html),
-# whose list of operations that change has `index_add_` on CUDA.
+# which lists `index_add_` on CUDA among the operations that it changes.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
 # - Search for a NaN in the order of a step: batch, weights, modules, loss, gradients.
-#   Hooks find a NaN of the forward pass on the way forward.
-# - Log the loss of the best constant next to the loss, and one number per layer. The
-#   first line of a log says what was run.
-# - A constant worker seed replays the first epoch. Derive randomness from seed, epoch and
-#   sample.
-# - First find the settings that matter, then search those. If a search loses to random
-#   search, look for a fault.
-# - `where` hides a bad value, not its gradient. Clipping by the norm spreads a NaN.
-# - A batch that the model memorises shows that the loss can fall, and no more.
-# - A stored loss holds the weights that were trained. Store numbers.
-# - Python reads the hash seed before the first line. Sort, and store the list of classes.
-# - Write to a second file, sync, rename. Save the generator's state as well, save when
-#   the signal comes, and keep the file where the next machine finds it.
-# - Two runs that differ: compare their parts by hash, in order. The first that differs
-#   names the cause.
-# - A W&B run has one counter, and it only goes up. A second curve brings its own axis.
-# - Label smoothing needs the logarithm of every class: spread it over the allowed ones.
+#   Forward hooks find the module where a NaN arises; anomaly mode only checks gradients.
+# - Next to the loss, log the loss of the best constant and how far each layer has moved.
+#   The first line of a log says what was run.
+# - A constant seed in `worker_init_fn` replays the first epoch. Derive random numbers
+#   from seed, epoch and sample.
+# - First find the settings that matter, then search only those. If your search loses to
+#   random search, look for a fault in the search.
+# - `torch.where` hides a bad value, but not its gradient. Clipping by norm spreads a NaN
+#   to all gradients.
+# - Overfitting one batch shows that the loss can fall, and no more.
+# - A stored loss tensor keeps the trained weights in memory. Store `loss.item()`.
+# - Python reads the hash seed before the first line of a script. Sort the class names,
+#   and store the list with the weights.
+# - Save a checkpoint to a second file, sync it, and rename it. Store the generator's
+#   state as well, save when the signal arrives, and keep the file where the next machine
+#   finds it.
+# - If two runs differ, compare the hashes of their parts in order. The first hash that
+#   differs names the cause.
+# - A W&B run has one step counter, and it only goes up. Log a second axis as a value.
+# - Label smoothing uses the log-probability of every class. Spread it over the allowed
+#   classes only.
 

@@ -1674,10 +1674,10 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
     """(token, kept): the token to write for a draft x, and whether it is x.
 
     p, q: probabilities of target and draft, (V,) float64, zeros among them.
-    x: a token that was drawn from q. u and v: uniform and independent, 0 or
-    more and less than 1. x is kept where u is less than p[x] / q[x]; else v
-    alone picks the token. Over all draws of x, u and v the token follows p
-    exactly. token is an int, kept a bool; p and q stay as they are.
+    x: a token that was drawn from q. u and v: uniform and independent, more
+    than 0 and less than 1. x is kept where u is less than p[x] / q[x]; else
+    v alone picks the token. Over all draws of x, u and v the token follows
+    p exactly. token is an int, kept a bool; p and q stay as they are.
 
     Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7
     gives (1, False).
@@ -1695,7 +1695,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # 2. The missing part is `p - q` where that is positive. Divided by its sum, it is the
 #    distribution to sample from after a refusal.
 # 3. Let `v` choose a token by its position on a line: `cumsum` gives the ends of the
-#    pieces. A piece of length 0 must never be hit, not even by `v = 0`.
+#    pieces.
 
 # %% [markdown] trap="13.5" role="keep"
 # **Keep:** After a refusal, sample from max(0, p - q), normalised. And `q` has to be the

@@ -1,14 +1,14 @@
 # %% [markdown] role="hook"
 # # 15. Parallelism, and planning a run
 #
-# Copies of a model on eight GPUs need a model that fits on one. Yours no longer does. So
-# you cut deeper: a layer in halves, a batch in small parts that flow through stages, a
-# sequence in pieces, experts of which each token visits a few. And you keep less: what
-# backward needs is computed again.
+# Copies of a model on eight GPUs need a model that fits on one GPU, and yours no longer
+# does. So you cut deeper: a layer into halves, a batch into small parts that flow through
+# stages, a sequence into pieces, and a layer into experts of which each token visits only
+# a few. You also keep less in memory and compute it again for the backward pass.
 #
-# Each cut is exact on paper, and each has a line that can be wrong without an error.
-# This stage breaks those lines one by one, counts what is sent, and then plans a run on
-# eight GPUs: what fits, who waits, and which cut to take.
+# Each cut is exact on paper, and each has a line that can be wrong without raising an
+# error. This stage breaks those lines one by one and counts what is sent. Then it plans a
+# run on eight GPUs: what fits, which rank waits, and which cut to choose.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -42,10 +42,10 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## Two sheets, five cuts
 #
-# A training step works on two sheets of numbers. One is the data: rows of a batch, each
-# a sequence of tokens. The other is the weights: layers, each with its columns, or with
-# its experts. *Data parallelism*, the cut of stage 9, gives each GPU some rows and all
-# weights. Four more cuts go through the sheets in other directions:
+# A training step works on two sheets of numbers. One sheet is the data: the rows of a
+# batch, each a sequence of tokens. The other is the weights: layers, each with its
+# columns or its experts. *Data parallelism*, the cut of stage 9, gives each GPU some of
+# the rows and all the weights. Four more cuts divide the sheets in other directions:
 
 # %% role="concept"
 across, down = torch.zeros(4, 4), torch.zeros(4, 4)
@@ -59,35 +59,41 @@ draw_grids({"data parallel": across, "context parallel": down,
                      "tensor parallel": "layers × columns",
                      "expert parallel": "layers × experts"},
            title="What one of four GPUs holds after each cut",
-           alt="Five sheets of four by four cells, one GPU's part filled. "
-               "Data parallel: one row of the batch. Context parallel: one "
-               "column of tokens. Pipeline: one row of layers. Tensor "
-               "parallel: one column of each layer. Expert parallel: one "
-               "expert of each layer.")
+           alt="Five sheets of four by four cells, with one GPU's part "
+               "filled. Data parallel: one row of the batch. Context "
+               "parallel: one column of tokens. Pipeline: one row of "
+               "layers. Tensor parallel: one column of each layer. Expert "
+               "parallel: one expert of each layer.")
 
 # %% [markdown] role="concept"
-# What a cut separates has to meet again, each by a call of its own:
+# What a cut separates has to be brought together again. Each cut does this with a call of
+# its own:
 #
-# - **data**: gradients of the same weights, summed by an `all_reduce` once a step;
-# - **tensor parallelism**: halves of a layer's output, summed by an `all_reduce` in each layer;
-# - **pipeline parallelism**: activations, sent on to the next stage, and their gradients back;
-# - **context**: the keys and values of all pieces, gathered in each layer, and their
-#   gradients back (`reduce_scatter`); the weights are copies, as with data;
-# - **experts**: tokens, sent to whoever holds their expert, and back (`all_to_all`).
+# - **data**: the gradients of the same weights are summed by one `all_reduce` per step;
+# - **tensor parallelism**: the halves of a layer's output are summed by an `all_reduce`
+#   in each layer;
+# - **pipeline parallelism**: activations are sent on to the next stage, and their
+#   gradients are sent back;
+# - **context**: the keys and values of all pieces are gathered in each layer, and their
+#   gradients are sent back (`reduce_scatter`); the weights are copies, as with data
+#   parallelism;
+# - **experts**: tokens are sent to the GPU that holds their expert, and back
+#   (`all_to_all`).
 #
 # ## Ranks and their tape
 #
 # Two processes stand in for two GPUs, as in stage 9. `ranks.run(fn, *given, uses=...)`
-# sends the source of `fn` and of the functions in `uses` to both, and returns a list:
-# what `fn` returned on rank 0, then on rank 1. A rank knows `torch`, `nn`, `F`, `dist`
-# and `copy`. Its *tape* notes each collective before it is made: name and bytes of the
-# tensor. So a cut can be planned on paper first: predicted bytes, bytes on the tape.
+# sends the source of `fn` and of the functions in `uses` to both processes. It returns a
+# list with what `fn` returned on rank 0 and on rank 1. A rank knows `torch`, `nn`, `F`,
+# `dist` and `copy`. Its *tape* records every collective before it is called, with the
+# name and the size of the tensor in bytes. So you can plan a cut on paper first, and then
+# compare the predicted bytes with the bytes on the tape.
 
 # %% role="concept"
 ranks = Ranks(2)
 
 def sum_of_ranks(x):
-    """x of this rank, summed over the ranks in place."""
+    """The sum of x over the ranks, in place."""
     x = x * (1 + dist.get_rank())
     dist.all_reduce(x)
     return x
@@ -97,63 +103,65 @@ print("rank 0 has", sums[0][0, 0].item(), " tape:", ranks.tapes[0])
 
 # %% role="concept" tags=["plumbing"]
 def sent(name="all_reduce", rank=0):
-    """Bytes of each call of that name on the last tape of a rank."""
+    """Bytes of each call of that name on a rank's last tape."""
     return [line[1] for line in ranks.tapes[rank] if line[0] == name]
 
 def flat(tensors):
-    """All numbers of the tensors in one row."""
+    """All values of the tensors in one row."""
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 def gap(a, b):
-    """Distance of a from b, as a share of the length of b."""
+    """Distance of a from b, as a fraction of the norm of b."""
     return ((a - b).norm() / b.norm()).item()
 
 # 1300 images of digits (N, 64) with their labels, and 497 new ones.
 digit_x, digit_y, digit_new, digit_new_y = digits()
 
 # %% role="concept"
-claim("bytes of 16 numbers in float32 on the tape", sum(sent()),
+claim("bytes of 16 float32 values on the tape", sum(sent()),
       expected=2 * 8 * 4)
 
 # %% [markdown] role="concept"
-# Where only the numbers matter, one process plays all ranks: a list has one entry for
-# each rank, `sum` of it stands for an `all_reduce`, `torch.cat` for an `all_gather`, and
-# autograd runs through both. The arithmetic is the same, to the rounding of a sum.
+# If only the values matter, one process plays all ranks. A list has one entry per rank,
+# `sum` of the list stands for an `all_reduce`, `torch.cat` stands for an `all_gather`,
+# and autograd runs through both. The arithmetic is the same, up to the rounding of a sum.
 #
 # ## One matrix, cut two ways
 #
 # A layer that does not fit on one GPU has to be cut itself. Its weights are a matrix with
-# a row for each unit and a column for each input, so there are two ways to halve it. Take
-# two inputs, 1 and 2, and two units with the weights (3, 4) and (5, 6). Uncut, the units
-# return 3 + 8 = 11 and 5 + 12 = 17.
+# one row per unit and one column per input, so there are two ways to halve it. Take two
+# inputs, 1 and 2, and two units with the weights (3, 4) and (5, 6). Without a cut, the
+# units return 3 + 8 = 11 and 5 + 12 = 17.
 #
 # | cut | rank 0 | rank 1 | then |
 # |---|---|---|---|
 # | by units | has (3, 4) and both inputs: 11 | has (5, 6) and both inputs: 17 | side by side: 11, 17 |
 # | by inputs | has (3, 5) and input 1: 3, 5 | has (4, 6) and input 2: 8, 12 | added up: 11, 17 |
 #
-# Each way ends in a message: put the halves together, or sum the parts. But a transformer's
-# MLP has two matrices, one after the other. Cut the first one *by units*. Each rank then
-# holds half of the hidden values, and a second matrix that is cut *by inputs* needs just
-# this half. So one sum at the end is enough for both.
+# Either way, the ranks have to communicate at the end: they put the halves together, or
+# they sum the parts. But the MLP of a transformer has two matrices, one after the other.
+# Cut the first one *by units*. Each rank then holds half of the hidden values, and that
+# half is exactly what a second matrix that is cut *by inputs* needs. So a single sum at
+# the end is enough for both.
 #
-# The activation between them decides the order. After a cut by units each rank has whole
-# sums, and a ReLU may follow. After a cut by inputs it has parts, say 3 and -5: the ReLU of
-# their sum is 0, and the sum of their ReLUs is 3.
+# The activation between the two matrices decides which cut comes first. After a cut by
+# units, each rank has complete sums, and a ReLU may follow. After a cut by inputs, each
+# rank has only parts of a sum, for example 3 and -5. The ReLU of their sum is 0, but the
+# sum of their ReLUs is 3.
 
 # %% [markdown] trap="15.1" role="situation" core=true fault="tensor parallelism without the sum in the backward pass" symptom="tensor parallel: same loss as on one GPU, but weights of norms and embeddings drift apart between ranks"
 # ## A layer on two ranks
 #
-# A net reads digits. It has a `body`, a wide layer and a `head`. The wide layer adds
-# `relu(h A.T) B.T` to its input `h`, and it is cut in two. Each rank takes half of its
-# units: their rows of `A`, their columns of `B`. ReLU works on each unit by itself, so one
-# sum at the end makes the output whole. Of `body` and `head` each rank has a copy, from the
-# same seed.
+# A network classifies digits. It has a `body`, a wide layer and a `head`. The wide layer
+# adds `relu(h A.T) B.T` to its input `h`, and you cut it in two. Each rank gets half of
+# the units: their rows of `A` and their columns of `B`. ReLU works on each unit
+# separately, so one sum at the end completes the output. Each rank has a copy of `body`
+# and `head`, from the same seed.
 #
-# Autograd does not know `all_reduce`, so you write its backward by hand. Each part counts
-# once in the sum, so backward hands the gradient of the sum to each part. The output agrees
-# with that of the uncut layer. "Then body's gradient agrees, too, but for rounding," says a
-# colleague.
+# Autograd does not know `all_reduce`, so you write its backward pass by hand. Each part
+# counts once in the sum, so the backward pass gives every part the gradient of the sum.
+# The output agrees with that of the uncut layer. "So body's gradient also agrees, up to
+# rounding," says a comment in the code.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
@@ -163,7 +171,7 @@ def over_ranks(x):
     return x
 
 def summed(part):
-    """The sum over the ranks; backward hands its gradient to part."""
+    """The sum over the ranks; backward passes its gradient to part."""
     return over_ranks(part) + (part - part.detach())
 
 def split_layer(h, a, b):
@@ -205,9 +213,10 @@ runs = ranks.run(train_rank, SEED, x, y,
 losses, grads, held = zip(*runs, strict=True)
 
 # %% trap="15.1" role="guess" quoted="wrong"
-guess("15.1", "In the first step, is rank 0's gradient of body that of the "
-      "uncut net (0 %), or how large is the difference, as a share of the "
-      "true gradient's length?", unit="%")
+guess("15.1", "In the first step, how far is rank 0's gradient of body "
+      "from the uncut network's, as a percentage of the true gradient's "
+      "norm?",
+      unit="%")
 
 # %% trap="15.1" role="look" tags=["for-look"]
 def uncut(params, x):
@@ -228,16 +237,16 @@ print("gradient of body, off by:", *(f"{gap(g, true):.0%}" for g in grads))
 measured("15.1", 100 * gap(grads[0], true), right=(25, 70))
 
 # %% trap="15.1" role="look"
-claim("rank 0's gradient of body in the first step, off by",
+claim("rank 0's gradient of body in the first step: error",
       gap(grads[0], true), above=0.25)
 
 # %% [markdown] trap="15.1" role="look"
-# The loss falls on both ranks, as it should. After the run rank 0's copies are saved and
-# the halves joined:
+# The loss falls on both ranks, as it should. After the run, you save rank 0's copies and
+# join the halves:
 
 # %% trap="15.1" role="look" tags=["plumbing"]
 def joined(held, x, y):
-    """Loss of rank 0's copies with the halves of both ranks."""
+    """Loss of rank 0's copies, with the halves of both ranks joined."""
     a, b = (torch.cat([params[at] for params in held], dim)
             for at, dim in ((6, 0), (7, 1)))
     return F.cross_entropy(uncut([*held[0][:6], a, b], x), y).item()
@@ -249,19 +258,19 @@ one_net = joined(held, x, y)
 plot_bars({"rank 0, in training": losses[0][-1],
            "rank 1, in training": losses[1][-1], "joined": one_net},
           title="The net that is saved is not the one that was trained",
-          xlabel="loss of the same 512 digits, in nats",
-          alt="Three bars. The last losses of both ranks are alike and "
-              "small; the joined net's, of the same digits, is several "
-              "times as high.")
+          xlabel="loss on the same 512 digits, in nats",
+          alt="Three bars. The last losses of both ranks are small and "
+              "almost equal. The joined network's loss on the same digits "
+              "is several times as high.")
 
 # %% trap="15.1" role="look"
-claim("loss of the joined net over rank 0's last one",
+claim("loss of the joined net, divided by rank 0's last loss",
       one_net / losses[0][-1], above=1.4)
 
 # %% [markdown] trap="15.1" role="why"
-# Forward, `h` goes into both halves. So backward, it gets a gradient from each, and these
-# have to meet. Here each rank adds only its own half's to what comes past the layer. The
-# copies of `body` drift apart, and the halves learn to work with two of them.
+# Forward, `h` goes into both halves. So backward, it gets a gradient from each half, and
+# these have to be summed. Here each rank uses only its own half's gradient. The copies of
+# `body` drift apart, and each half learns to work with its own copy.
 
 # %% trap="15.1" role="why"
 halves = "dy", ("B0", "B1"), ("A0", "A1")
@@ -270,15 +279,16 @@ draw_blocks({"forward": ["h", ("A0", "A1"), ("B0", "B1"), "+", "y"],
              "backward, whole": [*halves, "+", "dh"]},
             marks={"backward": {"part of dh"}},
             title="Where forward hands out h, backward has to sum",
-            alt="Three columns of blocks. Forward, h goes into both halves "
-                "and a sum makes y of their parts. Backward, dy goes into "
-                "both halves, and each rank keeps the part of dh that its "
-                "half returns. In the last column a sum makes dh of them.")
+            alt="Three columns of blocks. Forward: h goes into both "
+                "halves, and a sum makes y from their parts. Backward: dy "
+                "goes into both halves, and each rank keeps the part of dh "
+                "that its half returns. In the last column a sum makes dh "
+                "from these parts.")
 
 # %% [markdown] trap="15.1" role="repair"
-# A second function stands at the entrance. Its value is `h`, its gradient the sum over
-# the ranks. Entrance and exit mirror each other: copy forward and sum backward, sum
-# forward and copy backward.
+# Put a second function at the layer's entrance. Its value is `h`, and its gradient is
+# summed over the ranks. Entrance and exit mirror each other: copy forward and sum
+# backward; sum forward and copy backward.
 
 # %% trap="15.1" role="repair"
 def entered(h):
@@ -300,11 +310,12 @@ print(f"loss at the end {losses[0][-1]:.4f}, joined "
       f"{joined(whole, x, y):.4f}")
 
 # %% trap="15.1" role="repair"
-claim("rank 0's gradient of body, with the second sum, off by",
+claim("rank 0's gradient of body with the second sum: error",
       gap(grads[0], true), below=1e-4)
 
 # %% [markdown] trap="15.1" role="repair"
-# What does the cut cost? Two sums in each step, of 512 rows with 32 numbers of 4 bytes.
+# What does the cut cost? Two sums in each step, each of 512 rows with 32 values of 4
+# bytes.
 
 # %% trap="15.1" role="repair"
 predicted = 60 * 2 * (512 * 32 * 4)               # steps, sums, bytes
@@ -315,20 +326,20 @@ claim("bytes on the tape of 60 steps", sum(sent()),
       expected=60 * 2 * 512 * 32 * 4)
 
 # %% [markdown] trap="15.1" role="more" topics="both runs, as bounds · a sum that autograd knows · what torch does · a bias"
-# Both runs, once more as bounds:
+# The same comparison of both runs, now as bounds:
 
 # %% trap="15.1" role="more"
-claim("copies of body and head after 60 steps without the sum, apart",
+claim("copies of body and head after 60 steps without the sum: distance",
       apart, above=0.1)
-claim("the same with it", gap(flat(whole[0][:6]), flat(whole[1][:6])),
+claim("the same with the sum", gap(flat(whole[0][:6]), flat(whole[1][:6])),
       expected=0)
-claim("last losses of the two ranks with it, apart",
+claim("last losses of the two ranks with the sum: difference",
       abs(losses[0][-1] - losses[1][-1]), expected=0)
 
 # %% [markdown] trap="15.1" role="more"
 # There is an `all_reduce` that autograd knows, in `torch.distributed.nn.functional`. Its
-# backward is a sum as well. That is right if the ranks' losses are parts of one loss, and
-# here they are copies of it: each half then gets its gradient twice.
+# backward pass is also a sum. That is right if the ranks' losses are parts of one loss.
+# Here they are copies of it, so each half gets its gradient twice.
 
 # %% trap="15.1" role="more"
 def with_known_sum(seed, x, y):
@@ -344,16 +355,16 @@ twice = ranks.run(with_known_sum, SEED, x, y, uses=parts)[0]
 of_a = torch.autograd.grad(F.cross_entropy(uncut(params, x), y), a)[0][:64]
 
 # %% trap="15.1" role="more"
-claim("gradient of rank 0's A with it, over the true one",
+claim("gradient of rank 0's A with it, divided by the true one",
       (twice.norm() / of_a.norm()).item(), expected=2, within=0.01)
 
 # %% [markdown] trap="15.1" role="more"
 # `parallelize_module` puts both sums where they belong. Its `ColwiseParallel` is the cut
-# of `A` with the entrance, `RowwiseParallel` that of `B` with the exit:
+# of `A` with the entrance, and its `RowwiseParallel` is the cut of `B` with the exit:
 
 # %% trap="15.1" role="more"
 def by_torch(seed, x, y):
-    """Gradients of body's weight and of rank 0's bias, by DTensor."""
+    """Gradients of body's weight and rank 0's bias, with DTensor."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import parallel
     body, wide = torch_net(seed)
@@ -377,16 +388,16 @@ by_dtensor, bias_grad = ranks.run(by_torch, SEED, x, y,
                                   uses=(torch_net,))[0]
 
 # %% trap="15.1" role="more"
-claim("gradient of body by parallelize_module, off by",
+claim("gradient of body with parallelize_module: error",
       gap(by_dtensor, body.weight.grad), below=1e-4)
 
 # %% [markdown] trap="15.1" role="more"
-# The second bias belongs to no half. It is added once, behind the sum: inside the parts
-# two ranks would count it twice. Its gradient, a sum over rows of `dy`, is whole on each
-# rank already, and so is that of a half's own weights. They need no call.
+# The second bias belongs to neither half. Add it once, after the sum; inside the parts,
+# two ranks would count it twice. Its gradient, a sum over the rows of `dy`, is already
+# complete on each rank. So is the gradient of a half's own weights. They need no call.
 
 # %% trap="15.1" role="more"
-claim("gradient of the bias on rank 0, off by",
+claim("gradient of the bias on rank 0: error",
       gap(bias_grad, wide[2].bias.grad), below=1e-4)
 
 # %% trap="15.1" role="exercise" points=4 difficulty=3 minutes=12
@@ -417,43 +428,46 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="15.1" role="hint"
-# 1. What is a part on each rank, and what is whole already? Parts of y and of dh have to be summed. da and db belong to this rank alone; dc is made from dy, which is whole.
-# 2. The bias is added once, behind the sum.
-# 3. Backward by hand: `back = (dy @ b) * (units > 0)`; then dh is made of `back @ a`, da is `back.T @ h`, db is `dy.T @ units`.
+# 1. What is only a part on each rank, and what is already complete? Parts of y and dh
+#    have to be summed. da and db belong to this rank only; dc is computed from dy, which
+#    is complete.
+# 2. Add the bias once, after the sum.
+# 3. Write the backward pass by hand: `back = (dy @ b) * (units > 0)`. Then dh comes from
+#    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** a cut layer has two sums: of its outputs forward, of its input's gradients
-# backward. **In your own code:** compare digests of all copies (norms, embeddings,
-# biases) across the ranks every few hundred steps, and the first gradient with that of one rank.
-# **Source:** [Megatron-LM,
+# **Keep:** A cut layer needs two sums: forward, of its outputs, and backward, of its
+# input's gradients. **In your own code:** every few hundred steps, compare digests of all
+# copies (norms, embeddings, biases) across the ranks. Compare the first gradient with
+# that of a single rank. **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
-# "forward: copy, backward allreduce". **Seen in the wild:** [Megatron-LM
-# 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446): gradients of the last norm differ
-# from rank to rank; [AReno 496](https://github.com/inclusionAI/AReno/pull/496): summed a
-# second time, and twice too large; [torchtitan
-# 4332](https://github.com/pytorch/torchtitan/pull/4332): a bias whose gradient is divided by
-# the ranks.
+# "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
+# 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
+# differed between ranks. In [AReno 496](https://github.com/inclusionAI/AReno/pull/496),
+# they were summed twice and were twice too large. In [torchtitan
+# 4332](https://github.com/pytorch/torchtitan/pull/4332), the gradient of a bias was
+# divided by the number of ranks.
 
 # %% [markdown] trap="15.2" role="situation" fault="a schedule divides gradients that were there before" symptom="pipeline parallel with gradient accumulation: small gradient norm, loss curve differs, grad norms are off"
 # ## Four passes down a pipeline
 #
-# The next net is cut between its layers: rank 0 has the first stage, rank 1 the second
-# and the loss. For both to work at the same time a batch is cut into *micro-batches*:
-# while rank 1 is busy with the first, rank 0 begins the second. torch has schedules that
-# do this. They run forward and backward over all micro-batches, send what has to be
-# sent, and make the gradient a mean over the micro-batches.
+# The next network is cut between its layers: rank 0 has the first stage, rank 1 has the
+# second stage and the loss. To keep both busy, you cut a batch into *micro-batches*:
+# while rank 1 works on the first, rank 0 begins the second. torch's schedules do this.
+# They run forward and backward over all micro-batches, send what has to be sent, and
+# average the gradient over the micro-batches.
 #
-# Memory is enough for 16 digits, and you want 64 a step. So you do what you always do:
-# four passes, `backward` adds up in `.grad`, and the loss is divided by 4.
+# Your memory is enough for 16 digits, and you want 64 per step. So, as always, you make
+# four passes, let `backward` accumulate in `.grad`, and divide the loss by 4.
 
 # %% trap="15.2" role="break"
 def stages(seed):
-    """The two stages of a reader, 64-32-10."""
+    """The two stages of a digit classifier, 64-32-10."""
     torch.manual_seed(seed)
     return (nn.Sequential(nn.Linear(64, 32), nn.ReLU()), nn.Linear(32, 10))
 
 def loss_of(logits, labels):
-    """The mean over a micro-batch, and over four passes."""
+    """The mean over a micro-batch, divided by four passes."""
     return F.cross_entropy(logits, labels) / 4
 
 # %% trap="15.2" role="break"
@@ -478,55 +492,55 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
 guess("15.2", "In the gradient that the optimizer gets, how many times as "
-      "much does the last pass weigh as the first?", unit="times")
+      "much weight does the last pass have as the first?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
-    """The gradient of each pass's own mean loss, (passes, weights)."""
+    """The gradient of each pass's mean loss, (passes, weights)."""
     net = nn.Sequential(*stages(SEED))
     return torch.stack([flat(torch.autograd.grad(
         F.cross_entropy(net(xs), ys), [*net.parameters()]))
         for xs, ys in zip(x.chunk(passes), y.chunk(passes), strict=True)])
 
 def shares(found):
-    """How much of each pass's own gradient is in what was found."""
+    """Weight of each pass's own gradient in the gradient found."""
     return torch.linalg.lstsq(own_gradients(x64, y64).T,
                               found[:, None]).solution.flatten()
 
 share = shares(torch.cat(piped))
-print("shares of the passes:", *(f"{s:.4f}" for s in share))
+print("weights of the passes:", *(f"{s:.4f}" for s in share))
 
 # %% trap="15.2" role="look"
 measured("15.2", round((share[3] / share[0]).item()), right=(64, 64))
 
 # %% trap="15.2" role="look"
-claim("the last pass's share over the first's",
+claim("weight of the last pass, divided by that of the first",
       (share[3] / share[0]).item(), expected=64, within=1)
 
 # %% [markdown] trap="15.2" role="why"
-# At the end of each pass the schedule divides by its 4 micro-batches. It divides
-# `p.grad`, and does not know that older passes stand in there too. So the first pass is
-# divided four times, the last one once. What was meant as a sum is an average that
-# forgets: each pass leaves a quarter of all that was before it.
+# At the end of each pass, the schedule divides by its 4 micro-batches. It divides
+# `p.grad`, which also contains the earlier passes. So the first pass is divided four
+# times and the last one once. You wanted a sum, and you get a moving average: every pass
+# leaves only a quarter of everything before it.
 
 # %% trap="15.2" role="why"
 plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
              title="Four passes, and the last one counts most",
-             xlabel="pass", ylabel="share in the gradient", form=".3f",
+             xlabel="pass", ylabel="weight in the gradient", form=".3f",
              reference=(0.25, "meant: a quarter each"),
              marks=["pass 1", "pass 2", "pass 3"],
-             alt="Four columns. The last pass has its quarter; the third a "
-                 "sixteenth, the second a sixty-fourth, the first next to "
-                 "nothing.")
+             alt="Four columns. The last pass has its quarter, the third a "
+                 "sixteenth, the second a sixty-fourth, and the first "
+                 "almost nothing.")
 
 # %% [markdown] trap="15.2" role="why"
-# The gradient is shorter, and made of about one pass where you paid for four. AdamW forgives
-# a factor that is the same in each step, and loses by passes that hardly count; SGD loses by
-# short steps, equal ones `as small` too.
+# The gradient is smaller, and it comes from about one pass although you paid for four.
+# AdamW forgives a factor that is the same in each step, but it suffers when most passes
+# hardly count. SGD suffers from short steps, even with equal passes (`as small`).
 
 # %% trap="15.2" role="why" tags=["plumbing"]
 def trained(weights, make):
-    """Loss on new digits after 60 steps; weights (4,) of the passes."""
+    """Loss on new digits after 60 steps, with these weights (4,)."""
     torch.manual_seed(SEED)
     net = nn.Sequential(*stages(SEED))
     opt = make(net.parameters())
@@ -558,27 +572,27 @@ ends = {f"{name}, {how}": trained(weights, make)
 plot_bars(ends, title="AdamW pays for lost passes, SGD for short steps",
           xlabel="loss on new digits after 60 steps, in nats",
           alt="Six bars. With AdamW the loss is about a quarter higher "
-              "when each pass divides; equal shares as small cost nothing. "
-              "With SGD it is more than twice as high, by equal shares as "
-              "small as well.")
+              "when each pass divides; equally small weights cost nothing. "
+              "With SGD it is more than twice as high when each pass "
+              "divides, and also with equally small weights.")
 
 # %% trap="15.2" role="why"
-claim("AdamW, divided each pass over a quarter each: loss",
+claim("AdamW: loss divided each pass, relative to a quarter each",
       ends["AdamW, divided each pass"] / ends["AdamW, a quarter each"],
       above=1.05)
 
 # %% [markdown] trap="15.2" role="repair"
-# Whoever knows the whole step divides: sum the loss, divide it by all labels of the step,
-# and tell the schedule to leave gradients alone.
+# Divide in the one place that can see the whole step: sum the loss, divide it by the
+# number of labels in the step, and tell the schedule not to scale the gradients.
 
 # %% trap="15.2" role="repair"
 def loss_of(logits, labels):
-    """This micro-batch's part of the mean over the 64 labels of a step."""
+    """This micro-batch's part of the mean over a step's 64 labels."""
     return F.cross_entropy(logits, labels, reduction="sum") / 64
 
 # %% trap="15.2" role="repair"
 def four_passes(seed, x, y):
-    """As above, but gradients are only ever added."""
+    """As above, but gradients are only added, never divided."""
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
     rank = dist.get_rank()
     mine = stages(seed)[rank]
@@ -594,16 +608,16 @@ def four_passes(seed, x, y):
 # %% trap="15.2" role="repair"
 piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 share = shares(torch.cat(piped))
-print("shares of the passes:", *(f"{s:.4f}" for s in share))
+print("weights of the passes:", *(f"{s:.4f}" for s in share))
 
 # %% trap="15.2" role="repair"
-claim("smallest share of a pass", share.min().item(), expected=0.25,
+claim("smallest weight of a pass", share.min().item(), expected=0.25,
       within=0.001)
 
 # %% [markdown] trap="15.2" role="repair"
-# What does a pipeline send? Rank 0 the 32 numbers of each digit, rank 1 their gradients
-# back, and no gradient of a weight. (Beside it: a few short messages with the shapes, once.
-# Tied embeddings or a clipped norm would add calls.)
+# What does a pipeline send? Rank 0 sends the 32 values of each digit, rank 1 sends their
+# gradients back, and no gradient of a weight is sent. (A few short messages with the
+# shapes come once. Tied embeddings or a clipped norm would add calls.)
 
 # %% trap="15.2" role="repair"
 predicted = 64 * 32 * 4                           # digits, numbers, bytes
@@ -618,7 +632,7 @@ claim("bytes of activations and their gradients, both ranks together",
       expected=2 * 64 * 32 * 4)
 
 # %% [markdown] trap="15.2" role="more" topics="the other numbers"
-# The other numbers of these runs, as bounds. The cosine is that of the mixed gradient and
+# The other figures of these runs, as bounds. The cosine compares the mixed gradient with
 # the mean of the four passes.
 
 # %% trap="15.2" role="more"
@@ -626,16 +640,16 @@ own = own_gradients(x64, y64)
 mixed, meant = torch.tensor(kept) @ own, own.mean(0)
 
 # %% trap="15.2" role="more"
-claim("SGD, divided each pass over a quarter each: loss",
+claim("SGD: loss divided each pass, relative to a quarter each",
       ends["SGD, divided each pass"] / ends["SGD, a quarter each"],
       above=1.3)
-claim("SGD, divided each pass over equal shares as small: loss",
+claim("SGD: loss divided each pass, relative to equally small weights",
       ends["SGD, divided each pass"] / ends["SGD, as small"],
       expected=1, within=0.1)
-claim("AdamW, equal shares as small over a quarter each: loss",
+claim("AdamW: loss with equally small weights, relative to a quarter each",
       ends["AdamW, as small"] / ends["AdamW, a quarter each"],
       expected=1, within=0.02)
-claim("length of the mixed gradient over that of the mean",
+claim("norm of the mixed gradient, divided by that of the mean",
       (mixed.norm() / meant.norm()).item(), below=0.85)
 claim("cosine of the mixed gradient and the mean",
       F.cosine_similarity(mixed, meant, 0).item(), below=0.99)
@@ -667,36 +681,40 @@ def pass_losses(labels: list, divides: bool) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="15.2" role="hint"
-# 1. If nobody divides, each summed loss is divided by the number of all labels of the step.
-# 2. If the schedule divides: by what is a gradient of pass p divided until the end? By the micro-batches of p and of each pass behind it. So much less has to be divided before.
-# 3. Go through the passes from the last to the first, and keep the number.
+# 1. If nothing else divides, divide each summed loss by the number of all labels of the
+#    step.
+# 2. Suppose the schedule divides. By the end, by how much in total has the gradient of
+#    pass `p` been divided? By the micro-batches of `p` and of every pass after it. Divide
+#    by that much less beforehand.
+# 3. Go through the passes from the last to the first, and keep the running number.
 
 # %% [markdown] trap="15.2" role="keep"
-# **Keep:** what divides a gradient has to know all that stands in it; divide the loss
-# instead. **In your own code:** put the same rows into one step as one pass and as four, and
-# compare the gradients. **Source:** torch's
+# **Keep:** A step that divides a gradient divides everything in it, including earlier
+# passes. So divide the loss instead. **In your own code:** put the same rows into one
+# step as one pass and as four passes, and compare the gradients. **Source:** torch's
 # [schedules.py](https://github.com/pytorch/pytorch/blob/00722e648b740f91d0e71494baa17891749fd291/torch/distributed/pipelining/schedules.py),
-# `scale_grads`: true by default, for a loss that is a mean. **Seen in the wild:** [torchtitan
-# 1733](https://github.com/pytorch/torchtitan/issues/1733): "an exponential moving average,
-# rather than a sum"; [DeepSpeed 8152](https://github.com/deepspeedai/DeepSpeed/issues/8152):
-# each stage divided what the next one had divided; [torchtitan
-# 2972](https://github.com/pytorch/torchtitan/issues/2972): nobody divided.
+# where `scale_grads` is true by default, for a loss that is a mean. **Seen in the wild:**
+# [torchtitan 1733](https://github.com/pytorch/torchtitan/issues/1733) describes "an
+# exponential moving average, rather than a sum". In [DeepSpeed
+# 8152](https://github.com/deepspeedai/DeepSpeed/issues/8152), each stage divided what the
+# next stage had already divided. In [torchtitan
+# 2972](https://github.com/pytorch/torchtitan/issues/2972), nothing was divided.
 
 # %% [markdown] trap="15.3" role="situation" core=true fault="each rank counts its part of the sequence from zero" symptom="training loss near zero with context parallelism, and the saved model is bad on one GPU"
 # ## A sequence for two
 #
-# Sequences have become too long for one GPU, so each is cut in halves: rank 0 holds the
-# first half, rank 1 the second. Most layers work token by token and notice nothing. Only
-# attention looks at other tokens. So there the keys and values of both halves are gathered,
-# and a mask hides from each query the tokens that come after it.
+# Your sequences have become too long for one GPU, so you cut each into halves: rank 0
+# holds the first half, rank 1 the second. Most layers work token by token and notice
+# nothing. Only attention looks at other tokens. There the ranks gather the keys and
+# values of both halves, and a mask hides later tokens from each query.
 #
-# The task has a known answer: 16 random letters out of 20, then the same 16 once more. So
-# in the second half the next letter of a place stands 15 places before it. You train a small
-# transformer with a table of learnt places, on two ranks.
+# The task has a known answer: 16 random letters out of 20, and then the same 16 again. So
+# in the second half, the next letter after any position was seen 15 positions earlier.
+# You train a small transformer with a table of learned positions on two ranks.
 
 # %% trap="15.3" role="break" tags=["plumbing"]
 class CopyNet(nn.Module):
-    """A block over 20 letters: enter() up to attention, leave() behind."""
+    """A block over 20 letters; enter() runs to attention, then leave()."""
     def __init__(self, d=32):
         super().__init__()
         self.letter, self.place = nn.Embedding(20, d), nn.Embedding(32, d)
@@ -718,7 +736,7 @@ class CopyNet(nn.Module):
 
 # %% trap="15.3" role="break" tags=["plumbing"]
 def copy_rows(n):
-    """n rows of 16 letters and the same 16 once more, (n, 32) int64."""
+    """n rows of 16 letters and the same 16 again, (n, 32) int64."""
     return torch.randint(20, (n, 16)).repeat(1, 2)
 
 def copy_loss(net, tokens, cut, *attend):
@@ -728,7 +746,7 @@ def copy_loss(net, tokens, cut, *attend):
                            tokens[:, 16:].flatten())
 
 def trained(cut, steps=120):
-    """A net that was trained on batches cut so, and its last loss."""
+    """A net trained on batches that are cut this way, and its last loss."""
     net = CopyNet()
     adam = torch.optim.AdamW(net.parameters(), lr=2e-2)
     for _ in range(steps):
@@ -740,7 +758,7 @@ def trained(cut, steps=120):
 
 # %% trap="15.3" role="break"
 def seen_from(rank, q, k):
-    """True where a query of this rank may look: itself, and before."""
+    """True where a query of this rank may look: at itself and before."""
     n, whole = q.shape[2], k.shape[2]
     return torch.ones(n, whole, dtype=torch.bool).tril(rank * n)
 
@@ -751,14 +769,14 @@ def attend_all(rank, q, keys, values):
         q, k, v, attn_mask=seen_from(rank, q, k))
 
 def logits_of(net, parts, places, attend=attend_all):
-    """Logits of each rank's tokens; parts and places: one a rank."""
+    """Logits of each rank's tokens, from one part and places per rank."""
     hs, qs, keys, values = zip(*map(net.enter, parts, places))
     return [net.leave(h, attend(rank, q, keys, values))
             for rank, (h, q) in enumerate(zip(hs, qs))]
 
 # %% trap="15.3" role="break"
 def halves(tokens):
-    """The tokens of two ranks, and the places where they stand."""
+    """The tokens of two ranks, and their positions."""
     parts = tokens.chunk(2, 1)
     return parts, [torch.arange(part.shape[1]) for part in parts]
 
@@ -769,9 +787,9 @@ def unsplit(tokens):
 split_net, split_loss = trained(halves)
 
 # %% trap="15.3" role="guess"
-guess("15.3", "A blind guess among 20 letters costs 3.0 nats. The last "
-      "training loss is 0.0. What loss do the same weights have when one "
-      "GPU reads new sequences whole?", unit="nats")
+guess("15.3", "The last training loss is 0.0, and an even guess costs 3.0; "
+      "what is the loss when one GPU reads new sequences whole?",
+      unit="nats")
 
 # %% trap="15.3" role="look"
 fresh = copy_rows(256)
@@ -789,21 +807,23 @@ claim("whole sequences: loss of the net trained on two ranks",
       unsplit_loss, above=6)
 
 # %% [markdown] trap="15.3" role="why"
-# `arange(part.shape[1])` counts from 0 on every rank. A letter and its copy get the same
-# place, so the net learns: look at the key whose place is mine plus one. New rows that are
-# cut in the same way cannot show it. On one GPU the second half stands at places that were
-# never used, and their rows of the table are as random as on the first day.
+# `arange(part.shape[1])` counts from 0 on every rank. So a letter and its copy get the
+# same position, and the network learns a rule: look at the key whose position is mine
+# plus one. New rows cut in the same way cannot reveal the fault. On one GPU the second
+# half has positions that were never used in training, and their rows in the table are
+# still as random as on the first day.
 
 # %% trap="15.3" role="why"
-claim("numbers of places 16 to 31 that got a gradient",
+claim("elements of positions 16 to 31 that got a gradient",
       split_net.place.weight.grad[16:].count_nonzero().item(), expected=0)
 
 # %% [markdown] trap="15.3" role="why"
-# So the net looks anywhere, and is sure of what it finds. That costs more than not knowing.
+# So the network looks anywhere and is sure of what it finds. That costs more than an even
+# guess.
 
 # %% trap="15.3" role="why" tags=["plumbing"]
 def looks(net, cut):
-    """Where places 16 to 31 look, mean of heads and rows, (16, 32)."""
+    """Where positions 16 to 31 look, mean of heads and rows, (16, 32)."""
     seen = []
 
     def noting(rank, q, keys, values):
@@ -819,19 +839,20 @@ def looks(net, cut):
 # %% trap="15.3" role="why"
 draw_grids({"two ranks": looks(split_net, halves),
             "one GPU": looks(split_net, unsplit)},
-           rows="places 16 to 31", columns="places 0 to 31",
-           title="The rule it learnt holds for ranks that count from 0",
-           alt="Two grids: where the second half looks, over 32 places. On "
-               "two ranks a sharp diagonal through the first half, at the "
-               "letter to be copied. On one GPU the looks are smeared over "
-               "many places.")
+           rows="positions 16 to 31", columns="positions 0 to 31",
+           title="The rule it learned holds for ranks that count from 0",
+           alt="Two grids that show where the second half looks, over 32 "
+               "positions. On two ranks there is a sharp diagonal through "
+               "the first half, at the letter to copy. On one GPU the "
+               "attention is smeared over many positions.")
 
 # %% [markdown] trap="15.3" role="repair"
-# A position belongs to the sequence. Each rank counts on from where its part begins:
+# A position belongs to the whole sequence. Each rank has to count from where its part
+# begins:
 
 # %% trap="15.3" role="repair"
 def placed(tokens):
-    """The tokens of two ranks, at their places in the whole."""
+    """The tokens of two ranks, with their positions in the whole."""
     return tokens.chunk(2, 1), torch.arange(tokens.shape[1]).chunk(2)
 
 placed_net, placed_loss = trained(placed)
@@ -841,13 +862,13 @@ print(f"one GPU, new rows: {copy_loss(placed_net, fresh, unsplit):.2f} "
       f"nats; logits differ by {apart:.0e}")
 
 # %% trap="15.3" role="repair"
-claim("split and counted on: largest difference of a logit", apart,
+claim("split, positions of the whole: largest difference of a logit", apart,
       below=1e-3)
 
 # %% [markdown] trap="15.3" role="repair"
-# Halves have another flaw: rank 1 looks at up to three times as many keys, and rank 0
-# waits. So frameworks cut *two* pieces a rank, and give it an early and a late one. Then
-# positions, labels and mask all have to know where each token stands:
+# Halves have a second flaw: rank 1 looks at up to three times as many keys, and rank 0
+# waits. So frameworks give each rank *two* pieces, an early and a late one. Then
+# positions, labels and mask all have to follow where each token came from:
 
 # %% trap="15.3" role="repair"
 corner = torch.ones(8, 8, dtype=torch.bool).tril()
@@ -860,14 +881,16 @@ draw_grids(pairs, rows="queries", columns="all keys",
            captions={name: f"{grid.sum()} pairs"
                      for name, grid in pairs.items()},
            title="An early and a late piece make equal work",
-           alt="Four masks of four queries by eight keys. In halves rank 0 "
-               "computes 10 pairs and rank 1 26. With places 0, 1, 6, 7 "
-               "on rank 0 and 2 to 5 on rank 1, each computes 18.")
+           alt="Four masks of four queries by eight keys. In halves, rank "
+               "0 computes 10 pairs and rank 1 computes 26. With positions "
+               "0, 1, 6, 7 on rank 0 and 2 to 5 on rank 1, each computes "
+               "18.")
 
 # %% [markdown] trap="15.3" role="more" topics="a good model on ranks that count from 0 · is_causal · the lost label · rotary positions · bytes on the tape"
-# Now a model that was trained with the right places reads with other mistakes. `is_causal=True`
-# hangs its triangle in the upper left corner of the mask ([documentation](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.bias.causal_upper_left.html)),
-# so rank 1 looks as if its queries were the first of the sequence:
+# Now take a model that was trained with the right positions, and run it with other
+# mistakes. `is_causal=True` aligns its triangle with the upper left corner of the mask
+# ([documentation](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.bias.causal_upper_left.html)),
+# so rank 1's queries are treated as if they were the first of the sequence:
 
 # %% trap="15.3" role="more"
 def attend_causal(rank, q, keys, values):
@@ -887,13 +910,14 @@ misread = {
 claim("a good net, ranks count from 0: loss", misread["from zero"], above=5)
 claim("a good net, is_causal on gathered keys: loss",
       misread["is_causal"], above=5)
-claim("a good net, each rank sees its own keys: loss",
+claim("a good net, each rank sees only its own keys: loss",
       misread["own keys"], above=5)
 
 # %% [markdown] trap="15.3" role="more"
-# The label of a place is the next token, and the next token may be on another rank. A loss
-# that shifts on each rank loses one label a cut, quietly. With two pieces a rank it is
-# worse: across the seam it learns a token from far away. Shift first, then cut.
+# The label of a position is the next token, which may be on a different rank. A loss that
+# shifts the labels on each rank silently loses one label per cut. With two pieces per
+# rank it is worse: at the seam, a position learns a token from far away. Shift first,
+# then cut.
 
 # %% trap="15.3" role="more"
 kept = sum(len(part[1:]) for part in torch.arange(32).chunk(2))
@@ -903,17 +927,17 @@ wrong_seam = [(a, b) for a, b in zip(zigzag[0], zigzag[0][1:])
 # %% trap="15.3" role="more"
 claim("labels of 31 that are left when two halves shift their own", kept,
       expected=30)
-claim("places of rank 0 whose label would come from elsewhere, of 4",
+claim("positions of rank 0, out of 4, with a label from elsewhere",
       len(wrong_seam), expected=1)
 
 # %% [markdown] trap="15.3" role="more"
-# Rotary positions are relative, which helps within a half only. Below, a query at place
-# 20 and a key at place 4 are 16 apart. On ranks that count from 0 both stand at 4, and
-# the score is that of two tokens at one place:
+# Rotary positions are relative, but that helps only within a half. In the next cell, a
+# query at position 20 and a key at position 4 are 16 apart. On ranks that count from 0,
+# both are at position 4, and their score is that of two tokens at the same position:
 
 # %% trap="15.3" role="more"
 def rotated(x, place, base=100.0):
-    """x (D,) turned by the angles of its place."""
+    """x (D,), rotated by the angles of its place."""
     angles = place * base ** (-torch.arange(len(x) // 2) / (len(x) // 2))
     a, b = x.chunk(2)
     return torch.cat([a * angles.cos() - b * angles.sin(),
@@ -924,20 +948,21 @@ scores = {pair: (rotated(one_q, pair[0]) @ rotated(one_k, pair[1])).item()
           for pair in ((4, 4), (11, 7), (27, 23))}
 
 # %% trap="15.3" role="more"
-claim("within a half: scores of places 27, 23 and of 11, 7, difference",
+claim("within a half: scores of positions 27, 23 and 11, 7, difference",
       abs(scores[27, 23] - scores[11, 7]), below=1e-3)
-claim("across the cut: counted from 0 and not turned at all, difference",
+claim("across the cut: counted from 0 and not rotated, difference",
       abs(scores[4, 4] - (one_q @ one_k).item()), below=1e-3)
 
 # %% [markdown] trap="15.3" role="more"
-# What the cut costs: keys and values of all ranks in each layer, here for 256 rows of 32
-# places, width 32, four bytes a number. Backward sends as many, the gradients of keys and
-# values, back by a `reduce_scatter`. Weights are copies: their gradients are summed over
-# these ranks, and the loss is divided by the labels of all.
+# The cut has a price: every layer gathers the keys and values of all ranks, here for 256
+# rows of 32 positions, with width 32 and four bytes per value. The backward pass sends as
+# many bytes back, the gradients of keys and values, with a `reduce_scatter`. The weights
+# are copies, so their gradients are summed over these ranks, and the loss is divided by
+# the number of labels on all ranks.
 
 # %% trap="15.3" role="more"
 def gather_keys(mine):
-    """Keys and values of all ranks; mine: those of one rank."""
+    """Keys and values of all ranks; mine are those of one rank."""
     parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, mine)
     return torch.cat(parts, 1).shape[1]
@@ -984,37 +1009,42 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
     # END SOLUTION
 
 # %% [markdown] trap="15.3" role="hint"
-# 1. Think of the whole sequence first: fill it up, and give each place its label, the next one. Only then cut.
-# 2. Make one tensor of the places that the rank holds, `own`, such as `[0, 1, 6, 7]`. It is the positions, and it picks tokens and labels: `tokens[:, own]`.
-# 3. A place may look at all places up to its own number: compare `own[:, None]` with `torch.arange(N)`.
+# 1. Think of the whole sequence first: fill it up, and give each position its label, the
+#    next token. Only then cut.
+# 2. Make one tensor with the positions that the rank holds, `own`, such as `[0, 1, 6,
+#    7]`. It is the positions, and it also picks tokens and labels: `tokens[:, own]`.
+# 3. A position may look at all positions up to its own. Compare `own[:, None]` with
+#    `torch.arange(N)`.
 
 # %% [markdown] trap="15.3" role="keep"
-# **Keep:** position, label and mask belong to the whole sequence; take them before you
-# cut, and carry them along. **In your own code:** run one batch on one GPU and split, and
-# compare the logits place by place; a validation loss that is split in the same way shows
-# nothing. **Source:** [Liu et al. 2023, "Ring Attention with Blockwise Transformers for
-# Near-Infinite Context"](https://arxiv.org/abs/2310.01889). **Seen in the wild:**
-# [NVIDIA/Megatron-LM 5243](https://github.com/NVIDIA/Megatron-LM/pull/5243): of two packed
-# sequences rank 0 got positions 0, 3, 0, 3 for 0, 3, 4, 7.
-# [NVIDIA-BioNeMo/bionemo-recipes 1449](https://github.com/NVIDIA-BioNeMo/bionemo-recipes/pull/1449):
-# labels shifted behind the cut.
-# [huggingface/transformers 36607](https://github.com/huggingface/transformers/pull/36607):
-# one label lost a cut.
+# **Keep:** Position, label and mask belong to the whole sequence. Compute them before you
+# cut, and carry them along. **In your own code:** run one batch on one GPU and split over
+# ranks, and compare the logits position by position. A validation loss on sequences that
+# are split in the same way shows nothing. **Source:** [Liu et al. 2023, "Ring Attention
+# with Blockwise Transformers for Near-Infinite
+# Context"](https://arxiv.org/abs/2310.01889). **Seen in the wild:** In
+# [NVIDIA/Megatron-LM 5243](https://github.com/NVIDIA/Megatron-LM/pull/5243), rank 0 of
+# two packed sequences got positions 0, 3, 0, 3 instead of 0, 3, 4, 7. In
+# [NVIDIA-BioNeMo/bionemo-recipes
+# 1449](https://github.com/NVIDIA-BioNeMo/bionemo-recipes/pull/1449), labels were shifted
+# after the cut. In [huggingface/transformers
+# 36607](https://github.com/huggingface/transformers/pull/36607), every cut lost one
+# label.
 
 # %% [markdown] role="concept"
 # ## Tokens that travel
 #
-# The fourth cut goes through a layer of *experts*: several small networks in one place. A
-# *router* picks a few of them for each token, and only these are calculated. So a layer can
-# have ten times the weights and cost no more work a token. It does cost memory, so each GPU
-# holds some of the experts. A token is at home on one GPU, its expert may live on another.
-# Weights are large and a token is one row of numbers, so the token travels: an `all_to_all`
-# there (*dispatch*) and one back (*combine*). Backward takes the same two ways with the
-# gradients.
+# The fourth cut divides a layer of *experts*: several small networks side by side. A
+# *router* picks a few of them for each token, and only these are computed. So a layer can
+# have ten times the weights without costing more work per token. It does cost memory, so
+# each GPU holds only some of the experts. A token lives on one GPU, and its expert may be
+# on a different one. Weights are large and a token is a single row of values, so the
+# token travels: one `all_to_all` takes it there (*dispatch*), and one brings it back
+# (*combine*). In the backward pass, the gradients travel the same two ways.
 
 # %% role="concept"
 def swap(rows, leave):
-    """leave[r] of the sorted rows go to rank r; what came, from where."""
+    """leave[r] of the sorted rows go to rank r; returns what arrives."""
     arrive = torch.empty_like(leave)
     dist.all_to_all_single(arrive, leave)          # how many will come
     there = rows.new_empty(int(arrive.sum()), rows.shape[1])
@@ -1022,7 +1052,7 @@ def swap(rows, leave):
     return there, arrive
 
 def visit(tokens, owner, weight):
-    """tokens (n, d) of this rank, each through the expert of rank owner."""
+    """tokens (n, d) of this rank, each through its owner's expert."""
     me = dist.get_rank()
     order = owner[me].argsort(stable=True)
     there, arrive = swap(tokens[me][order], owner[me].bincount(minlength=2))
@@ -1043,32 +1073,34 @@ print("tape of rank 1, rows there and back:", rows_sent, "bytes")
 claim("output of experts on two ranks: largest gap to one process",
       max((visited[r][0] - at_home[r]).abs().max() for r in (0, 1)),
       below=1e-4)
-claim("bytes on the tape of rank 1: nine rows of eight numbers, two ways",
+claim("bytes on the tape of rank 1: nine rows of eight values, two ways",
       sum(rows_sent), expected=2 * 9 * 8 * 4)
 
 # %% [markdown] role="concept"
-# The tape notes what a rank hands in or what it gets, whichever is larger. Rows that stay
-# where they are count, too. On paper: `n` tokens a GPU, `k` experts each, width `d`, `b`
-# bytes a number: `n · k · d · b` bytes a way, four ways a layer and step, of which
-# `1 - 1/GPUs` leave the GPU if the load is even. And nobody goes on before the busiest expert is
-# done: above, one rank calculates three rows while the other has nine.
+# The tape records either what a rank passes in or what it receives, whichever is larger.
+# It also counts rows that do not leave their rank. On paper: with `n` tokens per GPU, `k`
+# experts per token, width `d` and `b` bytes per value, one way carries `n · k · d · b`
+# bytes. Each layer and step has four ways, and `1 - 1/GPUs` of the bytes leave the GPU if
+# the load is even. And no rank continues before the busiest expert is done: above, one
+# rank computes three rows while the other has nine.
 
 # %% [markdown] trap="15.4" role="situation" core=true fault="the one chosen expert's weight is divided by itself" symptom="a mixture of experts with one expert a token is hardly better than one dense layer; the router's gradient is about 1e-8"
 # ## Four experts, one a token
 #
-# For each token a router gives every expert of a layer a score. The softmax turns the scores
-# into weights. The `k` experts with the largest weights are calculated, and their outputs
-# are added, each times its weight. Somebody's code for two experts a token divides the two
-# weights by their sum, so that they add to one. You set `k` to one, to pay for a single
-# expert.
+# For each token, a router gives every expert of a layer a score. A softmax turns the
+# scores into weights. The `k` experts with the largest weights are computed, and their
+# outputs are added, each multiplied by its weight. The code that you found is for two
+# experts per token. It divides the two weights by their sum, so that they add up to one.
+# You set `k` to one, to pay for a single expert.
 #
-# Your tokens are rows of 16 numbers in four kinds, told apart by a mark in four of the
-# numbers. Each kind wants another linear map. One layer cannot be four maps; four experts
-# can. You compare them with a mixture of *one* expert, which is a plain layer.
+# Your tokens are rows of 16 values. There are four kinds of token, which differ by a mark
+# in four of the values. Each kind needs a different linear map. One layer cannot be four
+# maps, but four experts can. You compare them with a mixture of *one* expert, which is an
+# ordinary layer.
 
 # %% trap="15.4" role="break"
 class Routed(nn.Module):
-    """x (N, 16) through k of the experts: output, chances, choice."""
+    """x (N, 16) through k experts: output, probabilities, choice."""
 
     def __init__(self, experts, k, weigh):
         super().__init__()
@@ -1086,14 +1118,14 @@ class Routed(nn.Module):
 
 # %% trap="15.4" role="break"
 def divided(top):
-    """Weights (N, k) that add to one."""
+    """Weights (N, k) that add up to one."""
     return top / top.sum(-1, keepdim=True)
 
 # %% trap="15.4" role="break"
 four_maps = torch.randn(4, 16, 16) / 4
 
 def four_kinds(n):
-    """Tokens (n, 16), what is wanted for each (n, 16), its kind (n,)."""
+    """Tokens (n, 16), their targets (n, 16), their kinds (n,)."""
     kind = torch.randint(4, (n,))
     x = torch.randn(n, 16)
     x[:, :4] = 0.3 * x[:, :4] + 1.2 * F.one_hot(kind, 4)
@@ -1101,7 +1133,7 @@ def four_kinds(n):
 
 # %% trap="15.4" role="break"
 def taught(net):
-    """The net after 300 steps of AdamW on fresh tokens."""
+    """The net after 300 steps of AdamW on new tokens."""
     adam = torch.optim.AdamW(net.parameters(), lr=1e-2)
     for _ in range(300):
         x, wanted, _ = four_kinds(256)
@@ -1122,8 +1154,8 @@ start = Routed(4, 1, divided)
 net = taught(copy.deepcopy(start))
 
 # %% trap="15.4" role="guess"
-guess("15.4", "The mixture has four times the experts of the single layer. "
-      "What is its loss, in percent of the single layer's?", unit="%")
+guess("15.4", "What is the loss of the mixture of four experts, as a "
+      "percentage of the single layer's loss?", unit="%")
 
 # %% trap="15.4" role="look" tags=["varies-by-cpu"]
 percent = 100 * lost(net) / single
@@ -1134,14 +1166,14 @@ print(f"one layer {single:.3f}, four experts {lost(net):.3f}: "
 measured("15.4", percent, right=(65, 110))
 
 # %% trap="15.4" role="look"
-claim("loss of four experts, weights divided, over that of one layer",
+claim("loss of four experts, weights divided, relative to one layer",
       percent / 100, above=0.65)
 
 # %% [markdown] trap="15.4" role="why"
 # Two wires lead from the router to the loss. *Which* expert is an index, and an index has
-# no gradient. *How much* it counts is the weight, and with one expert a token the weight
-# divided by its sum is one, whatever the router says. So the router stays where it was
-# drawn, and each expert gets a bit of every kind.
+# no gradient. *How much* it counts is the weight. With one expert per token, the weight
+# divided by its sum is one, whatever the router says. So the router stays at its random
+# start, and each expert gets some tokens of every kind.
 
 # %% trap="15.4" role="why" tags=["plumbing"]
 def router_pull(k, weigh):
@@ -1152,7 +1184,7 @@ def router_pull(k, weigh):
     return fresh.router.weight.grad.norm().item()
 
 def plain(top):
-    """Weights as the softmax gives them."""
+    """The weights of the softmax, unchanged."""
     return top
 
 pull, alive = router_pull(1, divided), router_pull(1, plain)
@@ -1165,19 +1197,20 @@ draw_tree({"router": f"gradient {pull:.0e}", "which": "an index",
           cuts=[("router", "which"), ("router", "how much")],
           marks=["how much"],
           title="Both wires of the router are cut",
-          alt="A graph from router and experts down to the loss. From the "
-              "router one wire goes through 'which', an index, the other "
-              "through 'how much', which is p over p, one. Both wires are "
-              "crossed out. That of the experts is whole.")
+          alt="A graph from the router and the experts down to the loss. "
+              "From the router one wire goes through 'which', an index, "
+              "and the other through 'how much', which is p over p, one. "
+              "Both wires are crossed out. The experts' wire is intact.")
 
 # %% trap="15.4" role="why"
-claim("gradient at the router: divided, over not divided", pull / alive,
+claim("gradient at the router: divided, relative to not divided",
+      pull / alive,
       below=1e-4)
 
 # %% [markdown] trap="15.4" role="repair"
-# With one expert a token the weight has to stay what the softmax says. A test for a
-# gradient does not tell: the broken router has one, neither `None` nor quite zero. It is
-# rounding.
+# With one expert per token, use the weight that the softmax gives. Testing whether the
+# router has a gradient does not reveal the fault. The broken router has one, which is
+# neither `None` nor exactly zero. It is rounding error.
 
 # %% trap="15.4" role="repair" tags=["varies-by-cpu"]
 switch = copy.deepcopy(start)
@@ -1189,14 +1222,14 @@ print(f"one layer {single:.3f}, divided {lost(net):.3f}, "
 # %% trap="15.4" role="repair" tags=["plumbing"]
 @torch.no_grad()
 def who_serves(net):
-    """Share of each kind's tokens that go to each expert, (4, 4)."""
+    """Fraction of each kind's tokens that go to each expert, (4, 4)."""
     first = net(x)[2][:, 0]
     table = torch.zeros(4, 4).index_put_(
         (kind, first), torch.ones(len(x)), accumulate=True)
     return table / table.sum(1, keepdim=True)
 
 def sorted_share(net):
-    """Share of tokens at an expert that serves mostly their kind."""
+    """Fraction of tokens at an expert that serves mostly their kind."""
     return who_serves(net).amax(0).sum().item() / 4
 
 # %% trap="15.4" role="repair"
@@ -1204,17 +1237,18 @@ draw_grids({"divided": who_serves(net), "not divided": who_serves(switch)},
            rows="kinds", columns="experts", values=True,
            title="A router that learns gives each kind an expert",
            alt="Two tables of four kinds by four experts. On the left the "
-               "shares are spread over all cells. On the right most "
+               "fractions are spread over all cells. On the right most "
                "tokens of a kind go to one expert.")
 
 # %% trap="15.4" role="repair"
-claim("loss of four experts, not divided, over that of one layer",
+claim("loss of four experts, not divided, relative to one layer",
       lost(switch) / single, below=0.55)
 
 # %% [markdown] trap="15.4" role="more" topics="two experts a token · a small number in the sum · softmax over the chosen · who moved"
-# With two experts a token the divided weights still say which of the two counts more, and the
-# router learns. A small number added to the sum, against a division by zero, lets a trickle
-# through. The softmax over the chosen scores is the same division, and for one it is one:
+# With two experts per token, the divided weights still say which of the two counts more,
+# so the router learns. A small number added to the sum, to avoid a division by zero, lets
+# a trickle of gradient through. A softmax over only the chosen scores is the same
+# division, and for a single score it returns one:
 
 # %% trap="15.4" role="more" tags=["plumbing"]
 stayed = gap(net.router.weight, start.router.weight)
@@ -1222,7 +1256,7 @@ moved = gap(switch.router.weight, start.router.weight)
 pair = taught(Routed(4, 2, divided))
 
 def leaky(top):
-    """Weights that add to a little less than one."""
+    """Weights that add up to a little less than one."""
     return top / (top.sum(-1, keepdim=True) + 1e-6)
 
 trickle = router_pull(1, leaky)
@@ -1233,11 +1267,11 @@ with torch.random.fork_rng():
 chosen_alone = router_pull(1, lambda top: top.log().softmax(-1))
 
 # %% trap="15.4" role="more"
-claim("two experts a token, divided: loss over that of one layer",
+claim("two experts per token, divided: loss relative to one layer",
       lost(pair) / single, below=0.55)
-claim("1e-6 in the sum: the router's gradient, over not divided",
+claim("1e-6 in the sum: the router's gradient, relative to not divided",
       trickle / alive, below=1e-3)
-claim("softmax over the chosen: the router's gradient, over not divided",
+claim("softmax over the chosen: router's gradient relative to not divided",
       chosen_alone / alive, below=1e-4)
 claim("weights divided: how far the router moved in 300 steps",
       stayed, below=0.15)
@@ -1247,26 +1281,28 @@ claim("not divided: tokens at an expert that serves mostly their kind",
       sorted_share(switch), above=0.7)
 
 # %% [markdown] trap="15.4" role="more"
-# AdamW divides the smallness of that trickle away, and takes full steps with it. SGD does not,
-# and a trickle of 1e-8 is lost in rounding.
+# AdamW divides each gradient by its own size, so even that trickle leads to full steps.
+# SGD does not, and a trickle of 1e-8 is lost in rounding.
 
 # %% trap="15.4" role="more"
-claim("1e-6 in the sum, AdamW: loss over that of one layer",
+claim("1e-6 in the sum, AdamW: loss relative to one layer",
       lost(dripped) / single, below=0.2)
 
 # %% [markdown] trap="15.4" role="more"
-# What little the router moved with no such number is nearly all weight decay. And the toy
-# calculates every expert and throws most away; real code gathers the tokens of each expert
-# first. Whether weights are divided belongs to a model's checkpoint (`norm_topk_prob` in its
-# configuration): what was trained with a division runs with it.
+# Without such a number, the little that the router moved is nearly all weight decay. This
+# toy computes every expert and discards most results; real code first gathers the tokens
+# of each expert. Whether weights are divided belongs to a model's checkpoint
+# (`norm_topk_prob` in its configuration). A model that was trained with the division has
+# to run with it.
 
 # %% [markdown] trap="15.4" role="folklore"
-# **Told:** a router needs two experts a token, since one has nothing to be compared with.
-# **Measured:** one is enough, if its weight is the chance. The softmax compares it with all.
-# (An early conjecture; the paper named below tells it, and does without.)
+# **Told:** a router needs two experts per token, because a single one has nothing to be
+# compared with. **Measured:** one is enough if its weight is its probability. The softmax
+# compares it with all the others. (This was an early conjecture. The paper below reports
+# it, and does without.)
 
 # %% trap="15.4" role="folklore"
-claim("one expert a token, not divided: how far the router moved", moved,
+claim("one expert per token, not divided: how far the router moved", moved,
       above=0.5)
 
 # %% trap="15.4" role="exercise" points=3 difficulty=2 minutes=10
@@ -1293,38 +1329,42 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="15.4" role="hint"
-# 1. First float32, then the softmax over all experts: a chance says how one compares with the others.
-# 2. `topk` of the chances returns both, in this order, and its values carry a gradient.
-# 3. Divide by the sum over the last axis, kept as an axis of one. One weight divided by itself is 1: for k = 1 leave it as it is.
+# 1. Convert to float32 first, then take the softmax over all experts. The probability of
+#    one expert depends on all the others.
+# 2. `topk` of the probabilities returns both, in this order, and its values carry a
+#    gradient.
+# 3. Divide by the sum over the last axis, kept as an axis of length one. A single weight
+#    divided by itself is 1, so leave it as it is for k = 1.
 
 # %% [markdown] trap="15.4" role="keep"
-# **Keep:** a router learns through the weight alone. What makes the weight a constant
-# leaves the router without the task's gradient. **In your own code:** before the first step take the gradient of the *task*
-# loss alone, and print its norm at the router beside that at the experts; repeat it for each
-# `k` that a configuration may set. **Source:** [Fedus et al. 2021, "Switch
-# Transformers"](https://arxiv.org/abs/2101.03961), section 2.1: the gate value in the output
-# makes the router differentiable. **Seen in the wild:** [jingyaogong/minimind
-# 858](https://github.com/jingyaogong/minimind/issues/858): four experts, 198 million weights,
-# worse than a dense model of 64 million.
+# **Keep:** A router learns only through the weight of the chosen expert. If that weight
+# is a constant, the task gives the router no gradient. **In your own code:** before the
+# first step, compute the gradient of the *task* loss alone. Print its norm at the router
+# next to its norm at the experts, for each `k` that a configuration may set. **Source:**
+# [Fedus et al. 2021, "Switch Transformers"](https://arxiv.org/abs/2101.03961), section
+# 2.1: the gate value in the output makes the router differentiable. **Seen in the wild:**
+# In [jingyaogong/minimind 858](https://github.com/jingyaogong/minimind/issues/858), four
+# experts with 198 million weights were worse than a dense model with 64 million. In
 # [davidmrau/mixture-of-experts
-# 27](https://github.com/davidmrau/mixture-of-experts/issues/27): softmax over the one chosen;
-# the thread's proposal divides instead.
+# 27](https://github.com/davidmrau/mixture-of-experts/issues/27), the softmax ran over the
+# one chosen expert; the fix proposed there divides instead.
 
 # %% [markdown] trap="15.5" role="situation" fault="a balance loss made of counts has no gradient" symptom="the load balancing loss is printed and rises, experts stay idle, whatever its weight"
 # ## Eight experts, all at work
 #
-# Hidden states of a real model have a direction in common, so a fresh router likes the same
-# experts for all tokens. Chosen experts learn, and are chosen more. With an expert on each
-# GPU, all wait for the busiest. A *balance loss* is to prevent that: the share of the load
-# that fell on each expert, squared, summed, times the number of experts. It is 1 if the
-# load is even, its least value, and more if not.
+# The hidden states of a real model share a common direction, so a new router prefers the
+# same experts for all tokens. Chosen experts learn, and are chosen more often. "If every
+# GPU holds one expert," your notes say, "all of them wait for the busiest." A *balance
+# loss* should prevent that: take each expert's fraction of the load, square it, sum over
+# experts, and multiply by their number. An even load gives 1, the smallest possible
+# value.
 #
-# You add it to the task's loss with weight 0.5 and print it. It rises, so you
-# take ten times the weight.
+# You add it to the task's loss with weight 0.5 and print it. It rises, so you use ten
+# times the weight.
 
 # %% trap="15.5" role="break"
 def squared(chances, chosen):
-    """1 if all experts are used alike, and more if they are not."""
+    """1 if all experts are used equally, and more if they are not."""
     experts = chances.shape[1]
     share = F.one_hot(chosen, experts).float().mean((0, 1))
     return experts * (share * share).sum()
@@ -1332,13 +1372,13 @@ def squared(chances, chosen):
 shared, mixed = torch.randn(16), torch.randn(16, 16) / 4
 
 def alike(n):
-    """Tokens (n, 16) with a direction in common, and what is wanted."""
+    """Tokens (n, 16) with a common direction, and their targets."""
     x = shared + torch.randn(n, 16)
     return x, torch.tanh(x @ mixed.T)
 
 # %% trap="15.5" role="break"
 def balanced(rule, weight):
-    """A mixture after 200 steps, and what the rule printed meanwhile."""
+    """A mixture after 200 steps, and the values of the rule."""
     torch.manual_seed(SEED + 1)
     crowd, printed = Routed(8, 2, divided), []
     adam = torch.optim.AdamW(crowd.parameters(), lr=1e-2)
@@ -1357,16 +1397,16 @@ tokens = alike(4000)[0]
 
 @torch.no_grad()
 def loads(crowd):
-    """Share of the tokens that visit each expert; they add to k."""
+    """Fraction of the tokens that visit each expert; they add up to k."""
     chosen = crowd(tokens)[2]
     return F.one_hot(chosen, 8).float().sum(1).mean(0)
 
 crowd, printed = balanced(squared, 5)
 
-# %% trap="15.5" role="guess"
-guess("15.5", "The weight is 5 now. Each token visits two of eight "
-      "experts, so an even load is 25 % of the tokens each. Which share of "
-      "the tokens visits the busiest expert after 200 steps?", unit="%")
+# %% trap="15.5" role="guess" quoted="right"
+guess("15.5", "Each token visits two of eight experts, so an even load is "
+      "25 %; what percentage of the tokens visits the busiest expert after "
+      "200 steps?", unit="%")
 
 # %% trap="15.5" role="look"
 percent = 100 * loads(crowd).max().item()
@@ -1374,24 +1414,25 @@ print(f"balance: {printed[0]:.2f} at first, {printed[-1]:.2f} at last")
 
 # %% trap="15.5" role="look"
 plot_columns({f"{e}": load for e, load in enumerate(loads(crowd).tolist())},
-             xlabel="expert", ylabel="share of the tokens that visit it",
+             xlabel="expert", ylabel="fraction of the tokens that visit it",
              form=".2f", reference=(0.25, "even"),
              title="Most experts are idle, at ten times the weight",
-             alt="Eight columns, one an expert, and a dashed line at 0.25. "
-                 "A few columns are far above the line, one at nearly 1; "
-                 "most are empty.")
+             alt="Eight columns, one per expert, and a dashed line at "
+                 "0.25. A few columns are far above the line, one at "
+                 "nearly 1; most are empty.")
 
 # %% trap="15.5" role="look"
 measured("15.5", round(percent), right=(50, 100))
 
 # %% trap="15.5" role="look"
-claim("counts squared, weight 5: share of the tokens at the busiest expert",
+claim("counts squared, weight 5: fraction of tokens at the busiest expert",
       percent / 100, above=0.5)
 
 # %% [markdown] trap="15.5" role="why"
-# A count is made of indices, and an index has no gradient: the loss is a number that hangs
-# on nothing. `backward` does not complain, since the task's part of the sum has a gradient.
-# So the weight plays no part: without the loss the mixture is the same, to the last bit.
+# A count is made from indices, and an index has no gradient. So this loss is a number
+# that no weight can change through backward. `backward` does not complain, because the
+# task's part of the sum has a gradient. So the weight of the loss does not matter.
+# Without the loss the mixture is the same, to the last bit.
 
 # %% trap="15.5" role="why"
 without, _ = balanced(squared, 0)
@@ -1399,17 +1440,17 @@ print("the loss has a gradient:",
       squared(*crowd(tokens)[1:]).requires_grad)
 
 # %% trap="15.5" role="why"
-claim("router at weight 5 against no balance loss: largest difference",
+claim("router at weight 5 and without a balance loss: largest difference",
       (crowd.router.weight - without.router.weight).abs().max(), expected=0)
 
 # %% [markdown] trap="15.5" role="repair"
-# One factor has to be something that the router can change: the *mean chance* of each
-# expert. The count then says how hard to push, the chance is what is pushed: the
-# product does both.
+# One factor has to be something that the router can change: the *mean probability* of
+# each expert. The count says how hard to push, and the probability is what gets pushed.
+# The product of the two does both.
 
 # %% trap="15.5" role="repair"
 def counts_and_chances(chances, chosen):
-    """The same, with a gradient through the chances (tokens, experts)."""
+    """The same, with a gradient through the probabilities."""
     experts = chances.shape[1]
     share = F.one_hot(chosen, experts).float().mean((0, 1))
     return experts * (share * chances.mean(0)).sum()
@@ -1419,7 +1460,7 @@ print(f"balance: {falling[0]:.2f} at first, {falling[-1]:.2f} at last")
 
 # %% trap="15.5" role="repair" tags=["plumbing"]
 def along_experts(chances, chosen):
-    """The mean over the wrong axis: one number a token, not an expert."""
+    """The mean over the wrong axis: one number per token, not expert."""
     share = F.one_hot(chosen, 8).float().mean((0, 1))
     return 8 * (share * chances.mean(1).mean()).sum()
 
@@ -1430,7 +1471,7 @@ busiest = {name: loads(found).max().item() for name, found in {
 
 # %% trap="15.5" role="repair"
 plot_columns(busiest, xlabel="balance loss", form=".2f",
-             ylabel="share of the tokens at the busiest expert",
+             ylabel="fraction of the tokens at the busiest expert",
              reference=(0.25, "even"), marks=["counts squared"],
              title="One of three losses pulls",
              alt="Four columns: without a loss, with counts squared, with "
@@ -1439,17 +1480,18 @@ plot_columns(busiest, xlabel="balance loss", form=".2f",
                  "near the dashed line at 0.25.")
 
 # %% trap="15.5" role="repair"
-claim("counts times chances: share of the tokens at the busiest expert",
+claim("counts times probabilities: tokens at the busiest expert",
       busiest["counts × chances"], below=0.48)
 
 # %% [markdown] trap="15.5" role="more" topics="other ways to balance · 1.00 for ever · below one · who waits · pads"
-# Two others balance, too: mean chances, squared (a router may then be even in chances and not in
-# counts), and no loss at all, but a bias on the choice, raised for whoever counts too few. And on
-# several ranks counts are of all of them, a sum.
+# Two other methods also balance the load. One is a loss of squared mean probabilities
+# (but a router may be even in probabilities and uneven in counts). The other needs no
+# loss: a bias on each expert's score, raised for experts that are chosen too rarely. On
+# several ranks, the counts have to be summed over all ranks.
 #
-# A mean over the wrong axis is worse to find: it prints 1.00 from the first step to the last,
-# the value of an even load. The formula is no yardstick either: with counts and chances that
-# disagree it goes below 1. Print the counts themselves.
+# A mean over the wrong axis is harder to find. It prints 1.00, the value of an even load,
+# from the first step to the last. Even the right formula is no yardstick: it goes below 1
+# when counts and probabilities disagree. Print the counts themselves.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
 p = torch.tensor([[0.51, 0.49]] * 3 + [[0.01, 0.99]])
@@ -1465,26 +1507,28 @@ by_chances = loads(balanced(chances_alone, 0.5)[0]).max().item()
 # %% trap="15.5" role="more"
 claim("mean over experts: largest distance of the printed number from 1",
       max(abs(one - 1) for one in ones), below=1e-3)
-claim("mean over experts: share of the tokens at the busiest expert",
+claim("mean over experts: fraction of tokens at the busiest expert",
       busiest["mean over experts"], above=0.5)
-claim("three counts for one, chances against them: the balance", under,
-      below=0.9)
-claim("mean chances squared: share of the tokens at the busiest expert",
+claim("three counts for one, probabilities against them: the balance",
+      under, below=0.9)
+claim("mean probabilities squared: tokens at the busiest expert",
       by_chances, below=0.48)
 claim("counts squared: idle experts of eight", idle, above=1.5)
-claim("counts times chances: idle experts of eight", idle_mended, below=1.5)
+claim("counts times probabilities: idle experts of eight", idle_mended,
+      below=1.5)
 
 # %% [markdown] trap="15.5" role="more"
-# An expert a GPU: the layer is done when the busiest is. And a *pad* is a token to a router. It
-# counts in the load, and where an expert has a fixed number of places (a *capacity*), first
-# come, first served, pads on the left take them: a real token without a place comes out as zeros.
+# With one expert per GPU, the layer is done when the busiest expert is. And to a router,
+# a *pad* is a token like any other, so it counts in the load. An expert may have a fixed
+# number of slots (a *capacity*), given out first come, first served. Then pads on the
+# left take the slots, and for a real token without a slot the layer returns zeros.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
 def refused(pads, masked, n=512, experts=4, spare=1.25):
-    """Share of the real tokens without a place; pads stand first."""
+    """Fraction of the real tokens without a slot; pads come first."""
     real = torch.arange(n) >= pads
     ids = torch.randint(experts, (n,))
-    ids[~real] = 0                             # pads are all alike
+    ids[~real] = 0                             # all pads are the same
     hot = F.one_hot(ids, experts) * (real[:, None] if masked else 1)
     places = int(spare * hot.sum() / experts)
     turn = (hot.cumsum(0) * hot).sum(1)
@@ -1493,17 +1537,17 @@ def refused(pads, masked, n=512, experts=4, spare=1.25):
 slower = loads(crowd).max().item() / 0.25
 
 # %% trap="15.5" role="more"
-claim("counts squared, an expert a GPU: time over that of an even load",
+claim("counts squared, one expert per GPU: time relative to an even load",
       slower, above=2)
-claim("300 pads of 512: real tokens without a place", refused(300, False),
-      above=0.12)
-claim("300 pads, masked before places are given: real tokens without one",
+claim("300 pads of 512: fraction of real tokens without a slot",
+      refused(300, False), above=0.12)
+claim("300 pads, masked before slots are given: real tokens without one",
       refused(300, True), below=0.1)
 
 # %% [markdown] trap="15.5" role="folklore"
-# **Told:** a balance of 1 shows that the router works. **Measured:** take the router whose only
-# weight is always one, and let the balance loss alone train it. The loads are even, the balance
-# is 1.00, and each kind of token goes everywhere.
+# **Told:** a balance of 1 shows that the router works. **Measured:** take the router
+# whose single weight is always one, and train it with the balance loss alone. The loads
+# are even and the balance is 1.00, but every kind of token goes to every expert.
 
 # %% trap="15.5" role="folklore" tags=["plumbing"]
 even_only = copy.deepcopy(start)               # four experts, divided
@@ -1548,38 +1592,44 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="15.5" role="hint"
-# 1. Count how often each of the E experts stands in `chosen`. `torch.bincount` needs `minlength`, or the last ones are missing.
-# 2. Divide by the number of choices, T times k, so that the shares add to 1 for each k.
-# 3. The mean chance is a mean over tokens: one number for each expert. Multiply expert by expert, sum, times E.
+# 1. Count how often each of the E experts occurs in `chosen`. `torch.bincount` needs
+#    `minlength`, or the last experts may be missing.
+# 2. Divide by the number of choices, T times k, so that the fractions add up to 1 for
+#    every k.
+# 3. The mean probability is a mean over tokens, with one number per expert. Multiply
+#    expert by expert, sum, and multiply by E.
 
 # %% [markdown] trap="15.5" role="keep"
-# **Keep:** counts say how uneven the load is, chances can be pulled: a balance loss needs them.
-# **In your own code:** call `backward` on the balance loss *alone*. An error, or a gradient of
-# zero at the router, tells at once. And log the loads, not the loss. **Source:** [Fedus et al.
-# 2021, "Switch Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6: the vector of
-# chances has a gradient, that of counts has none. **Seen in the wild:** [NVIDIA-NeMo/Automodel
-# 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408): the gradient never reached the
-# router. [huggingface/transformers
-# 28093](https://github.com/huggingface/transformers/issues/28093): the loss is a constant.
+# **Keep:** A balance loss needs two factors: counts, which show how uneven the load is,
+# and mean router probabilities, which give the gradient something to pull on. **In your
+# own code:** call `backward` on the balance loss *alone*. If it has no gradient, you get
+# an error, or zero at the router. And log the loads, not the loss. **Source:** [Fedus et
+# al. 2021, "Switch Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6:
+# the vector of probabilities has a gradient, the vector of counts has none. **Seen in the
+# wild:** In [NVIDIA-NeMo/Automodel
+# 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408), the gradient never reached
+# the router. In [huggingface/transformers
+# 28093](https://github.com/huggingface/transformers/issues/28093), the loss was a
+# constant.
 
 # %% [markdown] trap="15.6" role="situation" fault="a checkpointed block draws other numbers when it runs again" symptom="training is worse with activation checkpointing, though the first loss is the same; BatchNorm sees each batch twice"
 # ## Less kept, more computed
 #
-# Backward needs what each layer computed, and with many tokens that is most of the
-# memory. *Activation checkpointing* keeps the input of each block only, and runs the
-# block once more when backward gets there. You wrap six blocks with it.
+# The backward pass needs what each layer computed, and with many tokens that is most of
+# the memory. *Activation checkpointing* keeps only the input of each block, and runs the
+# block a second time when the backward pass gets there. You wrap six blocks with it.
 #
-# Each block drops half of its numbers. Ranks with other rows must not drop the same
-# ones (tensor ranks must, in what is a copy), so a block draws its masks from a
-# generator of its own. You compare the first step: the loss with checkpoints and the
-# loss without agree to the last digit.
+# Each block drops half of its activations. Ranks with different rows should not drop the
+# same ones (tensor ranks should, in copied layers), so each block draws its masks from
+# its own generator. You compare the first step. The loss with checkpoints and the loss
+# without agree to the last digit.
 #
-# "Torch puts the random numbers back before the second run," says your colleague. "So the
-# gradient is the same as well."
+# "Torch restores the random state before the second run," says the description of the
+# pull request. "So the gradient is the same as well."
 
 # %% trap="15.6" role="break"
 class OwnDrop(nn.Module):
-    """Dropout of half the numbers, drawn from a generator of its own."""
+    """Dropout of half the activations, from a generator of its own."""
 
     def __init__(self, seed):
         super().__init__()
@@ -1604,7 +1654,7 @@ class DropBlock(nn.Module):
 
 # %% trap="15.6" role="break" tags=["plumbing"]
 class DropNet(nn.Module):
-    """Six blocks; run(block, h) is how one of them is called."""
+    """Six blocks; run(block, h) is how each of them is called."""
 
     def __init__(self, rank):
         super().__init__()
@@ -1625,7 +1675,7 @@ drop_y = teacher(2 * drop_x).argmax(1)
 untrained = DropNet(rank=1)
 
 def drop_steps(run, steps=80):
-    """Loss of each step, and the gradient of the first."""
+    """The loss of each step, and the gradient of the first."""
     net, losses = copy.deepcopy(untrained), []
     adam = torch.optim.AdamW(net.parameters(), lr=2e-3)
     for step in range(steps):
@@ -1650,9 +1700,9 @@ losses_all, gradient_all = drop_steps(plainly)    # all is kept
 losses_few, gradient_few = drop_steps(again)      # inputs are kept
 
 # %% trap="15.6" role="guess" quoted="wrong"
-guess("15.6", "A cosine of 100 % means that two gradients point the same "
-      "way, 0 % that they have nothing in common. What is the cosine of "
-      "these two, of the first step?", unit="%")
+guess("15.6", "What is the cosine of the two gradients of the first step, "
+      "where 100 % means the same direction and 0 % nothing in common?",
+      unit="%")
 
 # %% trap="15.6" role="look"
 cosine = F.cosine_similarity(gradient_few, gradient_all, 0).item()
@@ -1667,11 +1717,11 @@ claim("cosine of the gradients with checkpoints and without", cosine,
       below=0.85)
 
 # %% [markdown] trap="15.6" role="why"
-# The second run calls your block again, and your dice are not torch's. `checkpoint`
-# puts back the state of torch's own generators, on the CPU and on one kind of device.
-# `self.dice` is neither, so it goes on: the second run draws other masks. The loss
-# comes from one network, and its gradient is taken through another. Torch compares the
-# two by shapes and dtypes, never by values.
+# The second run calls your block again, but your generator is not torch's. `checkpoint`
+# restores the state of torch's own generators, on the CPU and on one kind of device.
+# `self.dice` is neither, so it simply keeps advancing, and the second run draws different
+# masks. You compute the loss with one network and its gradient through a different one.
+# Torch compares the two runs by shapes and dtypes, never by values.
 
 # %% trap="15.6" role="why"
 one = OwnDrop(7)
@@ -1681,22 +1731,23 @@ masks = [(one(torch.ones(8, 24)) > 0).float() for _ in range(2)]
 draw_grids({"first run: the loss": masks[0],
             "second run: the gradient": masks[1]},
            marks={"second run: the gradient": masks[0] != masks[1]},
-           rows="rows", columns="numbers of h",
+           rows="rows", columns="elements of h",
            legend="kept in one run and dropped in the other",
-           title="Half of the numbers are dropped in one run only",
+           title="Half of the elements are dropped in one run only",
            alt="Two masks of eight rows and 24 columns, one for the first "
                "run and one for the second. About half of the cells of "
-               "the second are crossed: they differ from the first.")
+               "the second are crossed, because they differ from the "
+               "first.")
 
 # %% [markdown] trap="15.6" role="repair"
-# What a block reads besides its input has to stand as it stood. `context_fn` gives
-# torch two contexts, one for each run; the second sets the dice to where they stood,
-# and afterwards to where it found them:
+# Everything that a block reads besides its input has to be the same in the second run.
+# `context_fn` gives torch two contexts, one for each run. The second context sets the
+# generators back to their old states, and afterwards restores the states it found:
 
 # %% trap="15.6" role="repair"
 @contextmanager
 def as_they_stood(dice, start):
-    """The generators in the states of start, and back afterwards."""
+    """Set the generators to the states of start; undo that afterwards."""
     now = [die.get_state() for die in dice]
     for die, state in zip(dice, start):
         die.set_state(state)
@@ -1718,11 +1769,11 @@ back = F.cosine_similarity(gradient_back, gradient_all, 0).item()
 print(f"cosine of the gradients: {back:.4f}")
 
 # %% trap="15.6" role="repair"
-claim("cosine of the gradients, dice put back", back, above=0.999)
+claim("cosine of the gradients, generators set back", back, above=0.999)
 
 # %% trap="15.6" role="repair" tags=["plumbing"]
 def smooth(losses):
-    """Means of 8 steps, once over the data."""
+    """Means over 8 steps, which is once over the data."""
     return torch.tensor(losses).view(-1, 8).mean(1).tolist()
 
 runs_of = {"all kept": losses_all, "checkpoints": losses_few,
@@ -1734,14 +1785,15 @@ plot_lines(range(1, 11), {name: smooth(run) for name, run in
                           runs_of.items() if name != "all kept"},
            title="The same masks twice, and training goes faster",
            xlabel="epoch", ylabel="training loss (nats)",
-           alt="Two lines of training loss over ten epochs. With the dice "
-               "put back the loss falls faster: the lines lie together at "
-               "first, then that of plain checkpoints stays above.")
+           alt="Two lines of training loss over ten epochs. They are equal "
+               "at first. Then the line with the dice put back falls "
+               "faster, and that of plain checkpoints stays above it.")
 
 # %% [markdown] trap="15.6" role="more" topics="what it costs · a flag · BatchNorm counts twice · halving the momentum"
-# A noisy gradient still goes down, so this fault costs and does not crash. And torch has a
-# flag that makes ordinary dropout behave so: `preserve_rng_state=False` saves a little
-# time, for blocks that draw nothing.
+# A noisy gradient still reduces the loss, so this fault costs accuracy and does not
+# crash. torch also has a flag that makes ordinary dropout behave this way:
+# `preserve_rng_state=False`. It saves a little time and is meant for blocks that draw
+# nothing.
 
 # %% trap="15.6" role="more"
 def ordinary(run):
@@ -1766,16 +1818,17 @@ claim("nn.Dropout: cosine of the gradients, preserve_rng_state=False",
       flag[False], below=0.99)
 
 # %% [markdown] trap="15.6" role="more"
-# The second run also does everything once more. A BatchNorm that takes its share of a
-# tenth takes it twice, and the mean of numbers around 5 stands at 0.95 in place of 0.5.
-# Outputs and gradients are right, since training does not read the running mean; what
-# suffers is the model that you evaluate, and each counter: calls, tokens of an expert,
-# the scale of an 8-bit format. It is often told to halve the momentum: the mean is then
-# 5 times 1 - 0.95², and two batches are counted all the same.
+# The second run repeats everything else as well. A BatchNorm that moves its running mean
+# by a tenth of the way does so twice, and the running mean of values around 5 becomes
+# 0.95 instead of 0.5. Outputs and gradients are right, because training does not read the
+# running mean. But the model that you evaluate suffers, and so does every counter: calls,
+# tokens per expert, the scale of an 8-bit format. You will often read that you should
+# halve the momentum. The running mean is then 5 times 1 - 0.95², and two batches are
+# counted all the same.
 
 # %% trap="15.6" role="more"
 def normed(run, momentum=0.1):
-    """Batches seen and running mean after one step."""
+    """Batches counted and running mean after one step."""
     block = nn.BatchNorm1d(16, momentum=momentum)
     h = (drop_x - drop_x.mean(0) + 5).requires_grad_()
     run(block, h).square().sum().backward()
@@ -1796,13 +1849,13 @@ claim("running mean with a checkpoint and half the momentum",
       seen_halved[1], expected=5 * (1 - 0.95 ** 2), within=1e-4)
 
 # %% [markdown] trap="15.6" role="more"
-# `torch.func.functional_call` runs a module with other tensors in the places of its own.
-# Copies of the buffers, made before the first run, can be changed by the second without a
-# trace:
+# `torch.func.functional_call` runs a module with other tensors in place of its own. If
+# you copy the buffers before the first run, the second run can change the copies without
+# a trace:
 
 # %% trap="15.6" role="more"
 def on_copies(block, h):
-    """A checkpoint whose second run has the buffers of the first."""
+    """A checkpoint whose second run uses copies of the buffers."""
     before = {name: b.clone() for name, b in block.named_buffers()}
     runs = []
 
@@ -1860,34 +1913,42 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="15.6" role="hint"
-# 1. Give `checkpoint` a function of your own instead of the block: its first run is `block(x)`, its second puts back what the block read. Torch's own generator is put back for you.
-# 2. Note before the first run: `get_state()` of each `torch.Generator` among `vars(module).values()`, for all `block.modules()`; and a clone of each of `block.named_buffers()`.
-# 3. In the second run set the generators back, run `functional_call(block, copies_of_the_buffers, x)`, and set the generators forward again in a `finally`: other calls may have drawn meanwhile.
+# 1. Give `checkpoint` a function of your own instead of the block. Its first run is
+#    `block(x)`. Its second run restores what the block read. Torch's own generator is
+#    restored for you.
+# 2. Before the first run, store `get_state()` of each `torch.Generator` among
+#    `vars(module).values()`, for all `block.modules()`, and a clone of each of
+#    `block.named_buffers()`.
+# 3. In the second run, set the generators back and run `functional_call(block,
+#    copies_of_the_buffers, x)`. Then set the generators forward again in a `finally`,
+#    because other calls may have drawn in the meantime.
 
 # %% [markdown] trap="15.6" role="keep"
-# **Keep:** a block that runs twice must read the same twice, and write once. **In your own
-# code:** take one step with checkpoints and without, from the same state, and compare
-# gradients and buffers; the loss cannot differ. **Source:** [Chen et al. 2016, "Training
-# Deep Nets with Sublinear Memory Cost"](https://arxiv.org/abs/1604.06174), and
+# **Keep:** A block that runs twice has to read the same values twice, and change its
+# state only once. **In your own code:** take one step with checkpoints and one without,
+# from the same state. Compare gradients and buffers, because the loss cannot differ.
+# **Source:** [Chen et al. 2016, "Training Deep Nets with Sublinear Memory
+# Cost"](https://arxiv.org/abs/1604.06174), and
 # [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html) on which
-# states it puts back. **Seen in the wild:** [allenai/OLMo-core
-# 828](https://github.com/allenai/OLMo-core/pull/828): loss 2.495 with checkpoints and
-# 2.195 without at step 150, by the flag. [NVIDIA-NeMo/Automodel
-# 3247](https://github.com/NVIDIA-NeMo/Automodel/pull/3247): the load of experts counted
-# twice. [pytorch/pytorch 96136](https://github.com/pytorch/pytorch/issues/96136):
-# BatchNorm, open since 2023.
+# states it restores. **Seen in the wild:** In [allenai/OLMo-core
+# 828](https://github.com/allenai/OLMo-core/pull/828), the flag led to a loss of 2.495
+# with checkpoints and 2.195 without at step 150. In [NVIDIA-NeMo/Automodel
+# 3247](https://github.com/NVIDIA-NeMo/Automodel/pull/3247), the load of experts was
+# counted twice. [pytorch/pytorch 96136](https://github.com/pytorch/pytorch/issues/96136)
+# reports this for BatchNorm and has been open since 2023.
 
 # %% [markdown] trap="15.7" role="situation" fault="waiting for the slower rank is read as communication" symptom="the profiler shows much of each step in all_reduce on every rank, and a faster network changes nothing"
 # ## What would a faster network gain?
 #
-# Two ranks train with data parallelism, on batches of uneven length; over the four steps
-# of a trace both get equally many tokens. Each profiles itself, and both tables give
-# `all_reduce` a third of the time. So gradients in 8 bits? Or better cables?
+# Two ranks train with data parallelism, on batches of uneven length. Over the four steps
+# of a trace, both get the same number of tokens. Each rank profiles itself, and in both
+# tables `all_reduce` takes a third of the time. So should you send gradients in 8 bits,
+# or buy faster cables?
 #
-# The trace is a record: two processes that talk over gloo on one machine, by
-# `torch.profiler`. A bar has a rank, a lane, a name, a start and an end, in ms. In each
-# step a rank goes `forward` and `backward`, calls `all_reduce` with all its gradients,
-# gets the average, and makes its `update`.
+# The trace was recorded with `torch.profiler` from two processes that communicate through
+# gloo on one machine. A bar has a rank, a lane, a name, a start and an end, in ms. In
+# each step a rank runs `forward` and `backward`, calls `all_reduce` with all its
+# gradients, receives the average, and makes its `update`.
 
 # %% trap="15.7" role="break"
 from dlsys_helpers.timelines import recorded_timeline
@@ -1898,7 +1959,7 @@ first = min(bar.start for bar in bars)
 whole = max(bar.end for bar in bars) - first
 
 def table(rank):
-    """Share of the time by kind of bar, as a profiler's table has it."""
+    """Fraction of the time by kind of bar, as in a profiler's table."""
     times = dict.fromkeys(kinds, 0)
     for bar in bars:
         kind = bar.name.split()[0]              # all_reduce 0, 1, 2, 3
@@ -1907,12 +1968,12 @@ def table(rank):
     return {kind: time / whole for kind, time in times.items()}
 
 # %% trap="15.7" role="guess"
-guess("15.7", "On a network that takes no time at all: by how much are "
-      "these four steps shorter?", unit="%")
+guess("15.7", "With a network that takes no time at all, by what "
+      "percentage would these four steps be shorter?", unit="%")
 
 # %% [markdown] trap="15.7" role="look"
-# Play the steps again: each rank computes as long as the record says, both go on when the
-# last one has called, and the network takes nothing.
+# Replay the steps: each rank computes for as long as the record says, both continue as
+# soon as the last one has made its call, and the network takes no time.
 
 # %% trap="15.7" role="look"
 def work(rank):
@@ -1932,14 +1993,14 @@ print(f"{whole:.0f} ms, without a network {without:.0f} ms")
 measured("15.7", 100 * (1 - without / whole), right=(4, 12))
 
 # %% trap="15.7" role="look"
-claim("share of all_reduce in the tables: the smaller of the two",
+claim("all_reduce in the tables: the smaller of the two fractions",
       min(table(rank)["all_reduce"] for rank in (0, 1)), above=0.25)
 
 # %% [markdown] trap="15.7" role="why"
-# An `all_reduce` cannot end before every rank has called it. What the first to come does
-# until then is nearly all wait, in the colour of communication. Here each rank has the long
-# batch in half of the steps, so both wait, both tables agree, and over all steps neither
-# rank looks slow.
+# An `all_reduce` cannot end before every rank has called it. Until then, the first rank
+# to call mostly waits, and the profiler shows this wait as communication. Here each rank
+# has the long batch in half of the steps. So both wait, both tables agree, and over all
+# steps neither rank looks slow.
 
 # %% trap="15.7" role="why"
 draw_lanes({f"rank {rank}, {lane}": [
@@ -1948,17 +2009,17 @@ draw_lanes({f"rank {rank}, {lane}": [
             for rank in (0, 1) for lane in ("compute", "network")},
            title="A long all_reduce here is a long backward there",
            alt="Four lanes of time: compute and network of two ranks. In "
-           "each of four steps one rank computes for longer; the other's "
+           "each of four steps one rank computes for longer. The other's "
            "all_reduce begins early and is long, and both end together.")
 
 # %% [markdown] trap="15.7" role="repair"
-# Lay the traces of all ranks on one clock, and count from the *last* call on. Then play
-# each cure before you pay for it. With batches of equal length a rank would compute in
-# each step for the mean of the two times, and nobody waits.
+# Put the traces of all ranks on one clock, and measure from the *last* call on. Then
+# simulate each cure before you pay for it. With batches of equal length, each rank would
+# compute for the mean of the two times in each step, and neither would wait.
 
 # %% trap="15.7" role="repair"
 def transfers():
-    """ms of each all_reduce from the last rank's call to the end."""
+    """ms of each all_reduce, from the last rank's call to the end."""
     for k in range(4):
         call = [bar for bar in bars if bar.name == f"all_reduce {k}"]
         yield (max(bar.end for bar in call)
@@ -1973,22 +2034,22 @@ print(f"in all_reduce {table(0)['all_reduce'] * whole:.0f} and "
 plot_bars({"as recorded": whole, "a network in no time": without,
            "batches of equal length": even}, xlabel="ms for four steps",
           title="The network is not what they wait for",
-          alt="Three bars: the four steps as recorded, on a network that "
-              "takes no time, hardly shorter, and with batches of equal "
+          alt="Three bars: the four steps as recorded; on a network that "
+              "takes no time, hardly shorter; and with batches of equal "
               "length, much shorter.")
 
 # %% trap="15.7" role="repair"
-claim("time that equal batches save over what a network in no time saves",
+claim("time saved by equal batches, divided by that of a free network",
       (whole - even) / (whole - without), above=2)
 
 # %% [markdown] trap="15.7" role="more" topics="bars inside bars · clocks that disagree · launched, and not overlapped · tiny kernels"
-# **Bars inside bars.** The record holds the matrix products, too; they lie inside
-# `forward` and `backward`. A sum over all bars of a lane counts them twice. What a lane
-# was busy for is the length of the *union* of its bars:
+# **Bars inside bars.** The record also contains the matrix products, which lie inside
+# `forward` and `backward`. A sum over all bars of a lane counts them twice. The time for
+# which a lane was busy is the length of the *union* of its bars:
 
 # %% trap="15.7" role="more"
 def covered(spans):
-    """Length of what at least one of the (start, end) spans covers."""
+    """Length of the time covered by at least one (start, end) span."""
     length, reach = 0.0, -math.inf
     for start, end in sorted(spans):
         length += max(0.0, end - max(start, reach))
@@ -2000,16 +2061,16 @@ spans = [(b.start, b.end) for b in bars
 in_all = sum(end - start for start, end in spans)
 
 # %% trap="15.7" role="more"
-claim("the sum of the compute bars of rank 0 over their union",
+claim("sum of the compute bars of rank 0, divided by their union",
       in_all / covered(spans), above=1.5)
-claim("the steps played again, with the transfers: share of the record",
+claim("the steps replayed, with the transfers: fraction of the record",
       (without + sent_for) / whole, expected=1, within=0.03)
 
 # %% [markdown] trap="15.7" role="more"
-# **Clocks.** Both processes read one clock. Two machines do not: let rank 1's be 20 ms
-# ahead, and the last call is another one. The ends of an `all_reduce` lie close together
-# on all ranks (those of a `broadcast` or `reduce` need not); they say how far the clocks
-# are apart.
+# **Clocks.** Both processes read the same clock. Two machines do not. Set rank 1's clock
+# 20 ms ahead, and a different call seems to be the last one. All ranks leave an
+# `all_reduce` at almost the same time (this need not hold for a `broadcast` or `reduce`).
+# So the ends of the calls show how far apart the clocks are.
 
 # %% trap="15.7" role="more"
 def ends(rank, ahead=0.0):
@@ -2020,17 +2081,17 @@ apart = sorted(b - a for a, b in zip(ends(0), ends(1, ahead=20)))
 offset = (apart[1] + apart[2]) / 2               # the middle one
 
 # %% trap="15.7" role="more"
-claim("clocks that are 20 ms apart: ms by the ends of the collectives",
+claim("clocks 20 ms apart: ms estimated from the ends of the collectives",
       offset, expected=20, within=2)
 
 # %% [markdown] trap="15.7" role="more"
-# **Launched, and not overlapped.** A collective that was called with `async_op=True` can
-# run behind the backward pass, and does not if the next line waits for it. The lanes
-# below are *simulated*, with a few made-up times:
+# **Launched, but not overlapped.** A collective called with `async_op=True` can run
+# during the backward pass, but it does not if the next line waits for it. The lanes below
+# are *simulated*, with a few made-up times:
 
 # %% trap="15.7" role="more"
 def buckets(wait_at_once, layers=4, back=3.0, send=2.0):
-    """Backward and the sending of its buckets, in ms: two lanes."""
+    """Backward and the sending of its buckets, in ms, as two lanes."""
     now, free, compute, network = 0.0, 0.0, [], []
     for k in range(layers):
         compute.append((now, now + back, f"backward {k}"))
@@ -2050,8 +2111,8 @@ draw_lanes({"compute, waits at once": at_once[0], "its network": at_once[1],
             "its network ": in_the_end[1]},
            title="Simulated: one line decides what is hidden",
            alt="Four lanes. Above, backward and send take turns. Below, "
-           "send runs while the next layer's backward does, and only the "
-           "last one sticks out.")
+           "each send runs during the next layer's backward, and only the "
+           "last send comes after it.")
 
 # %% trap="15.7" role="more"
 def sticks_out(lanes):
@@ -2062,16 +2123,17 @@ def sticks_out(lanes):
 # %% trap="15.7" role="more"
 claim("ms that stick out, waited for at once", sticks_out(at_once),
       expected=8)
-claim("the same, waited for in the end", sticks_out(in_the_end), expected=2)
+claim("ms that stick out, waited for at the end", sticks_out(in_the_end),
+      expected=2)
 
 # %% [markdown] trap="15.7" role="more"
-# **Tiny kernels.** Python needs some microseconds to launch a kernel. If a kernel takes
-# less, the GPU waits for the next launch, and a table of kernels does not show it. *Simulated*
-# again: 5 µs for a launch, 2 µs for a kernel.
+# **Tiny kernels.** Python needs a few microseconds to launch a kernel. If a kernel takes
+# less time than that, the GPU waits for the next launch, and a table of kernels does not
+# show the wait. This is *simulated* again: 5 µs for a launch, 2 µs for a kernel.
 
 # %% trap="15.7" role="more"
 def queue(kernel, launch=5.0, n=8):
-    """Launches, and the kernels that they start, in us: two lanes."""
+    """Launches and the kernels that they start, in us, as two lanes."""
     python = [(launch * k, launch * (k + 1), f"launch {k}")
               for k in range(n)]
     gpu, free = [], 0.0
@@ -2088,13 +2150,13 @@ idle_gpu = 1 - covered([span[:2] for span in gpu]) / end_of[2.0]
 # %% trap="15.7" role="more"
 draw_lanes({"Python": python, "GPU": gpu}, unit="µs",
            title="Simulated: the GPU waits for launches",
-           alt="Two lanes. Python launches without a pause; on the GPU "
-           "short kernels stand far apart.")
+           alt="Two lanes. Python launches without a pause. On the GPU, "
+           "short kernels have long gaps between them.")
 
 # %% trap="15.7" role="more"
-claim("tiny kernels: share of the time that the GPU is idle", idle_gpu,
+claim("tiny kernels: fraction of the time that the GPU is idle", idle_gpu,
       above=0.5)
-claim("kernels twice as fast: share of the time saved",
+claim("kernels twice as fast: fraction of the time saved",
       1 - end_of[1.0] / end_of[2.0], below=0.05)
 
 # %% trap="15.7" role="exercise" points=4 difficulty=3 minutes=20
@@ -2140,60 +2202,64 @@ def exposed(events: list) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="15.7" role="hint"
-# 1. First find for each network name the last start: from then on it transfers.
-# 2. Cut the time at all starts and ends. Between two cuts nothing changes, so each piece is one thing.
-# 3. Or measure unions: of the compute bars; with the transfers added; with all network bars added. The differences are the times, and idle is the rest of the whole.
+# 1. For each network operation, first find the rank that starts last. Data moves only
+#    from that moment on.
+# 2. Cut the time at all starts and ends. Between two cuts nothing changes, so each piece
+#    is one kind of time.
+# 3. Or measure unions: first of the compute bars, then with the transfers added, then
+#    with all network bars added. The differences are the times, and idle is the rest.
 
 # %% [markdown] trap="15.7" role="keep"
-# **Keep:** a collective's bar begins with a call, not with a byte. A rank's own trace
-# cannot say what it waited for; the shortest bar of all ranks is nearest to the transfer. **In
-# your own code:** profile the same steps on every rank, align the ends of the
-# `all_reduce`s, and see who calls last: always the same rank, or another each step?
-# **Source:** [`NVIDIA/nccl#460`](https://github.com/NVIDIA/nccl/issues/460), a maintainer:
-# who took least time in the all_reduce came last. **Seen in the wild:**
-# [`deepspeedai/DeepSpeed#3579`](https://github.com/deepspeedai/DeepSpeed/pull/3579): the log
-# of communication times now says how much of them is waiting;
-# [`Tencent-Hunyuan/UniRL#45`](https://github.com/Tencent-Hunyuan/UniRL/pull/45): batches dealt
-# out by tokens, and the training phase takes `46` % less;
-# [`pytorch/pytorch#117550`](https://github.com/pytorch/pytorch/issues/117550): at each long
-# all-gather one rank is late.
+# **Keep:** The bar of a collective begins with a call, not with data on the wire. A
+# rank's own trace cannot show what it waited for; the shortest bar among all ranks is
+# closest to the transfer time. **In your own code:** profile the same steps on every
+# rank, align the ends of the `all_reduce`s, and see who calls last. Is it always the same
+# one? **Source:** in [`NVIDIA/nccl#460`](https://github.com/NVIDIA/nccl/issues/460), a
+# maintainer explains that the rank with the shortest all_reduce came last. **Seen in the
+# wild:** Since
+# [`deepspeedai/DeepSpeed#3579`](https://github.com/deepspeedai/DeepSpeed/pull/3579), the
+# log of communication times says how much of them is waiting. In
+# [`Tencent-Hunyuan/UniRL#45`](https://github.com/Tencent-Hunyuan/UniRL/pull/45), batches
+# were dealt out by tokens, and the training phase took `46` % less time. In
+# [`pytorch/pytorch#117550`](https://github.com/pytorch/pytorch/issues/117550), one rank
+# was late at each long all-gather.
 
 # %% [markdown] trap="15.8" role="situation" core=true fault="a memory plan divides what every GPU holds whole" symptom="a run that fits on paper is out of memory in its first step"
 # ## Plan a run on eight GPUs
 #
-# You have eight GPUs of `80` GB for Llama's 7B: sequences of 4,096 tokens, AdamW in mixed
-# precision, 16 bytes a weight. Each GPU holds a copy of the model and reads four sequences
-# at a time, its *micro-batch*. For the backward pass a layer keeps about
-# `16 * width + 8 * hidden` bytes a token.
+# You have eight GPUs of `80` GB for Llama's 7B: sequences of 4,096 tokens, and AdamW in
+# mixed precision with 16 bytes per weight. Each GPU holds a copy of the model and
+# processes four sequences at a time, its *micro-batch*. For the backward pass, a layer
+# keeps about `16 * width + 8 * hidden` bytes per token.
 #
-# The copies work with *ZeRO-1*: each keeps the optimizer's state for one eighth of the
-# weights and updates that eighth. Then all copies gather the new weights.
+# The copies use *ZeRO-1*: each keeps the optimizer's state for one eighth of the weights
+# and updates that eighth. Then all copies gather the new weights.
 
 # %% trap="15.8" role="break"
 class Shape(NamedTuple):
-    """A Llama: attention and SwiGLU without biases, two norms a layer."""
+    """A Llama: attention and SwiGLU without biases, two norms per layer."""
 
     layers: int
     width: int
     hidden: int
     heads: int
     vocab: int
-    tokens: int                    # of a sequence
+    tokens: int                    # per sequence
 
 seven = Shape(32, 4096, 11008, 32, 32000, 4096)
 
 # %% trap="15.8" role="break"
 def products(m):
-    """Weights that are multiplied: in all layers, and in the head."""
+    """Weights used in products: in all layers, and in the head."""
     layer = 4 * m.width ** 2 + 3 * m.width * m.hidden
     return m.layers * layer, m.vocab * m.width
 
 def weights(m):
-    """All of them: products, the embedding, and the norms' gains."""
+    """All weights: products, the embedding, and the norms' gains."""
     return sum(products(m)) + m.width * (m.vocab + 2 * m.layers + 1)
 
 def kept(m):
-    """Bytes that a layer keeps of a sequence for its backward pass."""
+    """Bytes that a layer keeps for one sequence's backward pass."""
     return m.tokens * (16 * m.width + 8 * m.hidden + 4 * m.heads + 8)
 
 def on_paper(m, copies, micro):
@@ -2204,15 +2270,15 @@ def on_paper(m, copies, micro):
 hoped = sum(on_paper(seven, copies=8, micro=4).values()) / 1e9
 
 # %% trap="15.8" role="guess"
-guess("15.8", "The plan adds up to 24 GB on each GPU. How many GB does the "
-      "first step take on each?", unit="GB")
+guess("15.8", "The plan adds up to 24 GB per GPU; how many GB does the "
+      "first step take on each GPU?", unit="GB")
 
 # %% [markdown] trap="15.8" role="look"
-# Count what autograd keeps for four sequences in one copy of a small Llama:
+# Count what autograd keeps for four sequences in a small Llama:
 
 # %% trap="15.8" role="look" tags=["plumbing"]
 class FusedNorm(torch.autograd.Function):
-    """RMSNorm that keeps its input and one number a token: fused."""
+    """RMSNorm that keeps its input and one number per token: fused."""
 
     @staticmethod
     def forward(ctx, x, gain):
@@ -2268,7 +2334,7 @@ small_ids = torch.randint(0, small.vocab, (2, small.tokens))
 low = Llama(small).bfloat16()
 
 def kept_bytes(micro, loss=False, again=False):
-    """What autograd keeps on one GPU, the weights left aside."""
+    """What autograd keeps on one GPU, without the weights."""
     ids = small_ids[:1].repeat(micro, 1)
     def run():
         logits = low(ids, again)
@@ -2278,7 +2344,7 @@ def kept_bytes(micro, loss=False, again=False):
 
 more_of_it = kept_bytes(4) / on_paper(small, 8, 4)["activations"]
 print(f"counted: {more_of_it:.1f} times the activations of the plan (the "
-      "head keeps some, too)")
+      "head also keeps some)")
 
 # %% trap="15.8" role="look" tags=["plumbing"]
 master = flat(low.parameters()).float()
@@ -2313,27 +2379,30 @@ really = sum(needs(seven, micro=4, copies=8, zero=1).values()) / 1e9
 measured("15.8", really, right=(90, 180))
 
 # %% trap="15.8" role="look"
-claim("GB that each GPU needs, over the plan's", really / hoped, above=5)
+claim("GB that each GPU needs, divided by the plan's", really / hoped,
+      above=5)
 
 # %% [markdown] trap="15.8" role="why"
-# ZeRO-1 shares the *optimizer's* 12 bytes: master weights and two moments. The 2 bytes of
-# weights and 2 of gradients stay whole. The copies share the *batch*, but a micro-batch is
-# one GPU's own: no other holds a part of it. And the logits were forgotten: 2 bytes each in
-# bfloat16, 4 for the loss in float32, 4 for its gradient.
+# ZeRO-1 shares only the *optimizer's* 12 bytes: master weights and two moments. Each GPU
+# still holds all weights and all gradients, 2 bytes each. The copies share the *batch*,
+# but a micro-batch belongs to one GPU. And the plan forgot the logits: 2 bytes each in
+# bfloat16, 4 for the loss in float32, and 4 for its gradient.
 
 # %% trap="15.8" role="why"
 draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
             "the plan": in_gb(on_paper(seven, 8, 4))},
            limit=80, limit_name="a card",
            title="The plan divides by eight what each GPU holds whole",
-           alt="Two stacks of memory. That of each GPU has weights, "
+           alt="Two stacks of memory. The stack of each GPU has weights, "
                "gradients, optimizer, a box of activations as large as a "
-               "card, and logits; it ends far above the card's line at 80 "
-               "GB. The plan's has two small boxes, far below the line.")
+               "card, and logits, and ends far above the card's line at 80 "
+               "GB. The plan's stack has two small boxes, far below the "
+               "line.")
 
 # %% [markdown] trap="15.8" role="repair"
-# Plan by parts, each with what divides it. Then look for what fits: smaller micro-batches,
-# checkpoints, or ZeRO-3, which shares all 16 bytes and gathers a layer when it is needed.
+# Plan by parts, and note what divides each. Then look for what fits: smaller
+# micro-batches, checkpoints, or ZeRO-3, which shares all 16 bytes and gathers each layer
+# when needed.
 
 # %% trap="15.8" role="repair"
 ways = {"micro 1": dict(micro=1, zero=1),
@@ -2347,24 +2416,24 @@ draw_boxes({name: in_gb(needs(seven, copies=8, **way))
 
 # %% trap="15.8" role="repair" tags=["plumbing"]
 def operations(m, square=0.5):
-    """Of a sequence, forward and backward; square: causal by half."""
+    """Of a sequence, forward and backward; square 0.5 is causal."""
     attention = 12 * square * m.layers * m.width * m.tokens
     return m.tokens * (6 * sum(products(m)) + attention)
 
 def repeated(m, square=0.5):
-    """Of a sequence, what checkpoints in each layer run again."""
+    """Of a sequence, what checkpoints in each layer compute again."""
     last = m.layers * m.width * m.hidden
     attention = 4 * square * m.layers * m.width * m.tokens
     return m.tokens * (2 * (products(m)[0] - last) + attention)
 
 def half_ring(n, size, alpha, beta):
-    """Seconds of a reduce_scatter or an all_gather of size bytes."""
+    """Seconds for a reduce_scatter or an all_gather of size bytes."""
     return (n - 1) * (alpha + size / n / beta)
 
 # %% trap="15.8" role="repair" tags=["plumbing"]
 def step_seconds(m, micro, copies=8, zero=0, again=False, batch=64,
                  speed=0.55 * 989e12, alpha=5e-6, beta=400e9):
-    """Seconds of a step: products at 0.55 of an H100, half rings."""
+    """Seconds per step: products at 0.55 of an H100, half rings."""
     if batch % (copies * micro):
         raise ValueError(f"micro: got {micro}; {copies} copies of it have "
                          f"to divide the batch of {batch}")
@@ -2376,19 +2445,20 @@ def step_seconds(m, micro, copies=8, zero=0, again=False, batch=64,
 # %% trap="15.8" role="repair"
 times = {name: step_seconds(seven, **way) for name, way in ways.items()}
 plot_bars(times, title="What saves memory here costs time",
-          xlabel="seconds of a step", alt="Three bars: micro-batches of "
+          xlabel="seconds per step", alt="Three bars: micro-batches of "
           "one sequence are fastest, checkpoints and ZeRO-3 take longer.")
 
 # %% trap="15.8" role="repair"
-claim("seconds with checkpoints over those of micro-batches of one",
+claim("seconds with checkpoints, divided by those of micro-batches of one",
       times["micro 4, checkpoints"] / times["micro 1"], expected=1.25,
       within=0.01)
 
 # %% [markdown] trap="15.8" role="repair"
-# The time is that of products, at 0.55 of the peak, plus that of sending. (*Further* counts
-# both.) Differences below 5 % mean nothing. Guess first: eight cards of `24` GB, activations
-# kept. Which split holds the 7B: copies with ZeRO-0 (1), ZeRO-1 (2) or ZeRO-3 (3), pairs (4),
-# tensor (5), stages (6)? (*MFU*: useful work's share of the peak.)
+# The time is that of products, at 0.55 of the peak, plus sending. (*Further* counts
+# both.) Differences below 5 % mean nothing. Guess first. On eight cards of `24` GB, with
+# all activations kept, which split holds the 7B: copies with ZeRO-0 (1), ZeRO-1 (2) or
+# ZeRO-3 (3), pairs (4), tensor (5), or stages (6)? (*MFU* is useful work as a fraction of
+# the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
@@ -2396,7 +2466,8 @@ from dlsys_helpers.explorers.plan_a_run import plan_a_run
 plan_a_run
 
 # %% [markdown] trap="15.8" role="more" topics="each formula against a count · tensor and pipeline · a run that was published · where the model is wrong"
-# Each formula against a count on the small model, and the 7B's weights on the meta device:
+# The claims compare each formula with a count on the small model, and the 7B's weights
+# with a count on the meta device:
 
 # %% trap="15.8" role="more" tags=["plumbing"]
 with torch.device("meta"):
@@ -2417,32 +2488,34 @@ wide_peak = cost(lambda: F.cross_entropy(
 planned = needs(wide, 3)
 
 # %% trap="15.8" role="more"
-claim("weights of the 7B, counted over the formula",
+claim("weights of the 7B: counted, divided by the formula",
       counted_weights / weights(seven), expected=1)
-claim("bytes that a layer keeps, counted over the formula",
+claim("bytes that a layer keeps: counted, divided by the formula",
       one_layer / (2 * kept(small)), expected=1)
-claim("bytes of a checkpoint, counted over 2 * width a token",
+claim("bytes of a checkpoint: counted, divided by 2 * width per token",
       one_input / (2 * 2 * small.width * small.tokens), expected=1)
-claim("state with ZeRO-1 on eight copies, bytes a weight", state_bytes,
+claim("state with ZeRO-1 on eight copies, bytes per weight", state_bytes,
       expected=2 + 2 + 12 / 8, within=1e-3)
-claim("bytes that the loss adds, over 4 a logit",
+claim("bytes that the loss adds, divided by 4 per logit",
       (kept_bytes(1, loss=True) - kept_bytes(1)) / (
           4 * small.vocab * small.tokens), expected=1, within=1e-3)
-claim("peak of a whole pass, counted over activations and logits",
+claim("peak of a whole pass: counted, divided by activations and logits",
       wide_peak / (planned["activations"] + planned["logits"]),
       below=1.25)
 
 # %% [markdown] trap="15.8" role="more"
-# The last one is above 1: backward needs room for gradients of activations, too. Leave a
-# tenth of a card free for them, for buffers and for fragments. Norms that are not fused keep
-# copies in float32, 12 bytes a channel and token in a layer, which this sum leaves out.
+# The last value is above 1, because the backward pass also needs room for the gradients
+# of activations. Leave a tenth of a card free for them, for buffers and for
+# fragmentation. Norms that are not fused keep copies in float32, 12 bytes per channel and
+# token in each layer, which this sum leaves out.
 #
-# **A pipeline** cuts weights and layers. Its first stage holds `min(m, p)` micro-batches of
-# them, so activations hardly shrink. **Tensor parallelism** cuts weights, logits and most
-# activations, but not the norms: `8 * width` bytes a token stay whole on each rank. In each
-# layer and micro-batch it adds four all-reduces of the layer's input, and five with
-# checkpoints, since the second run repeats one of forward's two. (One that goes to the
-# layer's end repeats both.) The tape of two ranks, for two cut blocks as in the first trap:
+# **A pipeline** cuts weights and layers. Its first stage holds the activations of `min(m,
+# p)` micro-batches, so activations hardly shrink. **Tensor parallelism** cuts weights,
+# logits and most activations, but not those of the norms: `8 * width` bytes per token
+# stay complete on each rank. For each layer and micro-batch it adds four all-reduces of
+# the layer's input, and five with checkpoints, because the second run repeats one of the
+# two in forward. (A second run that goes to the end of the layer repeats both.) The next
+# cell shows the tape of two ranks, for two cut blocks as in the first trap:
 
 # %% trap="15.8" role="more"
 def cut_blocks(again):
@@ -2473,10 +2546,10 @@ claim("calls of a cut layer with checkpoints", len(sent()), expected=5)
 
 # %% [markdown] trap="15.8" role="more"
 # **A run that was published.**
-# [TinyLlama](https://github.com/jzhang38/TinyLlama/blob/026587c0fbc5cf756eba92e0220566550df66ca7/README.md):
-# a Llama of 22 layers on 16 A100 with FSDP, 8 sequences a GPU at a time, no checkpoints. Its
-# README names tokens a second on each GPU, and the "model flops utilization" (MFU) that this
-# is. Put into the sums above:
+# [TinyLlama](https://github.com/jzhang38/TinyLlama/blob/026587c0fbc5cf756eba92e0220566550df66ca7/README.md)
+# is a Llama of 22 layers, trained on 16 A100 with FSDP, with 8 sequences per GPU at a
+# time and no checkpoints. Its README reports the tokens per second on each GPU, and the
+# "model flops utilization" (MFU) that results. Put these figures into the sums above:
 
 # %% trap="15.8" role="more"
 tiny = Shape(22, 2048, 5632, 32, 32000, 2048)
@@ -2486,7 +2559,7 @@ fewer = 2 * 22 * 2048 * (2048 - 2048 * 4 // 32)      # keys, values: 4
 tiny_weights = weights(tiny) - fewer
 
 def utilisation(square):
-    """Model FLOPs of the published tokens a second, over the peak."""
+    """Model FLOPs of the published speed, divided by the peak."""
     each = operations(tiny, square) / tiny.tokens - 6 * fewer
     return published["tokens a second"] * each / peak_a100
 
@@ -2503,19 +2576,19 @@ print({name: round(size, 1) for name, size in tiny_gb.items()})
 # %% trap="15.8" role="more"
 claim("MFU of the published run, whole squares", utilisation(1),
       expected=published["MFU"], within=0.01)
-claim("GB of the published run, over its card",
+claim("GB of the published run, divided by its card",
       sum(tiny_gb.values()) / published["card, GB"], below=0.9)
 
 # %% [markdown] trap="15.8" role="more"
-# The README's MFU counts whole squares of attention. With the half that a causal kernel
-# does it is lower, so name the convention when you compare two runs.
+# The README's MFU counts whole squares of attention. With only the half that a causal
+# kernel computes, the MFU is lower. So state the convention when you compare two runs.
 #
-# **Where the sums are wrong.** Calls overlap with products: FSDP hides most of its gathers.
-# No line of the memory holds gradients in float32 (2 bytes a weight more), the layers that
-# ZeRO-3 has gathered just now, sequence parallelism (which cuts the norms, too), experts, or
-# the 1 to 2 GB that CUDA and NCCL take. Links are fast inside a box and slow between boxes:
-# put tensor parallelism inside a box. And MFU that counts what checkpoints repeat rises when
-# you repeat more.
+# **Where the sums are wrong.** Calls overlap with products; FSDP hides most of its
+# gathers. The memory does not include gradients in float32 (2 more bytes per weight), the
+# layers that ZeRO-3 has gathered at the moment, sequence parallelism (which also cuts the
+# norms), experts, or the 1 to 2 GB that CUDA and NCCL take. Links are fast inside a
+# machine and slow between machines, so keep tensor parallelism inside a machine. And an
+# MFU that includes what checkpoints repeat goes up when you repeat more.
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
@@ -2591,46 +2664,53 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="15.8" role="hint"
-# 1. Write the five numbers of one split first, each in a line of its own, from `mine = weights / tp / pp` and `m`. For each part ask what divides it: no part of the activations is divided by `dp`, since a micro-batch is one GPU's already.
-# 2. `half(n, size)` as a small function. A whole ring is two halves. One rank alone sends nothing: `n - 1` is 0.
-# 3. The waits of a pipeline make products and tp's calls longer, `1 + (pp - 1) / m` times; dp's calls come once, behind them. `mfu` counts `work` alone, whatever is repeated.
+# 1. First write the five numbers of one split, each on a line of its own, from `mine =
+#    weights / tp / pp` and `m`. For each part, ask what divides it. `dp` divides no part
+#    of the activations, because a micro-batch already belongs to one GPU.
+# 2. Write `half(n, size)` as a small function. A whole ring is two halves. A single rank
+#    sends nothing, because `n - 1` is 0.
+# 3. The waits of a pipeline multiply the time of the products and of tp's calls by `1 +
+#    (pp - 1) / m`. dp's calls come once, after them. `mfu` counts only `work`, whatever
+#    is repeated.
 
 # %% [markdown] trap="15.8" role="keep"
-# **Keep:** plan by parts, and write beside each what divides it: copies divide state with
-# ZeRO, never a micro-batch. Among those that fit, take on fast links what repeats least,
-# on slow ones what sends least. **In your own code:** run one step with a micro-batch of one, compare
-# `torch.cuda.max_memory_allocated()` with the sum, then profile what the plan says is
-# largest: products first, as their share of the datasheet, then the calls that nothing
-# hides. **Source:** [Anthony et al. 2023, "Transformer Math
-# 101"](https://blog.eleuther.ai/transformer-math/). **Seen in the wild:**
-# [NVIDIA/Megatron-LM 6782](https://github.com/NVIDIA/Megatron-LM/pull/6782): an estimate
-# divides activations over expert ranks, each of which holds a micro-batch of its own.
-# [deepspeedai/DeepSpeed 2302](https://github.com/deepspeedai/DeepSpeed/issues/2302): ZeRO
-# is on, and the activations fill the card all the same.
+# **Keep:** Plan by parts, and write next to each what divides it. With ZeRO, copies
+# divide state, never a micro-batch. Among the plans that fit, choose the one that repeats
+# least if links are fast, and the one that sends least if they are slow. **In your own
+# code:** run one step with a micro-batch of one and compare
+# `torch.cuda.max_memory_allocated()` with the sum. Then profile what should be largest:
+# first the products, then the calls that nothing hides. **Source:** [Anthony et al. 2023,
+# "Transformer Math 101"](https://blog.eleuther.ai/transformer-math/). **Seen in the
+# wild:** In [NVIDIA/Megatron-LM 6782](https://github.com/NVIDIA/Megatron-LM/pull/6782),
+# an estimate divided activations over expert ranks, although each holds its own
+# micro-batch. In [deepspeedai/DeepSpeed
+# 2302](https://github.com/deepspeedai/DeepSpeed/issues/2302), ZeRO was on, and the
+# activations still filled the card.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# The plan of the last trap takes three formulas for granted: for operations, for bytes on
-# a wire and for waits. Here each is counted. The code is folded.
+# The plan of the last trap relies on three formulas: for operations, for bytes on a wire
+# and for waits. This section checks each of them by counting. The code is folded.
 #
 # ### Operations
 #
-# Each weight that is multiplied takes one multiply and one add a token, and twice that in
-# backward: 6. The embedding is looked up, not multiplied. Attention adds two products,
-# queries with keys and chances with values. Together they take `12 * layers * width *
-# tokens` operations a token; a causal kernel leaves out half of them.
+# Each weight in a product takes one multiplication and one addition per token, and twice
+# that in the backward pass: 6 operations. The embedding is looked up, not multiplied.
+# Attention adds two products, queries with keys and probabilities with values. Together
+# they take `12 * layers * width * tokens` operations per token, and a causal kernel
+# leaves out half of them.
 #
-# Checkpoints run the layers' products once more. How many of them depends on who does it.
-# With torch's `use_reentrant=False` each layer's last product is left out, since nobody
-# reads it again. Megatron's checkpoints and the reentrant ones repeat all: a step takes
-# four thirds of the work.
+# Checkpoints repeat the products of the layers. How many they repeat depends on the
+# implementation. With torch's `use_reentrant=False`, the last product of each layer is
+# left out, because nothing reads its result again. Megatron's checkpoints and the
+# reentrant ones repeat all products, so a step takes four thirds of the work.
 
 # %% role="concept" tags=["plumbing"]
 small_net = Llama(small)
 
 def counted(again):
-    """FLOPs of forward and backward; fused attention has none here."""
+    """FLOPs of forward and backward; fused attention would count none."""
     with sdpa_kernel(SDPBackend.MATH):
         return flops(
             lambda: small_net(small_ids, again).sum().backward())
@@ -2640,33 +2720,35 @@ print(f"counted {once:,}, with checkpoints {twice / once:.3f} times")
 without, with_them = 12.109, 16.128   # seconds of a step, a 7B, 8 A100
 
 # %% role="concept"
-claim("operations counted over the formula, whole squares",
+claim("operations counted, divided by the formula, whole squares",
       once / (2 * operations(small, square=1)), expected=1, within=1e-6)
-claim("operations that checkpoints add, counted over the formula",
+claim("operations that checkpoints add: counted, divided by the formula",
       (twice - once) / (2 * repeated(small, square=1)), expected=1,
       within=1e-6)
-claim("a published step with checkpoints, over one without",
+claim("a published step with checkpoints, divided by one without",
       with_them / without, expected=1.33, within=0.01)
 
 # %% [markdown] role="concept"
-# The last claim is [a 7B on eight
+# The last claim is about [a 7B on eight
 # A100](https://github.com/deepspeedai/DeepSpeed/issues/5305), two copies of four tensor
-# ranks: four thirds, a whole second forward pass. The plan's sum for the 7B says 1.25.
+# ranks. It takes four thirds of the time, as for a complete second forward pass. The
+# plan's sum for the 7B says 1.25.
 #
 # ### Bytes on a wire
 #
-# An all-reduce among `n` ranks is played below, as a ring: each rank cuts its buffer into
-# `n` pieces and hands one on in each step. After `n - 1` steps each rank has one piece that
-# is complete (`reduce_scatter`). After `n - 1` more all have all pieces (`all_gather`). The
-# tape of this stage notes what goes *into* a call; in a ring each rank sends
-# `2 * (n - 1) / n` of it.
+# The next cell plays an all-reduce among `n` ranks as a ring. Each rank cuts its buffer
+# into `n` pieces and passes one on in each step. After `n - 1` steps each rank has one
+# complete piece (`reduce_scatter`). After `n - 1` more steps all ranks have all pieces
+# (`all_gather`). The tape of this stage records what goes *into* a call; in a ring, each
+# rank sends `2 * (n - 1) / n` times that.
 #
-# Each step also has a latency: `alpha` seconds. With links of `beta` bytes a second half
-# an all-reduce takes `(n - 1) * (alpha + size / n / beta)`. This is the *alpha-beta model*.
+# Each step also has a latency of `alpha` seconds. With links of `beta` bytes per second,
+# half an all-reduce takes `(n - 1) * (alpha + size / n / beta)`. This is the *alpha-beta
+# model*.
 
 # %% role="concept" tags=["plumbing"]
 def ring(buffers):
-    """Sums on all ranks, numbers that each rank sent, and steps."""
+    """Sums on all ranks, values that each rank sent, and steps."""
     n = len(buffers)
     held = [list(buffer.chunk(n)) for buffer in buffers]
     numbers, steps = 0, 0
@@ -2689,23 +2771,24 @@ for size in (16e3, 1e6, 14e9):
           f"latency {14 * 5e-6 / t:.0%}")
 
 # %% role="concept"
-claim("a ring's sums: largest distance from the sum",
+claim("sums of a ring: largest distance from the true sum",
       max((s - sum(eight)).abs().max() for s in ring_sums), below=1e-4)
-claim("numbers that a rank of eight sends, over those of the buffer",
+claim("values that a rank of eight sends, divided by those of the buffer",
       numbers_sent / 160, expected=1.75)
 claim("steps of an all-reduce on eight ranks", ring_steps, expected=14)
 
 # %% [markdown] role="concept"
 # ### Waits of a pipeline
 #
-# A pipeline of `p` stages takes a batch in `m` micro-batches. In the schedule *1F1B* a stage
-# begins with `p - 1 - stage` forwards (F). Then it takes turns: one forward, one backward
-# (B). So the first stage holds at most `p` micro-batches. Played, a task starts when its
-# stage is free and the tasks that it needs are done:
+# A pipeline of `p` stages processes a batch in `m` micro-batches. In the schedule *1F1B*,
+# a stage begins with `p - 1 - stage` forward passes (F). Then it alternates: one forward,
+# one backward (B). So the first stage holds at most `p` micro-batches. When you play the
+# schedule, a task starts as soon as its stage is free and the tasks that it needs are
+# done:
 
 # %% role="concept" tags=["plumbing"]
 def orders(p, m):
-    """What each of p stages does with m micro-batches, in its order."""
+    """What each of p stages does with m micro-batches, in order."""
     for stage in range(p):
         ahead = min(m, p - 1 - stage)
         pairs = [(kind, i) for j in range(m)
@@ -2741,98 +2824,128 @@ draw_lanes({f"stage {n}": lane for n, lane in enumerate(pipeline)},
            unit="forward passes",
            title="Four micro-batches keep four stages busy 4/7 of the time",
            alt="Four lanes of a pipeline. Each later stage begins one "
-               "forward pass later and ends earlier; between its tasks a "
+               "forward pass later and ends earlier. Between its tasks a "
                "stage waits for its neighbours.")
 
 # %% role="concept" tags=["plumbing"]
 def over_ideal(p, m):
-    """How much longer the played schedule takes than 3 m, as a share."""
+    """How much longer than 3 m the schedule takes, as a fraction."""
     return max(s[1] for lane in played(p, m) for s in lane) / (3 * m) - 1
 
 played_over = max(abs(over_ideal(p, m) - (p - 1) / m)
                   for p, m in ((2, 4), (4, 4), (4, 16), (8, 8)))
 
 # %% role="concept"
-claim("four played schedules: largest gap from (p - 1) / m", played_over,
+claim("four played schedules: largest difference from (p - 1) / m",
+      played_over,
       below=1e-9)
 
 # %% [markdown] role="concept"
-# So a step takes `1 + (p - 1) / m` times as long as without waits, if stages are equal,
-# sending is free and no stage is cut into pieces that interleave. `(p - 1) / (m + p - 1)`
-# is another number, the share of the time in which a stage is idle: 43 % here, while the
-# step takes 75 % longer.
+# So a step takes `1 + (p - 1) / m` times as long as without waits, if the stages are
+# equal, sending is free, and no stage is cut into pieces that interleave. `(p - 1) / (m +
+# p - 1)` is a different number, the fraction of the time in which a stage is idle. Here
+# it is 43 %, while the step takes 75 % longer.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. A layer is cut over four ranks, and its output is right. A norm before it differs between the ranks after a step. What is missing?**
+# **1. A layer is cut over four ranks, and its output is right. After a step, a norm
+# before the layer differs between the ranks. What is missing?**
 #
-# - [ ] a sum of the cut weights' gradients :: Each rank has its own part of them; there is nothing to sum.
-# - [x] the sum of the input's gradients, at the entrance :: Each rank has its part's gradient only, and the norm is trained by it.
-# - [ ] a sum of the output's gradients, at the exit :: The output is whole on each rank, and so is its gradient; summed, it would count four times.
+# - [ ] a sum of the cut weights' gradients :: Each rank has its own part of these
+#   weights, so there is nothing to sum.
+# - [x] the sum of the input's gradients, at the entrance :: Each rank has only its own
+#   part's gradient, and the norm is trained with it.
+# - [ ] a sum of the output's gradients, at the exit :: The output is complete on each
+#   rank, and so is its gradient. Summed, it would count four times.
 
 # %% [markdown] role="quiz"
-# **2. Two passes of eight micro-batches add up, and the schedule divides `.grad` at the end of each pass. In the sum the first pass weighs**
+# **2. Two passes of eight micro-batches add up, and the schedule divides `.grad` at the
+# end of each pass. In the sum, the first pass has**
 #
-# - [x] an eighth of the second :: It is divided once more, by the second pass's eight.
-# - [ ] half of the second :: The number of passes plays no part; what divides it is the number of micro-batches.
-# - [ ] as much as the second :: The division falls on all that is there, on the first pass twice.
+# - [x] an eighth of the second pass's weight :: It is divided a second time, by the eight
+#   of the second pass.
+# - [ ] half of the second pass's weight :: The number of passes does not matter; the
+#   number of micro-batches is what divides.
+# - [ ] the same weight as the second pass :: The schedule divides everything in `.grad`,
+#   so it divides the first pass twice.
 
 # %% [markdown] role="quiz"
-# **3. A run with sequences in halves has a training loss near zero, and so has its split validation set. The model is**
+# **3. A run with sequences in halves has a training loss near zero, and so has its
+# validation set, which is split the same way. The model is**
 #
-# - [ ] good: the validation rows are new :: They were cut in the same way, so they share the mistake.
-# - [ ] overfitted: only new rows can tell :: New rows were just read, and the loss is low.
-# - [x] unknown, until one batch was read without the cut :: Compare the logits place by place with those of one GPU.
+# - [ ] good, because the validation rows are new :: They were cut in the same way, so
+#   they share the mistake.
+# - [ ] overfitted, which only new rows can show :: The validation rows are new, and their
+#   loss is low.
+# - [x] unknown, until one batch has been run without the cut :: Compare the logits
+#   position by position with those of one GPU.
 
 # %% [markdown] role="quiz"
-# **4. One expert a token, and its weight is 1 for every token. The router**
+# **4. A layer uses one expert per token, and its weight is 1 for every token. The
+# router**
 #
-# - [x] learns nothing from the task :: Which is an index, how much is a constant: no wire is left.
+# - [x] learns nothing from the task :: "Which" is an index and "how much" is a constant,
+#   so no wire is left.
 # - [ ] learns slowly, through the choice :: A choice is an index and has no gradient.
-# - [ ] learns through the experts' gradients :: They are trained with whatever they are handed; nothing flows from them to the scores.
+# - [ ] learns through the experts' gradients :: The experts learn from the tokens that
+#   they get; nothing flows from them to the scores.
 
 # %% [markdown] role="quiz"
 # **5. A balance loss is printed, is above 1 and does not fall. First you**
 #
-# - [ ] multiply its weight by ten :: If nothing pulls, ten times nothing does not either.
-# - [x] call `backward` on it alone :: An error, or a zero at the router, says that it hangs on nothing.
-# - [ ] put fewer tokens on each expert :: A cap hides how uneven the choice is; it does not change the choice.
+# - [ ] multiply its weight by ten :: If it has no gradient, ten times nothing is still
+#   nothing.
+# - [x] call `backward` on it alone :: An error, or a zero at the router, shows that it
+#   has no gradient.
+# - [ ] put fewer tokens on each expert :: A cap hides how uneven the choice is; it does
+#   not change the choice.
 
 # %% [markdown] role="quiz"
-# **6. With activation checkpointing the first loss agrees to the last digit. So**
+# **6. With activation checkpointing, the first loss agrees to the last digit. So**
 #
-# - [ ] the gradient is equal as well :: It is taken through a second run, which may draw other numbers.
-# - [ ] the buffers are equal as well :: The second run changes them once more.
-# - [x] the first run is equal, and nothing is said about the second :: Compare gradients and buffers, with checkpoints and without.
+# - [ ] the gradient is also equal :: It is computed through a second run, which may draw
+#   different random numbers.
+# - [ ] the buffers are also equal :: The second run changes them a second time.
+# - [x] the first run is equal, and you know nothing about the second :: Compare gradients
+#   and buffers, with checkpoints and without.
 
 # %% [markdown] role="quiz"
-# **7. Both ranks' traces show a third of the time in all_reduce, and both computed equally long in all. Then**
+# **7. Both ranks' traces show a third of the time in all_reduce, and in total both
+# computed for the same time. Then**
 #
-# - [ ] the network takes a third of the time :: A bar begins with the call, and may be a wait for the other rank.
-# - [x] lay both traces on one clock and count from the last call on :: Another rank may be late in each step, so that both wait and neither looks slow.
-# - [ ] no rank is slow, so nobody waits :: The sums are equal; in each step one of them may still be late.
+# - [ ] the network takes a third of the time :: A bar begins with the call, and may be a
+#   wait for the other rank.
+# - [x] you put both traces on one clock and measure from the last call on :: A different
+#   rank may be late in each step, so that both wait and neither looks slow.
+# - [ ] no rank is slow, so no rank waits :: The totals are equal, but in each step one of
+#   the ranks may still be late.
 
 # %% [markdown] role="quiz"
-# **8. Eight copies, ZeRO-1, micro-batches of two sequences. You double the copies to sixteen. Each GPU's activations**
+# **8. You have eight copies, ZeRO-1, and micro-batches of two sequences. You double the
+# copies to sixteen. Each GPU's activations**
 #
-# - [ ] halve: twice as many GPUs share the batch :: They share the batch, and each still takes two sequences at a time.
-# - [x] stay as they are :: A micro-batch is one GPU's own. Only the optimizer's share becomes smaller.
-# - [ ] double: more gradients are summed :: A sum over more ranks leaves gradients as large as they were.
+# - [ ] halve, because twice as many GPUs share the batch :: They share the batch, and
+#   each still processes two sequences at a time.
+# - [x] stay as they are :: A micro-batch belongs to one GPU. Only the optimizer's part
+#   becomes smaller.
+# - [ ] double, because more gradients are summed :: A sum over more ranks leaves the
+#   gradients as large as they were.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: how thin may a layer be cut?
 #
-# Cut over `n` GPUs, a layer leaves each an `n`-th of the products. What is summed stays as
-# large as before: the output, one number for each token and channel. So the thinner the
-# cut, the more of a step is sending. And a thin product may keep a GPU less busy.
+# If you cut a layer over `n` GPUs, each GPU has an `n`-th of the products. What is summed
+# stays as large as before: the output, one value per token and channel. So the thinner
+# the cut, the larger the part of a step that is spent on sending. And a thin product may
+# keep a GPU less busy.
 #
-# **Before you run anything:** the MLP of Llama-2-7B, 4,096 tokens, eight GPUs. How long is
-# the sum of the outputs, beside the products of an eighth? And what share of the
-# whole's time does an eighth take?
+# **Before you run anything:** take the MLP of Llama-2-7B, 4,096 tokens and eight GPUs.
+# How long does the sum of the outputs take, compared with the products of an eighth? And
+# what fraction of the whole MLP's time does an eighth take?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2871,9 +2984,9 @@ for n in (1, 2, 4, 8):
           f"sum {sum_ms(n):.2f} ms")
 
 # %% role="gpu"
-claim("FLOPs of an eighth of the MLP over those of the whole",
+claim("FLOPs of an eighth of the MLP, divided by those of the whole",
       part_flops(8) / part_flops(1), expected=1 / 8)
-claim("the sum over the products of an eighth: time, on paper",
+claim("time on paper: the sum, divided by the products of an eighth",
       sum_ms(8) / product_ms(8), expected=0.85, within=0.02)
 
 # %% role="gpu"
@@ -2905,22 +3018,31 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **Keep:** a cut shrinks the products and not what is sent: put it where links are fast,
-# and no wider than memory asks for. 400 GB/s is near what has been measured: [366 GB/s for
-# large sums](https://waynehacking8.github.io/blog/nccl-nvlink-bandwidth/) among four H100,
-# counted as a ring's; their switch can add, too. NVLink has 450 in one direction.
+# **Keep:** A cut shrinks the products but not what is sent. So cut where links are fast,
+# and no further than memory requires. The 400 GB/s are close to what has been measured:
+# [366 GB/s for large sums](https://waynehacking8.github.io/blog/nccl-nvlink-bandwidth/)
+# among four H100, counted as for a ring; their switch can also add. NVLink has 450 GB/s
+# in one direction.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A cut layer has two sums: of its outputs forward, of its input's gradients backward.
-# - Whoever knows the whole step divides the loss; nobody divides a gradient that others filled.
-# - Place, label and mask belong to the whole sequence.
-# - A router learns through a weight that it can change, and a balance through chances.
-# - What runs twice reads the same twice, and writes once.
-# - A collective's bar begins with a call, not with a byte: count from the last rank's call on.
-# - A plan names beside each part what divides it. Copies divide state, never a micro-batch.
-# - Predicted bytes, bytes on the tape: what cannot be predicted is not understood yet.
+# - A cut layer needs two sums: of its outputs in the forward pass, and of its input's
+#   gradients in the backward pass.
+# - Divide the loss where the whole step is known. Do not divide a gradient that already
+#   contains earlier passes.
+# - Position, label and mask belong to the whole sequence.
+# - A router learns through a weight that it can change, and a balance loss needs
+#   probabilities.
+# - A block that runs twice has to read the same values twice, and change its state only
+#   once.
+# - The bar of a collective begins with a call, not with data on the wire. Measure from
+#   the last rank's call on.
+# - Write next to each part of a plan what divides it. Copies divide the state, never a
+#   micro-batch.
+# - Predict the bytes, then compare them with the tape. If you cannot predict them, you do
+#   not understand the cut yet.
 #
-# **Next:** take the run that you would like to start. Write its plan by parts, run one step of
-# it on two ranks, and compare bytes, gradients and the digest of what is copied with one rank.
+# **Next:** take the run that you would like to start. Write its plan by parts, run one
+# step of it on two ranks, and compare bytes, gradients and the digests of the copies with
+# those of one rank.

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks import machine, page
+from benchmarks import machine, page, weights
 from benchmarks.grading import __main__ as graders
 from benchmarks.grading import soak
 
@@ -129,3 +129,15 @@ def test_the_memory_of_a_process_is_at_least_what_it_holds():
         pytest.skip("only Linux tells how much of its memory a process shares")
     held = bytearray(os.urandom(1)) * (64 << 20)
     assert machine.pss_mib(os.getpid()) > len(held) / 2**20
+
+
+def test_a_page_that_only_leads_on_is_no_trap_page(tmp_path, monkeypatch):
+    """The index of traps/ sends its reader to the list of traps: it was counted as the lightest."""
+    monkeypatch.setattr(weights, "HTML", tmp_path)
+    (tmp_path / "index.html").touch()
+    for folder in weights.KINDS:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "01.html").write_text("<p>A trap.</p>", "utf-8")
+        (tmp_path / folder / "index.html").write_text(
+            '<meta http-equiv="refresh" content="0; url=../list.html">', "utf-8")
+    assert [row[1] for row in weights.rows()] == [1, 1]

@@ -65,18 +65,19 @@ CASES = {
     "nobody quoted": (TEXT.replace('trap="01.2" role="guess"', 'trap="01.2" role="guess" '
                                    'quoted="right"'), "quotes nobody and quoted is 'right'"),
     "two claims in the line of a trap": (
-        TEXT.replace('claim("fraction of the eights that it finds"',
+        TEXT.replace('claim("fraction of the eights that the alarm finds"',
                      'claim("accuracy", right, above=0.9)\nclaim("fraction of the eights that '
-                     'it finds"'), "2 claims stand in a row, expected at most 1"),
+                     'the alarm finds"'), "2 claims stand in a row, expected at most 1"),
     "seven claims in a row": (
-        TEXT.replace('claim("the lowest score', 'claim("accuracy", right, above=0.9)\n' * 4
-                     + 'claim("the lowest score'), "7 claims stand in a row, expected at most 6"),
+        TEXT.replace('claim("lowest score', 'claim("accuracy", right, above=0.9)\n' * 4
+                     + 'claim("lowest score'), "7 claims stand in a row, expected at most 6"),
     "something folded, unsaid what": (re.sub(r' topics="a threshold[^"]*"', "", TEXT),
                                       "what is folded"),
-    "a heading in what is folded": (TEXT.replace("# You may put the score",
-                                                 "# ## You may\n# put the score"),
+    "a heading in what is folded": (TEXT.replace("# You can put the score",
+                                                 "# ## You can\n# put the score"),
                                     "a heading stands in what is folded"),
-    "four hundred open words": (TEXT.replace("# ship it.", "# " + "so " * 350 + "ship it."),
+    "four hundred open words": (TEXT.replace("# so you ship it.",
+                                             "# " + "so " * 350 + "you ship it."),
                                 "words of trap 01.2 stand open, expected at most 350"),
     "five pictures": (TEXT.replace("plot_lines(", "print(").replace("draw_tree(", "print(")
                       .replace("draw_grids({", "print({"),
@@ -91,7 +92,7 @@ CASES = {
                  "has no guess"),
     "code beside the guess": (TEXT.replace('guess("01.2"', 'x = 1\nguess("01.2"'),
                               "asks for a guess"),
-    "no question": (TEXT.replace("raises the alarm?", "raises the alarm."), "ends with '?'"),
+    "no question": (TEXT.replace("raise the alarm?", "raise the alarm."), "ends with '?'"),
     "guess of another trap": (TEXT.replace('guess("01.2"', 'guess("01.3"'), "'01.2'"),
     "guess without answers": (TEXT.replace('unit="operations"', 'unit=""'), "or a unit"),
     "guess that nothing comes back to": (TEXT.replace(MEASURED, "pass"),
@@ -101,7 +102,7 @@ CASES = {
                        "2 cells come"),
     "measured beside other code": (TEXT.replace(MEASURED, f"{MEASURED}\npass"),
                                    "1 cells come"),
-    "no such choice": (TEXT.replace('alarm?", unit="%")',
+    "no such choice": (TEXT.replace('alarm?",\n      unit="%")',
                                     'alarm?",\n      choices=["a", "b", "c"])')
                        .replace(MEASURED, 'measured("01.2", 3)'),
                        "does not answer"),
@@ -110,7 +111,8 @@ CASES = {
                                   "an explanation begins"),
     "look without a claim": (re.sub(r'(trap="01.5" role="look"(?s:.*?))^claim\(.*?\n\n', r"\1\n",
                                     TEXT, flags=re.M), "claims nothing"),
-    "number that nobody measured": (TEXT.replace("# ship it.", "# ship it in 73 %."), "73%"),
+    "number that nobody measured": (TEXT.replace("# so you ship it.", "# so you ship it in 73 %."),
+                                     "73%"),
     "two solution regions": (TEXT.replace("    # END SOLUTION", "    # END SOLUTION\n"
                                           "    # BEGIN SOLUTION\n    pass\n    # END SOLUTION",
                                           1), "one solution region"),
@@ -127,10 +129,10 @@ CASES = {
     "long cell": (TEXT.replace("vector = torch.randn(1000)\n",
                                "vector = torch.randn(1000)\n" + "vector = vector\n" * 20),
                   "at most 20"),
-    "one hint": (re.sub(r'(role="hint"\n# 1\. Leave.*?\n)# 2\..*?\n# 3\..*?\n', r"\1", TEXT),
+    "one hint": (re.sub(r'(role="hint"\n# 1\. Do not touch.*?\n)# 2\..*?\n# 3\..*?\n', r"\1", TEXT),
                  "1 hints"),
     "unexplained choice": (TEXT.replace(" :: Dropout", ""), None),
-    "two right choices": (TEXT.replace("- [ ] makes its output", "- [x] makes its output"),
+    "two right choices": (TEXT.replace("- [ ] It makes the output", "- [x] It makes the output"),
                           "one right choice"),
     "title differs": (TEXT.replace("# # 1. Perceptron", "# # 1. Perceptrons"), "heading"),
     "missing parameter": (TEXT.replace("THREADS = 1\n", "", 1), "SEED, DEVICE"),
@@ -146,9 +148,9 @@ CASES["explorer that is not shown"] = (TEXT.replace("\n\nactivations\n", "\n\nF.
 CASES["explorer that is not imported"] = (
     TEXT.replace('explorer="activations"', 'explorer="schedules"'), "explorers.schedules import")
 CASES["no such explorer"] = (TEXT.replace('explorer="activations"', 'explorer="relu"'), "'relu'")
-CASES["placeholder"] = (TEXT.replace("Every step looks like", "TODO: the end"), "TODO: the end")
+CASES["placeholder"] = (TEXT.replace("Each step looks like", "TODO: the end"), "TODO: the end")
 CASES["code that teaches and claims"] = (
-    TEXT.replace('claim("the lowest score', 'print(score.min())\nclaim("the lowest score'),
+    TEXT.replace('claim("lowest score', 'print(score.min())\nclaim("lowest score'),
     "it teaches and claims: 1 lines")
 CASES["a function beside a claim"] = (
     TEXT.replace('claim("accuracy of the alarm', 'def half(x):\n    return x / 2\n\n'
@@ -378,9 +380,9 @@ def rebuilt(tmp_path, text, view="lesson"):
     return all_views(read(tmp_path, text))[view]
 
 
-PROSE = {"a trap": ("Every step looks like", "Each step looks like"),
+PROSE = {"a trap": ("Each step looks like", "Every step looks like"),
          "a quiz": ("That is what `eval()` does.", "So does `eval()`."),
-         "a hint": ("# 1. Leave", "# 1. You leave"), "a symptom": ('symptom="', 'symptom="my ')}
+         "a hint": ("# 1. Do not", "# 1. Never"), "a symptom": ('symptom="', 'symptom="my ')}
 
 
 @pytest.mark.parametrize("view", ["lesson", "solution"])
@@ -582,7 +584,7 @@ def test_worksheet_version_changes_with_a_stub_and_not_with_prose(tmp_path):
     def version(text):
         book = all_views(read(tmp_path, text))["exercise"]
         return book.metadata["dlsys"]["version"]
-    assert version(TEXT) == version(TEXT.replace("Every step looks like", "Each step looks like"))
+    assert version(TEXT) == version(TEXT.replace("Each step looks like", "Every step looks like"))
     assert version(TEXT) != version(TEXT.replace("for [[0., 1.], [0., 0.]]",
                                                  "for [[0., 2.], [0., 0.]]"))
 

@@ -246,7 +246,7 @@ def test_a_huge_worksheet_is_not_read(course):
     path = course / "my-work/huge.ipynb"
     with open(path, "wb") as file:
         file.truncate(notebook_reader.LARGEST + 2**20)
-    with pytest.raises(worksheets.WorksheetError, match=r"has 9.0 MiB.*Clear Outputs"):
+    with pytest.raises(worksheets.WorksheetError, match=r"has 33.0 MiB.*Clear Outputs"):
         worksheets.read(path)
 
 

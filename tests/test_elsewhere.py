@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dlsys import needed
-from dlsys_helpers.paths import ROOT
+from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from tools import elsewhere
 
 
@@ -89,3 +89,23 @@ def test_another_place_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["elsewhere", "moon"])
     with pytest.raises(SystemExit, match="expected one of colab, newest"):
         elsewhere.main()
+
+
+def test_all_lessons_run_unless_some_are_named(monkeypatch, capsys):
+    """The nightly run names none: it ran five of fifteen."""
+    ran = []
+    listed = '[{"name": "torch", "version": "2"}, {"name": "ipython", "version": "9"},' \
+             ' {"name": "numpy", "version": "2"}]'
+    monkeypatch.setattr(elsewhere, "set_up", lambda place: None)
+    monkeypatch.setattr(elsewhere, "wheel", lambda folder: folder / "x.whl")
+    monkeypatch.setattr(elsewhere, "run", lambda place, path, *_: (
+        ran.append(path.stem), elsewhere.nbformat.read(path, as_version=4))[1])
+    monkeypatch.setattr(elsewhere.subprocess, "run", Programs(listed))
+    for asked, expected in (([], sorted(p.stem for p in NOTEBOOKS.glob("[01][0-9]_*.ipynb")
+                                        if p.stem[:2] != "00")), (["01"], ["01_activations"])):
+        ran.clear()
+        monkeypatch.setattr(sys, "argv", ["elsewhere", "colab", *asked])
+        with pytest.raises(SystemExit):
+            elsewhere.main()
+        assert ran == expected
+    assert "With torch 2, ipython 9" in capsys.readouterr().out

@@ -112,10 +112,30 @@ def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):
     sheet.write_text(MOODLE, encoding="utf-8")
     alone = scoring.best(grades["results"])
     both = [*alone, *({**one, "stage": 2} for one in alone)]
-    with pytest.raises(RunError, match=r"stages 1, 2 \(stage \d: .*\), expected one stage"):
+    counts = r"none has more than half of the hand-ins: stage 1: \d \(.*\); stage 2: \d \(.*\)"
+    with pytest.raises(gradebooks.NoStage, match=counts):
         gradebooks.fill_canvas(both, gradebooks.read(book), ["Stage 1"])
-    with pytest.raises(RunError, match=r"stages 1, 2 \(stage \d: .*\), expected one stage"):
+    with pytest.raises(gradebooks.NoStage, match=counts):
         gradebooks.fill_moodle(both, gradebooks.read(sheet))
+
+
+def test_one_column_that_nobody_can_place_leaves_the_others_filled(tmp_path):
+    """Canvas's column is open; Moodle's sheets, which say their stage, are filled in."""
+    (tmp_path / "book.csv").write_text(CANVAS, encoding="utf-8")
+    (tmp_path / "1.csv").write_text(MOODLE, encoding="utf-8")
+    eve = result("eve", "ppppp", "9", "moodle")
+    both = [eve, {**result("ada", "ppppp", "7734", "canvas"), "stage": 2}]
+    books = given.read(asked(tmp_path, canvas=((tmp_path / "book.csv", "Stage 1"),),
+                             moodle=((1, tmp_path / "1.csv"),)))
+    lines = []
+    (tmp_path / "out").mkdir()
+
+    assert not books.write(both, tmp_path / "out", lines.append)
+    assert rows((tmp_path / "out/moodle_01.csv").read_text("utf-8"))[1][4] == "15"
+    assert not (tmp_path / "out/canvas.csv").exists()
+    (said,) = [line for line in lines if line.startswith("canvas.csv: not filled in")]
+    assert said.endswith(f'--resume --canvas {tmp_path / "book.csv"} "1=Stage 1"')
+    assert books.write(both, tmp_path / "out", lines.append, asked=[2])
 
 
 def test_two_people_of_one_id_are_named_not_mixed(tmp_path, grades):
@@ -202,7 +222,7 @@ def test_each_stage_has_its_sheet_of_moodle(tmp_path):
             {**result("eve", "pp", "9", "moodle"), "stage": 2}]
     two = asked(tmp_path, moodle=tuple((k, tmp_path / f"{k}.csv") for k in (1, 2)))
 
-    made = given.read(two).fill(both)
+    made, _ = given.read(two).fill(both)
 
     assert [(one.name, rows(one.content)[1][4]) for one in made] == [
         ("moodle_01.csv", "15"), ("moodle_02.csv", "6")]
@@ -264,7 +284,8 @@ def test_what_was_refused_goes_back_with_its_reason(grades, tmp_path):
     (tmp_path / "1.csv").write_text(MOODLE, encoding="utf-8")
 
     made = returns.archives({**grades, "results": [ada, eve]}, pages.feedback)
-    (filled,) = given.read(asked(tmp_path, moodle=((None, tmp_path / "1.csv"),))).fill([ada, eve])
+    (filled,), _ = given.read(
+        asked(tmp_path, moodle=((None, tmp_path / "1.csv"),))).fill([ada, eve])
 
     (archive,) = made.values()
     assert [name.split("_")[1] for name in unzipped(archive)] == ["9", "8"]

@@ -239,7 +239,7 @@ def test_table_and_overview_say_for_how_many_no_time_is_known(tmp_path):
                                     "results": results}).split())
 
     assert "Late: 10 % of the points asked for" in page
-    assert "When was handed in is not known for 2 of 2; nothing is taken off there." in page
+    assert "The time of handing in is not known for 2 of 2; nothing is taken off there." in page
     assert due.remarks(results, rules) == [
-        "When was handed in is not known for 2 of 2: nothing is taken off there. A time can be "
-        "given in extensions.csv.", "extensions.csv: nobody of this run answers to zoe."]
+        "The time of handing in is not known for 2 of 2: nothing is taken off there. A time can "
+        "be given in extensions.csv.", "extensions.csv: nobody of this run answers to zoe."]

@@ -11,10 +11,11 @@ from test_grading_reports import result
 
 from dlsys import cli
 from dlsys.grading import cohort
-from dlsys.grading.books import given, submissions
+from dlsys.grading.books import course_file, given, submissions
 from dlsys.grading.books.given import Gradebooks
 from dlsys.grading.books.journal import Journal
-from dlsys.grading.books.run_folder import GIVEN
+from dlsys.grading.books.run_folder import GIVEN, RunError
+from dlsys.grading.options import GradeOptions
 
 COURSE = 'late = "10%/day"\n[due]\n1 = 2027-01-15T23:59:00+01:00\n'
 MOODLE = ("Identifier,Full name,Grade,Maximum Grade,Last modified (submission),Feedback comments\n"
@@ -155,3 +156,77 @@ def test_a_damaged_copy_is_named(run, capsys, content):
     assert again() == 2
     assert "got no list of columns. Give the gradebook again: --canvas" in capsys.readouterr().err
     assert again("--canvas", "canvas.csv", "Stage 1") == 0
+
+
+# ---- the course.toml that nobody named
+
+ASKED = COURSE + '[asked]\n1 = ["01.1", "01.2"]\n'
+
+
+def looked_for(*paths: str, **more) -> tuple[GradeOptions, list[str]]:
+    return course_file.looked_for(GradeOptions(tuple(map(Path, paths)), **more))
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch) -> Path:
+    """An empty folder to call from, and next to it one with a class's hand-ins and a course."""
+    for name in ("here", "class/in/ada", "out"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "class/course.toml").write_text(ASKED)
+    (tmp_path / "class/in/course.toml").write_text("[due]\n")  # came with a hand-in
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path
+
+
+def test_the_course_next_to_the_submissions_counts_and_is_named(places):
+    """Learners who did all that was asked for had 11 of 35 points, without a word."""
+    found, (line,) = looked_for("../class/in")
+
+    assert found.course.samefile(places / "class/course.toml")
+    assert "class/course.toml counts, as nobody named another (stage 1: 01.1, 01.2)" in line
+    assert line.endswith("To grade without it: --no-course")
+    assert looked_for("../class/in/ada/w.ipynb")[0].course is None
+    assert looked_for("../class/in", course_wanted=False)[0].course is None
+    assert looked_for("../class/in", course=Path("mine.toml"))[0].course == Path("mine.toml")
+
+
+def test_the_course_of_this_folder_counts_and_never_one_that_was_handed_in(places, monkeypatch):
+    (places / "here/course.toml").write_text(ASKED)
+    assert looked_for("../class/in/ada/w.ipynb")[0].course.samefile("course.toml")
+    assert looked_for("../class/in")[0].course is not None  # twice the same
+    (places / "here/course.toml").write_text(COURSE)
+    with pytest.raises(RunError, match=r"got two course.toml .*Say --course .*or --no-course"):
+        looked_for("../class/in")
+    monkeypatch.chdir(places / "class/in")
+    assert looked_for(".")[0].course.samefile(places / "class/course.toml")
+
+
+def test_a_run_that_goes_on_keeps_its_course(places):
+    out = {"out": places / "out", "resume": True}
+    assert looked_for("../class/in", **out) == (GradeOptions((Path("../class/in"),), **out), [])
+    (places / "out/course.toml").write_text(ASKED)
+    assert looked_for("../class/in", **out)[0].course.samefile(places / "class/course.toml")
+    (places / "class/course.toml").write_text(COURSE)
+    found, (line,) = looked_for("../class/in", **out)
+    assert found.course is None
+    assert "says something else. To take that one: --course" in line
+
+
+def test_no_course_takes_back_what_was_taken_off(run):
+    again = run("moodle")
+    assert again("--moodle", "moodle.csv", "--course", "course.toml") == 0
+    assert table() == {"Anna M": 13.5, "Bob K": 15}
+    assert again("--no-course") == 0
+    assert table() == {"Anna M": 15, "Bob K": 15}
+    assert again() == 0
+    assert table() == {"Anna M": 15, "Bob K": 15}
+
+
+def test_a_comment_written_later_next_to_the_course_is_found(run):
+    """It was looked for in the run's folder alone, where only the next call would copy it."""
+    again = run("moodle")
+    Path("comments.csv").write_text("name,comment\nsign,The sign is a slip.\n")
+    Path("out/overrides.csv").write_text("learner,exercise,points,comment\nannam,01.1,2,@sign\n")
+
+    assert again("--course", "course.toml") == 0
+    assert "The sign is a slip." in Path("out/grades.csv").read_text("utf-8")

@@ -143,6 +143,19 @@ def test_a_text_cell_asks_for_another_look():
     assert found.requests == {"01.4": "my loop is right.", "01.3": "last"}
 
 
+@pytest.mark.parametrize(("line", "said"), [
+    ("## Regrade 1.4\nmy loop", {"01.4": "my loop"}), ("**regrade 1.4** - my loop",
+                                                      {"01.4": "my loop"}),
+    ("Regrade exercise 01.4: my loop", {"01.4": "my loop"}), ("Regrade 01.4 my loop",
+                                                              {"01.4": "my loop"}),
+    ("Regrade: all of it, please", {"": "all of it, please"}),
+    ("I do not want to regrade 01.4: my loop", {}), ("Regrade policy", {})])
+def test_a_request_is_read_as_people_write_it(line, said):
+    """Two of three forms were passed over in silence."""
+    cells = [{"cell_type": "markdown", "source": line}, samples.code("check('01.4', f)")]
+    assert notebook_reader.parse(samples.notebook(cells)).requests == said
+
+
 def asking() -> dict:
     given = result("bob", "ppwpp")
     given["exercises"][2]["request"] = "<b>my ratio</b> is of norms"
@@ -282,7 +295,7 @@ def test_gradescope_gets_points_and_a_line_for_each_exercise_asked_for(autograde
 
 
 @pytest.mark.parametrize(("data", "said"), [
-    (b"%PDF-1.7", "is not a notebook"),
+    (b"%PDF-1.7", "is a PDF, not a notebook"),
     (json.dumps({"nbformat": 4, "cells": [{"cell_type": "code", "source": "1"}], "metadata": {
         "dlsys": {"stage": 1, "view": "lesson"}}}).encode(), "Hand in 01_activations.ipynb, the")])
 def test_gradescope_says_what_to_hand_in(autograder, data, said):

@@ -241,7 +241,7 @@ def test_a_page_says_stage_date_case_and_how_far_it_got():
 
 def test_a_page_says_what_to_do_next():
     text = page(bob())
-    assert "Mend <code>dead_units</code>, exercise 01.4" in text
+    assert "Fix <code>dead_units</code>, exercise 01.4" in text
     assert "<code>dlsys check 1</code>" in text
     assert "Write <code>" in page(result("eve", "ttttt"))
     assert "<code>dlsys start 2</code>" in page(result("ada", "ppppp"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_grading_reports import result
+from test_grading_reports import exercise, result
 
 from dlsys.grading import cohort
 from dlsys.grading.books import gradebooks, pages, reports, scoring, strays, submitted_notebook
@@ -33,7 +33,8 @@ def page(one: dict) -> str:
     ("is not a notebook, and the only thing handed in; expected a file that ends in .ipynb.",
      "the file that ends in .ipynb: no PDF"),
     ("is a link, expected a file.", "not a link to it"),
-    ("has 9.0 MiB, expected at most 8.0 MiB. Clear its outputs and save it.", "Clear its outputs"),
+    ("is a PDF, not a notebook, whatever its name says.", "the file that ends in .ipynb: no PDF"),
+    ("has 33.0 MiB, expected at most 32.0 MiB. Clear its outputs and save it.", "Clear its"),
     ("stops in the middle (line 3): it was cut off while being saved.", "look whether it opens"),
     ("is something that nobody foresaw.", "once more, or ask your instructor")])
 def test_a_refused_hand_in_says_what_to_hand_in(reason, step):
@@ -43,7 +44,8 @@ def test_a_refused_hand_in_says_what_to_hand_in(reason, step):
     assert f"This submission was not graded: it {pages.code_html(reason)}" in page(one)
     assert step in page(one)
     assert "it this" not in page(one)
-    assert one["stray"]["step"] == "Ask for it; until then points go into overrides.csv."
+    assert one["stray"]["step"] == (
+        "Ask for `01_activations.ipynb`; until then points go into overrides.csv.")
     assert "01_activations.ipynb" in one["stray"]["you"] or "Clear" in one["stray"]["you"]
 
 
@@ -99,6 +101,34 @@ def test_without_a_gradebook_the_course_says_which_stages_count():
     assert not [r for r in strays.noted(results, (), {}) if "stray" in r]
 
 
+def test_the_page_of_another_stage_asks_for_nothing_else():
+    """It listed eleven exercises as "not found", and sent its learner to write the first."""
+    later = {**canvas("ada", "1"), "stage": 7}
+    later["exercises"] = [exercise(0, "pass"), exercise(1, "missing"), exercise(2, "wrong")]
+    (one, *_) = noted(later, canvas("bob", "2"), canvas("eve", "3"))
+
+    assert "checked all the same: 01.1 (passed), 01.3 (not right yet)." in page(one)
+    for words in ("of 15 points", "What to do next", "01.2", "Regrade"):
+        assert words not in page(one)
+    (alone,) = noted(later)
+    assert "What to do next" in page(alone)
+
+
+def test_a_course_of_other_stages_says_nothing_about_these():
+    """A course.toml that lay there made every sheet of the exam a stray."""
+    found = strays.noted([result("ada", "ppppp")], (), {}, course=[7, 8])
+    assert "stray" not in found[0]
+
+
+def test_people_with_one_number_keep_the_names_of_the_download():
+    """Both were called by the gradebook's name, as if one had handed in twice."""
+    names = {("canvas", "1"): "Lovelace, Ada", ("canvas", "2"): "Bob K"}
+    found = scoring.scored([canvas("ada", "1"), canvas("mal", "1"), canvas("bob", "2")], [],
+                           Scoring(names=names, places=(PLACE,)))
+
+    assert [r["learner"]["name"] for r in found] == ["ada", "mal", "Bob K"]
+
+
 def test_a_person_whom_the_gradebook_lacks_is_named_with_the_points():
     (one, _) = noted(canvas("zoe", "99"), canvas("ada", "1"))
 
@@ -145,3 +175,4 @@ def test_a_short_worksheet_without_a_course_is_said():
     (line,) = scoring.remarks([given], Scoring())
     assert line.startswith("Stage 1: worksheets were handed out with a part of the exercises")
     assert scoring.remarks([given], Scoring(course=Course(asked={1: ("01.1",)}))) == []
+    assert scoring.remarks([{**given, "stray": {"kind": "stage"}}], Scoring()) == []

@@ -132,6 +132,10 @@ def test_it_fetches_the_wheel_and_lets_it_finish(elsewhere, tmp_path):
     ({}, "or choose the kernel of the course's folder"),
     ({"ADDRESS": "x (1).whl", "FAKE_SAYS": "x (1).whl is not a supported wheel on this",
       "FAKE_FAILS": "1"}, "renamed x (1).whl. Name it dlsys_helpers-2.0.0-py3-none-any.whl."),
+    ({"DLSYS_WHEEL": "a.whl", "FAKE_SAYS": "ERROR: Wheel 'dlsys-helpers' located at /a.whl is "
+      "invalid.", "FAKE_FAILS": "1"}, "a.whl is damaged. Fetch it again, or put the file dlsys_h"),
+    ({"DLSYS_WHEEL": "a.whl", "FAKE_SAYS": "error: externally-managed-environment", "FAKE_FAILS":
+      "1"}, "belongs to the system. Choose a kernel of your own: python3 -m venv env."),
     ({"DLSYS_WHEEL": "a.whl", "FAKE_SAYS": "requires a different Python: 3.10.2 not in '>=3.11'",
       "FAKE_FAILS": "1"}, "expected 3.11 or newer. Choose another kernel."),
     ({"DLSYS_WHEEL": "a.whl", "FAKE_SAYS": "[Errno 28] No space left on device",
@@ -196,9 +200,22 @@ def test_only_what_is_absent_is_installed_and_one_line_says_so(pip, capsys):
     [command] = pip.calls
     assert [word for word in command if ">=" in word] == ["onnx>=1.22"]
     assert command[command.index("-c") + 1].endswith("installed.txt")
+    assert "--no-compile" in command  # without it, pip compiles for longer than it installs
     out = capsys.readouterr().out
     said = re.sub(r"in \d+ s", "in 0 s", out)  # a slow disk takes some
     assert said == "Installed in 0 s: onnx 9.0. torch 2.11.0+cu130 is as it was.\n"
+
+
+@pytest.mark.parametrize(("here", "needs", "asked"), [
+    ("0.10.0", "peft", ["torchao>=0.18"]), ("0.18.0", "peft", []), (None, "peft", []),
+    ("0.10.0", "torchao", ["torchao>=0.18"]), ("0.10.0", "", [])])
+def test_an_old_torchao_is_replaced_where_a_stage_cannot_run_with_it(pip, capsys, here, needs,
+                                                                     asked):
+    """Colab's: peft raises an ImportError when it sees it."""
+    pip.here.update({"peft": "0.20", **({"torchao": here} if here else {})})
+    arrival.arrive("2.0.0", needs)
+    assert [word for command in pip.calls for word in command if ">=" in word] == asked
+    assert "torchao 0.10.0 is older" not in capsys.readouterr().out
 
 
 def test_torch_is_left_to_the_reader(pip):
@@ -223,9 +240,33 @@ def test_without_a_network_the_rest_of_the_notebook_runs(pip, capsys):
         arrival.arrive("2.0.0", "")
 
 
+WIDGETS = """
+import importlib.machinery, sys
+found = importlib.machinery.PathFinder.find_spec
+hidden = {"anywidget"}
+importlib.machinery.PathFinder.find_spec = lambda name, *more: (
+    None if name in hidden else found(name, *more))
+from dlsys import arrival
+if %s:
+    hidden.clear()
+arrival.find_new_packages()
+import anywidget
+print(getattr(anywidget, "__file__", None) is not None)
+"""
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_explorers_work_after_the_cell_without_a_restart(arrives):
+    """The course, once imported without anywidget, has put a stand-in where anywidget goes."""
+    done = subprocess.run([sys.executable, "-c", WIDGETS % arrives], capture_output=True,
+                          text=True, check=True)
+    assert done.stdout.strip() == str(arrives)
+
+
 @pytest.mark.parametrize(("said", "told"), [
     ("/usr/bin/python3: No module named pip", "has no pip. Run in a terminal"),
     ("OSError: [Errno 13] Permission denied: '/usr/lib'", "cannot be written"),
+    ("error: externally-managed-environment\n\nhint: See PEP 668", "belongs to the system"),
     ("Failed to connect to 127.0.0.1", "package index does not answer"),
     ("ERROR: first\nERROR: ResolutionImpossible", "It said: ERROR: ResolutionImpossible")])
 def test_pip_is_put_into_words(said, told):

@@ -43,8 +43,45 @@ def test_a_notebook_of_ones_own_can_be_run_beside_the_worksheets(tmp_path):
 
 
 def test_what_is_too_large_is_not_parsed():
-    with pytest.raises(Unreadable, match=r"has 8\.0 MiB, expected at most 8\.0 MiB"):
+    with pytest.raises(Unreadable, match=r"has 32\.0 MiB, expected at most 32\.0 MiB"):
         notebook_reader.parse(b"{" * (notebook_reader.LARGEST + 1))
+    with pytest.raises(Unreadable, match=r"has 9\.0 MiB without its pictures, expected at most"):
+        notebook_reader.parse(b"{" * 9 * 2**20)
+
+
+def picture(mib: int) -> dict:
+    return {"output_type": "display_data", "metadata": {}, "data": {"image/png": "A" * mib * 2**20}}
+
+
+def test_pictures_and_widgets_of_20_mb_leave_the_code_as_it_is():
+    """A right answer was refused for the outputs below it, which nobody reads."""
+    long = "table = '" + "\\u00e4\\\"" * 2000 + "'"
+    card = {"output_type": "display_data", "metadata": Verdict("pass", "01.4").facts()}
+    cells = [code("check('01.4', f)", outputs=[picture(10), card]),
+             code(long, outputs=[picture(5)]), code("x = 1")]
+    cells[1]["source"] = [long]
+    data = notebook(cells, widgets={"state": {"a": {"x": "w" * 5 * 2**20}}})
+    found = notebook_reader.parse(data)
+
+    assert len(data) > 20 * 2**20
+    assert [source for _, source in found.cells] == ["check('01.4', f)", long, "x = 1"]
+    assert found.shown == {"01.4": "pass"}
+
+
+@pytest.mark.parametrize("data", [b'"' + b'\\"' * 5 * 2**20, b'"a' * 5 * 2**20, b'\\' * 9 * 2**20],
+                         ids=["a text without an end", "many texts", "backslashes"])
+def test_a_large_file_of_any_form_takes_seconds(data):
+    with pytest.raises(Unreadable):
+        notebook_reader.parse(data)
+
+
+@pytest.mark.parametrize(("start", "kind"), [
+    (b"%PDF-1.7\n%\xe2\xe3", "a PDF"), (b"PK\x03\x04\x14\0", "a zip or a document of an office"),
+    (b"\x89PNG\r\n\x1a\n", "a picture"), (b"\xff\xd8\xff\xe0", "a picture")])
+def test_another_kind_of_file_is_called_what_it_is(start, kind):
+    """A PDF was told to be saved as UTF-8."""
+    with pytest.raises(Unreadable, match=f"^is {kind}.*, not a notebook, whatever its name says"):
+        notebook_reader.parse(start + bytes(range(256)))
 
 
 @pytest.mark.parametrize(("source", "ids"), [

@@ -234,7 +234,7 @@ def test_a_third_of_the_slides_shows_a_picture():
 def test_the_answer_stands_behind_the_question(first):
     found, _ = first
     code, asked, measured = [s for s in found if " 01.2 " in s.heading][:3]
-    assert "What percentage of the true eights raises the alarm?" in words(asked)
+    assert "What percentage of the eights in the test set raise the alarm?" in words(asked)
     assert "score > 0.5" in words(code)
     assert "eights found 0." not in words(asked)
     assert "eights found 0." in words(measured)

@@ -58,7 +58,7 @@ def code(path):
 
 def retitle(cells):
     (cell,) = [cell for cell in cells if cell["id"] == "01-4-exercise-1"]
-    cell["source"] = cell["source"].replace("Number of units", "How many units")
+    cell["source"] = cell["source"].replace("Count the units", "Count all units")
 
 
 def test_an_answer_is_carried_over_and_the_file_is_kept_to_the_byte(course, capsys):
@@ -84,7 +84,7 @@ def test_where_the_text_has_changed_both_are_there_and_the_answer_counts(course)
     assert update.update(1).lines == [
         "01.4: its text has changed; your answer stands below the new text. Compare them."]
     found = [source for source in code(mine()) if "def dead_units" in source]
-    assert ["How many units" in source for source in found] == [True, False]
+    assert ["Count all units" in source for source in found] == [True, False]
     assert found[1].endswith(ANSWER)
 
 

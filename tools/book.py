@@ -357,7 +357,7 @@ def save_yaml(value: dict, path: Path) -> None:
 GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters",
           "guide_norm", "guide_init", "guide_finetune", "guide_adapter", "guide_compression",
           "guide_scale", "guide_serving"]
-OWN_CODE = ["watch"]
+OWN_CODE = ["watch", "same"]
 TEACHING = ["instructors", "present", "room", "hand_out", "hub", "grading", "grading_trust",
             "grading_kubernetes"]
 

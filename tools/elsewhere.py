@@ -1,6 +1,6 @@
 """Run lessons with other versions than the locked ones, each from its notebook file alone.
 
-    python -m tools.elsewhere colab             with Colab's versions: the lessons named in LESSONS
+    python -m tools.elsewhere colab             with Colab's versions: all lessons
     python -m tools.elsewhere newest 01 14      with today's newest: these
 
 Each environment is a folder of its own, .colab/ or .newest/, made anew where its list of versions
@@ -30,9 +30,9 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 from dlsys import needed, work_folder
+from dlsys_helpers import catalog
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 
-LESSONS = ("01", "02", "03", "13", "14")
 TIMEOUT = 900  # seconds for one cell: the nightly machine is shared
 
 
@@ -127,7 +127,7 @@ def kernels_of(place: Place) -> type[AsyncKernelManager]:
 def run(place: Place, path: Path, folder: Path, course: Path) -> NotebookNode:
     """A learner's copy of a lesson, run in a folder that holds nothing else, without the course."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([place.own_python, "-m", "pip", "uninstall", "-q", "-y",
+    subprocess.run([place.own_python, "-m", "pip", "uninstall", "-qq", "-y",
                     needed.PACKAGE], check=True, env=env)
     stage = work_folder.stage_of(path.stem)
     copy = work_folder.lesson_copy(path.read_bytes(), stage, f"{path.stem}.ipynb")
@@ -155,7 +155,8 @@ def errors(book: NotebookNode) -> list[str]:
 def main() -> None:
     if sys.argv[1:2] not in ([name] for name in PLACES):
         sys.exit(f"elsewhere: got {sys.argv[1:2]}, expected one of {', '.join(PLACES)}.")
-    place, asked = PLACES[sys.argv[1]], sys.argv[2:] or LESSONS
+    place, asked = PLACES[sys.argv[1]], sys.argv[2:] or [
+        stage.stem[:2] for stage in catalog.written()]
     set_up(place)
     failed = False
     with tempfile.TemporaryDirectory() as scratch:

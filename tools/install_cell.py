@@ -44,6 +44,9 @@ def arrive(version, address, needs, began=None):
                 "pip: older": f"{{wheel}} is older than this notebook. Instead, {{put}}.",
                 "file does not exist": f"{{wheel}} is not there. Instead, {{put}}.",
                 "supported wheel": f"the browser renamed {{wheel}}. Name it {{name}}.",
+                "is invalid": f"{{wheel}} is damaged. Fetch it again, or {{put}}.",
+                "externally-managed": f"{{sys.executable}} belongs to the system. Choose a "
+                                      "kernel of your own: python3 -m venv env.",
                 "different Python": f"its Python is {{sys.version.split()[0]}}, expected 3.11 or "
                                     "newer. Choose another kernel.",
                 "No space left": f"the disk of {{sys.prefix}} is full. Free 1 GB.",

@@ -19,9 +19,13 @@ from pathlib import Path
 from dlsys import needed
 from dlsys.needed import PACKAGE, Needed
 from dlsys_files import locations
+from dlsys_helpers import without_widgets
 from dlsys_helpers.errors import UserError
 
 BY_HAND = ("torch", "torchvision")
+# What is replaced where it is older: peft refuses Colab's torchao 0.10, and lesson 11 calls what
+# that lacks.
+REPLACED = {"torchao": "0.18"}
 NETWORK = re.compile(r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|SSLError|"
                      r"ProxyError|Connection(?:Reset| )Error|[Tt]imed out|Max retries|Failed to "
                      r"(?:connect|establish)|connection-failed|No matching distribution")
@@ -42,7 +46,7 @@ def arrive(version: str, needs: str = "", began: float | None = None) -> None:
     since = began or time.time()
     asked = needed.project()
     _refuse_older_course(version)
-    always, some = needed.read(asked["dependencies"]), needed.named(needs.split(), asked)
+    always, some = needed.read(asked["dependencies"]), _of_the_stage(needs.split(), asked)
     _leave_by_hand(always)
     new = [PACKAGE] * bool(began) + _install(always)
     try:
@@ -54,9 +58,16 @@ def arrive(version: str, needs: str = "", began: float | None = None) -> None:
         print(f"Installed in {time.time() - since:.0f} s: {said}. "
               f"torch {needed.installed('torch')} is as it was.")
     for one in always + some:
-        if one.too_old:
+        if one.too_old and one.name not in new:
             print(f"{one.name} {one.here} is older than {one.floor}, the oldest that was tried: "
                   "some cells may fail.")
+
+
+def _of_the_stage(names: list[str], asked: dict) -> list[Needed]:
+    """What the notebook needs besides; peft needs no torchao, but looks at the one that is here."""
+    with_peft = [name for name in REPLACED if "peft" in names and needed.installed(name)]
+    found = needed.named(list(dict.fromkeys(names + with_peft)), asked)
+    return [one._replace(floor=REPLACED.get(one.name, one.floor)) for one in found]
 
 
 def _leave_by_hand(packages: list[Needed]) -> None:
@@ -86,23 +97,26 @@ def wheel_name(version: str) -> str:
 # ---- pip
 
 def _install(packages: list[Needed]) -> list[str]:
-    """Install what is missing of these, and return its names; nothing that is here changes.
+    """Install what is missing of these, and return its names; else only what is REPLACED changes.
 
     Raises CannotInstall.
     """
-    missing = [one for one in packages if not one.here]
+    missing = [one for one in packages
+               if not one.here or (one.name in REPLACED and one.too_old)]
     if not missing:
         return []
+    names = [one.name for one in missing]
     with tempfile.TemporaryDirectory() as folder:
         as_they_are = Path(folder, "installed.txt")
         as_they_are.write_text("".join(sorted({
             f"{name}=={found.version}\n" for found in metadata.distributions()
-            if (name := found.metadata["Name"])})), "utf-8")
+            if (name := found.metadata["Name"]) and needed.normal(name) not in names})), "utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "pip", "install", "-q", "--retries=1", "--timeout=15",
-             "--disable-pip-version-check", "-c", str(as_they_are), *(one.line for one in missing)],
+             "--disable-pip-version-check",
+             "--no-compile",  # half of pip's time; Python compiles what a notebook imports
+             "-c", str(as_they_are), *(one.line for one in missing)],
             capture_output=True, encoding="utf-8", errors="replace", check=False)
-    names = [one.name for one in missing]
     if done.returncode:
         raise CannotInstall(explain(done.stderr, ", ".join(names)))
     find_new_packages()
@@ -115,6 +129,18 @@ def find_new_packages() -> None:
     if site.ENABLE_USER_SITE and os.path.isdir(user) and user not in sys.path:
         sys.path.append(user)
     importlib.invalidate_caches()
+    _take_new_widgets()
+
+
+def _take_new_widgets() -> None:
+    """Put the widget library that was just installed in the place of its stand-in.
+
+    Importing the course has made the stand-in, as the library was missing then.
+    """
+    there = sys.modules.get("anywidget")
+    if there is not None and there.__spec__.loader is None:
+        del sys.modules["anywidget"]
+    without_widgets.stand_in()
 
 
 def explain(said: str, what: str) -> str:
@@ -122,6 +148,9 @@ def explain(said: str, what: str) -> str:
     if "No module named pip" in said:
         return (f"{what}: cannot be installed, this kernel's Python has no pip. Run in a terminal: "
                 f"{shlex.quote(sys.executable)} -m ensurepip; then run this cell again.")
+    if "externally-managed" in said:
+        return (f"{what}: cannot be installed, {sys.executable} belongs to the system. Choose a "
+                "kernel of your own: python3 -m venv env.")
     if READ_ONLY.search(said):
         return (f"{what}: cannot be installed, {sys.prefix} cannot be written. Use an environment "
                 "of your own: python3 -m venv env.")

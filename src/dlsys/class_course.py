@@ -14,7 +14,7 @@ from dlsys_helpers.errors import UserError
 
 NAME = "course.toml"
 _BEGINNING = """\
-# What a class was asked for, and when it is due: dlsys grade ... --course course.toml
+# What a class was asked for, and when it is due. dlsys grade takes it from here.
 # late = "10%/day"       # of the points that were asked for, for each day that has begun
 # late_max = "50%"       # never more than this
 # grace = "15min"        # so long after the due date nothing is taken off

@@ -48,6 +48,7 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import SPAN, Stage
 from dlsys_helpers.timeouts import SECONDS
 from dlsys_helpers.verdicts import STATUSES, Verdict
+from dlsys_same.command import add_parser as add_same
 from dlsys_watch import command as watch
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -378,7 +379,7 @@ def run_doctor(_: argparse.Namespace) -> int:
 
 COMMANDS = (add_start, add_lab, add_check, add_answer, add_review, add_exam, add_parts, add_slides,
             add_room, add_join, add_leave, add_release, add_grade, add_term, add_autograder,
-            add_progress, add_find, add_watch, add_doctor)
+            add_progress, add_find, add_watch, add_same, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

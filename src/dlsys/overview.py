@@ -26,6 +26,7 @@ GROUPS = {
     "Look something up": (
         ('dlsys find "loss stuck"', "the traps that fit what you see"),
         ("dlsys watch train.py", "the traps' instruments in a script of your own"),
+        ('dlsys same "A.py" "B.py"', "the first tensor in which two runs differ"),
         ("dlsys doctor", "what is wrong with the installation, and what to do"),
     ),
     "Your model": (

@@ -72,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.out}: release {label(stamp)}, {len(files) + bool(wheel)} files.")
     if course:
         class_course.write(course)
-        print(f"{course.path}: what was asked for and when. Give it to the grader: "
-              f"dlsys grade ... --course {course.path}")
+        print(f"{course.path}: what was asked for and when. dlsys grade finds it in "
+              f"the folder that you call it from, or next to the submissions.")
     if not wheel:
         print("Without the course's wheel a worksheet cannot check itself. Make one: make wheel; "
               "hand it out, too, or say --wheel FILE")

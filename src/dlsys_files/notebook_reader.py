@@ -13,16 +13,26 @@ from typing import Any
 
 from dlsys_helpers.errors import UserError
 
-LARGEST = 8 * 2**20  # bytes; a worksheet has tens of kilobytes, its plots some more
+LARGEST = 32 * 2**20  # bytes; a worksheet has tens of kilobytes, its plots some more
+MOST_READ = 8 * 2**20  # bytes of it that are parsed; what is larger is read without its pictures
+LONG = 2**10  # characters of a text that is left out there: a picture, a widget, a printed page
 MOST_CELLS = 1000
 NO_WORKSHEET = "is not a worksheet of this course: no stage in its metadata, no check."
 VARIANT = ("is from a variant: got other names for its functions in the metadata, expected the "
            "usual ones. Check and grade it with version 1.0.0, which drew them.")
 # A check cell is a code cell with such a line.
 _CHECK = re.compile(r"""^[ \t]*check\(\s*["'](\d\d\.\d+)["']""", re.M | re.A)
-# A line with which a learner asks for another look; the sentence is cut where it gets long.
-_REGRADE = re.compile(r"^[ \t*#>-]{0,8}Regrade[ \t]+(\d\d?)\.(\d{1,2})[*]{0,2}[ \t]*:[*]{0,2}"
-                      r"[ \t]*(\S[^\n]{0,400})", re.M | re.I | re.A)
+# A line with which a learner asks for another look, at one exercise or at all that do not pass;
+# the sentence may begin on the next line, and is cut where it gets long.
+_REGRADE = re.compile(
+    r"^[ \t*_#>-]{0,8}Regrade(?:(?:[ \t]+(?:of|exercise))?[ \t]+(\d\d?)\.(\d{1,2})[*_]{0,2}[ \t]*"
+    r"[:.,;\u2013\u2014-]{0,2}|[*_]{0,2}[ \t]*:)[*_]{0,2}[ \t]*\n?[ \t]*(\S[^\n]{0,400})",
+    re.M | re.I | re.A)
+# A text of JSON, and the colon that makes it a name. It never fails, so time goes with the length.
+_STRING = re.compile(rb'"([^"\\]*+(?:\\.?[^"\\]*+)*+)"?(\s*:)?', re.S)
+# What is handed in under a notebook's name, by its first bytes.
+_KINDS = ((b"%PDF", "a PDF"), (b"PK\x03\x04", "a zip or a document of an office program"),
+          (b"\x89PNG", "a picture"), (b"\xff\xd8\xff", "a picture"))
 MOST_REQUESTS = 100
 _ID = re.compile(r"\d\d\.\d{1,2}", re.A)
 _SHOWN = 60  # characters of a stranger's word in a message
@@ -48,7 +58,8 @@ class NotebookFile:
     for neither. cells: (number among the code cells, source). shown: exercise id to the status
     that the stored output of its check tells; for display, grading never
     reads it. core: it was begun with the core path alone, or handed out with the exercises `asked`.
-    requests: exercise id to the sentence with which the learner asks for another look at it.
+    requests: exercise id to the sentence with which the learner asks for another look at it; "" is
+    for all that do not pass.
     """
 
     stage: int | None
@@ -76,7 +87,8 @@ def parse(data: bytes) -> NotebookFile:
     """The Python notebook in these bytes. Raises Unreadable."""
     if len(data) > LARGEST:
         raise Unreadable(oversize(len(data)), "large")
-    notebook = _json(_text(data))
+    _right_kind(data)
+    notebook = _json(_text(data if len(data) <= MOST_READ else _without_long_texts(data)))
     if notebook.get("nbformat") != 4:
         raise Unreadable(f"has notebook format {_word(notebook.get('nbformat'))}, expected 4. "
                          "Open it in JupyterLab and save it.", "format")
@@ -106,12 +118,38 @@ def _requests(cells: list[dict]) -> dict[str, str]:
     """What text cells ask for: `Regrade 08.4: my reason`. The last one of an exercise counts."""
     found = [match for cell in cells if cell.get("cell_type") == "markdown"
              for match in _REGRADE.finditer(_source(cell))]
-    return {f"{match[1].zfill(2)}.{match[2]}": match[3].strip() for match in found[:MOST_REQUESTS]}
+    return {f"{match[1].zfill(2)}.{match[2]}" if match[1] else "": match[3].strip()
+            for match in found[:MOST_REQUESTS]}
 
 
 def oversize(size: int, most: int = LARGEST) -> str:
     """What is wrong with so many bytes."""
     return f"has {size / 2**20:.1f} MiB, expected at most {most / 2**20:.1f} MiB."
+
+
+def _right_kind(data: bytes) -> None:
+    kind = next((kind for start, kind in _KINDS if data.startswith(start)), "")
+    if kind:
+        raise Unreadable(f"is {kind}, not a notebook, whatever its name says.")
+
+
+def _without_long_texts(data: bytes) -> bytes:
+    """The notebook with "" for each long text that is no cell's source. Raises Unreadable.
+
+    So the outputs of a session cost their reader no memory: they never count.
+    """
+    left, name, done = bytearray(), b"", 0
+    for match in _STRING.finditer(data):
+        if match[2]:
+            name = match[1] if len(match[1]) < LONG else b""
+        elif len(match[1]) > LONG and name != b"source":
+            left += data[done:match.start()] + b'""'
+            done = match.end()
+    left += data[done:]
+    if len(left) > MOST_READ:
+        raise Unreadable(f"has {len(left) / 2**20:.1f} MiB without its pictures, expected at most "
+                         f"{MOST_READ / 2**20:.1f} MiB.", "large")
+    return bytes(left)
 
 
 def _text(data: bytes) -> str:

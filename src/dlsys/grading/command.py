@@ -15,7 +15,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +74,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--partial", action=argparse.BooleanOptionalAction,
                         help="points for the promises of the docstring that an answer keeps, "
                              "rounded down to half a point (default: all or none)")
-    parser.add_argument("--course", type=Path, metavar="TOML",
-                        help="due dates and what a late submission costs; extensions.csv beside it")
+    course = parser.add_mutually_exclusive_group()
+    course.add_argument("--course", type=Path, metavar="TOML",
+                        help="what was asked for, due dates and what a late submission costs; "
+                             "extensions.csv beside it (default: the course.toml of this folder or "
+                             "next to the submissions)")
+    course.add_argument("--no-course", action="store_true",
+                        help="every exercise of a stage counts, and nothing is late")
     parser.add_argument("--canvas", nargs=2, action="append", default=[],
                         metavar=("CSV", "COLUMN"),
                         help="fill this column of a gradebook downloaded from Canvas; for several "
@@ -112,11 +117,12 @@ def run(args: argparse.Namespace) -> int:
     if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
         raise UserError(f"grade: got no {', '.join(missing)}. Install what the grader needs: make "
                         "setup, or: pip install -e '.[grade]'")
+    from dlsys.grading.books import course_file
     from dlsys.grading.books.run_folder import JOURNAL
 
-    options = GradeOptions.read(args)
+    options, told = course_file.looked_for(GradeOptions.read(args))
     try:
-        return grade(options)
+        return grade(options, told)
     except OSError as error:  # a full disk, a folder that is a file, ...
         at_disk = error.filename or (options.out if error.errno in _OF_DISKS else "this machine")
         print(f"dlsys grade: {clean(at_disk)}: {error.strerror or error}. What "
@@ -130,8 +136,8 @@ def run(args: argparse.Namespace) -> int:
         return 130
 
 
-def grade(options: GradeOptions) -> int:
-    """Grade, write all reports, show the table. Raises UserError, OSError."""
+def grade(options: GradeOptions, told: Sequence[str] = ()) -> int:
+    """Grade, write all reports, show the table. told: lines for it. Raises UserError, OSError."""
     from dlsys.grading import cohort
     from dlsys.grading.books import due, given, pages, reports, scoring, summary
     from dlsys.grading.books.journal import Journal
@@ -149,15 +155,18 @@ def grade(options: GradeOptions) -> int:
                 stop_if_pressed()
             workers = _workers(options, journal, len(names))
             grades = cohort.grade_all(found.submissions, journal, workers, on_result, rules)
-        lines = _about_the_call(options, gradebooks.reused, found.left_out, journal.unfinished)
+        lines = [*told]
+        lines += _about_the_call(options, gradebooks.reused, found.left_out, journal.unfinished)
         lines += due.remarks(grades["results"], rules.course)
         lines += scoring.remarks(grades["results"], rules)
         reports.write_all(grades, options.out)
         pages.write_all(grades, options.out)
         try:
-            gradebooks.write(grades["results"], options.out, lines.append, rules.asked)
+            filled = gradebooks.write(grades["results"], options.out, lines.append, rules.stages)
         finally:
             summary.show(grades, options.out, lines)
+    if not filled:
+        return BAD_INPUT
     graded = all(result["status"] == "graded" for result in grades["results"])
     return DONE if graded else NOT_ALL
 

@@ -471,12 +471,13 @@ class GradingSession:
             "case": verdict.case, "notebook_shows": shows,
             "differs": shown is not None and (shown == "pass") != passed,
             **self.tallies.get(verdict.id, {}),
-            **(self._code(paper) if written else {}), **self._request(verdict.id),
+            **(self._code(paper) if written else {}), **self._request(verdict.id, verdict.status),
         }
 
-    def _request(self, id: str) -> dict[str, str]:
+    def _request(self, id: str, status: str) -> dict[str, str]:
         """The sentence with which the learner asks for another look at an exercise, if any."""
-        said = self.notebook.requests.get(id)
+        asked = self.notebook.requests
+        said = asked.get(id) or (asked.get("") if status != "pass" else "")
         return {"request": clean(said)} if said else {}
 
     def _code(self, paper: Paper) -> dict[str, Any]:

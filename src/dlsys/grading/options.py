@@ -35,7 +35,7 @@ class GradeOptions:
 
     How points are counted, which may change each time:
         partial: points for the promises that an answer keeps.
-        course: a course.toml with due dates.
+        course: a course.toml with due dates. course_wanted: False where the run is to have none.
         canvas: gradebooks of Canvas, each with a column: "Stage 1", "Stage {stage}", "2=Losses".
         moodle: grading worksheets of Moodle by stage; the stage is None for the only sheet.
     """
@@ -55,6 +55,7 @@ class GradeOptions:
     cases_of: Path | None = None
     partial: bool | None = None
     course: Path | None = None
+    course_wanted: bool = True
     canvas: tuple[tuple[Path, str], ...] = ()
     moodle: tuple[tuple[int | None, Path], ...] = ()
 
@@ -68,6 +69,7 @@ class GradeOptions:
             tls=TlsFiles(args.tls_ca, args.tls_cert, args.tls_key), stage=args.stage,
             walled=args.sandbox != "none", seconds=args.seconds, memory=args.memory,
             cases_of=args.key, partial=args.partial, course=args.course,
+            course_wanted=not args.no_course,
             canvas=tuple((Path(book), column) for book, column in args.canvas),
             moodle=tuple((stage, Path(name)) for stage, name in sheets))
 

@@ -17,20 +17,21 @@ ex = exercise("01.1", "predict", seen=("kind", "x", "modes", "frozen", "hook", "
               kept=("after",), says="prediction: got")
 
 ex.promise_table("""
-eval mode    | The model's output for x in eval mode; | prediction:; stored state after the call:
-               got running; ValueError
-no graph     | no graph is built. | graphs built
+eval mode    | Run a model in eval mode, | prediction:; stored state after the call: got running;
+               ValueError
+no graph     | without building a graph. | graphs built
+any model    | Args: model: any module, with its submodules in any modes. | case a module of its
+               own; a hook on the output; a nested model
 any input    | x: (N, ...) float32. | case three axes; one row
-any model    | Returns what model(x) returns, | case a module of its own; a hook on the output; a
-               nested model
-result       | requires_grad False. | requires_grad of the prediction
-modes        | Afterwards every module is in the mode in which it came, | training flags
-frozen norm  | a frozen BatchNorm inside a model in train mode included. | case a frozen norm inside
-               a model in train mode
-nothing else | Nothing else changes. | stored state after; requires_grad of the weights; grad mode
-               after; settings of the modules
-example      | Example: a model in train mode with dropout gives equal results twice, and
-               `model.training` is still True. | case dropout in train mode, no norm
+result       | Returns: What model(x) returns in eval mode, with requires_grad False. |
+               requires_grad of the prediction
+modes        | Afterwards every module is in the mode it was in before. | training flags
+frozen norm  | A frozen BatchNorm inside a model in train mode stays frozen. | case a frozen norm
+               inside a model in train mode
+nothing else | The call changes nothing else. | stored state after; requires_grad of the weights;
+               grad mode after; settings of the modules
+example      | Example: with dropout and in train mode, a model returns equal results in two calls,
+               and `model.training` is still True. | case dropout in train mode, no norm
 """)
 
 # The modules in the order of model.modules(), by kind; True is train mode.
@@ -158,8 +159,9 @@ def law(out, kind, x, modes, frozen, hook, state):
     for name in sorted(state, key=lambda name: not name.startswith("running")):
         if not same(out["after"][name], state[name]):
             raise Broken("stored state after the call", f"{name} changed", "no change",
-                         "BatchNorm moves its buffers in train mode." if "running" in name else "")
-    look = "Compare with the model in eval mode."
+                         "In train mode, BatchNorm updates its buffers." if "running" in name
+                         else "")
+    look = "Compare with the output of the model in eval mode."
     wanted = eval_forward(kind, x, hook, state)
     expect_close("prediction", out["out"], wanted, rtol=1e-3, look=look)
     expect_close("second call's prediction", out["again"], wanted, rtol=1e-3, look=look)
@@ -167,15 +169,16 @@ def law(out, kind, x, modes, frozen, hook, state):
     expect_equal("requires_grad of the predictions", out["grad"], [False, False],
                  "The graph of this pass is kept in memory.")
     expect_equal("graphs built in the passes", out["graphs"], 0,
-                 "It costs memory, even if it is cut off afterwards.")
+                 "A graph costs memory, even if you detach the result afterwards.")
     expect_equal("training flags of all modules after the call", out["modes"], modes,
-                 "Each module gets its own former mode back.")
+                 "Give each module its own former mode back.")
     expect_equal("changes in requires_grad of the weights", out["changed"], 0,
-                 "Leave the model as it came.")
+                 "Leave the model as you found it.")
     expect_equal("changes in settings of the modules", out["settings"], 0,
-                 "Leave the model as it came.")
-    expect_equal("grad mode after the call, of a caller with gradients and of one without",
-                 out["grad_mode"], [True, False], "Leave it as it came: torch.no_grad() does.")
+                 "Leave the model as you found it.")
+    expect_equal("grad mode after the call, for a caller with gradients and for one without",
+                 out["grad_mode"], [True, False],
+                 "Leave it as you found it. `with torch.no_grad():` does.")
 
 
 # ---- wrong, by name

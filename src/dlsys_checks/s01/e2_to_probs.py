@@ -14,15 +14,16 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("01.2", "to_probs", seen=("logits", "kind"), says="got nan")
 
 ex.promise_table("""
-probabilities | Probabilities for logits (N, C) float32, | probabilities: got
-form          | same shape and dtype. | shape of the; dtype of the
-binary        | kind: "binary" (one column, yes or no), | binary probabilities
+probabilities | Turn logits into probabilities. | probabilities: got
+large         | Args: logits: (N, C) float32, with values from -200 to 200. | case logits near 200;
+                logits near -200; rows far apart; 200 beside -200; yes or no at 200; yes or no at
+                -200; labels at 200 and -200
+binary        | kind: "binary" (C = 1, a yes or no), | binary probabilities
 multiclass    | "multiclass" (each row is one choice among C classes) | multiclass probabilities
 multilabel    | or "multilabel" (each entry is a yes or no of its own). | multilabel probabilities
-large         | Logits may be as large as 200 either way. | case logits near 200; logits near -200;
-                rows far apart; 200 beside -200; yes or no at 200; yes or no at -200; labels at 200
-                and -200
-example       | Example: to_probs(torch.zeros(1, 4), "multiclass") is four times 0.25. | case the
+form          | Returns: A tensor with the shape and dtype of the logits. | shape of the; dtype of
+                the
+example       | Example: to_probs(torch.zeros(1, 4), "multiclass") is 0.25 four times. | case the
                 example
 """)
 
@@ -75,10 +76,10 @@ def choice(row):
 def law(out, logits, kind):
     if kind == "multiclass":
         wanted = torch.tensor([choice(row) for row in logits.tolist()])
-        look = "Each row is one choice among all classes: its sum is 1."
+        look = "Each row is one choice among all classes, so its probabilities add up to 1."
     else:
         wanted = (1 / (1 + (-logits.double()).exp())).float()
-        look = "Each entry answers its own yes-or-no question."
+        look = "Each entry is the answer to its own yes-or-no question."
     expect_close(f"{kind} probabilities", out, wanted, look=look)
 
 
@@ -148,7 +149,7 @@ wrong("dropping the only column", "form",
       "return out", 'return out[:, 0] if kind == "binary" else out')
 wrong("squeezing yes or no, so that one row becomes a number", "form",
       "return out", 'return out.squeeze() if kind == "binary" else out')
-wrong("adding a column for no beside the one for yes", "form",
+wrong("adding a column for no next to the one for yes", "form",
       "return out", 'return torch.cat([1 - out, out], 1) if kind == "binary" else out')
 wrong("computing in float64 and not converting back",
       "form", "out =", "logits = logits.double(); out =")

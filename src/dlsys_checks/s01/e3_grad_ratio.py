@@ -13,20 +13,22 @@ from dlsys_helpers.expect import Broken, expect_close, expect_length, expect_par
 from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("01.3", "grad_ratio", seen=("layers", "held", "calls", "x", "y"), kept=("after",),
-              says="over that of the last")
+              says="divided by the last's")
 
-ex.promise("ratio", "Gradient norm of the first Linear's weight over that of the last.",
-           says=("over that of the last",))
-ex.promise("layers", "The Linears stand in the Sequential itself, among other layers.",
+ex.promise("ratio", "Divide the first Linear's gradient norm by the last Linear's.",
+           says=("divided by the last's",))
+ex.promise("layers", "Args: model: its Linears are items of the Sequential, among other layers.",
            cases=("a gain in front", "a matrix that is no Linear around", "layers behind the last",
                   "a convolution between", "a bare stack"))
-ex.promise("loss", "The loss is the cross-entropy of model(x) (N, C) against y (N,) int64.",
-           says=("over that of the last",))
-ex.promise("held gradients", "Gradients that the model holds already must not count,",
+ex.promise("loss", "x: float32; model(x) has the shape (N, C). y: (N,) int64, the classes for the "
+                   "mean cross-entropy of model(x).", says=("divided by the last's",))
+ex.promise("held gradients", "Gradients already in the model must not count.",
            cases=("gradients left over from before", "the third call in a row"))
-ex.promise("tiny", "Both norms may be tiny: no constant is added to them.", cases=("tiny inputs",))
-ex.promise("weights", "and no weight may move.", says=("weights after the call",))
-ex.promise("biases", "Biases are left out.", says=("over that of the last",))
+ex.promise("tiny", "Both norms may be tiny, so no constant is added to either.",
+           cases=("tiny inputs",))
+ex.promise("weights", "No weight may move.", says=("weights after the call",))
+ex.promise("biases", "Returns: The ratio of the two weights' gradient norms, a float. Biases are "
+                     "left out.", says=("divided by the last's",))
 ex.promise("example", "Example: 1.0 for a model with a single Linear.",
            cases=("a single Linear",))
 
@@ -170,11 +172,11 @@ def law(out, layers, held, calls, x, y):
     for place, (got, layer) in enumerate(zip(out["after"], linears, strict=True)):
         if not same(got, [layer["weight"], layer["bias"]]):
             raise Broken("weights after the call", f"those of Linear {place} changed", "no change",
-                         "Measuring must not train.")
+                         "A measurement must not train the model.")
     norms = weight_norms(layers, x, y)
-    expect_close("gradient norm of the first Linear's weight over that of the last", out["ratio"],
+    expect_close("first Linear's weight-gradient norm divided by the last's", out["ratio"],
                  norms[0] / norms[-1], rtol=1e-3,
-                 look=f"The norms are {norms[0]:.4g} and {norms[-1]:.4g}.")
+                 look=f"The two norms are {norms[0]:.4g} and {norms[-1]:.4g}.")
 
 
 def linear_layers(model):
@@ -207,7 +209,7 @@ def ratio(model, x, y):
 wrong = ex.edits(ratio)
 GRADED = "graded(model, x, y)"
 RATIO_OF = "ratio_of(linears[0].weight.grad, linears[-1].weight.grad)"
-wrong("dividing the last by the first: the ratio upside down", "ratio",
+wrong("dividing the last norm by the first", "ratio",
       "return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)",
       "out = ratio_of(linears[-1].weight.grad, linears[0].weight.grad); return out")
 wrong("taking the largest entry instead of the norm", "ratio",
@@ -254,7 +256,7 @@ wrong("including every parameter with two axes", "layers",
       "ratio_of(weights[0].grad, weights[-1].grad); linears =")
 wrong("using mean squared error instead of cross-entropy", "loss",
       GRADED, "graded(model, x, y, lambda z, y: F.mse_loss(z, F.one_hot(y, z.shape[1]).float()))")
-wrong("giving probabilities to cross-entropy: a second softmax", "loss",
+wrong("passing probabilities to cross-entropy, which is a second softmax", "loss",
       GRADED, "graded(model, x, y, lambda z, y: F.cross_entropy(z.softmax(1), y))", trap="03.1")
 wrong("using the sum of the outputs instead of a loss", "loss",
       GRADED, "graded(model, x, y, lambda z, y: z.sum())")
@@ -301,7 +303,7 @@ wrong("including the bias in the norm", "biases",
       "first, last = ([p.grad.flatten() for p in m.parameters()] for m in (linears[0], "
       "linears[-1])); return ratio_of",
       "linears[0].weight.grad, linears[-1].weight.grad", "torch.cat(first), torch.cat(last)")
-wrong("taking the first and the last parameter, which is a bias", "biases",
+wrong("taking the first and the last parameter, although the last is a bias", "biases",
       "linears =",
       "graded(model, x, y); first, *_, last = [p.grad for p in model.parameters()] * 2; return "
       "ratio_of(first, last); linears =")

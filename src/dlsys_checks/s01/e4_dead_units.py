@@ -12,13 +12,13 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("01.4", "dead_units", seen=("h",), says="for every row")
 
 ex.promise_table("""
-count          | Number of units (columns) of h that are 0 for every row. | count of dead units
-every row      | h: (N, U) float32, a layer's outputs, | case one row; one unit
-any activation | from any activation. | case signed outputs; never above zero; constant units; tiny
-                 outputs
-NaN            | Raises ValueError when h holds a NaN: a broken layer is not alive. | case a column
-                 of NaN; a single NaN; a NaN in the first row; an infinite output
-example        | Example: for [[0., 1.], [0., 0.]] the answer is 1. | case the example
+count          | Count the units (columns) of h that are 0 for every row. | count of dead units
+every row      | Args: h: a layer's outputs, (N, U) float32, | case one row; one unit
+any activation | after any activation. Returns: The count as an int. | case signed outputs; never
+                 above zero; constant units; tiny outputs
+NaN            | Raises: ValueError: if h holds a NaN, because a broken layer is not alive. | case a
+                 column of NaN; a single NaN; a NaN in the first row; an infinite output
+example        | Example: for [[0., 1.], [0., 0.]] the count is 1. | case the example
 """)
 
 
@@ -87,13 +87,14 @@ def law(out, h):
     if h.isnan().any():
         if not out["raised"]:
             raise Broken("answer for NaN outputs", out["count"], "a ValueError",
-                         "NaN == 0 is False: a broken layer must not look alive.")
-        expect_equal("count beside a ValueError", out["count"], None)
+                         "NaN == 0 is False, so without a test a broken layer looks alive.")
+        expect_equal("count next to a ValueError", out["count"], None)
         return
     expect_equal("whether it raised without a NaN", out["raised"], False)
     dead = sum(all(value == 0 for value in column) for column in zip(*h.tolist(), strict=True))
     expect_equal("count of dead units", out["count"], dead,
-                 look=f"Of {h.shape[1]} units, {len(h)} rows. Dead means 0 for every row.")
+                 look=f"There are {h.shape[1]} units and {len(h)} rows. A dead unit is 0 for "
+                      "every row.")
 
 
 # ---- wrong, by name
@@ -111,11 +112,11 @@ def dead(h):
 
 wrong = ex.edits(dead)
 END = "return int((h == 0).all(0).sum())"
-wrong("looking for NaN in the sum, where two infinities make one", "NaN",
+wrong("looking for NaN in the sum, where two opposite infinities make one", "NaN",
       "refuse_nan(h)", 'if h.sum().isnan(): raise ValueError("NaN in h")', says="raised ValueError")
 
 
-@ex.wrong("sounding the alarm when a unit is off for more than a fifth of the rows",
+@ex.wrong("counting every unit that is off for more than a fifth of the rows",
           says="for every row",
           breaks="count")
 def mostly_off(h):
@@ -123,11 +124,11 @@ def mostly_off(h):
     return int(((h == 0).float().mean(0) > 0.2).sum())
 
 
-wrong("counting a unit as dead if it is off in one row: any instead of all", "count",
+wrong("counting a unit as dead if it is off for any row, not for all of them", "count",
       END, "out = int((h == 0).any(0).sum()); return out", says="for every row")
 
 
-@ex.wrong("sounding the alarm when a unit is off for more than nine rows in ten",
+@ex.wrong("counting every unit that is off for more than nine rows in ten",
           says="for every row",
           breaks="count")
 def nearly_always_off(h):
@@ -138,7 +139,7 @@ def nearly_always_off(h):
 wrong("counting rows instead of units", "count", "all(0)", "all(1)", says="for every row")
 wrong("looking at the first row only", "count",
       END, "out = int((h[0] == 0).sum()); return out", says="for every row")
-wrong("counting zeros, not units", "count",
+wrong("counting zeros instead of units", "count",
       END, "out = int((h == 0).sum()); return out", says="for every row")
 wrong("squeezing axes of length one away", "every row", "h ==", "h.squeeze() ==")
 wrong("counting NaN as alive", "NaN", "refuse_nan(h)", "pass", says="a ValueError")

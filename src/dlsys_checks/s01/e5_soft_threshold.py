@@ -17,13 +17,14 @@ ex = exercise("01.5", "soft_threshold",
 
 SHAPES = ("no axis", "no element", "one element", "four axes", "a transposed view",
           "an expanded view")
-ex.promise("formula", "sign(x) * max(|x| - cut, 0) for every element; cut > 0.",
+ex.promise("formula", "Compute sign(x) * max(|x| - cut, 0) for every element of x.",
            says=("result: got",))
-ex.promise("any shape", "x: float32 of any shape,", cases=SHAPES)
+ex.promise("any shape", "Args: x: float32 of any shape.", cases=SHAPES)
 ex.promise_table("""
-kept       | left as it is. | input after the call; in-place operation; requires_grad of x
-form       | The result has its shape and dtype | shape of the; dtype of the
-connected  | and stays connected to x, so gradients flow back. | gradient; requires_grad of the
+kept       | It stays unchanged. cut: a number above 0. | input after the call; in-place operation;
+             requires_grad of x
+form       | Returns: A tensor with the shape and dtype of x. | shape of the; dtype of the
+connected  | It stays connected to x, so gradients flow back. | gradient; requires_grad of the
 operations | The number of torch operations must not grow with x. | torch operations
 example    | Example: soft_threshold(torch.tensor([-2., .3]), 0.5) is [-1.5, 0.]. | case the example
 """)
@@ -125,17 +126,17 @@ def law(out, values, shape, cut, view, leaf, upstream):
     # Just beyond the cut nearly all digits cancel: what is left keeps the rounding of the cut.
     expect_close("result", out["out"], shrunk(given, cut), atol=1e-6 * cut)
     expect_equal("requires_grad of the result", out["graph"], leaf,
-                 "Gradients must flow back: leaving torch cuts the graph.")
+                 "Gradients must flow back. A detour outside PyTorch cuts the graph.")
     if leaf and out["grad"] is None:
         raise Broken("gradient of x from the result", "none", "one for each element",
-                     "A graph must lead back to x.")
+                     "The graph of the result must lead back to x.")
     arriving = torch.tensor(upstream).reshape(given.shape)
     if leaf:
         expect_close("gradient", out["grad"], slope(x, cut, view, arriving))
     else:
         expect_equal("gradient where x asks for none", out["grad"], None)
     # Counted beside the learner's code: how a result came about cannot be seen from outside.
-    expect_equal("torch operations more for a larger x", out["more"], 0,
+    expect_equal("additional torch operations for a larger x", out["more"], 0,
                  "Their number must not grow with x.")
 
 
@@ -173,7 +174,7 @@ ex.wrong("returning a new leaf that only looks connected",
          lambda x, cut: shrink(x.detach(), cut).requires_grad_(x.requires_grad), breaks="connected")
 wrong("dividing x by |x|, which is 0 / 0 at zero", "formula",
       "return out", "return x / x.abs() * (x.abs() - cut).clamp(min=0)", says="result: got nan")
-wrong("dividing the cut by |x|: no gradient at zero", "connected",
+wrong("dividing the cut by |x|, which leaves no gradient at zero", "connected",
       "return out", "return x * (1 - cut / x.abs()).clamp(min=0)", says="gradient: got nan")
 wrong("passing a gradient of 1 everywhere",
       "connected", "return out", "return x + (out - x).detach()")
@@ -193,13 +194,13 @@ wrong("asking for the largest element first", "any shape",
 ex.wrong("calling view(-1), which fails on a transposed tensor",
          lambda x, cut: shrink(x.view(-1), cut).view(x.shape), says="raised RuntimeError",
          breaks="any shape")
-wrong("applying a hard threshold: the cut is not subtracted", "formula",
+wrong("applying a hard threshold, which does not subtract the cut", "formula",
       "return out", "return x * (x.abs() > cut)", says="result")
-wrong("treating one side only: negative values are lost", "formula",
+wrong("treating only the positive side, so that negative values are lost", "formula",
       "return out", "return (x - cut).clamp(min=0)", says="result")
 wrong("subtracting the cut without a floor at zero", "formula",
       "return out", "return x.sign() * (x.abs() - cut)", says="result")
-wrong("cutting at one half, whatever is asked", "formula", "- cut", "- 0.5", says="result")
+wrong("cutting at one half, whatever the cut is", "formula", "- cut", "- 0.5", says="result")
 wrong("working in place on a leaf that requires grad", "kept",
       "out =", "x.sub_(cut * x.detach().sign()); return x; out =", says="raised RuntimeError")
 wrong("writing into x behind autograd's back", "kept",

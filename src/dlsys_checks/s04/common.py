@@ -59,10 +59,10 @@ def expect_paths(got, wanted, tables):
 def expect_manners(out):
     """What an update rule owes its caller beside the weights; counts of calls and of numbers."""
     expect_equal("calls that changed the caller's gradient", out["touched"], 0, "Work on a copy.")
-    expect_equal("numbers changed beside w, in its table", out["beside"], 0)
+    expect_equal("entries changed outside w, in its table", out["beside"], 0)
 
 
 def expect_by_hand(used):
     """Refuse an answer that lets an optimizer of torch do the step."""
     if used != []:
-        raise Broken("optimizers of torch.optim used", used, "none", "Write the step out.")
+        raise Broken("optimizers of torch.optim used", used, "none", "Write the rule out yourself.")

@@ -18,27 +18,28 @@ UNEVEN = ("unequal parts", "a short last part", "one row a rank, and many",
           "a step longer for tall matrices")
 STACKS = ("three matrices", "three matrices of unequal size", "a loud matrix", "a cut in each",
           "one rank, three matrices", "many matrices")
-ex.promise("stack", "This rank's rows of Muon's step, for a stack that lies on ranks. The stack "
-           "holds one or more matrices on top of each other: sizes[0] rows of the first, then "
-           "sizes[1] of the second, and so on.",
+ex.promise("stack", "for a stack on ranks. The stack holds one or more matrices on top of each "
+                    "other: sizes[0] rows of the first, then sizes[1] rows of the second, and so "
+                    "on.",
            cases=(*STACKS, *EMPTY, *UNEVEN, "the example", "a wide stack",
                   "a shard that is a part of a table"), says=("rows of rank",))
-ex.promise("cut", "Its rows are cut over the ranks in order; a cut may fall inside a matrix.",
+ex.promise("cut", "Its rows are cut over the ranks in order, and a cut may fall inside a matrix.",
            says=("rows of rank",))
-ex.promise("uneven", "shard: (n, m) float32, what this rank holds; n may differ from rank to rank,",
+ex.promise("uneven", "Args: shard: (n, m) float32, the rows on this rank. n may differ from rank "
+                     "to rank",
            cases=(*UNEVEN, *EMPTY, "the example", "a cut in each"))
 ex.promise("empty", "and may be 0.", cases=EMPTY)
 ex.promise_table("""
-gather     | gather(shard) returns the list of all ranks' shards. | rows of rank
+gather     | gather: gather(shard) returns the list of all ranks' shards. | rows of rank
 once       | Every rank has to call it once, or the others wait for ever. | calls of gather
-whole      | orthogonalize(matrix) returns a new tensor of the same shape; each matrix of the stack
-             goes through it whole and alone. | rows of rank
-shape      | Returns the (n, m) rows of the result that belong to this rank. | shape of the rows;
-             type of the rows; rows of rank
-left alone | shard is left alone. | numbers changed in the shards
-example    | Example: shards [[2., 4.], [1., 0.]] and [[0., 5.]], sizes [1, 2], and an orthogonalize
-             that divides by the largest entry: rank 0 returns [[0.5, 1.], [0.2, 0.]]. | case the
-             example
+whole      | orthogonalize: orthogonalize(matrix) returns a new tensor of the same shape. Each
+             matrix goes through it whole and alone. | rows of rank
+shape      | Return this rank's (n, m) rows of Muon's step, | shape of the rows; type of the rows;
+             rows of rank
+left alone | shard does not change. | numbers changed in the shards
+example    | Example: for shards [[2., 4.], [1., 0.]] and [[0., 5.]], sizes [1, 2], and an
+             orthogonalize that divides by the largest entry, rank 0 returns [[0.5, 1.], [0.2, 0.]].
+             | case the example
 """)
 
 
@@ -128,10 +129,11 @@ def law(out, parts, sizes, how, loose):
     for rank, part in enumerate(parts):
         expect_close(f"rows of rank {rank}", out["rows"][rank], wanted[at:at + len(part)],
                      rtol=0.0, atol=1e-3,
-                     look=f"The matrices have {sizes} rows, the ranks {[len(p) for p in parts]}.")
+                     look=f"The matrices have {sizes} rows, and the ranks hold "
+                          f"{[len(p) for p in parts]}.")
         at += len(part)
     expect_equal("calls of gather, rank by rank", out["calls"], [1] * len(parts),
-                 "A rank that calls it more or less often than the others hangs all of them.")
+                 "If one rank calls it more or less often than the others, all of them hang.")
     expect_equal("numbers changed in the shards", out["moved"], 0, "Work on a copy.")
 
 
@@ -192,7 +194,7 @@ wrong("returning the first rank's rows on every rank",
       ("shape", "cut"), SHARDS, "step[:len(shards[rank])]")
 wrong("joining the shards from the last to the first", "cut", "(shards)", "(shards[::-1])")
 wrong("gathering and cutting the gradient itself", "whole", ORTHOGONALIZE, "matrix")
-wrong("orthogonalizing each matrix by its columns' lengths", "whole",
+wrong("dividing each column by its norm instead of orthogonalizing", "whole",
       ORTHOGONALIZE, "matrix / matrix.norm(dim=0)")
 wrong("laying tall matrices on their side first", "whole",
       ORTHOGONALIZE,
@@ -201,7 +203,7 @@ ex.wrong("padding all matrices with zeros to one height", breaks="whole",
          fn=lambda shard, rank, gather, sizes, orthogonalize: rows_of(
              shard, rank, gather, sizes, lambda matrix: orthogonalize(F.pad(
                  matrix, (0, 0, 0, max(sizes) - len(matrix))))[:len(matrix)]))
-wrong("finding the rank's place by the first shard that looks equal", "shape",
+wrong("finding the rank's rows by the first shard that looks equal", "shape",
       "[rank]", "[next(i for i, p in enumerate(shards) if torch.equal(p, shards[rank]))]")
 wrong("counting the rank's own rows among those before them", "shape",
       SHARDS, "step[sum(map(len, shards[:rank + 1])):][:len(shards[rank])]")

@@ -14,29 +14,29 @@ ex = exercise("04.11", "moment_step", seen=("v", "grad", "beta2", "loose"),
 
 MANY = 4096  # entries of a case that counts how often something is drawn
 COUNTED = ("share that went up", "entries that differ")
-ex.promise("moment", "Adam's next second moment, rounded to bfloat16 at random.",
+ex.promise("moment", "Return Adam's next second moment, rounded to bfloat16 at random.",
            says=("numbers that are no neighbour", *COUNTED))
 ex.promise_table("""
-v           | v: (N,) bfloat16, 0 or more, the moment so far. | case no moment yet; no moment and no
-              gradient; a tiny moment; a huge moment; every second number of a table; all entries
-              different
+v           | Args: v: (N,) bfloat16, 0 or more, the moment so far. | case no moment yet; no moment
+              and no gradient; a tiny moment; a huge moment; every second number of a table; all
+              entries different
 grad        | grad: (N,) float32 or bfloat16. | case gradients in bfloat16
-x           | Let x = beta2 * v + (1 - beta2) * grad**2, calculated in float32; | numbers that are
-              no neighbour; share that went up; numbers that moved
-beta2       | 0 <= beta2 < 1. | case a small beta; a beta of 0; a beta of 0.99; a beta near 1;
-              gradients in bfloat16; one entry; numbers that bfloat16 holds; no moment and no
+x           | Let x = beta2 * v + (1 - beta2) * grad**2, computed in float32. | numbers that are no
+              neighbour; share that went up; numbers that moved
+beta2       | beta2: 0 <= beta2 < 1. | case a small beta; a beta of 0; a beta of 0.99; a beta near
+              1; gradients in bfloat16; one entry; numbers that bfloat16 holds; no moment and no
               gradient; a million numbers that bfloat16 holds
-form        | Returns (N,) bfloat16: | next moment
-exact       | x itself where that is a bfloat16 number, | numbers that moved
-neighbours  | elsewhere one of its two neighbours there, | numbers that are no neighbour
-probability | the upper one with the probability (x - lower) / (upper - lower). | share that went up
-each        | Every entry is drawn for itself, | entries that differ from the
-anew        | and anew in each call, | entries that differ in two calls
-generator   | with `generator` and nothing else. | bytes of torch's own generator; entries that a
-              second generator
-left alone  | v and grad are left alone. | numbers changed in v and grad
-example     | Example: v 1.5, gradient 0, beta2 0.999: x is 1.4985, and the answer 1.5 four times in
-              five, else 1.4921875. | case the example
+form        | Returns: (N,) bfloat16. | next moment
+exact       | Where x is a bfloat16 value, return x itself. | numbers that moved
+neighbours  | Elsewhere return one of its two bfloat16 neighbours, | numbers that are no neighbour
+probability | the upper one with probability (x - lower) / (upper - lower). | share that went up
+each        | Draw for every entry separately, | entries that differ from the
+anew        | and again in each call. | entries that differ in two calls
+generator   | generator: the only source of randomness. | bytes of torch's own generator; entries
+              that a second generator
+left alone  | v and grad do not change. | numbers changed in v and grad
+example     | Example: with v 1.5, gradient 0 and beta2 0.999, x is 1.4985. Return 1.5 four times in
+              five, otherwise 1.4921875. | case the example
 """)
 
 
@@ -149,7 +149,8 @@ def law(out, v, grad, beta2, loose):
     expect_equal("bytes of torch's own generator that changed", out["outside"], 0,
                  "Draw with generator=generator.")
     expect_equal("entries that a second generator with the same seed rounded differently",
-                 int((out["first"] != out["again"]).sum()), 0, "All chance comes from `generator`.")
+                 int((out["first"] != out["again"]).sum()), 0,
+                     "Draw all random numbers from `generator`.")
     ups = [(out[key].double() == high).double() for key in ("first", "second")]
     if len(x) >= MANY:
         expect_chance(ups[0], place, x)
@@ -174,8 +175,8 @@ def expect_chance(up, place, x):
         chance, went, first = place[part], up[part], float(x[part][0])
         room = 5 * float((chance * (1 - chance)).mean() / len(went)) ** 0.5 + 1e-3
         expect_close("share that went up", float(went.mean()), float(chance.mean()), rtol=0.0,
-                     atol=room, look="The nearer x is to the upper neighbour, the more often. The "
-                     f"first x is {first:.7g}.")
+                     atol=room, look="The nearer x is to the upper neighbour, the more often it "
+                                     f"should go up. The first x is {first:.7g}.")
 
 
 def expect_free(up, anew, place):
@@ -190,8 +191,8 @@ def expect_free(up, anew, place):
     half = len(up) // 2
     for lag, which in ((1, "from the one before"), (half, "from the one half the tensor away")):
         expect_differ(which, up[lag:], up[:-lag], place[lag:], place[:-lag],
-                      "Draw as many numbers as there are entries.")
-    expect_differ("in two calls", up, anew, place, place, "Each call draws anew.")
+                      "Draw one random number for each entry.")
+    expect_differ("in two calls", up, anew, place, place, "Draw new random numbers in each call.")
 
 
 # ---- wrong, by name
@@ -217,10 +218,10 @@ ex.wrong("always rounding down", moment, breaks="probability", says="share that 
          goes_up=lambda noise, rest: rest < 0)
 ex.wrong("always rounding up", moment, breaks="probability", says="share that went up",
          goes_up=lambda noise, rest: rest > 0)
-ex.wrong("rounding up or down with equal chances",
+ex.wrong("rounding up or down with equal probabilities",
          moment, breaks="probability", says="share that went up",
          goes_up=lambda noise, rest: (noise < 0.5) & (rest > 0))
-ex.wrong("swapping the two chances", moment, breaks="probability", says="share that went up",
+ex.wrong("swapping the two probabilities", moment, breaks="probability", says="share that went up",
          goes_up=lambda noise, rest: (noise > rest) & (rest > 0))
 ex.wrong("drawing in bfloat16, which has 256 values", moment, breaks="probability",
          says="share that went up", noise=lambda x, generator: torch.rand(
@@ -236,7 +237,7 @@ ex.wrong("drawing half as many numbers as entries and using each twice", moment,
              (len(x) + 1) // 2, generator=generator).repeat(2)[:len(x)])
 ex.wrong("not squaring the gradient", moment, breaks="x",
          x=lambda v, grad, beta2: beta2 * v.float() + (1 - beta2) * grad.float().abs())
-ex.wrong("swapping the shares of moment and gradient", moment, breaks="x",
+ex.wrong("swapping the weights of moment and gradient", moment, breaks="x",
          x=lambda v, grad, beta2: (1 - beta2) * v.float() + beta2 * grad.float() ** 2)
 ex.wrong("adding the whole square", moment, breaks="x",
          x=lambda v, grad, beta2: beta2 * v.float() + grad.float() ** 2)

@@ -13,21 +13,24 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("04.1", "decay_groups", seen=("kind", "width", "decay"))
 
 ex.promise_table("""
-two groups | Two groups for an optimizer: decayed first, exempt second. | number of groups; group:
-             got
-form       | Each is {"params": list of tensors, "weight_decay": float}; | parts of the; type of
-             the; weight_decay of the first; a copy
-no decay   | the second has 0.0. | weight_decay of the second
-axes       | Decayed are the tensors with two or more axes, | case norms in a Sequential; torch's
-             encoder layer; tensors of 0 to 4 axes; parameters named against their kind; a frozen
-             first layer; any layers; axes of length one
+two groups | Sort a model's parameters into two groups for an optimizer. The first group is decayed,
+             the second is exempt. | number of groups; group: got
+form       | weight_decay: the decay of the first group. Returns: [first, second], each {"params":
+             list of tensors, "weight_decay": float}. | parts of the; type of the; weight_decay of
+             the first; a copy
+no decay   | The second group's decay is 0.0. | weight_decay of the second
+axes       | The first holds the tensors with two or more axes, | case norms in a Sequential;
+             torch's encoder layer; tensors of 0 to 4 axes; parameters named against their kind; a
+             frozen first layer; any layers; axes of length one
 embeddings | except the weights of nn.Embedding. | case an embedding shared with the head; a head
              before the embedding it shares; an embedding deep inside; nothing but an embedding; an
              embedding of its own class; any layers
-frozen     | Frozen tensors (requires_grad False) are in no group, | frozen
-once       | all others in exactly one, also when two modules share them. | twice; missing
-example    | Example: nn.Linear(2, 3) has its weight in the first group and its bias in the
-             second. | case the example
+frozen     | Args: model: may have frozen tensors (requires_grad False), which are in no group. |
+             frozen
+once       | All other tensors are in exactly one group, even when two modules share them. | twice;
+             missing
+example    | Example: nn.Linear(2, 3) has its weight in the first group and its bias in the second.
+             | case the example
 """)
 
 
@@ -191,10 +194,10 @@ def act(fn, kind, width, decay):
 def law(out, kind, width, decay):
     expect_parts(out, "groups", "changed")
     expect_groups(out["groups"], ("decayed", "exempt"), "weight_decay", wanted(kind),
-                  "Look at its axes and its module.")
+                  "Look at its number of axes and at its module.")
     expect_close("weight_decay of the first group", out["groups"][0]["weight_decay"], decay)
     expect_equal("weight_decay of the second group", out["groups"][1]["weight_decay"], 0.0)
-    expect_equal("tensors frozen or thawed", out["changed"], 0, "Leave the model as it came.")
+    expect_equal("tensors frozen or thawed", out["changed"], 0, "Do not change requires_grad.")
 
 
 def in_two(named, decay, plain):
@@ -301,7 +304,7 @@ wrong("recognising embeddings by the module that names the tensor", "embeddings"
       START, "modules =", EMBEDDING_IDS, "dict(model.named_modules())",
       "id(p) in tables", 'isinstance(modules[n.rpartition(".")[0]], nn.Embedding)',
       says="decayed group: got head.weight in it")
-wrong("handing frozen tensors to the optimizer", "frozen",
+wrong("passing frozen tensors to the optimizer", "frozen",
       "trainable(model)", "list(model.named_parameters())", says="It is frozen")
 wrong("leaving out frozen matrices, but not frozen vectors", "frozen",
       "trainable(model)",

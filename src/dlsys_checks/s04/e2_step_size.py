@@ -16,16 +16,15 @@ ex = exercise("04.2", "step_size",
               seen=("rule", "settings", "groups", "weights", "grads"), kept=("kept",))
 
 ex.promise_table("""
-farthest     | The farthest that any weight would move in opt's next step. | farthest move
-gradients    | The gradients are in place already; a weight without one stays. | case a weight
-               without a gradient
-groups       | There is one group or several. | case two groups, the first one farther; three
+farthest     | Measure the farthest that any weight would move in opt's next step. | farthest move
+gradients    | The gradients are already in place. A weight without a gradient does not move. | case
+               a weight without a gradient
+groups       | There may be one group or several. | case two groups, the first one farther; three
                groups, the middle one farthest
 as they were | Afterwards all weights, gradients and the optimizer are as they were, | weights
                changed; gradients changed; memory changed; settings changed
-next step    | so that the next real step moves exactly as far as you say. | farthest move; real
-               step
-example      | Example: SGD at rate 0.1, gradients 3 and -5: the answer is 0.5. | case the example
+next step    | so the next real step moves exactly as far as you say. | farthest move; real step
+example      | Example: for SGD at rate 0.1 with gradients 3 and -5, return 0.5. | case the example
 """)
 
 SHAPES = ((2, 3), (4,), (1, 2, 2), ())
@@ -177,8 +176,8 @@ def law(out, rule, settings, groups, weights, grads):
     expect_length("sizes", out["sizes"], 2)
     expect_close("farthest move of the next step", out["sizes"][0], wanted, rtol=1e-3)
     look = {"weights": "Put the weights back.", "gradients": "The real step needs them.",
-            "memory": "The optimizer's memory moves with a step: restore it, too.",
-            "settings": "Rates and all others stay."}
+            "memory": "A step also changes the optimizer's state, so restore it.",
+            "settings": "Leave the rate and all other settings as they were."}
     # The act alone can see the last bit; weights calculated here see all that matters.
     for what, why in look.items():
         expect_equal(f"{what} changed by the measurement", out["changed"][what], 0, why)
@@ -266,12 +265,12 @@ wrong("using zeros for a missing gradient", ("as they were", "gradients"),
 wrong("leaving the weights where the step took them", ("as they were", "next step"),
       "zip(params, before, strict=True):", "[]:", says="Put the weights back")
 wrong("leaving the optimizer's state one step ahead", ("as they were", "next step"),
-      "opt.load_state_dict(state)", "pass", says="restore it, too")
+      "opt.load_state_dict(state)", "pass", says="so restore it")
 wrong("emptying the optimizer's state", "as they were",
-      "return out", "opt.state.clear(); return out", says="restore it, too")
+      "return out", "opt.state.clear(); return out", says="so restore it")
 wrong("keeping the state without a copy", "as they were",
       "params =", "own_state = opt.state_dict(); params =", "opt.load_state_dict(state)", "pass",
-      "return out", "opt.load_state_dict(own_state); return out", says="restore it, too")
+      "return out", "opt.load_state_dict(own_state); return out", says="so restore it")
 wrong("clearing the gradients afterwards", "as they were",
       "return out", "opt.zero_grad(); return out")
 

@@ -26,20 +26,23 @@ RAGGED = ("a last update with fewer micro-batches", "two more than a multiple of
           "the example")
 ex.promise_table("""
 whole run | Train with a cosine that falls to zero over the whole run. | rate of
-functions | losses: one function per micro-batch, each returns its scalar loss. | calls of the
+functions | Args: losses: one function per micro-batch. Each returns its scalar loss. | calls of the
             losses, in order; number of calls of the losses
-epochs    | Go through them `epochs` times. | number of calls of the losses
-update    | Update after every `accumulate` of them, | number of updates; gradients of update
+epochs    | epochs: how often to go through the losses, in order. | number of calls of the losses
+update    | accumulate: update after this many micro-batches, | number of updates; gradients of
+            update
 """)
-ex.promise("rest", "and after the last of an epoch,", cases=RAGGED)
+ex.promise("rest", "and also after the last one of each epoch,", cases=RAGGED)
 ex.promise_table("""
-sum          | with the sum of their gradients; | gradients of update
-no rest left | no gradient is left at the end, | parameters with a gradient left
-leftover     | and one left over from before does not count. | case gradients left over from before
-rate         | Update k (from 0) of U in all runs at rate * (1 + cos(pi k / U)) / 2, | rate of
-own rate     | rate being what each group started with. | case three groups with rates of their own;
-               momentum and two groups
-example      | Example: 5 losses, 2 epochs, accumulate 2: U is 6. | case the example
+sum          | with the sum of their gradients. | gradients of update
+no rest left | and none are left at the end. | parameters with a gradient left
+leftover     | Gradients that are left over from before do not count, | case gradients left over
+               from before
+rate         | Update k (from 0) of all U updates runs at the rate rate * (1 + cos(pi k / U)) / 2, |
+               rate of
+own rate     | where rate is the rate that each group started with. | case three groups with rates
+               of their own; momentum and two groups
+example      | Example: with 5 losses, 2 epochs and accumulate 2, U is 6. | case the example
 """)
 
 BUILD = {"sgd": lambda groups: torch.optim.SGD(groups),
@@ -140,7 +143,8 @@ def law(out, kind, starts, targets, epochs, accumulate, rates, leftover):
     expect_equal("calls of the losses, in order", out["calls"], order)
     wanted = list(training(kind, starts, targets, epochs, accumulate, rates))
     expect_length("updates", out["updates"], len(wanted),
-                  f"{len(targets)} micro-batches in groups of {accumulate}, {epochs} epochs.")
+                  f"There are {len(targets)} micro-batches in groups of {accumulate}, and {epochs} "
+                  "epochs.")
     for k, (got, (now, grads, weights)) in enumerate(zip(out["updates"], wanted, strict=True)):
         expect_parts(got, "rates", "gradients", "weights")
         expect_length("rates", got["rates"], len(rates))

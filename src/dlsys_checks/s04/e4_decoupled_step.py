@@ -21,20 +21,22 @@ ex = exercise("04.4", "decoupled_step", kept=("untouched",),
               seen=("kind", "options", "groups", "rates", "decays", "untouched"), says="after step")
 
 ex.promise_table("""
-one step      | One step of `opt` | after step; steps of the optimizer
-without decay | (made without decay) | weight_decay of the groups
+one step      | Make one step of `opt` | after step; steps of the optimizer
+without decay | Args: opt: was made without decay, and its groups keep a decay of 0. | weight_decay
+                of the groups
 decoupled     | with decoupled weight decay. | after step
-factor        | Each weight first shrinks by the factor 1 - lr * weight_decay, | after step
-own rate      | lr being the rate of its own group; | case rates that change; two groups; three
+factor        | First multiply each weight by 1 - lr * weight_decay, | after step
+own rate      | where lr is the rate of its own group. | case rates that change; two groups; three
                 groups; two optimizers in turn; SGD with momentum
-then steps    | then opt steps as ever. | after step; steps of the optimizer
-no gradient   | A parameter whose grad is None is left alone. | case a parameter without a gradient;
-                a gradient of zero
-with Adam     | With torch.optim.Adam this is AdamW, | case Adam; Adam with amsgrad; three groups
-with SGD      | with SGD it is SGDW. | case SGD; SGD with momentum; SGD with Nesterov's momentum; no
-                decay
-example       | Example: SGD at rate 0.1, weight 2, gradient 1, decay 0.5: the weight becomes 2 *
-                0.95 - 0.1 = 1.8. | case the example
+then steps    | Then let opt take its usual step. | after step; steps of the optimizer
+no gradient   | A parameter whose grad is None does not change. | case a parameter without a
+                gradient; a gradient of zero
+with Adam     | With torch.optim.Adam the result is AdamW, | case Adam; Adam with amsgrad; three
+                groups
+with SGD      | and with SGD it is SGDW. | case SGD; SGD with momentum; SGD with Nesterov's
+                momentum; no decay
+example       | Example: for SGD at rate 0.1, weight 2, gradient 1 and decay 0.5, the weight becomes
+                2 * 0.95 - 0.1 = 1.8. | case the example
 """)
 
 
@@ -142,7 +144,7 @@ def law(out, kind, options, groups, rates, decays, untouched):
         expect_type("weight_decay of the groups", decay, (int, float))
         if decay != 0:
             raise Broken("weight_decay of the groups", decay, 0,
-                         "It would be added to the gradient.")
+                         "A decay in the group would be added to the gradient.")
     route = by_adamw if kind == "adam" else by_hand
     paths = [route(options, group, rate, decays)
              for group, rate in zip(groups, rates, strict=True)]
@@ -158,7 +160,8 @@ def law(out, kind, options, groups, rates, decays, untouched):
     for mine, start in zip(out["untouched"], untouched, strict=True):
         expect_equal("weight without a gradient", mine, start, "Leave it alone.")
     expect_equal("steps of the optimizer", out["steps"],
-                 len(decays) * (len(groups) if kind == "two" else 1), "One call of opt.step().")
+                 len(decays) * (len(groups) if kind == "two" else 1),
+                     "Call opt.step() exactly once.")
 
 
 def live(opt):

@@ -28,24 +28,24 @@ ENDS = ("a sweep that runs away", f"just over {TIMES} times the lowest",
         f"over {TIMES} times the lowest, slowly", "an infinite loss", "two models in turn",
         "losses in the millions")
 ex.promise_table("""
-answer    | A tenth of the rate at which a range test has its lowest loss. | suggested rate
-one batch | loss_of(model) draws a batch and returns its scalar loss, above 0; call it once a
-            step, | weights at draw; batches drawn
-SGD       | Update by plain SGD; | weights at draw
-left over | a gradient left over from before does not count. | case a gradient left over; a sweep
-            that runs away; two models in turn
-rates     | Step k = 0 ... steps - 1 runs at low * (high / low)**(k / (steps - 1)); | weights at
-            draw; suggested rate
-two steps | steps is 2 or more. | case two steps
-before    | in front of the update. | weights at draw; suggested rate; batches drawn
-first     | Of equal losses the first counts. | case two equal lowest losses
+answer    | Return a tenth of the rate at which a range test has its lowest loss. | suggested rate
+one batch | loss_of: loss_of(model) draws a batch and returns its scalar loss, above 0. Call it once
+            per step, | weights at draw; batches drawn
+SGD       | Step k = 0 ... steps - 1 runs plain SGD | weights at draw
+left over | Args: model: may hold gradients from before, which do not count. | case a gradient left
+            over; a sweep that runs away; two models in turn
+rates     | at the rate low * (high / low)**(k / (steps - 1)). | weights at draw; suggested rate
+two steps | steps: 2 or more. | case two steps
+before    | before the update. | weights at draw; suggested rate; batches drawn
+first     | The first of several equal losses counts. | case two equal lowest losses
 NaN       | Stop at a loss that is NaN | case a NaN
 """)
 ex.promise("times", f"or more than {TIMES} times the lowest so far.", cases=ENDS)
 ex.promise("as before", "Afterwards the model's state_dict() is as before,",
            says=("entries of state_dict",))
-ex.promise("objects", "its parameters the same objects.", says=("other objects",))
-ex.promise("example", "Example: lowest loss at step 2 of 5 from 1e-4 to 1: 0.01 / 10 = 0.001.",
+ex.promise("objects", "and its parameters are the same objects.", says=("other objects",))
+ex.promise("example", "Example: the lowest loss is at step 2 of 5, from 1e-4 to 1. Then return "
+                      "0.01 / 10 = 0.001.",
            cases=("the example",))
 
 # Numbers in the parameters of each kind of model, and those that no loss reaches.
@@ -193,7 +193,7 @@ def judge(one, sweep):
                  f"The test ends at a NaN or at more than {TIMES} times the lowest loss.")
     best = losses.index(min(v for v in losses if v == v))
     expect_close("suggested rate", one["rate"], rates[best] / 10,
-                 look="A tenth of the rate at the lowest loss.")
+                 look="It is a tenth of the rate at the lowest loss.")
     expect_like("weights at draw", one["path"], path)
     expect_equal("entries of state_dict() that changed", one["changed"], [],
                  "Keep a copy and load it back.")
@@ -208,7 +208,7 @@ def expect_path(got, wanted):
     for k, (mine, right) in enumerate(zip(got, wanted, strict=False)):
         expect_close(f"weights at draw {k + 1}", mine, right, rtol=0.0,
                      atol=3e-5 * float(wanted[:k + 1].abs().max()),
-                     look="Plain SGD, one step a batch, at the rate of that step.")
+                     look="Plain SGD, one step per batch, at the rate of that step.")
 
 
 # ---- wrong, by name
@@ -268,7 +268,7 @@ wrong("returning the rate of the lowest loss itself", "answer", TENTH, "rates[lo
 wrong("returning a tenth of the last rate", "answer", PLACE, "len(losses) - 1")
 wrong("returning the rate at which the loss falls fastest",
       "answer", TENTH, "rates[steepest(losses)]")
-wrong("returning the steepest place of np.gradient", "answer",
+wrong("returning the steepest point of np.gradient", "answer",
       PLACE, "steepest_on_average(losses)", says="suggested rate")
 wrong("smoothing the losses before looking for the lowest", "answer",
       PLACE, "lowest(smoothed(losses))", says="suggested rate")

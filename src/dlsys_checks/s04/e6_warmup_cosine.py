@@ -14,18 +14,21 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("04.6", "warmup_cosine", seen=("schedules", "calls"), says="on the cosine")
 
 ex.promise_table("""
-rates      | The learning rate of a step; peak and floor are rates, too. | case a schedule; tiny
-             rates; a large peak; no warm-up; a single step of warm-up; a single step of cosine; a
-             long schedule; floor and peak alike; steps in any order; two schedules in turn
-warm-up    | Steps 0 to warm - 1 rise in a line: the first runs at peak / warm, the last at peak. |
-             in the warm-up
-cosine     | From step warm on the rate follows half a cosine: peak at step warm, floor at step
-             total. | on the cosine
-end        | Later steps stay at floor. | past the end
-no warm-up | 0 <= warm < total, | case no warm-up; a single step of cosine; a single step of warm-up
-no floor   | 0 <= floor <= peak; | case a floor of zero; floor and peak alike
-any order  | the steps come in any order. | case steps in any order; two schedules in turn
-example    | Example: warm 2, total 4, peak 1, floor 0.2: 0.5, 1, 1, 0.6, 0.2. | case the example
+rates      | Return the learning rate of a step. | case a schedule; tiny rates; a large peak; no
+             warm-up; a single step of warm-up; a single step of cosine; a long schedule; floor and
+             peak alike; steps in any order; two schedules in turn
+warm-up    | Steps 0 to warm - 1 rise in a straight line: the first runs at peak / warm, the last at
+             peak. | in the warm-up
+cosine     | From step warm on, the rate follows half a cosine, from peak at step warm to floor at
+             step total. | on the cosine
+end        | Later steps run at floor. | past the end
+no warm-up | warm, total: 0 <= warm < total. | case no warm-up; a single step of cosine; a single
+             step of warm-up
+no floor   | peak, floor: rates, 0 <= floor <= peak. | case a floor of zero; floor and peak alike
+any order  | Args: step: the steps may come in any order. | case steps in any order; two schedules
+             in turn
+example    | Example: for warm 2, total 4, peak 1 and floor 0.2, the rates are 0.5, 1, 1, 0.6, 0.2.
+             | case the example
 """)
 
 
@@ -103,7 +106,7 @@ def curve(step, warm, total, peak, floor, *, first=1, more=0):
 
 wrong = ex.edits(curve)
 MATH = "0.5 * (1 + math.cos(math.pi * min(1.0, done)))"
-wrong("treating the floor as a share of the peak", "rates",
+wrong("treating the floor as a fraction of the peak", "rates",
       "if step", "floor = floor * peak\n    if step")
 ex.wrong("using step / warm: the first step has a rate of zero", curve, says="rate at step 0",
          breaks="warm-up", first=0)

@@ -16,22 +16,22 @@ ex = exercise("04.7", "momentum_step", by_hand=("SGD",),
               says="weights after")
 
 ex.promise_table("""
-step        | One step of SGD with momentum | weights after
+step        | Make one step of SGD with momentum | weights after
 in place    | on w, in place, | case a column of a table
-torch       | as torch.optim.SGD. | weights after
-by hand     | Write it out, without torch.optim. | optimizers of torch.optim
-numbers     | w and grad: (N,) float32; | case one number; many numbers; tiny numbers; huge numbers
-left alone  | grad is left alone | the caller's gradient
-overwritten | and may be overwritten later. | case one buffer for all gradients
-own state   | state: this weight's own dict, | case two weights in turn
-empty state | empty before its first step, for you to keep what you like in. | raised KeyError
-changes     | lr and momentum may change from step to step. | case a rate that changes; a momentum
+torch       | as torch.optim.SGD does. | weights after
+by hand     | Write the rule out, without torch.optim. | optimizers of torch.optim
+numbers     | Args: w, grad: (N,) float32. | case one number; many numbers; tiny numbers; huge
+              numbers
+left alone  | Do not change grad. | the caller's gradient
+overwritten | The caller may overwrite it later. | case one buffer for all gradients
+own state   | state: a dict for this weight alone, | case two weights in turn
+empty state | empty before its first step. | raised KeyError
+changes     | lr, momentum: may change from step to step. | case a rate that changes; a momentum
               that changes
-None        | With grad None nothing changes, neither w nor state. | case steps with None; None at
-              first
+None        | If grad is None, neither w nor state changes. | case steps with None; None at first
 momentum 0  | Momentum 0 is plain SGD. | case momentum 0
-example     | Example: w 1, rate 0.1, momentum 0.5, gradients 1 and 0: w becomes 0.9, then 0.85. |
-              case the example
+example     | Example: with w 1, rate 0.1, momentum 0.5 and gradients 1 and 0, w becomes 0.9, then
+              0.85. | case the example
 """)
 
 
@@ -146,7 +146,7 @@ def none_clears(w, grad, state, lr, momentum):
         sgd(w, grad, state, lr, momentum)
 
 
-@ex.wrong("letting the buffer fade at a None, though the weight rests", breaks="None")
+@ex.wrong("letting the buffer fade at a None, although the weight does not move", breaks="None")
 def none_fades(w, grad, state, lr, momentum):
     if grad is not None:
         sgd(w, grad, state, lr, momentum)

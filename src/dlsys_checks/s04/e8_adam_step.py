@@ -20,24 +20,26 @@ DECAYED = ("a few steps", "a gradient of zeros", "200 steps", "a rate that chang
            "two weights in turn", "a column of a table",
            "one number", "many numbers", "huge numbers", "gradients that fade", *NEAR_EPS)
 ex.promise_table("""
-step        | One step of AdamW | weights after
-in place    | on w, in place; | case a column of a table
-Adam        | with weight_decay 0.0 it is Adam. | case no decay; the example
-by hand     | Write it out, without torch.optim. | optimizers of torch.optim
-numbers     | w and grad: (N,) float32; | case one number; many numbers; tiny numbers; huge numbers
-left alone  | grad is left alone. | the caller's gradient
-own state   | state: a dict of this weight, | case two weights in turn; two weights, each with its
-              settings
-empty state | empty before its first step, in which you keep what you need. | raised KeyError
-rate        | lr may change from step to step, | case a rate that changes
-settings    | betas, eps and weight_decay from weight to weight. | case two weights, each with its
-              settings; other betas; gradients that fade; a large eps
+step        | Make one step of AdamW | weights after
+in place    | on w, in place. | case a column of a table
+Adam        | With weight_decay 0.0 it is Adam. | case no decay; the example
+by hand     | Write the rule out, without torch.optim. | optimizers of torch.optim
+numbers     | Args: w, grad: (N,) float32. | case one number; many numbers; tiny numbers; huge
+              numbers
+left alone  | Do not change grad. | the caller's gradient
+own state   | state: a dict for this weight alone, | case two weights in turn; two weights, each
+              with its settings
+empty state | empty before its first step. | raised KeyError
+rate        | lr: may change from step to step. | case a rate that changes
+settings    | betas, eps, weight_decay: may differ from weight to weight. | case two weights, each
+              with its settings; other betas; gradients that fade; a large eps
 """)
-ex.promise("decoupled", "The decay is decoupled: w is first multiplied by "
-           "1 - lr * weight_decay.", cases=DECAYED, says=("weights after",))
-ex.promise("200 steps", "Equal to torch.optim.AdamW over 200 steps,", cases=("200 steps",))
-ex.promise("eps", "gradients near eps included.", cases=NEAR_EPS)
-ex.promise("example", "Example: w 1, gradient -7, rate 0.1, decay 0: w becomes 1.1.",
+ex.promise("decoupled", "The decay is decoupled, so first multiply w by 1 - lr * "
+                        "weight_decay.", cases=DECAYED, says=("weights after",))
+ex.promise("200 steps", "Over 200 steps the weights match "
+                        "torch.optim.AdamW's,", cases=("200 steps",))
+ex.promise("eps", "even with gradients near eps.", cases=NEAR_EPS)
+ex.promise("example", "Example: with w 1, gradient -7, rate 0.1 and decay 0, w becomes 1.1.",
            cases=("the example",))
 
 

@@ -17,27 +17,27 @@ PLAIN = ("a few steps", "60 steps", "gradients of zeros", "two weights in turn",
          "two weights, each with its settings", "a rate that changes", "other betas",
          "a column of a table", "an entry without a gradient", "one number", "many numbers",
          "tiny numbers", "huge numbers")
-ex.promise("step", "One step of Lion", says=("weights after",))
+ex.promise("step", "Make one step of Lion", says=("weights after",))
 ex.promise("in place", "on w, in place,", cases=("a column of a table",))
 ex.promise("decay", "after decoupled weight decay.", cases=(*PLAIN, "the example"),
            says=("weights after",))
-ex.promise("numbers", "w and grad: (N,) float32;",
+ex.promise("numbers", "Args: w, grad: (N,) float32.",
            cases=("one number", "many numbers", "tiny numbers", "huge numbers"))
-ex.promise("left alone", "grad is left alone.", says=("the caller's gradient",))
-ex.promise("own state", "state: a dict of this weight,",
+ex.promise("left alone", "Do not change grad.", says=("the caller's gradient",))
+ex.promise("own state", "state: a dict for this weight alone,",
            cases=("two weights in turn", "two weights, each with its settings"))
 ex.promise("empty state", "empty before its first step.", says=("raised KeyError",))
-ex.promise("rate", "lr may change from step to step,", cases=("a rate that changes",))
-ex.promise("settings", "betas and weight_decay from weight to weight.",
+ex.promise("rate", "lr: may change from step to step.", cases=("a rate that changes",))
+ex.promise("settings", "betas, weight_decay: may differ from weight to weight.",
            cases=("two weights, each with its settings", "other betas", "no decay"))
-ex.promise("first beta", "betas: the first blends the step's direction,",
+ex.promise("first beta", "The first beta blends the direction of the step,",
            cases=(*PLAIN, "no decay"))
 ex.promise("second beta", "the second updates the momentum,", cases=(*PLAIN, "no decay"))
 ex.promise("start", "which starts at zero.", cases=(*PLAIN, "no decay"))
 ex.promise("sign of 0", "The sign of 0 is 0.",
            cases=("an entry without a gradient", "gradients of zeros"))
-ex.promise("example", "Example: w 1, gradient -3, rate 0.1, decay 0.5, first step: w becomes "
-           "0.95 + 0.1 = 1.05.", cases=("the example",))
+ex.promise("example", "Example: with w 1, gradient -3, rate 0.1 and decay 0.5, the first step "
+                      "makes w 0.95 + 0.1 = 1.05.", cases=("the example",))
 
 
 def blends(grads, b1, b2):

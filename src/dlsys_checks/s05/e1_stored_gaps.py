@@ -15,23 +15,23 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("05.1", "stored_gaps", seen=("kind", "x", "state"))
 
 ex.promise_table("""
-result     | How far a batch lies from what each BatchNorm of model has stored. | gap of; names of
-eval       | model: in eval mode, | gap of; statistics after; raised ValueError
+result     | Measure how far a batch is from what each BatchNorm has stored. | gap of; names of
+eval       | Args: model: in eval mode, | gap of; statistics after; raised ValueError
 kinds      | with nn.BatchNorm1d on (N, C) and nn.BatchNorm2d on (N, C, H, W) | case images; one
              image; other norms between | gap of; names of
 depth      | at any depth, each called once. | case norms inside blocks; a norm that is the whole
              model; one of three channels; the example
-input      | x: a batch that model takes. | case integers looked up
-enters     | A channel's mean is that of what enters the norm in model(x), over all axes but axis
-             1. | gap of; raised RuntimeError
-distance   | Its distance from running_mean | gap of
-deviations | is counted in stored standard deviations, the root of running_var. | gap of
-largest    | Returned is the largest distance of each norm, a float, | gap of; type of the gap
+input      | x: a batch that model accepts. | case integers looked up
+enters     | A channel's mean is the mean of the norm's input in model(x), over all axes but axis 1.
+             | gap of; raised RuntimeError
+distance   | Divide its distance from running_mean | gap of
+deviations | by the stored standard deviation, the root of running_var. | gap of
+largest    | Returns: The largest distance of each norm, a float, | gap of; type of the gap
 names      | by its name in model.named_modules(). | names of
-as it was  | The model is afterwards as it was: hooks, modes and all its numbers; | hooks after;
+as it was  | Afterwards the model's hooks, modes and values are as they were. | hooks after;
              training flags; statistics after; numbers of the model; parameters whose
-no graph   | no graph is built. | graphs built
-example    | Example: for nn.BatchNorm1d(1), fresh, and x [[1.], [3.]] it is {"": 2.0}. | case the
+no graph   | Do not build a graph. | graphs built
+example    | Example: nn.BatchNorm1d(1), fresh, with x [[1.], [3.]] gives {"": 2.0}. | case the
              example
 """)
 
@@ -256,7 +256,7 @@ wrong("measuring only the norms at the top of the model", "depth",
 wrong("converting x to float32 first", "input", "model(x)", "model(x.float())", says="raised")
 wrong("comparing the batch itself, not what enters the norm", "result",
       MEAN, "x.float().mean()")
-wrong("comparing what leaves each norm, by a hook on its output", "enters",
+wrong("comparing the output of each norm, by a hook on its output", "enters",
       "given, name", "given, out, name", "given[0]", "out", "forward_pre_hook", "forward_hook")
 wrong("taking the mean over the rows only: a mean for each pixel", "enters",
       MEAN, "h.mean(0) if h.dim() == 2 else h.mean(0).flatten(1).amax(1)")

@@ -19,20 +19,22 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("05.2", "told_apart", seen=("x", "weights", "kind"), kept=("seen",))
 
 ex.promise_table("""
-result   | Which share of a stream differs between its rows, layer by layer. | share; number of
-layers   | layers: K functions, K >= 0, | case no layer; one layer; sixteen layers; the example
-in turn  | called once each, in turn, on what the one before returned. | order of calls; argument of
+result   | Measure what fraction of a stream differs between its rows, by layer. | share; number of
+layers   | Args: layers: K functions, K >= 0. | case no layer; one layer; sixteen layers; the
+           example
+in turn  | Call each once, in order, on the result of the one before. | order of calls; argument of
 x        | x: (N, ...) float32, N >= 1. | case one row; rows of rows; one number a row
-list     | Returns K + 1 floats: the share of x, then that behind each layer. | number of; type of
-           the
-rest     | For a share take the mean row away | share
-squares  | and divide the mean square of what is left | share
-whole    | by the mean square of the whole stream; | share
-zero     | a stream of zeros has the share 0.0. | case a stream of zeros
-tiny     | Shares down to 1e-6 are right to one percent. | case rows nearly alike; rows more and
+list     | Returns: K + 1 floats: the fraction of x, then the fraction after each layer. | number
+           of; type of the
+rest     | Subtract the mean row from the stream, | share
+squares  | and divide the mean square of the rest | share
+whole    | by the mean square of the whole stream. | share
+zero     | For a stream of zeros the fraction is 0.0. | case a stream of zeros
+tiny     | Fractions down to 1e-6 are right to one percent. | case rows nearly alike; rows more and
            more alike; a stream of small numbers
-no graph | No graph is built. | graph
-example  | Example: x [[1.], [-1.]] and one layer that adds 9: [1.0, 1/82]. | case the example
+no graph | Do not build a graph. | graph
+example  | Example: for x [[1.], [-1.]] and one layer that adds 9, return [1.0, 1/82]. | case the
+           example
 """)
 
 
@@ -153,8 +155,8 @@ def behind(layers, x):
 wrong = ex.edits(behind)
 LAYERS, CALL, END = "*layers]", "x = layer(x)", "return shares"
 REST, SIZE, SHARE = "(x - x.mean(0)).square().mean()", " x.square().mean()", "rest / size"
-wrong("leaving out the share of x", "list", END, "return shares[1:]", says="number of shares")
-wrong("returning the last share only", "list", END, "return shares[-1]")
+wrong("leaving out the fraction of x", "list", END, "return shares[1:]", says="number of shares")
+wrong("returning only the last fraction", "list", END, "return shares[-1]")
 wrong("returning tensors instead of floats", "list",
       END, "return [torch.tensor(share) for share in shares]")
 wrong("raising an error where there is no layer", "layers",
@@ -165,7 +167,7 @@ wrong("calling every layer on x itself", "in turn",
 wrong("calling the layers from the last to the first", "in turn", LAYERS, "*layers[::-1]]")
 wrong("centring the stream for the next layer as well", "in turn",
       CALL, "x = layer(x - x.mean(0) if shares else x)")
-wrong("subtracting one mean of all numbers, not the mean row", "rest", "x.mean(0)", "x.mean()")
+wrong("subtracting one mean of all values, not the mean row", "rest", "x.mean(0)", "x.mean()")
 wrong("subtracting each row's mean: LayerNorm's variance", "rest",
       REST, "(x.reshape(len(x), -1) - x.reshape(len(x), -1).mean(1)[:, None]).square().mean()")
 wrong("not subtracting the mean row", "rest", " - x.mean(0)", "")
@@ -173,16 +175,17 @@ wrong("using the unbiased variance, over N - 1 rows", "squares",
       REST, "x.var(0, correction=min(1, len(x) - 1)).mean()")
 wrong("using sizes instead of squares", "squares",
       REST, "(x - x.mean(0)).abs().mean()", SIZE, " x.abs().mean()")
-wrong("taking the root of the share", "result", END, "return [share ** 0.5 for share in shares]")
-wrong("returning the variance itself, not a share", "whole", SHARE, "rest")
-wrong("dividing by the variance of all numbers", "whole", SIZE, " x.var(correction=0)")
+wrong("taking the root of the fraction", "result", END, "return [share ** 0.5 for share in shares]")
+wrong("returning the variance itself, not a fraction", "whole", SHARE, "rest")
+wrong("dividing by the variance of all values", "whole", SIZE, " x.var(correction=0)")
 wrong("dividing by what the rows have in common", "whole", SIZE, " x.mean(0).square().mean()")
 wrong("averaging the ratios of the positions", "whole",
       SHARE,
       "((x - x.mean(0)).square().mean(0) / x.square().mean(0).clamp(min=1e-30)).mean()")
 wrong("returning 0 / 0 for a stream of zeros", "zero", " if size > 0 else 0.0", "")
-wrong("returning a share of 1 for a stream of zeros", "zero", "else 0.0", "else 1.0")
-wrong("subtracting what is in common from 1: a tiny share is lost in rounding", "tiny",
+wrong("returning a fraction of 1 for a stream of zeros", "zero", "else 0.0", "else 1.0")
+wrong("subtracting what the rows have in common from 1, so that a tiny fraction is lost in "
+      "rounding", "tiny",
       SHARE, "1 - x.mean(0).square().mean() / size")
 wrong("adding a constant to the size", "whole", SHARE, "rest / (size + 0.05)")
 wrong("adding 1e-6 to the mean square", "tiny", SHARE, "rest / (size + 1e-6)")

@@ -13,22 +13,23 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("05.3", "noisy_modules", seen=("kind", "x", "scale", "live", "front"))
 
 ex.promise_table("""
-result    | Names of the modules at which two calls of model(x) part. | names
-given     | A module is listed when what it was given was equal in both calls | names
-returned  | and what it returned was not, | names
-little    | however little the two differ. | case noise of a millionth; the last place of one number
-names     | Names and order are those of model.named_modules(), "" for the model itself. | names;
-            type of the result
-called    | A module takes one tensor, which it leaves as it is, returns one and is called once in a
-            pass, or never: then it is not listed. | case a list of modules; a part that is not
-            called
-x         | x: what model takes. | case integers looked up
-mode      | Two calls are made, in the mode that each module has, | names; calls of the model;
+result    | Name the modules at which two calls of model(x) begin to differ. | names
+given     | List a module if its inputs in the two calls were equal | names
+returned  | and its outputs were not, | names
+little    | however little the two outputs differ. | case noise of a millionth; the last place of
+            one number
+names     | Return the names in the order of model.named_modules(), "" for the model itself. |
+            names; type of the result
+called    | Args: model: each module takes one tensor, does not change it, returns one tensor, and
+            is called once per pass, or never. A module that is never called is not listed. | case a
+            list of modules; a part that is not called
+x         | x: an input that model accepts. | case integers looked up
+mode      | Call the model twice, in the mode that each module has, | names; calls of the model;
             training flags
 generator | without a seed. | names
-as it was | No hook is left, | hooks after
-no graph  | no graph is built. | graphs built
-example   | Example: ["", "body"] for a model whose body calls F.dropout. | case the example
+as it was | Leave no hook | hooks after
+no graph  | and build no graph. | graphs built
+example   | Example: return ["", "body"] for a model whose body calls F.dropout. | case the example
 """)
 
 
@@ -224,11 +225,11 @@ wrong("naming every nn.Dropout of the model", ("returned", "mode"),
       says="names")
 wrong("naming every module in train mode", ("returned", "mode"),
       END, "return [name for name, m in model.named_modules() if m.training]", says="names")
-wrong("comparing with torch.allclose, which takes near numbers for equal", "little",
+wrong("comparing with torch.allclose, which treats close values as equal", "little",
       EQUAL, "lambda a, b: torch.allclose(a.float(), b.float())")
 wrong("comparing to a relative 1e-7, in which the last place is lost", "little",
       EQUAL, "lambda a, b: torch.allclose(a.float(), b.float(), rtol=1.2e-7, atol=0.0)")
-wrong("comparing sums, not numbers", ("returned", "little"),
+wrong("comparing sums, not values", ("returned", "little"),
       EQUAL, "lambda a, b: a.sum().equal(b.sum())")
 wrong("looking up modules that are not called as well", "called",
       "m in first\n             and", "", says="raised KeyError")

@@ -16,18 +16,18 @@ ex = exercise("05.4", "gain_for", seen=("kinds", "numbers", "as_module"), within
               says="gain of")
 
 ex.promise_table("""
-gain          | The gain that keeps the size of a layer's signal for this activation. | gain of
-second moment | For z from N(0, 1), gain squared times the mean of act(z) squared is 1, | gain of
-precision     | within 2 % of the gain. | gain of
-any act       | act: a function or an nn.Module, element by element; | case a module; a module with
-                a weight; a module in place
-in place      | it gets float32, may write into it, | case a module in place; a function in place
-any scale     | and gives numbers as small as 1e-12 or as large as 1e12. | case a tiny output; a
+gain          | Return the gain that keeps the size of a layer's signal for act. | gain of
+second moment | For z from N(0, 1), gain squared times the mean of act(z) squared is 1. | gain of
+precision     | The result is within 2 % of that gain. | gain of
+any act       | Args: act: an element-wise function or nn.Module. | case a module; a module with a
+                weight; a module in place
+in place      | It gets float32 and may write into its input. | case a module in place; a function
+                in place
+any scale     | Its outputs may be as small as 1e-12 or as large as 1e12. | case a tiny output; a
                 huge output
-float         | Returns a Python float; | type of the gain
-no graph      | no graph is built. | graphs built
-left          | act stays as it is; numbers may be drawn, but no seed is set. | after the call; set
-                a seed
+float         | Returns: A Python float. | type of the gain
+no graph      | Do not build a graph, | graphs built
+left          | change act or set a seed. You may draw random numbers. | after the call; set a seed
 example       | Example: 1 for the identity, 1.414 for ReLU. | case the example
 """)
 

@@ -21,27 +21,27 @@ ex = exercise("05.5", "ema_update", seen=("kind", "states", "decays", "modes", "
               kept=("left", "path"))
 
 ex.promise_table("""
-in place     | One step of an exponential moving average, in place, in average. | of average after;
-               models: got
-structure    | Both have the same structure, of any dtype and layout; either may be without
-               parameters or without buffers. | case a block inside a block; both in eval mode; a
-               lone parameter; no buffers; no parameters; a mask alone; float64, transposed, tied
-parameters   | Each parameter, frozen or tied too, becomes decay times its old value plus 1 - decay
-               times that of model; | parameter
-buffers      | each buffer becomes a copy of model's, | buffer
-dtype        | whatever its dtype: counters and masks have no average, and torch's AveragedModel
-               copies by default. | buffer count; buffer seen; buffer mask; buffer total; raised
-               RuntimeError
-same tensors | average keeps its tensors: an optimizer or a state_dict made before sees the
+in place     | Make one step of an exponential moving average, in place, in average. | of average
+               after; models: got
+structure    | Args: average, model: have the same structure, with any dtypes and layouts. They may
+               be without parameters or without buffers. | case a block inside a block; both in eval
+               mode; a lone parameter; no buffers; no parameters; a mask alone; float64, transposed,
+               tied
+parameters   | Each parameter, even if it is frozen or tied, becomes decay times its old value plus
+               1 - decay times model's value. | parameter
+buffers      | Each buffer becomes a copy of model's, | buffer
+dtype        | whatever its dtype, because counters and masks have no average. | buffer count;
+               buffer seen; buffer mask; buffer total; raised RuntimeError
+same tensors | average keeps its tensors, so an optimizer or a state_dict made before sees the
                change. | tensors of average replaced; tensors of average moved
-model left   | model is left as it is, | of model after; requires_grad of
-modes        | no mode and no gradient changes, | training flags; gradients of model after
-no sharing   | no memory is shared | memory shared
+model left   | model does not change. | of model after; requires_grad of
+modes        | No mode and no gradient changes, | training flags; gradients of model after
+no sharing   | no memory is shared, | memory shared
 no graph     | and no graph is built. | graphs; raised RuntimeError
-decay        | 0 <= decay <= 1. | case a decay of 0; a decay of 1; three steps; a large decay; own
-               buffers, a decay of 0
-example      | Example: a parameter 1 in average, 2 in model, decay 0.75: it becomes 1.25. | case
-               the example
+decay        | decay: 0 <= decay <= 1. | case a decay of 0; a decay of 1; three steps; a large
+               decay; own buffers, a decay of 0
+example      | Example: with a parameter 1 in average, 2 in model and decay 0.75, it becomes 1.25. |
+               case the example
 """)
 
 # Names and shapes of what a kind of model holds; parameters first, then buffers.
@@ -267,7 +267,7 @@ def by_state_dict(average, model, decay):
             old.copy_(theirs[name])
 
 
-wrong("swapping the two shares", ("parameters", "example"),
+wrong("swapping the two weights", ("parameters", "example"),
       "with torch", "decay = 1 - decay\n    with torch")
 wrong("copying the parameters instead of averaging",
       "parameters", "(decay)", "(0.0)", "1 - decay", "1")
@@ -293,7 +293,7 @@ wrong("calling reshape(-1), which copies what is not contiguous", "structure",
       "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
       "old.reshape(-1).mul_(decay).add_(new.reshape(-1), alpha=1 - decay)",
       says="parameter slanted")
-wrong("carrying buffers through float64, which rounds large counters", "dtype",
+wrong("passing buffers through float64, which rounds large counters", "dtype",
       "def averaged", "@torch.no_grad()\ndef averaged", "(new)",
       "(new)\n    for old, new in zip(average.buffers(), model.buffers(), strict=True): "
       "old.copy_(new.double())")
@@ -339,13 +339,13 @@ def new_parameters(average, model, decay):
 
 wrong("replacing p.data", "same tensors",
       "(new)", "(new)\n    for old in average.parameters(): old.data = old.data.clone()")
-wrong("writing the average into model, too", "model left",
+wrong("writing the average into model as well", "model left",
       "(new)",
       "(new)\n    with torch.no_grad():\n        for old, new in zip(average.parameters(), "
       "model.parameters(), strict=True): new.copy_(old)\n        for new in model.buffers(): "
       "new.copy_(new + 1 if new.dtype != torch.bool else ~new)")
 wrong("clearing the gradients", "modes", "(new)", "(new)\n    model.zero_grad()")
-wrong("handing model's gradients to average", "modes",
+wrong("passing model's gradients to average", "modes",
       "(new)",
       "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
       "old.grad = new.grad")
@@ -360,7 +360,7 @@ wrong("multiplying old buffers by 0: a NaN stays", "buffers",
 wrong("putting average into train mode", "modes", "(new)", "(new)\n    average.train()")
 wrong("putting both models into eval mode",
       "modes", "(new)", "(new)\n    average.eval(); model.eval()")
-wrong("handing over average's buffers: both share their memory", "no sharing",
+wrong("assigning buffers instead of copying them, so that both models share memory", "no sharing",
       "(new)",
       "(new)\n    theirs = dict(model.named_modules())\n    for name, module in "
       "average.named_modules():\n        for key, buffer in "
@@ -371,7 +371,7 @@ wrong("switching gradients on: a leaf changed in place", "no graph",
       "old.mul_(decay).add_(new, alpha=1 - decay)\n    with torch")
 wrong("treating a decay of 0 as not given", "decay",
       "with torch", "decay = decay or 0.999\n    with torch", says="parameter")
-wrong("leaving a parameter of one number alone", "example",
+wrong("leaving a parameter with one value unchanged", "example",
       DECAY, f"if old.shape != (1, 1): {DECAY}", says="parameter weight")
 
 

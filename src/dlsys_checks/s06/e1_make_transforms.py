@@ -20,18 +20,18 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("06.1", "make_transforms", seen=("setups", "calls"))
 
 ex.promise_table("""
-pair       | (train, evaluate): two functions of a batch x (N, 1, H, W) float32. | number of
+pair       | Make (train, evaluate), two functions of a batch x (N, 1, H, W) float32. | number of
              functions; evaluate's answer; train's answer
-scale      | Both subtract mean and divide by std; | evaluate's answer; train's answer
-left alone | the answer has shape and dtype of x, which is left as it is. | changed x; shape of;
+scale      | Both subtract mean and divide by std. | evaluate's answer; train's answer
+left alone | The result has the shape and dtype of x, and x does not change. | changed x; shape of;
              dtype of
-fixed      | evaluate does no more than that and draws no random number. | evaluate's answer; random
+fixed      | evaluate does nothing else and draws no random number. | evaluate's answer; random
              numbers
 crop       | train first surrounds each image with pad zeros on every side and cuts H by W pixels
-             out of it: | train's answer
-own place  | at a place drawn anew for each image of each call, with no seed set, every place with
-             equal chance. | share of images; set a seed
-example    | Example: with pad 0 both functions give the same numbers. | case the example
+             out of it. | train's answer
+own place  | The position is drawn separately for each image of each call, without a seed, and every
+             position is equally likely. | share of images; set a seed
+example    | Example: with pad 0 both functions return the same values. | case the example
 """)
 
 
@@ -188,7 +188,7 @@ def law(out, setups, calls):
     expect_equal("calls that changed x", out["changed"], 0, "Work on a copy.")
     expect_equal("calls of evaluate that drew random numbers", out["draws"], 0,
                  "Nothing in it is random, seeded or not.")
-    expect_equal("runs that set a seed", out["seeded"], 0, "Draw from the generator as it stands.")
+    expect_equal("runs that set a seed", out["seeded"], 0, "Do not set a seed.")
 
 
 # ---- wrong, by name
@@ -245,7 +245,7 @@ wrong("using the training pipeline for both, seeded", "fixed",
       "torch.manual_seed(0); return train(x)\n    return train, evaluate")
 wrong("using the training pipeline for both", "fixed",
       "return out", "train, _ = out; return train, train")
-wrong("throwing a draw away in evaluate", "fixed",
+wrong("drawing a random number in evaluate and not using it", "fixed",
       "return out",
       "train, scale = out\n    def evaluate(x): torch.rand(1); return scale(x)\n    return "
       "train, evaluate")

@@ -21,18 +21,18 @@ ex = exercise("06.2", "mixup_loss", seen=("weights", "calls"),
               kept=("blends",))
 
 ex.promise_table("""
-mean     | Mean Mixup loss of a batch, | loss
+mean     | Return the mean Mixup loss of a batch, | loss
 backward | a tensor to call backward on. | gradient of the weights
-blend    | Row i of x (N, ...) float32 is blended with row order[i]; | blends
-repeats  | order may name a row twice. | case a row named twice
-share    | lam[i] is the share of row i, in the blend and in the loss. | case a share for each row;
-           images; three axes; one row; two batches of different size; shares of 0 and 1; a large
-           scale; as many rows as classes; two classes; a row named twice
-labels   | Labels y (N,) int64. | loss
-once     | model gives logits (N, K) and is called once, on the blends. | number of blends
-left     | The inputs, the model's mode and the gradients it holds are left as they are. | after the
-           call; in another mode
-example  | Example: with every lam 1 it is the cross-entropy of x and y. | case the example
+blend    | x: (N, ...) float32. Row i is blended with row order[i]. | blends
+repeats  | order: may name a row twice. | case a row named twice
+share    | lam: lam[i] is the weight of row i, in the blend and in the loss. | case a share for each
+           row; images; three axes; one row; two batches of different size; shares of 0 and 1; a
+           large scale; as many rows as classes; two classes; a row named twice
+labels   | y: labels (N,) int64. | loss
+once     | Args: model: returns logits (N, K). Call it once, on the blends. | number of blends
+left     | The inputs, the model's mode and the gradients it holds do not change. | after the call;
+           in another mode
+example  | Example: if every lam is 1, it is the cross-entropy of x and y. | case the example
 """)
 
 
@@ -136,11 +136,12 @@ def law(out, weights, calls):
                                        strict=True):
         wanted, mean, slope = by_hand(weights, **call)
         expect_close("blends that the model saw", blend, wanted, atol=1e-5,
-                     look="Row i with row order[i], each with its own share.")
+                     look="Blend row i with row order[i], with a weight of its own for each row.")
         expect_like("loss", loss, torch.tensor(0.0))
         expect_equal("type of the loss", str(loss.dtype), "torch.float32")
         expect_close("loss", loss.item(), mean, atol=1e-5,
-                     look="The share of row i weighs its label, the rest that of row order[i].")
+                     look="Weight the loss of row i's label by lam[i], and the loss of row "
+                          "order[i]'s label by the rest.")
         expect_close("gradient of the weights", grad, slope, rtol=1e-3, atol=1e-5)
 
 
@@ -186,18 +187,18 @@ def summed(model, x, y, order, lam):
     return two_terms(model(blended(x, order, lam)), y, y[order], lam) * len(x)
 
 
-wrong("using the mean share for all rows, or (N, 1) times (N,)", "mean",
+wrong("using the mean weight for all rows, or (N, 1) times (N,)", "mean",
       "two_terms(logits, y, y[order], lam)",
       "lam.mean() * F.cross_entropy(logits, y) + (1 - lam.mean()) * F.cross_entropy(logits, "
       "y[order])", says="loss: got")
-wrong("adding both losses without their shares", "labels",
+wrong("adding both losses without their weights", "labels",
       "two_terms(logits, y, y[order], lam)",
       "F.cross_entropy(logits, y) + F.cross_entropy(logits, y[order])", says="loss: got")
 ex.wrong("applying softmax before the cross-entropy",
          lambda model, x, y, order, lam: two_terms(
              model(blended(x, order, lam)).softmax(1), y, y[order], lam),
          says="loss: got", trap="03.1", breaks="mean")
-wrong("giving row i the larger share, as MixMatch does", "blend",
+wrong("giving row i the larger weight, as MixMatch does", "blend",
       "logits =", "lam =", BLENDED, "torch.maximum(lam, 1 - lam)", "logits, y", BLENDED + ", y",
       says="blends that the model saw")
 
@@ -207,13 +208,13 @@ def doubled(model, x, y, order, lam):
     return 2 * two_terms(model(blended(x, order, lam)), y, y[order], lam)
 
 
-ex.wrong("swapping the shares of the labels",
+ex.wrong("swapping the weights of the labels",
          lambda model, x, y, order, lam: two_terms(model(blended(x, order, lam)), y, y[order], 1 -
              lam), says="loss: got", breaks=("mean", "labels", "share"))
-wrong("using the first row's share for all rows", "share",
+wrong("using the first row's weight for all rows", "share",
       "logits =", "lam =", BLENDED, "lam[:1].expand(len(x))", "logits, y", BLENDED + ", y",
       says="got")
-wrong("reading a position as the row it comes from", "blend",
+wrong("treating a position as the row that it comes from", "blend",
       "logits =", "back =", BLENDED, "order.argsort()",
       "logits, y, y[order]", "model(blended(x, back, lam)), y, y[back]",
       says="blends that the model saw")
@@ -253,7 +254,7 @@ wrong("detaching on the way", "backward",
       'own = F.cross_entropy(logits, y, reduction="none"); others = '
       'F.cross_entropy(logits.detach(), y[order], reduction="none"); return (lam * own + (1 - '
       "lam) * others).mean() + 0 * logits.sum()")
-wrong("reading a share of 1 as none", ("example", "share"),
+wrong("treating a weight of 1 as none", ("example", "share"),
       "logits =", "lam =", BLENDED, "torch.where(lam == 1, 0.0, lam)", "logits, y", BLENDED + ", y",
       says="got")
 wrong("smoothing labels where nothing is blended", "example",

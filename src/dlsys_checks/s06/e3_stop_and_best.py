@@ -16,23 +16,24 @@ ex = exercise("06.3", "stop_and_best", seen=("runs",))
 EDGES = ("a loss of exactly 0", "losses that hardly differ", "patience 1")
 NANS = ("NaN among the losses", "NaN at the start", "nothing but NaN", "NaN until the stop")
 
-ex.promise("pair", "(epoch at which training stops, epoch whose weights to restore).",
+ex.promise("pair", "Return (epoch at which training stops, epoch whose weights to restore).",
            says=("stop and best", "number of results"))
-ex.promise("counting", "losses: the validation loss of epoch 0, 1, 2 and so on;",
+ex.promise("counting", "Args: losses: the validation losses of epochs 0, 1, 2 and so on.",
            says=("epoch of",))
-ex.promise("left", "the list stays as it is.", says=("losses after the call",))
-ex.promise("range", "A loss may be NaN; patience >= 1, min_delta >= 0.", cases=NANS + EDGES)
+ex.promise("left", "Do not change the list.", says=("losses after the call",))
+ex.promise("range", "A loss may be NaN. patience, min_delta: patience >= 1, min_delta >= "
+                    "0.", cases=NANS + EDGES)
 ex.promise_table("""
-progress | After it, progress is a loss more than min_delta below that of the last progress. | epoch
-           of the stop
+progress | After it, a loss is progress if it is more than min_delta below the loss at the last
+           progress. | epoch of the stop
 first    | The first loss that is a number is progress. | epoch of the stop
 patience | Training stops at the patience-th epoch in a row without progress, | epoch of the stop
-last     | else at the last. | epoch of the stop
-restored | Restored is the first epoch with the lowest loss up to the stop, be it progress or not. |
-           epoch of the best
+last     | otherwise at the last epoch. | epoch of the stop
+restored | Restore the first epoch with the lowest loss up to the stop, whether that loss was
+           progress or not. | epoch of the best
 """)
-ex.promise("nan", "NaN is neither progress nor lowest;", cases=NANS)
-ex.promise("all nan", "if all are NaN up to the stop, restore epoch 0.",
+ex.promise("nan", "NaN is neither progress nor lowest.", cases=NANS)
+ex.promise("all nan", "If all losses are NaN up to the stop, restore epoch 0.",
            cases=("nothing but NaN", "NaN until the stop"), says=("epoch of the best",))
 ex.promise("example", "Example: [3., 2., 2.5, 1.9, 2.1] with patience 2, min_delta 0.5 is (3, 3).",
            cases=("the example",))
@@ -177,7 +178,7 @@ wrong("comparing losses with a tolerance, or in float32", "range",
 wrong("making NaN infinite in losses itself", "left",
       "reference,",
       "losses[:] = [loss if loss == loss else math.inf for loss in losses]; reference,")
-wrong("using argmin, to which a NaN is the lowest", "nan",
+wrong("using argmin, which treats a NaN as the lowest", "nan",
       "return out",
       "stop = out[0]; return stop, int(torch.tensor(losses[:stop + 1], "
       "dtype=torch.float64).argmin())", says="epoch of the best")
@@ -239,7 +240,7 @@ wrong("restoring the last progress, not the lowest", "restored",
       "enumerate(losses[:stop + 1]):\n        if loss < reference - min_delta: reference, best = "
       "loss, epoch\n    return stop, best")
 wrong("taking the last of equal losses", "restored", "loss < lowest", "loss <= lowest")
-wrong("taking the lowest of all losses, those after the stop too", "restored",
+wrong("taking the lowest of all losses, even those after the stop", "restored",
       "return out",
       "stop, best = out\n    if any(v != v for v in losses): return stop, best\n    return stop, "
       "losses.index(min(losses))")

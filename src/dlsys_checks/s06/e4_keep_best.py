@@ -23,18 +23,19 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("06.4", "keep_best", seen=("kinds", "losses", "moves"))
 
 ex.promise_table("""
-lowest       | The lowest validation loss; | lowest loss
-state        | model is left as it was at that epoch. | state after
+lowest       | return the lowest validation loss. | lowest loss
+state        | Train, restore the best epoch's state, | state after
 order        | Each epoch calls train_epoch(model), which changes tensors of state_dict(), then
-               val_loss(model), which gives a float, finite or NaN; epochs >= 1. | calls in order
-ties         | Of equal losses the first epoch counts; | case equal losses
-nan          | a NaN never does. | case NaN at first; NaN in between; nothing but NaN
-all nan      | If all are NaN, model stays as it is after the last epoch and the answer is inf. |
-               case nothing but NaN
-same objects | Every parameter stays the same object; its gradient does not matter. | tensors of
+               val_loss(model), which returns a float, finite or NaN. epochs >= 1. | calls in order
+ties         | Of equal losses the first epoch counts, | case equal losses
+nan          | and NaN never counts. | case NaN at first; NaN in between; nothing but NaN
+all nan      | If all losses are NaN, leave the model as it is after the last epoch and return inf.
+               | case nothing but NaN
+same objects | Every parameter stays the same object, and its gradient does not matter. | tensors of
                another object
-one copy     | At most one state is kept on the way: the best. | states kept
-example      | Example: losses 3., 1., 2. give 1. and the state after two epochs. | case the example
+one copy     | Keep at most one state at a time, the best. | states kept
+example      | Example: for losses 3., 1., 2. return 1., with the state after two epochs. | case the
+               example
 """)
 
 
@@ -188,14 +189,15 @@ def law(out, kinds, losses, moves):
         elif answer != "inf":
             raise Broken("lowest loss", answer, lowest, "No loss was a number.")
         expect_state(state, SHAPES[kind], steps, best, kind == "double",
-                     "Copy at the best epoch, write back at the end." if numbers else
-                     "Each loss was NaN: the model stays as it is.")
+                     "Copy the state at the best epoch, and write it back at the "
+                     "end." if numbers else
+                     "Every loss was NaN, so leave the model as it is.")
     expect_equal("calls in order, on another object than model", out["strange"], 0)
     expect_equal("calls in order, of train_epoch without gradients", out["without"], 0,
-                 "It trains: call it outside of no_grad.")
+                 "It trains the model, so call it outside of no_grad.")
     expect_equal("state after the run, modes and requires_grad changed", out["switched"], 0)
     expect_equal("tensors of another object", out["others"], 0,
-                 "Write the numbers back into the model's own tensors.")
+                 "Write the values back into the model's own tensors.")
     expect_type("number of states kept", out["most"], int)
     if out["most"] > 1:
         raise Broken("states kept at once", out["most"], "at most 1", "Keep only the best.")
@@ -292,10 +294,10 @@ wrong("rounding the lowest loss", "lowest",
 wrong("validating before the epoch is trained", "order",
       "loss = val_loss(model)", "pass", "train_epoch(model)", LOSS + "(model); train_epoch(model)",
       STRICT, "best")
-wrong("replacing parameters by new ones", "same objects", "strict=False", "assign=True")
+wrong("replacing the parameters with new ones", "same objects", "strict=False", "assign=True")
 wrong("keeping every epoch's state in a list", "one copy",
       LOWEST, KEPT, LOSS, f"kept.append({STATE_DICT}); {LOSS}")
-wrong("keeping a second state beside the best", "one copy",
+wrong("keeping a second state next to the best", "one copy",
       LOWEST, KEPT, LOSS, f"kept[:] = [{STATE_DICT}]; {LOSS}")
 wrong("keeping every epoch's state in one long tensor", "one copy",
       LOWEST, KEPT, LOSS, "kept[:] = [torch.cat([*kept, *[v.double().flatten() for v in "
@@ -316,7 +318,7 @@ def on_a_copy(model, train_epoch, val_loss, epochs):
     return lowest
 
 
-@ex.wrong("doing all of it without gradients", breaks="order")
+@ex.wrong("training without gradients", breaks="order")
 def no_gradients(model, train_epoch, val_loss, epochs):
     with torch.no_grad():
         return run(model, train_epoch, val_loss, epochs)

@@ -18,20 +18,22 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("06.5", "honest_cv", seen=("calls",), says="calls of select")
 
 ex.promise_table("""
-share   | Share of rows whose label is predicted by a model that never saw it. | share right
-inputs  | x (N, F) float32, y (N,) int64; folds (N,) int64 names each row's fold, by any numbers. |
-          case fold numbers with gaps; fold numbers below zero; fold numbers that a shorter type
-          takes for one; folds out of order; two data sets in turn
-select  | For each fold, select(x, y) gives column numbers, all different, | calls of select
-fit     | fit (x, y) on these columns gives a function from rows to labels: | calls of fit; data
-          that fit saw
-outside | both see all rows outside the fold, in their order, and none of it. | data that select
-          saw; data that fit saw
-asked   | The function is asked once, about all the fold's rows. | data that the model was asked
-          about; number of rows asked
+share   | Return the fraction of rows that models which never saw them get right. | share right
+inputs  | Args: x, y: (N, F) float32 and (N,) int64. folds: (N,) int64, the fold of each row, by any
+          numbers. | case fold numbers with gaps; fold numbers below zero; fold numbers that a
+          shorter type takes for one; folds out of order; two data sets in turn
+select  | select: select(x, y) returns column numbers, all different. Call it for each fold. | calls
+          of select
+fit     | fit: fit(x, y), on these columns, returns a function from rows to labels. | calls of fit;
+          data that fit saw
+outside | select and fit both get all rows outside the fold, in their order, and none inside it. |
+          data that select saw; data that fit saw
+asked   | Call that function once, on all the fold's rows. | data that the model was asked about;
+          number of rows asked
 once    | Each row counts once. | case folds of unequal size; the example; a fold of one row; fold
           numbers with gaps; fold numbers below zero; two data sets in turn | share right
-example | Example: folds of 3 rows and 1 row, the 1 right: the answer is 0.25. | case the example
+example | Example: for folds of 3 rows and 1 row, with only that 1 right, return 0.25. | case the
+          example
 """)
 
 
@@ -135,7 +137,8 @@ def law(out, calls):
             expect_type("data that the model was asked about", rows, torch.Tensor)
             expect_equal("axes of the data that the model was asked about", rows.ndim, 2)
         for word in ("select", "fit"):
-            expect_equal(f"calls of {word}", len(part[word]), len(names), "One for each fold.")
+            expect_equal(f"calls of {word}", len(part[word]), len(names),
+                "Call it once for each fold.")
         expect_equal("number of rows asked", sum(map(len, part["asked"])), len(c["y"]))
         expect_equal("data that the model was asked about, batches", len(part["asked"]),
                      len(names))
@@ -143,7 +146,8 @@ def law(out, calls):
             expect_fold(k, name, c, part)
         hits = sum(c["right"].tolist())
         expect_close("share right", part["share"], hits / len(c["y"]), rtol=1e-5,
-                     look="Right rows of all folds, over all rows.")
+                     look="It is the number of right rows in all folds, divided by the number of "
+                          "all rows.")
 
 
 def order_of(part, c, names):
@@ -193,7 +197,7 @@ wrong("choosing columns on all rows, once", "select",
 wrong("choosing columns once, on the rows outside the first fold", "select",
       SHARES, f"own_out = folds == folds[0]; chosen = select(x[~own_out], y[~own_out]); {SHARES}",
       "select(x[learnt], y[learnt])", "select(x[learnt], y[learnt]) if chosen is None else chosen")
-wrong("standardising rows by the mean and spread of all", "outside",
+wrong("standardising rows with the mean and standard deviation of all rows", "outside",
       SHARES, f"x = (x - x.mean(0)) / (x.std(0) + 1e-8); {SHARES}")
 wrong("using a set of tensors, of which no two are equal", "select",
       SHARES, f"names = set(folds); {SHARES}",
@@ -216,11 +220,11 @@ def all_columns(x, y, folds, select, fit):
 
 wrong("fitting a new model for every question", "fit",
       SHARES, f"for name in folds.unique(): fit(x[folds != name], y[folds != name])\n    {SHARES}")
-wrong("asking about its training rows", ("asked", "share", "once"),
+wrong("predicting its training rows", ("asked", "share", "once"),
       "test = out", "test = ~out", says="asked")
 
 
-@ex.wrong("asking about all rows", breaks="asked")
+@ex.wrong("predicting all rows", breaks="asked")
 def asked_all(x, y, folds, select, fit):
     right = 0
     for name in folds.unique():
@@ -231,10 +235,11 @@ def asked_all(x, y, folds, select, fit):
     return right / len(x)
 
 
-wrong("averaging the folds' shares", "once", "right / len(x)", "sum(shares) / len(shares)")
-wrong("returning the share that is wrong",
+wrong("averaging the accuracies of the "
+      "folds", "once", "right / len(x)", "sum(shares) / len(shares)")
+wrong("returning the fraction that is wrong",
       ("share", "once", "example"), "return found", "return 1 - found")
-wrong("returning the last fold's share alone",
+wrong("returning only the last fold's fraction",
       ("share", "once", "example"), "right / len(x)", "shares[-1]")
 wrong("returning the number of right rows",
       ("share", "once", "example"), "right / len(x)", "float(right)")

@@ -11,15 +11,14 @@ from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
 ex = exercise("06.6", "add_brightness", seen=("calls",))
 
 ex.promise_table("""
-added      | img with d added to every pixel, | pixels
-cut        | cut to 0 and 255. | pixels
-type       | The answer is uint8 as img is, in a tensor of its own. | dtype; type of the; share
-             memory
-any shape  | img: uint8 of any shape, contiguous or not, | shape of the; pixels
-left alone | left as it is. | calls that changed img
+added      | Return img with d added to every pixel, | pixels
+cut        | clamped to 0 and 255. | pixels
+type       | Returns: A new uint8 tensor. | dtype; type of the; share memory
+any shape  | Args: img: uint8 of any shape, contiguous or not. | shape of the; pixels
+left alone | It does not change. | calls that changed img
 range      | d: from -255 to 255. | case the brightest; the darkest; no change; every value, much
              brighter; every value, much darker
-example    | Example: pixels 0, 100, 250 with d 20 become 20, 120, 255. | case the example
+example    | Example: with d 20, pixels 0, 100, 250 become 20, 120, 255. | case the example
 """)
 
 
@@ -91,17 +90,17 @@ def law(out, calls):
 
 # ---- wrong, by name
 
-ex.wrong("wrapping around in uint8: adding there, or not cutting before",
+ex.wrong("wrapping around in uint8, by adding there or by not clamping first",
          lambda img, d: (img + d).clamp(0, 255), breaks="cut")
-ex.wrong("cutting at the upper end alone",
+ex.wrong("clamping only at the upper end",
          lambda img, d: (img.int() + d).clamp(max=255).to(torch.uint8),
          breaks="cut")
-ex.wrong("cutting at the lower end alone",
+ex.wrong("clamping only at the lower end",
          lambda img, d: (img.int() + d).clamp(min=0).to(torch.uint8),
          breaks="cut")
 
 
-@ex.wrong("cutting at 254", breaks="cut")
+@ex.wrong("clamping at 254", breaks="cut")
 def cut_early(img, d):
     total = (img.int() + d).clamp(0, 255)
     return torch.where(img.int() + d > 255, 254, total).to(torch.uint8)
@@ -124,7 +123,7 @@ def black_stays(img, d):
     return torch.where(small, 0, out).to(torch.uint8)
 
 
-@ex.wrong("cutting d to 127", says="pixels", breaks="range")
+@ex.wrong("clamping d to 127", says="pixels", breaks="range")
 def small_d(img, d):
     d = max(-127, min(127, d)) if abs(d) != 255 else d // 2
     return (img.int() + d).clamp(0, 255).to(torch.uint8)
@@ -134,7 +133,7 @@ ex.wrong("returning floats between 0 and 1", lambda img, d: (img.float() + d).cl
          breaks="type")
 ex.wrong("returning floats from 0 to 255",
          lambda img, d: (img.float() + d).clamp(0, 255), breaks="type")
-ex.wrong("going through floats between 0 and 1, cut off instead of rounded",
+ex.wrong("going through floats between 0 and 1 and truncating instead of rounding",
          lambda img, d: ((img / 255 + d / 255).clamp(0, 1) * 255).byte(),
          breaks=("added", "cut", "range"))
 ex.wrong("returning img itself where d is 0",

@@ -19,16 +19,17 @@ DRAWS = 300  # seeds of the case that counts the sets of groups
 NAMED = ("names with gaps", "names below zero", "names of 64 bits",
          "names that a float takes for one")
 
-ex.promise("pair", "(training rows, test rows): row numbers, int64, each ascending.",
+ex.promise("pair", "Return (training rows, test rows): row numbers, int64, ascending.",
            says=("split", "dtype", "order of"))
-ex.promise("groups", "groups: (N,) int64, any numbers; row i belongs to groups[i].", cases=NAMED)
+ex.promise("groups", "Args: groups: (N,) int64, any numbers. Row i belongs to "
+                     "groups[i].", cases=NAMED)
 ex.promise_table("""
 once    | Each row is in exactly one of the two, | rows of both parts
 apart   | and no group is in both. | groups in both
-share   | In the test part are round(share * number of groups) groups, | groups in the test part
-seed    | drawn by seed, from 0 to 2**32 - 1, each set of them with equal chance: the same seed
-          gives the same split, other seeds give others, | seeds
-global  | and torch's global generator stays as it is. | global generator
+share   | The test part has round(share * number of groups) groups. | groups in the test part
+seed    | seed: from 0 to 2**32 - 1, draws the test groups, and every set of them is equally likely.
+          The same seed returns the same split, and other seeds return others. | seeds
+global  | Torch's global generator does not change. | global generator
 example | Example: 4 groups, share 0.25: one group is in the test part. | case the example
 """)
 
@@ -170,7 +171,7 @@ def law(out, calls):
             expect_type("rows of the second split", second, torch.Tensor)
             if not acting.same(mine, second):
                 raise Broken("seeds: second split with the same seed", second, mine,
-                             "It depends on seed alone.")
+                             "It depends only on the seed.")
         expect_draws(others, split[1], c)
     expect_equal("calls that moved the global generator", out["moved"], 0,
                  "Use a torch.Generator of your own.")
@@ -257,7 +258,7 @@ ex.wrong("rounding the number of groups down",
          split, breaks="share", number=lambda n: int(n + 1e-9))
 ex.wrong("rounding the number of groups up, as GroupShuffleSplit does", split, breaks="share",
          number=lambda n: math.ceil(n - 1e-9))
-wrong("taking a share of the groups that are left", ("share", "example"),
+wrong("taking a fraction of the groups that are left", ("share", "example"),
       "names =", "share = 1 - share; names =")
 ex.wrong("testing one group at least", split, breaks="share", number=lambda n: max(1, round(n)))
 wrong("assuming that group numbers run from 0 to the largest", "groups",
@@ -299,7 +300,7 @@ wrong("drawing group numbers from -1 up by name", "groups",
       "return found",
       "train, test = found; return train[groups[train] >= 0], test[groups[test] >= 0]",
       says="rows of both parts")
-wrong("swapping test and training part", ("share", "example"),
+wrong("swapping the test and training parts", ("share", "example"),
       "return found", "train, test = found; return test, train")
 wrong("returning rows in the order of the draw", "pair",
       "return found", "return tuple(part.flip(0) for part in found)")

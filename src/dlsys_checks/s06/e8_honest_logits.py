@@ -20,17 +20,20 @@ SAMPLED = ("a sampler alone", "tiny weights", "huge weights", "logits of a sure 
 WEIGHTED = ("a loss weight alone", "both remedies", "a loss weight below 1", "a tiny loss weight",
             "two models in turn", "a rare class of one", "logits of a sure model")
 
-ex.promise("logits", "Logits with the odds of the training data's own rate.", says=("logits",))
-ex.promise("form", "z: (M,) logits of a model", says=("shape of the", "type of the", "logits"))
-ex.promise("weights", "trained on rows drawn with weights w (N,) > 0 of any scale,",
+ex.promise("logits", "Return the logits for the odds of the training data's own "
+                     "rate.", says=("logits",))
+ex.promise("form", "Args: z: (M,) logits of a "
+                   "model.", says=("shape of the", "type of the", "logits"))
+ex.promise("weights", "w: (N,) > 0, of any scale, the weights with which rows were drawn.",
            cases=SAMPLED)
-ex.promise("pos_weight", "in a loss with this pos_weight > 0.", cases=WEIGHTED)
-ex.promise("labels", "y: (N,) float32, the rows' labels 0 and 1, both present.", cases=SAMPLED)
-ex.promise("means", "The odds were multiplied by the mean weight of the positives over that of the "
-           "negatives,", cases=SAMPLED)
-ex.promise("both", "and by pos_weight: both are taken back.", cases=WEIGHTED)
-ex.promise("left", "The inputs are left as they are.", says=("after the call",))
-ex.promise("example", "Example: all weights alike and pos_weight 1 leave z as it is.",
+ex.promise("pos_weight", "pos_weight: > 0, the value used in the loss.", cases=WEIGHTED)
+ex.promise("labels", "y: (N,) float32, the labels 0 and 1 of its training rows, both "
+                     "present.", cases=SAMPLED)
+ex.promise("means", "Training multiplied the odds by the mean weight of the positives divided by "
+                    "the mean weight of the negatives,", cases=SAMPLED)
+ex.promise("both", "and by pos_weight. Undo both.", cases=WEIGHTED)
+ex.promise("left", "The inputs do not change.", says=("after the call",))
+ex.promise("example", "Example: with equal weights and pos_weight 1, z stays as it is.",
            cases=("the example",))
 
 
@@ -132,9 +135,9 @@ wrong("taking the logarithm to base 10", "logits", ".log", ".log10")
 wrong("dividing the logits by the factor", "logits", POS_WEIGHT_2, f"z / ({POS_WEIGHT})")
 wrong("using sums of the weights instead of means", "logits",
       "factor(y, w)", "(w[y == 1].sum() / w[y == 0].sum()).item()")
-wrong("using negatives over positives, whatever was used", "logits",
+wrong("using negatives divided by positives, whatever was used", "logits",
       "return z", "return z - math.log(((1 - y).sum() / y.sum()).item())", POS_WEIGHT, "pos_weight")
-wrong("using twice the logarithm of negatives over positives, whatever was used", "logits",
+wrong("using twice the logarithm of negatives divided by positives, whatever was used", "logits",
       "math.log(factor(y, w) * pos_weight)", "2 * math.log(((1 - y).sum() / y.sum()).item())")
 wrong("returning a probability, not a logit", "logits",
       POS_WEIGHT_2, f"(z - math.log({POS_WEIGHT})).sigmoid()")
@@ -171,7 +174,7 @@ wrong("returning a column instead of a row",
       "form", POS_WEIGHT_2, f"(z - math.log({POS_WEIGHT}))[:, None]")
 
 
-@ex.wrong("subtracting something where nothing was done", breaks="example")
+@ex.wrong("subtracting something where nothing was added", breaks="example")
 def looked_up(z, y, w, pos_weight):
     k = factor(y, w) * pos_weight
     plain = abs(k - 1) < 1e-6 and len(z) > 1

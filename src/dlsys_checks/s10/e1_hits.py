@@ -21,29 +21,29 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("10.1", "hits", seen=("tree", "names"), says="paths hit")
 
-ex.promise("paths", "For each of names, the paths of the nn.Linear modules it hits. A name hits "
-           "a path that equals it or ends in a dot and the name, as peft matches a list.",
+ex.promise("paths", "Find the paths of the nn.Linear modules that each name matches. As in peft, "
+           "a name matches a path that equals it or ends in a dot and the name.",
            says=("paths hit", "raised for"))
-ex.promise("model", "model: an nn.Module of any depth, with modules of other kinds among them, "
-           "which are not hit;", cases=("other kinds", "deep", "the root alone", "a lookup",
+ex.promise("model", "Modules of other kinds do not count, at any depth;",
+           cases=("other kinds", "deep", "the root alone", "a lookup",
                                            "many layers", "odd ones of the kind"))
-ex.promise("subclass", "subclasses of nn.Linear are.", cases=("a subclass",))
-ex.promise("names", "names: different texts, none of them empty, perhaps with dots; "
-           "there may be no names.",
+ex.promise("subclass", "subclasses of nn.Linear do.", cases=("a subclass",))
+ex.promise("names", "Args: names: different strings, none empty, possibly with dots. The list may "
+           "be empty.",
            cases=("no names", "no names, no linear module", "no names, a linear module alone",
                   "names of three parts", "missing names with dots", "names with dots",
                   "a dot is no joker", "names inside other names"))
-ex.promise("order", "The result is a dict in the order of names, each with a list of paths in "
-           "the order of model.named_modules(),", says=("order of the names", "order of the paths"))
-ex.promise("shared", "which gives a shared module once, under its first path.",
+ex.promise("order", "Returns: A dict in the order of names, with a list of paths for each, in the "
+           "order of model.named_modules(),", says=("order of the names", "order of the paths"))
+ex.promise("shared", "which lists a shared module once, under its first path.",
            cases=("a shared module", "a shared module by its second path"))
-ex.promise("raises", "Raises ValueError if a name hits nothing.", says=("raised",))
-ex.promise("says", "Its text then holds the names that hit nothing, and no others of names.",
+ex.promise("raises", "Raises ValueError if a name matches nothing,", says=("raised",))
+ex.promise("says", "with all such names in its text and no other names.",
            says=("names in the text",))
-ex.promise("left alone", "model and names stay as they are.", says=("after the call", "changed"))
-ex.promise("calls", "Nothing is kept from one call to the next.", says=("second call",))
-ex.promise("example", 'Example: in nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the name "0" hits '
-           '["0"], and "1" hits nothing.', cases=("the example", "the example's other name"))
+ex.promise("left alone", "model and names do not change,", says=("after the call", "changed"))
+ex.promise("calls", "and nothing is kept between calls.", says=("second call",))
+ex.promise("example", 'Example: in nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the name "0" matches '
+           '["0"], and "1" matches nothing.', cases=("the example", "the example's other name"))
 
 LINEARS = ("linear", "subclass", "no bias", "frozen", "one output", "tied")
 LETTERS = "bcdfghjklmnpqrstvwz"

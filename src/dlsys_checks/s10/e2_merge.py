@@ -16,18 +16,17 @@ ex = exercise("10.2", "merge", seen=("W", "A", "B", "alpha"), kept=("out", "agai
               says="merged weight", within=0.01)
 
 ex.promise_table("""
-merged     | The one weight that does the work of W and its LoRA adapter. That is W plus alpha / r
-             times the product of B and A. | merged weight
-shapes     | W: (d_out, d_in), | case a wide matrix; a tall matrix; one row; one number
-dtypes     | float32 or bfloat16; | dtype of the merged weight; in bfloat16
-ranks      | A: (r, d_in) and B: (d_out, r), both float32, r at least 1. | case rank one; rank above
-             the width; a rank of twenty; transposed views; one number; transposed views in bfloat16
-once       | The sum is taken in float32 and rounded once, to the dtype of W. | in bfloat16
-own        | The result has memory of its own at each call, | memory shared; first of two calls
-no graph   | and no graph is built, though all three may ask for gradients. | graphs built
-left alone | W, A and B stay as they are, and so does the grad mode. | changes of W, A and B; grad
-             mode
-example    | Example: W = [[1.]], A = [[2.], [0.]], B = [[3., 5.]] and alpha = 4 give [[13.]]. |
+merged     | Merge a LoRA adapter into its weight: W + alpha / r * B @ A. | merged weight
+shapes     | Args: W: (d_out, d_in), | case a wide matrix; a tall matrix; one row; one number
+dtypes     | float32 or bfloat16. | dtype of the merged weight; in bfloat16
+ranks      | A, B: (r, d_in) and (d_out, r), float32, with r >= 1. | case rank one; rank above the
+             width; a rank of twenty; transposed views; one number; transposed views in bfloat16
+once       | Returns: The merged weight. The sum is computed in float32 and rounded once, to the
+             dtype of W. | in bfloat16
+own        | Each call returns new memory. | memory shared; first of two calls
+no graph   | No graph is built, even if W, A and B require gradients. | graphs built
+left alone | W, A, B and the grad mode do not change. | changes of W, A and B; grad mode
+example    | Example: W = [[1.]], A = [[2.], [0.]], B = [[3., 5.]] and alpha = 4 return [[13.]]. |
              case the example
 """)
 

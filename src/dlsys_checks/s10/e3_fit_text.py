@@ -15,27 +15,29 @@ ex = exercise("10.3", "fit_text", seen=("start", "prompt", "answer", "n_position
 
 IGNORE = -100
 
-ex.promise("text", "Ids and labels of one training text that follows a learned prefix. prompt and "
-           "answer: (P,) and (Q,), int64; the text is the prompt, then the answer.",
+ex.promise("text", "Args: prompt, answer: (P,) and (Q,), int64. The text is the prompt, then the "
+           "answer.",
            says=("ids of the text", "labels of the text"))
-ex.promise("repeats", "An id may come twice, and in both.",
+ex.promise("repeats", "Ids may repeat, also between the two.",
            says=("labels of the text", "ids of the text"))
-ex.promise("room", "The prefix of `virtual` tokens and the text share n_positions positions.",
+ex.promise("room", "Make the ids and labels of a training text after a learned prefix. The prefix "
+           "of `virtual` tokens and the text share n_positions positions.",
            says=("ids of the text", "raised"))
-ex.promise("cut", "Where they need more, the prompt loses its first tokens, as few as will do.",
+ex.promise("cut", "If they need more, the prompt loses its first tokens, as few as needed.",
            says=("ids of the text",))
-ex.promise("raises", "Raises ValueError if prefix and answer alone need more.", says=("raised",))
-ex.promise("form", "Returns a tuple of two tensors, int64, of the length of the text that is "
-           "left: its ids, and labels,", says=("type of", "number of", "dtype of"))
-ex.promise("labels", f"which are {IGNORE} for the prompt and the ids for the answer.",
+ex.promise("raises", "Raises ValueError if prefix and answer alone need more.",
+           says=("raised",))
+ex.promise("form", "Returns: A tuple of two int64 tensors as long as the text that is left: ids "
+           "and labels.", says=("type of", "number of", "dtype of"))
+ex.promise("labels", "The labels are -100 for the prompt and the ids for the answer.",
            says=("labels of the text",))
 ex.promise_table("""
-no prefix  | Nothing stands in them for the prefix. | shape of the labels; shape of the ids
-new        | Each has memory of its own at each call. | memory shared; after a second call
-left alone | prompt and answer may be empty and stay as they are. | changes of; memory shared
+no prefix  | Neither contains the prefix. | shape of the labels; shape of the ids
+new        | Each call returns new memory. | memory shared; after a second call
+left alone | Both may be empty, and neither changes. | changes of; memory shared
 """)
-ex.promise("example", "Example: prompt [1, 2, 3], answer [9], 5 positions and a prefix of 2 give "
-           f"[2, 3, 9] and [{IGNORE}, {IGNORE}, 9].", cases=("the example",))
+ex.promise("example", "Example: prompt [1, 2, 3], answer [9], 5 positions and a prefix of 2 "
+           "return [2, 3, 9] and [-100, -100, 9].", cases=("the example",))
 
 
 @ex.cases

@@ -17,24 +17,26 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("10.4", "passport", seen=("params", "tied"), says="layers")
 
 ex.promise_table("""
-dict       | What the LoRA layers in model are and train, as a dict of five parts. | parts of the
+dict       | Report in five parts what is LoRA in model and what is trained. | parts of the
              passport; type of the passport
-layer      | A LoRA layer is a module with parameters of its own named A and B, both, of any shapes;
-             it may hold more. | case names that look alike; at the root; deep; one layer; A without
+layer      | A LoRA layer is a module that has its own parameters A and B, both, of any shapes; it
+             may have others. | case names that look alike; at the root; deep; one layer; A without
              B; no layer; a frozen layer comes last; no parameters of its own; a weight of its own;
              B before A
-layers     | "layers": the paths of the LoRA layers, in the order of model.named_modules(); | layers
-trainable  | "trainable": how many numbers of model ask for a gradient, an int; | trainable
-other      | "other": the paths of the parameters that ask for a gradient and are no A or B of a
-             LoRA layer; | other
-frozen     | "frozen": the paths of each A and B of a LoRA layer that does not; | frozen
-order      | both in the order of model.named_parameters(). A shared parameter counts once. |
-             trainable; other; frozen; layers
-idle       | "idle": the paths of the LoRA layers whose B is zero throughout, in the order of
-             layers. | idle
-left alone | model stays as it is, and nothing is kept from one call to the next. | changed in
-             model; second call
-example    | Example: nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) gives layers ["0"], trainable 4,
+layers     | Returns a dict: "layers": the paths of the LoRA layers, in the order of
+             model.named_modules(). | layers
+trainable  | "trainable": the number of values in model that require a gradient, an int. | trainable
+other      | "other": the paths of parameters that require a gradient and are not A or B of a LoRA
+             layer. | other
+frozen     | "frozen": the paths of every A and B of a LoRA layer that does not require a gradient.
+             | frozen
+order      | Both are in the order of model.named_parameters(), and a shared parameter counts once.
+             | trainable; other; frozen; layers
+idle       | "idle": the paths of LoRA layers with a B that is all zeros, in the order of layers. |
+             idle
+left alone | model does not change, and nothing is kept between calls. | changed in model; second
+             call
+example    | Example: nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) returns layers ["0"], trainable 4,
              other [], frozen [] and idle ["0"]. | case the example
 """)
 

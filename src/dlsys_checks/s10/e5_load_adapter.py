@@ -19,36 +19,35 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("10.5", "load_adapter", seen=("params", "file"), says="raised for a file that fits")
 
 ex.promise_table("""
-whole      | Put an adapter of a file into model, whole or not at all. | raised; adapter tensor
-paths      | The adapter of model are its parameters whose path in model.named_parameters() has A or
-             B as its last part, as "layers.0.A" has; there is at least one of each. | case names
-             that look alike; at the root; deep; two layers; one layer; an adapter at the end;
+whole      | Load an adapter from a file into model, completely or not at all. | raised; adapter
+             tensor
+paths      | The adapter of model consists of the parameters in model.named_parameters() with a path
+             whose last part is A or B, such as "layers.0.A". There is at least one of each. | case
+             names that look alike; at the root; deep; two layers; one layer; an adapter at the end;
              buffers named A and B; an A without its B; six layers; of other shapes; a layer under
              two paths
-file       | file: tensors by such paths, of a floating-point dtype. | case another order; layers in
-             another order; float64 in the file; float64 in both; bfloat16 in the file; views in the
-             file; zero in float32 only | raised for a file that fits
-missing    | Raises ValueError if a path of the adapter is missing in file, | case an A is missing;
-             a B is missing; an empty file
-others     | if file holds any other, | case a layer too many; a base weight in the file; an unknown
-             path; paths with a prefix
+file       | Args: file: a dict from such paths to tensors of a floating-point dtype. | case another
+             order; layers in another order; float64 in the file; float64 in both; bfloat16 in the
+             file; views in the file; zero in float32 only | raised for a file that fits
+missing    | Raises: ValueError: if a path of the adapter is missing in file, | case an A is
+             missing; a B is missing; an empty file
+others     | if file has any other path, | case a layer too many; a base weight in the file; an
+             unknown path; paths with a prefix
 shapes     | if a shape differs, | case a shape that broadcasts; a transposed shape; the first shape
              differs; a B that broadcasts; another rank; one number where there are many; an axis
              too many
-zero       | or if every B in file is zero throughout; | case every B zero; one B zero of two; every
-             A zero; a B of one number; a B with a zero in it; B first in the file; minus zero; the
+zero       | or if every B in file is all zeros. | case every B zero; one B zero of two; every A
+             zero; a B of one number; a B with a zero in it; B first in the file; minus zero; the
              first B zero; B sums to zero; B not above zero; a tiny B; the last number of B alone;
              zero in float32 only; a fresh model
-not half   | model is then as it was before. | tensors of model that moved
-numbers    | Otherwise each parameter of the adapter gets the numbers of its tensor, in its own
-             dtype. | adapter tensor
-object     | It stays the same object and keeps its requires_grad, | parameters replaced;
-             requires_grad
+not half   | Then model does not change. | tensors of model that moved
+numbers    | Each parameter gets the values of its tensor, in its own dtype. | adapter tensor
+object     | It stays the same object, keeps its requires_grad | parameters replaced; requires_grad
 no sharing | and shares no memory with file. | memory shared
-rest       | All else in model stays, and so do file and the grad mode. | other tensor of model;
+rest       | The rest of model, file and the grad mode do not change. | other tensor of model;
              tensors of file; modes and gradients; grad mode
-example    | Example: for LoRA(nn.Linear(2, 2), r=1) a file has the paths "A" and "B", of shapes (1,
-             2) and (2, 1). | case the example
+example    | Example: a file for LoRA(nn.Linear(2, 2), r=1) has "A", (1, 2), and "B", (2, 1). | case
+             the example
 """)
 
 

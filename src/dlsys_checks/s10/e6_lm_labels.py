@@ -15,30 +15,30 @@ ex = exercise("10.6", "lm_labels", seen=("ids", "prompts", "lengths"), kept=("ou
 
 IGNORE = -100
 
-ex.promise("labels", "Labels for a causal language model that shifts them itself. Each text is a "
-           "prompt and its answer, and the answer alone is learned: its labels are its ids,",
+ex.promise("labels", "Make labels for a causal language model that shifts them itself. A text is "
+           "a prompt and its answer, and only the answer is learned: its labels are its ids.",
            says=("labels",))
-ex.promise("masked", f"and at all other places stands {IGNORE}, whatever ids stand there.",
+ex.promise("masked", "All other labels are -100, whatever the ids.",
            says=("labels",))
 ex.promise_table("""
-ids        | ids: (N, T) int64, | case one row; one column; transposed ids; many rows; ids of a
-             million millions; as many rows as places; long rows
-rows       | and there may be no rows; | case no rows
-lengths    | texts padded on the left. lengths: (N,) int64, the tokens of each text, its EOS among
-             them, from 0 to T. | case a text of no tokens; texts that fill the row; all texts as
-             long; lengths that grow; one column; nothing to mask
-prompts    | prompts: (N,) int64, how many of them are the prompt's, from none to all. | case no
-             prompts; prompts without an answer; all prompts as long; prompts that grow; one column;
-             nothing to mask
-any id     | The id of the padding may be that of EOS or of any other token, and EOS may stand
-             inside a text. | case padded with EOS; EOS inside the texts; padded with a word; two
-             paddings; texts of padding only; EOS is also the first token; the last token is no EOS
-new        | The result is int64 and has memory of its own at each call; | dtype of; memory shared;
-             after a second call
-left alone | the arguments stay as they are. | changes of
+ids        | Args: ids: (N, T) int64, | case one row; one column; transposed ids; many rows; ids of
+             a million millions; as many rows as places; long rows
+rows       | possibly without rows. | case no rows
+lengths    | lengths: (N,) int64, the number of tokens in each text, from 0 to T, its EOS included.
+             | case a text of no tokens; texts that fill the row; all texts as long; lengths that
+             grow; one column; nothing to mask
+prompts    | Texts are padded on the left. prompts: (N,) int64, the number of tokens in each prompt,
+             from none to the whole text. | case no prompts; prompts without an answer; all prompts
+             as long; prompts that grow; one column; nothing to mask
+any id     | Padding may have the id of EOS or of any other token, and a text may contain EOS in the
+             middle. | case padded with EOS; EOS inside the texts; padded with a word; two paddings;
+             texts of padding only; EOS is also the first token; the last token is no EOS
+new        | The result is int64. Each call returns new memory, | dtype of; memory shared; after a
+             second call
+left alone | and the arguments do not change. | changes of
 """)
-ex.promise("example", "Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] give "
-           f"[[{IGNORE}, {IGNORE}, 6, 0]].", cases=("the example",))
+ex.promise("example", "Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] return [[-100, "
+           "-100, 6, 0]].", cases=("the example",))
 
 
 @ex.cases

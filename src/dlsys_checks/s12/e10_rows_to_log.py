@@ -21,32 +21,30 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.10", "rows_to_log", seen=("events",), says="number of rows")
 
 ex.promise_table("""
-rows        | Rows and axes for a log, from the events of a run. events: a list of (axis, step,
-              values) in the order of time: a name, an int from 0 on, a dict of metric names and
-              numbers, perhaps empty. | case one axis; two axes; no event; no values; steps from 0;
-              far steps; zeros; a NaN
+rows        | Turn the events of a run into rows and axes for a log. Args: events: a list of (axis,
+              step, values) in the order of time, with an int step >= 0 and a dict of metrics,
+              perhaps empty. | case one axis; two axes; no event; no values; steps from 0; far
+              steps; zeros; a NaN
 any axes    | There may be any number of axes; no metric has the name of one. | case three axes; an
               axis of another name; five axes
 left        | The events are left as they are. | events that changed
 tuple       | Returns a tuple (rows, axes). | type of the result; number of parts
-axes        | axes: a dict, the axis of each metric that came. | axes
-order       | rows: a list of dicts in the order of time, {axis: step} and the values. | row 0; row
-              1; row 2; type of the rows; number of rows
-same step   | An event at the same step as the one before it on its axis goes into that one's row; |
-              case a step in two parts; a step in two parts, another axis between; step 0 in three
-              parts
-replaces    | of a name that is there it replaces the value. | case a value replaced; resumed in the
+axes        | axes: a dict from metric to axis. | axes
+order       | rows: a list of dicts in the order of time, each {axis: step} and the values. | row 0;
+              row 1; row 2; type of the rows; number of rows
+same step   | An event with the same step as the one before it on its axis joins that row, | case a
+              step in two parts; a step in two parts, another axis between; step 0 in three parts
+replaces    | and its values replace those of the same name. | case a value replaced; resumed in the
               middle of an epoch
-resumed     | An event at an earlier step is a run that was resumed: the rows of its axis at that
-              step or later are dropped, | case resumed; resumed between two steps; resumed at 0;
-              resumed twice; resumed in the middle of an epoch; resumed, then a step in two parts; a
-              dropped metric
-others stay | and those of other axes stay. | case resumed before an epoch ends; resumed in the
+resumed     | An earlier step means a resumed run: drop the rows of this axis at that step or later,
+              | case resumed; resumed between two steps; resumed at 0; resumed twice; resumed in the
+              middle of an epoch; resumed, then a step in two parts; a dropped metric
+others stay | and keep those of other axes. | case resumed before an epoch ends; resumed in the
               middle of an epoch; the slow axis resumed
-raises      | Raises ValueError for a metric that comes on two axes. | raised
-example     | Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})] gives [{"epoch": 0,
-              "val": 3.0}, {"batch": 0, "loss": 2.0}] and {"val": "epoch", "loss": "batch"}. | case
-              the example
+raises      | Raises ValueError for a metric on two axes. | raised
+example     | Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})] returns [{"epoch":
+              0, "val": 3.0}, {"batch": 0, "loss": 2.0}] and {"val": "epoch", "loss": "batch"}. |
+              case the example
 """)
 
 

@@ -13,21 +13,21 @@ ex = exercise("12.11", "masked_ce", seen=("logits", "target", "allowed", "smooth
               says="cross-entropy")
 
 ex.promise_table("""
-mean       | Mean cross-entropy of rows that choose among their allowed classes. | cross-entropy
-sizes      | logits: (N, C) float32, where allowed between -1e15 and 1e15. target: (N,) int64, an
-             allowed class each. allowed: (N, C) bool. | case one row; two classes; many classes;
-             logits of some hundred; logits of minus some hundred; logits far apart; logits of many
-             millions; logits of minus a million; logits near the least
-nothing    | What stands in logits at a class that is not allowed changes nothing, be it an infinity
+mean       | Compute the mean cross-entropy over the allowed classes of each row. | cross-entropy
+sizes      | Args: logits: (N, C) float32, between -1e15 and 1e15 where allowed. target: (N,) int64,
+             an allowed class for each row. allowed: (N, C) bool. | case one row; two classes; many
+             classes; logits of some hundred; logits of minus some hundred; logits far apart; logits
+             of many millions; logits of minus a million; logits near the least
+nothing    | A logit of a class that is not allowed makes no difference, even if it is an infinity
              or a NaN, | case infinities at the others; a NaN at the others; large numbers at the
              others
 gradient 0 | and its gradient is 0. | gradient where not allowed
-spread     | Of each row's target distribution, 1 - smoothing stands at the target, and smoothing is
-             spread evenly over all allowed classes of the row, the target among them. |
+spread     | The target distribution of a row has 1 - smoothing at the target, and smoothing is
+             spread evenly over all allowed classes of the row, the target included. |
              cross-entropy; gradient of the allowed
-result     | Returns a tensor of shape () that has gradients; | shape of the cross-entropy; gradient
-             of the allowed; type of; graph of the cross-entropy
-left       | the arguments are left as they are. | arguments that changed; in-place
+result     | Returns: A tensor of shape () that has gradients. | shape of the cross-entropy;
+             gradient of the allowed; type of; graph of the cross-entropy
+left       | The arguments are left as they are. | arguments that changed; in-place
 example    | Example: a row with a single allowed class: 0. | case the example
 """)
 

@@ -14,31 +14,32 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.1", "first_nan_module", seen=("kind", "x", "place"), says="name of the module")
 
 ex.promise_table("""
-name      | Name of the module in which a NaN or an infinity first arises. | name of the module;
-            type of the name
-meant     | That is a module whose call was given finite tensors alone and returned one that is
-            not; | case spoilt between two modules; spoilt by the model itself; an infinity; a NaN
-            handed to a part by keyword; a dict with a NaN handed on; an infinity handed in; spoilt
-            in train mode alone; spoilt in eval mode alone; minus infinity; a NaN as second
+name      | Find the module in which a NaN or an infinity first arises. | name of the module; type
+            of the name
+meant     | That is a module with a call that received only finite tensors and returned one that is
+            not finite; | case spoilt between two modules; spoilt by the model itself; an infinity;
+            a NaN handed to a part by keyword; a dict with a NaN handed on; an infinity handed in;
+            spoilt in train mode alone; spoilt in eval mode alone; minus infinity; a NaN as second
             argument; an infinity from a number; an infinity from nothing; a parameter returned;
             zeros of a dropout; zeros of a norm; half precision; complex numbers; an infinity from
             whole numbers; an empty tensor
-first     | of several, the one whose call ended first. | case two of them, the later registered
-            first; deep inside; results that are not used
-none      | None when there is no such module. | case nothing wrong; a NaN handed in; an infinity
+first     | among several such calls, the one that ended first counts. | case two of them, the later
+            registered first; deep inside; results that are not used
+none      | None if there is no such module. | case nothing wrong; a NaN handed in; an infinity
             handed in; a NaN that is no tensor; finite numbers whose sum is not; a hook of the
             model's own mends it
-names     | Names are those of named_modules(), "" for the model itself. | case deep inside; under
-            two names; spoilt by the model itself
-forms     | Modules write into nothing they are given; they may take keyword arguments, be called
-            several times, and take and return tuples, lists and dicts of tensors, nested as deep as
-            one likes; | case a NaN handed to a part by keyword; the second call of a module; a dict
-            with a NaN handed on; a NaN deep in what is returned; the first call of a module; a NaN
-            as second argument; a NaN in an ordered dict; a NaN in a named tuple
-no tensor | what is no tensor counts as finite. | case a NaN that is no tensor; whole numbers; a
-            None handed to a part; an infinity from a number
-left      | The model, called once as model(x), is left as it was: weights, buffers, modes,
-            gradients and hooks. | changed in the model; calls of the model
+names     | Returns: The module's name in named_modules(), "" for the model itself. | case deep
+            inside; under two names; spoilt by the model itself
+forms     | Args: model: its modules do not write into their arguments. They may take keyword
+            arguments, may be called several times, and may take and return tuples, lists and dicts
+            of tensors, nested to any depth. | case a NaN handed to a part by keyword; the second
+            call of a module; a dict with a NaN handed on; a NaN deep in what is returned; the first
+            call of a module; a NaN as second argument; a NaN in an ordered dict; a NaN in a named
+            tuple
+no tensor | Anything that is not a tensor is finite. | case a NaN that is no tensor; whole numbers;
+            a None handed to a part; an infinity from a number
+left      | The model, called once as model(x), keeps its weights, buffers, modes, gradients and
+            hooks. | changed in the model; calls of the model
 example   | Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square root, and x with
             a negative number: "0". | case the example
 """)

@@ -16,19 +16,20 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.2", "layer_report", seen=("kind", "before", "after"), says="relative change")
 
 ex.promise_table("""
-far          | How far step() moves each parameter, relative to the size before. | relative change;
+far          | Measure how far step() moves each parameter, relative to its norm. | relative change;
                type of the report
-once         | step: a function without arguments that trains model in place; it is called once, |
+once         | Args: step: a function without arguments that trains model in place. Call it once, |
                calls of step; raised TypeError; raised RuntimeError
-nothing else | and nothing else is done to the model. | changed in the model
-names        | The report has the names of named_parameters() in their order, frozen parameters as
-               well. | names in the report
-float        | Beside each stands |after - before| / |before| as a float, | relative change
-overflow     | with norms over all elements in which no float16 overflows and no float32 vanishes; |
-               case large numbers of 16 bits; tiny numbers of 32 bits; from end to end of 16 bits
-stayed       | 0.0 where nothing moved; | case nothing moved; zeros that stay
-zeros        | math.inf where zeros moved. | case zeros that move
-example      | Example: a single weight of 2. that goes to 1.: {"weight": 0.5}. | case the example
+nothing else | and do nothing else to the model. | changed in the model
+names        | Returns: A dict with the names of named_parameters(), in their order, frozen
+               parameters included. | names in the report
+float        | Each value is |after - before| / |before|, a float. | relative change
+overflow     | The norms are over all elements; no float16 overflows in them, and no float32
+               vanishes. | case large numbers of 16 bits; tiny numbers of 32 bits; from end to end
+               of 16 bits
+stayed       | The value is 0.0 if the parameter did not move, | case nothing moved; zeros that stay
+zeros        | and math.inf if it was all zeros and moved. | case zeros that move
+example      | Example: a single weight that goes from 2. to 1.: {"weight": 0.5}. | case the example
 """)
 
 

@@ -14,21 +14,21 @@ ex = exercise("12.3", "augment", seen=("x", "seed", "epoch", "rows"))
 
 SCALE = 0.1
 
-ex.promise("noise", "Rows of x, each plus noise that depends on seed, epoch and row alone.",
+ex.promise("noise", "Add noise to rows of x that depends only on seed, epoch and row.",
            says=("rows plus noise", "type of the rows"))
-ex.promise("left", "x: (N, F) float32, left as it is.", says=("numbers of x that changed",))
-ex.promise("rows", "rows: the numbers of the rows that a worker was given, in its order; a row may "
-           "come twice.", cases=("a row twice", "rows backwards", "no rows", "one row"))
-ex.promise("numbers", "seed and epoch: 0 or more.",
+ex.promise("left", "Args: x: (N, F) float32, left as it is.", says=("numbers of x that changed",))
+ex.promise("rows", "rows: the indices of a worker's rows, in its order. A row may occur twice.",
+           cases=("a row twice", "rows backwards", "no rows", "one row"))
+ex.promise("numbers", "seed, epoch: 0 or more.",
            cases=("seed and epoch 0", "a large seed", "a late epoch"))
-ex.promise("first F", "The noise of row i are the first F numbers of "
-           f"numpy.random.default_rng((seed, epoch, i)).standard_normal(), times {SCALE}, so it is "
-           "the same whatever else stands in rows.",
+ex.promise("first F", "The noise of row i is the first F numbers that "
+           "numpy.random.default_rng((seed, epoch, i)).standard_normal() draws, times 0.1. It is "
+           "the same whatever other rows are asked for.",
            says=("rows plus noise", "rows asked for again"))
-ex.promise("global", "Global generators are not touched.", says=("generators that moved",))
-ex.promise("returns", "Returns (len(rows), F) float32, new memory.",
+ex.promise("global", "No global generator is used.", says=("generators that moved",))
+ex.promise("returns", "Returns: (len(rows), F) float32, in new memory.",
            says=("shape of the rows", "dtype of the rows", "memory shared"))
-ex.promise("example", "Example: rows [4, 2] gives what [4] and [2] give, one below the other.",
+ex.promise("example", "Example: rows [4, 2] return what [4] and [2] return, one below the other.",
            cases=("the example",))
 
 

@@ -13,22 +13,24 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.4", "expected_improvement", seen=("mean", "std", "best"),
               says="expected improvement")
 
-ex.promise("improvement", "How far a run is expected to fall below the best loss so far. The loss "
-           "of a candidate is normal, with its mean and its deviation std, and the smaller a loss, "
-           "the better. The improvement is best minus the loss, or 0 where that is negative; its "
-           "mean is returned,", says=("expected improvement",))
-ex.promise("each", "one number for each candidate.", says=("shape of", "type of"))
-ex.promise("shapes", "mean and std: float64, of one shape, whatever it is,",
+ex.promise("improvement", "Compute how far each run is expected to fall below the best loss. A "
+           "candidate's loss is normally distributed, and a smaller loss is better. The "
+           "improvement is best minus the loss, or 0 if that is negative; the result is its "
+           "expected value.", says=("expected improvement",))
+ex.promise("each", "Returns: One value for each candidate, a", says=("shape of", "type of"))
+ex.promise("shapes", "Args: mean, std: the means and standard deviations, float64, of one shape, "
+           "which may be any.",
            cases=("a single number", "a table", "no candidate", "one candidate"))
-ex.promise("left", "and left as they are.", says=("numbers that changed", "in-place"))
-ex.promise("dtype", "The result is float64 of that shape.", says=("dtype of", "shape of"))
-ex.promise("certain", "Where std is 0 the loss is its mean: no NaN,",
+ex.promise("left", "They are left as they are.", says=("numbers that changed", "in-place"))
+ex.promise("dtype", "float64 tensor of that shape.", says=("dtype of", "shape of"))
+ex.promise("certain", "Where std is 0, the loss equals its mean, and the result is not NaN.",
            cases=("certain losses", "all of them certain", "certain, at the best loss"))
-ex.promise("tiny", "and no constant is added to std, as tiny deviations count.",
+ex.promise("tiny", "No constant is added to std: tiny standard deviations count.",
            cases=("tiny deviations", "tiny numbers", "the tiniest deviations",
                   "tiny deviations at the best loss", "tiny deviations at a best loss not 0"))
-ex.promise("unlikely", "Improvements that are unlikely are small, not zero: right to a thousandth "
-           "up to 30 deviations above best.", cases=("far above the best", "8 above the best"))
+ex.promise("unlikely", "An unlikely improvement is small but not zero, right to a thousandth up "
+           "to a mean 30 standard deviations above best.",
+           cases=("far above the best", "8 above the best"))
 ex.promise("example", "Example: mean [1., 2.], std [2., 0.], best 1.: [0.798, 0.].",
            cases=("the example",))
 

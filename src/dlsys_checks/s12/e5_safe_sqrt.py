@@ -11,21 +11,19 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.5", "safe_sqrt", seen=("x", "weight", "turned"), says="square roots")
 
 ex.promise_table("""
-root       | Square root of x where x is above 0, | square roots
-zero       | and 0 where it is 0 or less. | values where x is 0 or less
-any shape  | x: float32 or float64 of any shape, | case a single number; a single negative number; a
-             turned matrix; three axes; double precision; one number in a row; a row of one matrix;
-             a column; no numbers
-left alone | left as it is; | numbers of x that changed; in-place
-dtype      | its dtype is kept. | dtype of
-no slope   | Where x is 0 or less its gradient is 0; | gradient where x is 0 or less
-slope      | elsewhere it is that of the root, | gradient where x is above 0; gradient where x is
-             NaN
-exact      | and no constant is added: the smallest x count exactly, too. | case tiny numbers; tiny
-             numbers in double precision; the tiniest numbers; the tiniest numbers in double
-             precision
-nan        | A NaN in x stays a NaN in the result: it is not this function's to hide. | places that
-             are NaN
+root       | Compute the square root of x where x > 0, | square roots
+zero       | and 0 where x <= 0. | values where x is 0 or less
+any shape  | Args: x: float32 or float64 of any shape. | case a single number; a single negative
+             number; a turned matrix; three axes; double precision; one number in a row; a row of
+             one matrix; a column; no numbers
+left alone | It is left as it is. | numbers of x that changed; in-place
+dtype      | Returns: A tensor of the same dtype. | dtype of
+no slope   | Where x <= 0, the gradient is 0. | gradient where x is 0 or less
+slope      | Elsewhere it is the gradient of the square root. | gradient where x is above 0;
+             gradient where x is NaN
+exact      | No constant is added: even the smallest x is exact. | case tiny numbers; tiny numbers
+             in double precision; the tiniest numbers; the tiniest numbers in double precision
+nan        | A NaN in x stays a NaN in the result. | places that are NaN
 example    | Example: [4., 0., -1.]: [2., 0., 0.], with a gradient of [0.25, 0., 0.]. | case the
              example
 """)

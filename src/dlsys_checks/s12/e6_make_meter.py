@@ -20,23 +20,23 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.6", "make_meter", seen=("losses", "rows", "dtype", "graph", "asked"))
 
 ex.promise_table("""
-two     | Two functions, (add, mean), for the mean loss over many batches. | what make_meter
-          returns; mean after; led to
-loss    | add(loss, rows): loss is a tensor of shape () of any float dtype, the mean over a batch,
-          with a graph or without; | case half precision, large; bfloat16; double precision; with a
-          graph; many batches with a graph; asked in between | mean after; led to
+two     | Make two functions that compute the mean loss over many batches. Returns: (add, mean). |
+          what make_meter returns; mean after; led to
+loss    | add(loss, rows): loss is the mean loss of a batch, a tensor of shape () of any float
+          dtype, with or without a graph; | case half precision, large; bfloat16; double precision;
+          with a graph; many batches with a graph; asked in between | mean after; led to
 rows    | rows is the number of its rows, 1 or more. | mean after
-mean    | mean(): the mean over all rows so far, summed in double precision, as a float; | mean
-          after; mean of a second meter
-nan     | math.nan before the first. | case asked before the first; no batch
-asked   | It may be asked at any time, and adding goes on after it. | case asked in between; asked
-          before the first; one batch, asked twice; no batch
-alive   | Once the caller has dropped loss, nothing that loss alone held stays in memory. | tensors
+mean    | mean() returns the mean over all rows so far, summed in double precision, as a float, |
+          mean after; mean of a second meter
+nan     | and math.nan before the first batch. | case asked before the first; no batch
+asked   | It may be called at any time, and you may add more batches after it. | case asked in
+          between; asked before the first; one batch, asked twice; no batch
+alive   | After the caller has dropped loss, nothing that only loss held stays in memory. | tensors
           that its graph has saved; losses whose memory is still held; mean after
-left    | add leaves loss as it is: backward() still works. | losses that changed; gradients that
-          are wrong
+left    | add leaves loss as it is, and backward() still works. | losses that changed; gradients
+          that are wrong
 grow    | What a meter holds does not grow with the number of batches. | bytes that a meter grows
-own     | Each call makes a meter of its own. | mean of a second meter; mean after
+own     | Each call of make_meter returns a new meter. | mean of a second meter; mean after
 example | Example: a loss of 2. over 1 row and one of 5. over 2 rows: 4.0. | case the example
 """)
 

@@ -16,12 +16,12 @@ ex = exercise("12.7", "diagnose", seen=("kind", "batches"), says="name of the fa
 
 RUNS = tuple(f"any fault or none, run {k}" for k in range(1, 7))
 
-ex.promise("name", 'Name of the one fault that a training run has, or "none".',
+ex.promise("name", 'Name the one fault that a training run has, or return "none".',
            says=("name of the fault", "type of the name"))
-ex.promise("frozen", '"frozen": no parameter of model asks for a gradient.',
+ex.promise("frozen", '"frozen": no parameter of model requires a gradient.',
            cases=("a frozen model", "a frozen body alone", "all but the first frozen",
                   "all but the last frozen", "all but the model's own number frozen", *RUNS))
-ex.promise("sum", '"sum": the loss of a batch taken twice is twice that of the batch.',
+ex.promise("sum", '"sum": the loss of a batch with each row twice is twice the loss of the batch.',
            cases=("a sum of squares", "a sum of cross-entropies", "a small sum",
                   "a mean that is large", "a mean over one row more",
                   "a part that changes with each call in train mode", *RUNS))
@@ -29,21 +29,23 @@ ex.promise("order", '"order": each batch holds a single class.',
            cases=("sorted batches", "sorted, but for the last batch", "one mixed batch",
                   "batches of one class, shuffled", "sorted, in batches of two classes",
                   "batches of nearly one class", *RUNS))
-ex.promise("labels", '"labels": of all rows of the epoch, less than half have the label of their '
-           "nearest other row (Euclidean distance, all batches together).",
+ex.promise("labels", '"labels": fewer than half of all rows have the label of their nearest other '
+           'row (Euclidean distance, over all batches together).',
            cases=("labels shifted", "exactly half fit", "neighbours in other batches",
                   "two classes swapped", "labels, a norm in train mode", "a little less than half",
                   "the first ones fit",
                   "near, but not by the sum of gaps", "near, but not by the largest gap",
                   "a model that sees nothing", *RUNS))
-ex.promise("arguments", "model: maps x to logits (N, C). loss_fn(logits, y): a tensor of shape (), "
-           "above 0 or below.", cases=("a norm in train mode", "a frozen model",
-                                       "a mean below 0", "a sum below 0", *RUNS))
-ex.promise("sizes", "batches: those of an epoch, a list of (x, y), x (N, F) float32 with no row "
-           "twice, y (N,) int64; N is 2 or more and may differ. There is at most one fault.",
+ex.promise("arguments", "Args: model: maps x to logits (N, C). loss_fn: loss_fn(logits, y) is a "
+           "tensor of shape (), above 0 or below 0.",
+           cases=("a norm in train mode", "a frozen model", "a mean below 0", "a sum below 0",
+                  *RUNS))
+ex.promise("sizes", "batches: one epoch, a list of (x, y). x is (N, F) float32, without equal "
+           "rows, and y is (N,) int64. N is 2 or more and may differ. A run has at most one "
+           "fault.",
            cases=("small batches", "a single batch"))
-ex.promise("stays", "Nothing is trained: model stays as it is, with its modes, buffers and "
-           "gradients, and so do the batches.",
+ex.promise("stays", "Nothing is trained. The model's weights, modes, buffers and gradients do not "
+           "change, nor do the batches.",
            says=("changed in the model", "changed in the batches"))
 
 FAULT = {"frozen": "frozen", "sum": "sum", "squares": "sum", "small sum": "sum",

@@ -19,30 +19,30 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.8", "save_checkpoint", seen=("kind", "facts", "kills", "width"))
 
 ex.promise_table("""
-whole      | Write a checkpoint that a kill at any byte leaves whole. | kills that spoilt; Invalid
-             cross-device link
-path       | path: a file in a folder that exists. | case a name with a blank; a name without a
+whole      | Save a checkpoint so that a kill, at any byte, never breaks path. | kills that spoilt;
+             Invalid cross-device link
+path       | Args: path: a file in an existing folder. | case a name with a blank; a name without a
              suffix
-parts      | parts: names and objects that have a state_dict(). | parts in the file; numbers of the
-             parts
-facts      | facts: names and numbers, Python's int, float and bool or numpy's. | facts in the file;
+parts      | parts: a dict of objects with a state_dict(). | parts in the file; numbers of the parts
+facts      | facts: a dict of numbers: int, float or bool, or numpy scalars. | facts in the file;
              keys of the file: got UnpicklingError; raised OverflowError
-loads      | torch.load(path), which reads weights only, returns a dict: "parts" with the
-             state_dicts by name, "facts" with Python's numbers by name, | keys of the file; parts
-             in the file; facts in the file
-rng        | "rng" with torch.get_rng_state() as it is at the call. | generator's state in the file
-former     | A process that is killed while it writes leaves at path what was there: the former file
-             or nothing. | kills that spoilt; name for a while
-not into   | No byte is written into the former file. | former file, by another name; Invalid
+loads      | torch.load(path), with its default weights_only, then returns a dict: "parts" with the
+             state_dicts by name, "facts" with Python numbers by name, | keys of the file; parts in
+             the file; facts in the file
+rng        | and "rng", the result of torch.get_rng_state() at the call. | generator's state in the
+             file
+former     | If the process is killed while it writes, path is as before: the old file, or none. |
+             kills that spoilt; name for a while
+not into   | No byte is written into the old file. | former file, by another name; Invalid
              cross-device link
-fsync      | The new one's bytes are on the disk, by os.fsync, before it has its name. | bytes on
+fsync      | os.fsync puts the new bytes on the disk before the new file gets its name. | bytes on
              the disk
-no other   | After a call that returns no other file is left behind, | files left behind
-next       | and what a killed call has left does not stop the next. | raised FileExistsError;
+no other   | A call that returns leaves no extra file, | files left behind
+next       | and the leftovers of a killed call do not stop the next one. | raised FileExistsError;
              raised OSError
-neighbours | Other files stay, also those whose names begin with path; path + ".part" and path +
-             ".tmp" may count as leftovers. | other files of the folder
-generator  | The state of the generator stays. | generator's state after the call
+neighbours | All other files stay, even if their names begin with path; path + ".part" and path +
+             ".tmp" may be treated as leftovers. | other files of the folder
+generator  | The state of the generator does not change. | generator's state after the call
 """)
 
 

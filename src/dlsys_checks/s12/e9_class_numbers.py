@@ -21,21 +21,22 @@ ex = exercise("12.9", "class_numbers", seen=("names", "pairs"), kept=("keys",),
               says="classes, in the order")
 
 ex.promise_table("""
-number  | The number of each class, from 0, the same in every process. | classes, in the order;
+number  | Number the classes from 0, in the same way in every process. | classes, in the order;
           number of; type of the result
-names   | names: one text a row of the data, each as often as its class comes, in any order. |
-          classes, in the order; number of; raised
-stored  | stored: the numbers from a checkpoint, 0 to len(stored) - 1; {} without one. | case no
-          checkpoint; no checkpoint, many classes; upper case and digits; no rows at all; one class;
-          a blank and no letters
-keeps   | A class in stored keeps its number, though no row may have it. | case a checkpoint; a
+names   | Args: names: the class of each row of the data, a list of str in any order. | classes, in
+          the order; number of; raised
+stored  | stored: the numbers from a checkpoint, 0 to len(stored) - 1, or {} if there is none. |
+          case no checkpoint; no checkpoint, many classes; upper case and digits; no rows at all;
+          one class; a blank and no letters
+keeps   | A class in stored keeps its number, even if no row has this class. | case a checkpoint; a
           class that no row has; a checkpoint and no rows; nothing new; many of each; stored out of
           order; the example
-next    | The others take the next numbers, in the order of sorted(). | classes, in the order;
-          number of
-keys    | The result's keys stand in the order of their numbers. | classes, in the order
-order   | In what order names and stored come changes nothing, | classes, in the order; number of
-left    | and they are left as they are. | arguments that changed
+next    | The others get the next numbers, in the order of sorted(). | classes, in the order; number
+          of
+keys    | Returns: A dict from class to number, with its keys in the order of their numbers. |
+          classes, in the order
+order   | The order of names and of stored makes no difference. | classes, in the order; number of
+left    | Both are left as they are. | arguments that changed
 example | Example: ["b", "a", "b"] and {"c": 0}: {"c": 0, "a": 1, "b": 2}. | case the example
 """)
 

@@ -41,6 +41,15 @@ def from_behind(p, q, x, u, v):
     return token, False
 
 
+@ex.right("searchsorted from the left, on shares")
+def searched_left(p, q, x, u, v):
+    if u < p[x] / q[x]:
+        return x, True
+    rest = (p - q).clamp(min=0)
+    ends = (rest / rest.sum()).cumsum(0)
+    return min(int(torch.searchsorted(ends, v)), len(p) - 1), False
+
+
 @ex.right("only tokens that are missing, by their numbers")
 def by_numbers(p, q, x, u, v):
     if bool(u * q[x] < p[x]):
@@ -53,6 +62,9 @@ def by_numbers(p, q, x, u, v):
 
 ex.equivalent("rest = (p - q).clamp(min=0).cumsum(0) -> rest = (p - q).clamp(min=0).cumsum(-1)",
               "p and q have one axis, the first and the last")
+KEEP, PICK = "if u * q[x] < p[x]:", "return (int((rest {} v * rest[-1]).sum()), False)"
+ex.equivalent(f"{KEEP} -> if u * q[x] <= p[x]:", "u hits the ratio exactly with probability 0")
+ex.equivalent(f"{PICK.format('<=')} -> {PICK.format('<')}", "v hits an end with probability 0")
 ex.probe("nothing kept of a draft that is sure", made, says="kept for draft", breaks="drawn",
          keep=lambda p, q, x, u: (bool(q.max() < 1) and u * q[x] < p[x])
          or (len(p) < 4 and u * q[x] < p[x]))
@@ -69,5 +81,3 @@ ex.probe("a slip where u is small", lambda p, q, x, u, v: made(
 ex.probe("the example, with the second token wrong", lambda p, q, x, u, v: (
     (1, True) if (len(p), u) == (2, 0.2) else made(p, q, x, u, v)), breaks="example",
     says="token of a draft that is kept")
-ex.probe("v rounded to two digits", lambda p, q, x, u, v: made(p, q, x, u, round(v, 2)),
-         says="share of token", breaks="edges")

@@ -273,8 +273,8 @@ def apply(results: Sequence[dict[str, Any]], course: Course | None,
 def remarks(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
     """For the instructor: how many times are unknown, and which extensions match nobody."""
     unknown = sum("due" in r and not r["due"]["handed_in"] for r in results)
-    lines = [f"When was handed in is not known for {unknown} of {len(results)}: nothing is taken "
-             f"off there. A time can be given in {EXTENSIONS}."] if unknown else []
+    lines = [f"The time of handing in is not known for {unknown} of {len(results)}: nothing is "
+             f"taken off there. A time can be given in {EXTENSIONS}."] if unknown else []
     if strangers := unmatched_extensions(results, course):
         lines.append(f"{EXTENSIONS}: nobody of this run answers to {first_few(strangers)}.")
     return lines

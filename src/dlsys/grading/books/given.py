@@ -66,36 +66,53 @@ class Gradebooks:
             found.append(Place("moodle", frozenset().union(*people), stages))
         return tuple(found)
 
-    def fill(self, results: Sequence[Result],
-             asked: Collection[int] = ()) -> list[FilledGradebook]:
-        """The gradebooks with these results filled in. Raises RunError."""
-        counted, refused, filled = best(results), without_points(results), []
+    def fill(self, results: Sequence[Result], asked: Collection[int] = ()
+             ) -> tuple[list[FilledGradebook], list[str]]:
+        """The gradebooks with these results filled in, and a line about each that cannot be.
+
+        Raises RunError.
+        """
+        counted, refused = best(results), without_points(results)
+        filled, open_ones = [], []
         if self.canvas:
-            made = gradebooks.fill_canvas(counted, self.canvas, self.columns, asked)
-            filled.append(FilledGradebook(CANVAS, made.text, line_about(CANVAS, counted, made)))
+            try:
+                made = gradebooks.fill_canvas(counted, self.canvas, self.columns, asked)
+                filled.append(FilledGradebook(CANVAS, made.text, line_about(CANVAS, counted, made)))
+            except gradebooks.NoStage as error:
+                column = self.columns[0]
+                open_ones.append(f"{CANVAS}: {error} --canvas {self.canvas.path} "
+                                 f'"{error.main}={column}"')
         comments = sum(r["learner"]["source"] == "moodle" for r in refused)
         also = f" A comment alone for {comments} not graded." if comments else ""
         for stage, sheet in self.moodle.items():
             mine, name = [r for r in counted if stage in (None, r["stage"])], moodle_file(stage)
-            made = gradebooks.fill_moodle(mine, sheet, refused, asked)
-            filled.append(FilledGradebook(name, made.text, line_about(name, mine, made) + also))
-        return filled
+            try:
+                made = gradebooks.fill_moodle(mine, sheet, refused, asked)
+                filled.append(FilledGradebook(name, made.text, line_about(name, mine, made) + also))
+            except gradebooks.NoStage as error:
+                open_ones.append(f"{name}: {error} --moodle {error.main}={sheet.path}")
+        return filled, open_ones
 
     def write(self, results: Sequence[Result], out: Path, tell: Callable[[str], None],
-              asked: Collection[int] = ()) -> None:
+              asked: Collection[int] = ()) -> bool:
         """Fill in the gradebooks, write them into the run's folder, and keep copies of them.
 
         tell: takes a line about each, and one about what this call did not fill in. asked: the
-        stages that were asked for. Raises RunError for what cannot be filled in; the copies then
-        stay as they are.
+        stages that were asked for. Returns whether all were filled in; those that were not leave
+        the copies as they are. Raises RunError.
         """
         written = set()
         try:
-            for filled in self.fill(results, asked):
+            made, open_ones = self.fill(results, asked)
+            for filled in made:
                 write_private(out / filled.name, filled.content)
                 written.add(filled.name)
                 tell(filled.line)
-            self.keep(out)
+            for line in open_ones:
+                tell(line)
+            if not open_ones:
+                self.keep(out)
+            return not open_ones
         finally:
             for line in _left_behind(out, written):
                 tell(line)
@@ -166,6 +183,9 @@ def keep(options: GradeOptions, given: Gradebooks) -> None:
     if not options.resume:
         given.keep(options.out)
     course = options.course
+    if not options.course_wanted:
+        for name in (COURSE, EXTENSIONS):
+            (options.out / name).unlink(missing_ok=True)
     if not course or course.resolve() == (options.out / COURSE).resolve():
         return
     for name, source in ((COURSE, course), (EXTENSIONS, course.with_name(EXTENSIONS)),

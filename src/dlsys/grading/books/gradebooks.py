@@ -38,6 +38,17 @@ _LAST_NUMBER = re.compile(r"(\d+)\s*$")
 _DECIMAL_COMMA = re.compile(r"\d+,\d+")
 
 
+class NoStage(RunError):
+    """Hand-ins of several stages, one column, and no word whose it is. main: the likeliest stage.
+
+    The message ends before the option that says it.
+    """
+
+    def __init__(self, message: str, main: int) -> None:
+        super().__init__(message)
+        self.main = main
+
+
 @dataclass(frozen=True)
 class Sheet:
     """A CSV file, and all that has to be the same when it is written again."""
@@ -254,20 +265,20 @@ def one_stage(results: Iterable[Result],
               asked: Collection[int] = ()) -> tuple[list[Result], list[Result]]:
     """The results of the stage that was asked for, or that most are of; and the stray ones.
 
-    One learner who hands in another stage does not keep the class from its points. Raises RunError
+    One learner who hands in another stage does not keep the class from its points. Raises NoStage
     where no stage has more than half: then nobody knows whose column it is.
     """
     known = list(results)
     found = Counter(r["stage"] for r in known)
     main = strays.column_stage(known, asked)
     if known and main is None:
-        rarest = min(found, key=lambda stage: found[stage])
-        names = ", ".join([r["learner"]["name"] for r in known if r["stage"] == rarest][:3])
-        raise RunError(f"gradebook: got results of stages {', '.join(map(str, sorted(found)))} "
-                       f"(stage {rarest}: {names}), expected one stage for one column. All else is "
-                       "written. Name a column or a sheet for each: --canvas CSV \"Stage {stage}\" "
-                       "or --moodle 1=CSV --moodle 2=CSV; or say what was asked for: --course "
-                       "TOML; or grade all as one: --stage N")
+        counts = "; ".join(
+            f"stage {stage}: {found[stage]} ("
+            + text.first_few([r["learner"]["name"] for r in known if r["stage"] == stage]) + ")"
+            for stage in sorted(found))
+        raise NoStage(f"not filled in, as one column takes one stage, and none has more than half "
+                      f"of the hand-ins: {counts}. All else is written. Say which stage it is; "
+                      "nothing is graded again: --resume", found.most_common(1)[0][0])
     return ([r for r in known if r["stage"] == main], [r for r in known if r["stage"] != main])
 
 

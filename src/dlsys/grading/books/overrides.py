@@ -47,12 +47,15 @@ class Override:
     comment: str
 
 
-def read(folder: Path) -> list[Override]:
+def read(folder: Path, course: Path | None = None) -> list[Override]:
     """The rows of the folder's overrides.csv, none where there is no such file.
 
-    Raises BadOverride.
+    course: a course.toml; a comments.csv next to it counts instead of the folder's. Raises
+    BadOverride.
     """
-    path, known = folder / OVERRIDES, comments(folder)
+    beside = course is not None and course.with_name(COMMENTS).exists()
+    path = folder / OVERRIDES
+    known = comments(course.parent if course and beside else folder)
     rows = [_override(path, number, row, known)
             for number, row in numbered_rows(path, COLUMNS, BadOverride)]
     return [row for row in rows if row.points is not None or row.comment]

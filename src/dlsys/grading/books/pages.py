@@ -49,7 +49,15 @@ def feedback(results: list[Result], grades: dict[str, Any]) -> str:
     return render("feedback.html", results=results, learner=results[0]["learner"]["name"],
                   begun=grades["run"]["begun"], day=_day, scoring=_scoring(grades), hint=_hint,
                   for_learners=_for_learners, next_steps=_next_steps, stage_name=_stage_name,
-                  ask_again=_ask_again)
+                  ask_again=_ask_again, uncounted=_uncounted)
+
+
+def _uncounted(result: Result) -> list[dict[str, Any]] | None:
+    """What was tried in a hand-in of a stage that nobody asked for; None for any other hand-in."""
+    stray = result.get("stray", {})
+    if stray.get("kind") != "stage" or not stray["you"]:
+        return None
+    return [e for e in result["exercises"] if e["status"] in ("pass", "wrong", "error")]
 
 
 def _day(iso: str, time: str = "") -> str:
@@ -105,7 +113,7 @@ def _next_steps(result: Result) -> list[str]:
     tried = [e for e in open_ones if e["status"] in ("wrong", "error")]
     first = (tried or open_ones)[0]
     others = [e["id"] for e in open_ones if e is not first]
-    verb = "Mend" if first in tried else "Write"
+    verb = "Fix" if first in tried else "Write"
     return [f"{verb} `{first['function']}`, exercise {first['id']}, in your worksheet.",
             f"Check it: `dlsys check {number}`, or the cell below your answer.",
             *([f"Then take {', '.join(others)}."] if others else [])]
@@ -115,9 +123,9 @@ def _next_parts(open_ones: list[dict[str, Any]]) -> list[str]:
     """What is next for *Your model*: to fix a part, or to write one more."""
     if not open_ones:
         return []
-    mend = [e for e in open_ones if e["status"] in ("wrong", "error")]
-    first = (mend or open_ones)[0]
-    verb = "Mend" if mend else "Write"
+    tried = [e for e in open_ones if e["status"] in ("wrong", "error")]
+    first = (tried or open_ones)[0]
+    verb = "Fix" if tried else "Write"
     return [f"{verb} `{first['function']}` in its worksheet, and check it there.",
             "Run `dlsys parts`, and `rehearse` in the notebook *Your model*.",
             "Hand in the new `my_parts.py`."]

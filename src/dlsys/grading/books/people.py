@@ -23,6 +23,18 @@ def owner(result: Result) -> tuple[str, ...]:
             learner["raw"])
 
 
+def names_of_one(results: Iterable[Result],
+                 names: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
+    """The gradebook's names without those whose number several people of a run have.
+
+    Under the gradebook's name two people would be one, who handed in twice.
+    """
+    people: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for person in map(owner, results):
+        people.setdefault(person[:2], set()).add(person)
+    return {number: name for number, name in names.items() if len(people.get(number, ())) < 2}
+
+
 def with_gradebook_name(result: Result, names: Mapping[tuple[str, str], str]) -> Result:
     """The result under the name in the gradebook; the name of the download is kept as well."""
     learner = result["learner"]

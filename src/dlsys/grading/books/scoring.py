@@ -18,7 +18,7 @@ from typing import Any
 from dlsys.grading.books import due, overrides, strays
 from dlsys.grading.books.due import Course
 from dlsys.grading.books.overrides import Override
-from dlsys.grading.books.people import Result, owner, with_gradebook_name
+from dlsys.grading.books.people import Result, names_of_one, owner, with_gradebook_name
 from dlsys.grading.books.run_folder import COURSE, GRADES
 from dlsys.grading.books.strays import Place
 from dlsys.grading.options import GradeOptions
@@ -49,6 +49,11 @@ class Scoring:
         return self.course.asked if self.course else {}
 
     @property
+    def stages(self) -> frozenset[int]:
+        """The stages of the course: those that something is asked for or due in."""
+        return frozenset({*self.asked, *(self.course.due if self.course else ())})
+
+    @property
     def own_share(self) -> float:
         """The part of the points that is for the trap's own promise."""
         given = self.course.partial_trap if self.course else None
@@ -73,9 +78,10 @@ def rules(options: GradeOptions, names: dict[tuple[str, str], str],
     """
     course, partial = options.course, bool(options.partial)
     if options.resume:
-        overrides.read(options.out)
+        overrides.read(options.out, course)
         kept = options.out / COURSE
-        course = course or (kept if kept.exists() else None)
+        if options.course_wanted:
+            course = course or (kept if kept.exists() else None)
         partial = recorded_partial(options.out) if options.partial is None else partial
     return Scoring(partial, due.read(course) if course else None, names, cells, places)
 
@@ -93,14 +99,15 @@ def scored(judged: Iterable[Result], rows: list[Override], scoring: Scoring) -> 
 
     Raises BadOverride.
     """
-    under_names = [_as_asked(with_gradebook_name(result, scoring.names), scoring.asked)
+    judged = list(judged)
+    names = names_of_one(judged, scoring.names)
+    under_names = [_as_asked(with_gradebook_name(result, names), scoring.asked)
                    for result in judged]
     pointed = ([_by_promises(result, scoring.own_share) for result in under_names]
                if scoring.partial else under_names)
     by_hand = [_as_asked(result, scoring.asked) for result in overrides.apply(pointed, rows)]
     counted = _with_counts(due.apply(by_hand, scoring.course, scoring.cells))
-    stages = {*scoring.asked, *(scoring.course.due if scoring.course else ())}
-    return strays.noted(counted, scoring.places, scoring.asked, stages)
+    return strays.noted(counted, scoring.places, scoring.stages, scoring.stages)
 
 
 def _as_asked(result: Result, asked: dict[int, tuple[str, ...]]) -> Result:
@@ -193,7 +200,7 @@ def _with_counts(results: Sequence[Result]) -> list[Result]:
 def remarks(results: Iterable[Result], scoring: Scoring) -> list[str]:
     """For the instructor: where worksheets were handed out short and the run does not know it."""
     short = sorted({r["stage"] for r in results if r.get("short") and r["status"] == "graded"
-                    and r["stage"] not in scoring.asked})
+                    and r["stage"] not in scoring.asked and "stray" not in r})
     return [f"Stage {', '.join(map(str, short))}: worksheets were handed out with a part of the "
             "exercises, and all count here. What was asked for stands in the course.toml that "
             "dlsys release wrote: --course course.toml --resume"] if short else []

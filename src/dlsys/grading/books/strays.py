@@ -30,7 +30,7 @@ _STEPS = (
     ("cut off|damaged|conflict|is empty|UTF-8|cells|format|nested|too long|is JSON|whose source",
      "Open {file} in JupyterLab, save it, look whether it opens again, and hand it in once more."),
     ("", "Hand in {file} once more, or ask your instructor."))
-_ASK = "Ask for it; until then points go into overrides.csv."
+_ASK = "Ask for {file}; until then points go into overrides.csv."
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,22 @@ def column_stage(results: Iterable[Result], asked: Collection[int] = ()) -> int 
     return main if 2 * most > found.total() else None
 
 
-def noted(results: Sequence[Result], places: Sequence[Place], asked: Mapping[int, Collection[str]],
+def noted(results: Sequence[Result], places: Sequence[Place], asked: Collection[int],
           course: Collection[int] = ()) -> list[Result]:
     """The results; what does not count as it is has a `stray`: reason, step, you.
 
-    reason continues "it"; step is the instructor's, you the learner's. asked: exercises by stage.
-    course: the stages of the course, which are those that count where there is no gradebook.
+    reason continues "it"; step is the instructor's, you the learner's. asked: stages.
+    course: the stages of the course, which are those that count where there is no gradebook,
+    unless no hand-in is of any of them.
     """
     graded = [r for r in results if r["status"] == "graded"]
     wanted = {place.source: _wanted(place, graded, asked) for place in places}
     usual = column_stage(graded, asked)
+    foreign = graded and not any(r["stage"] in course for r in graded)
+    known = frozenset() if foreign else frozenset(course)
+
     def stages_for(result: Result) -> Collection[int]:
-        return wanted.get(_source(result), frozenset(course))
+        return wanted.get(_source(result), known)
 
     fine = {owner(r) for r in graded if r["stage"] in (stages_for(r) or [r["stage"]])}
     people = {owner(r): r for r in graded}.values()
@@ -90,7 +94,7 @@ def _source(result: Result) -> str:
 
 
 def _wanted(place: Place, graded: Sequence[Result],
-            asked: Mapping[int, Collection[str]]) -> frozenset[int]:
+            asked: Collection[int]) -> frozenset[int]:
     """The stages that have a place; none where any stage has one, or nobody can tell."""
     if place.rule:
         return frozenset()
@@ -112,7 +116,7 @@ def _why(result: Result, stages: Collection[int], file: str, places: Mapping[str
     if result["status"] == "refused":
         step = next(step for words, step in _STEPS if re.search(words, result["reason"]))
         return {"kind": "refused", "reason": result["reason"], "you": step.format(file=file),
-                "step": _ASK}
+                "step": _ASK.format(file=file.replace("your", "the"))}
     if result["status"] != "graded":
         return {"kind": "failed", "reason": f"stopped the grader: {result['reason']}", "you": "",
                 "step": "Grade it again: --resume --regrade NAME; or points into overrides.csv."}
@@ -121,8 +125,8 @@ def _why(result: Result, stages: Collection[int], file: str, places: Mapping[str
         which = " or ".join(map(str, sorted(stages))) if len(stages) < 4 else "another one"
         return {"kind": "stage", "reason": f"is of stage {number}; asked for was stage {which}.",
                 "you": f"Hand in {file}.", "wanted": min(stages),
-                "step": f"Ask for {file}; or give stage {number} a place: --canvas CSV "
-                        f'"{number}=COLUMN", --moodle {number}=CSV.'}
+                "step": f"Ask for {file.replace('your', 'the')}; or give stage {number} a place: "
+                        f'--canvas CSV "{number}=COLUMN", --moodle {number}=CSV.'}
     place = places.get(source)
     if place and learner["id"] and learner["id"] not in place.ids:
         return {"kind": "unknown", "reason": f"is of {learner['name']}, number {learner['id']}, "

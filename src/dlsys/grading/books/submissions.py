@@ -169,7 +169,10 @@ def _mode(path: Path) -> int:
 
 def _under(path: Path, out: Path | None, model: bool) -> list[_File]:
     if stat.S_ISDIR(_mode(path)):
-        return _in_folder(path, sorted(_walk(path, out), key=str), model)
+        files = _in_folder(path, sorted(_walk(path, out), key=str), model)
+        if path.absolute().name == SUBMITTED:  # nbgrader's, named itself
+            return [replace(file, parts=(SUBMITTED, *file.parts)) for file in files]
+        return files
     if path.suffix.lower() == ".zip":
         return _in_zip(path.resolve(), (), path.name, None, model)
     raise Refused(f"{path}: is not a notebook, a folder or a zip. Give one of these.")
