@@ -13,7 +13,7 @@ export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
 endif
 
 .PHONY: help lab hub test nightly new try finish build book book-serve booklet site versions bench
-.PHONY: picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
+.PHONY: diffs picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
 .DEFAULT_GOAL := help
 
 help:
@@ -43,6 +43,7 @@ help:
 	@echo "make sweep       every claim under seeds, threads and instruction sets, where its record"
 	@echo "                 is stale; LESSON=01 for one, SWEEP_ARGS='--seeds 50' or --all"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
+	@echo "make diffs       run the changes of dlsys review-diff that are not recorded; two minutes"
 	@echo "make gallery     train the gallery's program once with each fault: what is not recorded of"
 	@echo "                 today's program; half an hour of CPU for all of it"
 	@echo "make bench       how fast, on which machine: measured, recorded, written to a page"
@@ -123,6 +124,9 @@ versions:
 
 bench: setup
 	@$(RUN) -m benchmarks
+
+diffs: setup
+	@OMP_NUM_THREADS=1 $(RUN) -m tools.diffs
 
 gallery: setup
 	@OMP_NUM_THREADS=1 $(RUN) -m tools.gallery

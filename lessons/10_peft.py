@@ -154,8 +154,8 @@ claim("gradient norm of A and B together, if both start at zero", stuck,
 
 # %% [markdown] role="concept"
 # In the first step only $B$ gets a gradient, because every gradient that reaches $A$ is
-# multiplied by a $B$ of zero. After that step $B$ is no longer zero, and both learn. If
-# both start at zero, neither ever gets a gradient, and the adapter stays at zero.
+# multiplied by $B$, which is zero. After that step $B$ is no longer zero, and both learn.
+# If both start at zero, neither ever gets a gradient, and the adapter stays at zero.
 
 # %% [markdown] role="concept"
 # ## A small model to adapt
@@ -608,8 +608,8 @@ claim("relative norm of f(v) + f(-v), which is 0 for a single matrix",
 #
 # You count the matrix products of one call, because a GPU that serves one user at a time
 # often spends more time launching small operations than computing them. Weights are often
-# served in `bfloat16`, so you also try a merge in `bfloat16`, with an update whose
-# entries are a thousandth of the size of those in $W$.
+# served in `bfloat16`, so you also try a merge in `bfloat16`, with an update a thousand
+# times smaller than $W$.
 
 # %% trap="10.2" role="break"
 @torch.no_grad()

@@ -5,9 +5,9 @@
 # processor that is fast with small integers. So you round its weights, remove some of
 # them, train a smaller model to imitate it, and write it to a file that another program
 # can run. Each of these steps can change the model a lot without an error message, and
-# often without changing the one number you happen to look at. This stage measures three
-# things after every step: the size, the error of the output, and the accuracy. And it
-# says which of the three you need.
+# often without changing the one number that you happen to check. After every step, this
+# stage measures three things: the size, the error of the output, and the accuracy. It
+# also says which of the three you need.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -54,8 +54,9 @@ steps = (w / scale).round()             # whole steps away from 0
 print(f"scale {scale:.5f}   steps {steps.int().tolist()}")
 
 # %% [markdown] role="concept"
-# A byte holds no negative numbers, so add the number of steps from the lowest level up to
-# 0. That number is the zero. (With a sign, a byte holds -128 to 127; both are called INT8.)
+# An unsigned byte cannot hold negative numbers, so add the number of steps between the
+# lowest level and 0. This number is the zero. (A signed byte holds -128 to 127. Both types
+# are called INT8.)
 
 # %% role="concept"
 zero = round(-low / scale)
@@ -68,12 +69,12 @@ print("back", [round(v, 4) for v in back.tolist()])
 by_torch = torch.fake_quantize_per_tensor_affine(w, scale, zero, 0, 255)
 claim("largest gap between these weights and torch's own rounding",
       (back - by_torch).abs().max(), below=1e-6)
-claim("largest error, in steps of the grid", ((back - w).abs().max()
-      / scale).item(), below=0.501)
+claim("largest rounding error, in steps of the grid",
+      ((back - w).abs().max() / scale).item(), below=0.501)
 
 # %% [markdown] role="concept"
-# A weight moves by at most half a step, and 0 stays exactly 0. With fewer bits the steps
-# are longer, and the grid shifts a little so that 0 stays a level:
+# Rounding moves a weight by at most half a step, and 0 stays exactly 0. With fewer bits
+# the steps are larger, and the grid shifts a little so that 0 is still a level:
 
 # %% role="concept"
 def levels_of(bits):
@@ -87,27 +88,28 @@ draw_line({"weights": [(v, f"{v:g}") for v in w.tolist()],
            "2 bits": [(v, str(k)) for k, v in enumerate(levels_of(2))]},
           unit="value", title="A code is the number of the nearest level",
           alt="Four weights on a number line from -1.2 to 2.1. Below them "
-              "the levels of three grids: 256 at 8 bits, too dense to tell "
-              "apart, 16 at 4 bits, and four at 2 bits, numbered 0 to 3.")
+              "are the levels of three grids: 256 at 8 bits, too dense to "
+              "tell apart, 16 at 4 bits, and four at 2 bits, numbered 0 to "
+              "3.")
 
 # %% [markdown] role="concept"
-# A grid that reaches from the lowest to the highest weight is *affine*. A *symmetric* grid
-# reaches equally far to both sides of 0. Its codes have a sign, its zero is 0 and need not
-# be stored:
+# A grid that extends from the lowest to the highest weight is *affine*. A *symmetric*
+# grid extends equally far on both sides of 0. Its codes have a sign, and its zero is 0,
+# so you do not have to store it:
 #
 # | grid with `bits` bits | scale $s$ | code of $w$ | value of a code |
 # |---|---|---|---|
 # | *symmetric* | $\max \lvert w \rvert \,/\, (2^{bits-1} - 1)$ | $\mathrm{round}(w / s)$ | $s \cdot code$ |
 # | *affine* | $(high - low) \,/\, (2^{bits} - 1)$ | $\mathrm{round}(w / s) + zero$ | $s \cdot (code - zero)$ |
 #
-# An affine grid always includes 0: if all weights are positive, it starts at 0; if all
-# are negative, it ends there. Weights that share a grid share its scale. They can be the
-# whole matrix, one row of it (the weights of one output, also called a *channel*), or a
-# *group* of neighbours within a row.
+# An affine grid always includes 0. If all weights are positive, it starts at 0; if all
+# are negative, it ends at 0. Weights that share a grid also share its scale. These can be
+# the whole matrix, one row of it (the weights of one output, also called a *channel*), or
+# a *group* of neighbours within a row.
 
 # %% role="concept"
 def symmetric(w, bits):
-    """Weights (G, n) after rounding, with one symmetric grid per row."""
+    """Round weights (G, n) with one symmetric grid per row."""
     top = 2 ** (bits - 1) - 1
     scale = w.abs().amax(-1, keepdim=True) / top
     return (w / scale).round().clamp(-top, top) * scale
@@ -126,7 +128,7 @@ claim("largest error of the symmetric grid with 4 bits, in steps",
 
 # %% role="concept" tags=["plumbing"]
 def saved(state):
-    """Bytes of the file that torch.save writes."""
+    """The length in bytes of the file that torch.save writes."""
     file = io.BytesIO()
     torch.save(state, file)
     return file.getbuffer().nbytes
@@ -134,11 +136,12 @@ def saved(state):
 # %% [markdown] trap="11.1" role="situation" core=true fault="2 bits on a symmetric grid: most weights become zero" symptom="accuracy collapses after low-bit quantization, although a few more bits cost nothing"
 # ## Fewer and fewer bits
 #
-# Five classifiers with four layers each are trained on the digits; only their starts differ. Then their weight matrices are rounded, each with one symmetric grid. At
+# You train five classifiers with four layers each on the digits; only their initial
+# weights differ. Then you round their weight matrices, each with one symmetric grid. At
 # 8, 4 and 3 bits the classifiers lose little. At 2 bits they break down.
 #
 # Two bits allow four codes, and a symmetric grid uses three of them. Your comment in the
-# script says: "An affine grid has one level more. That cannot be worth much."
+# script says: "An affine grid has one more level. That cannot be worth much."
 
 # %% trap="11.1" role="break"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -156,7 +159,7 @@ reader = readers[0]
 
 # %% trap="11.1" role="break"
 def rounded(model, *rules):
-    """A copy; rule k (or the only one) rounds the k-th weight matrix."""
+    """Copy a model; rule k (or the only rule) rounds weight matrix k."""
     model = copy.deepcopy(model)
     layers = [m for m in model if isinstance(m, nn.Linear)]
     for k, layer in enumerate(layers):
@@ -170,7 +173,7 @@ def whole(bits):
     return lambda w: symmetric(w.view(1, -1), bits)
 
 def mean_read(*rules):
-    """Share of the test digits, the mean of the five rounded readers."""
+    """Mean test accuracy of the five classifiers after rounding."""
     return sum(accuracy(rounded(model, *rules), x_test, y_test)
                for model in readers) / len(readers)
 
@@ -179,7 +182,7 @@ read = {bits: mean_read(whole(bits)) for bits in (2, 3, 4, 8)}
 
 # %% trap="11.1" role="break"
 def grouped(bits, size=16):
-    """A rule: each `size` neighbours of a row get an affine grid."""
+    """A rule: each group of `size` neighbours gets an affine grid."""
     def rule(w):
         groups, top = w.reshape(-1, size), 2**bits - 1
         low = groups.amin(1).clamp(max=0)
@@ -190,14 +193,14 @@ def grouped(bits, size=16):
     return rule
 
 def affine(bits):
-    """One affine grid for the whole matrix: all of it is one group."""
+    """A rule: one affine grid for the whole matrix, as a single group."""
     return lambda w: grouped(bits, w.numel())(w)
 
 by_four = mean_read(affine(2))
 
 # %% trap="11.1" role="guess" quoted="wrong"
 guess("11.1", "At 2 bits, how many more of 100 images does a classifier "
-      "get right with affine grids than with symmetric ones, on average?",
+      "get right with affine grids than with symmetric grids, on average?",
       unit="images")
 
 # %% trap="11.1" role="look"
@@ -205,8 +208,8 @@ plot_columns(read, xlabel="bits per weight", ylabel="accuracy",
              reference=(full, "not rounded"), form=".2f", marks=[2],
              title="Down to 3 bits little is lost, at 2 bits a lot",
              alt="Four columns of accuracy, for 2, 3, 4 and 8 bits. From 3 "
-                 "bits on they are near the line of the unrounded "
-                 "classifiers; at 2 bits the column is far lower.")
+                 "bits on, they are near the line of the unrounded "
+                 "classifiers. The column at 2 bits is far lower.")
 
 # %% trap="11.1" role="look"
 print(f"2 bits: symmetric {read[2]:.2f}, affine {by_four:.2f}")
@@ -218,10 +221,10 @@ measured("11.1", 100 * (by_four - read[2]), right=(25, 75))
 claim("accuracy lost at 2 bits", full - read[2], above=0.25)
 
 # %% [markdown] trap="11.1" role="why"
-# Rounding errors have either sign, so in a sum of 64 products most of them cancel. At 2
-# bits something else happens. A symmetric grid then has three levels: minus the largest
-# weight of the matrix, zero, and the largest. Every weight smaller than *half of the
-# largest* is nearest to zero:
+# Rounding errors are positive or negative, so in a sum of 64 products most of them
+# cancel. But at 2 bits, a symmetric grid has only three levels: minus the largest weight
+# of the matrix, zero, and the largest. Every weight smaller than *half of the largest* is
+# rounded to zero:
 
 # %% trap="11.1" role="why"
 matrices = [m.weight.data for m in reader if isinstance(m, nn.Linear)]
@@ -234,19 +237,20 @@ levels = {f"{bits} bits": symmetric(torch.linspace(-1, 1, 2001)[None],
 # %% trap="11.1" role="why"
 draw_histogram(w, grids=levels, unit="weight / largest",
                title="At 2 bits most weights are nearest to zero",
-               alt="A bell of weights around zero. Below it the levels: "
-                   "three at 2 bits, at the ends and at zero; seven at 3 "
-                   "bits, fifteen at 4, a dense row at 8.")
+               alt="A bell-shaped histogram of weights around zero. Below "
+                   "it are the levels: three at 2 bits, at the ends and at "
+                   "zero, seven at 3 bits, fifteen at 4 bits, and a dense "
+                   "row at 8 bits.")
 
 # %% trap="11.1" role="why"
 claim("smallest fraction of zeros in a matrix at 2 bits",
       min(gone), above=0.7)
 
 # %% [markdown] trap="11.1" role="repair"
-# So the levels are in the wrong place. In an affine grid of these matrices they are two
-# thirds of the largest weight apart, so only weights below a third of it become zero.
-# Give each 16 neighbours a grid of their own, and its range depends on these 16 only. The
-# *ends*, the first and the last layer, can also stay at 8 bits.
+# So the levels are in the wrong place. In an affine grid for these matrices, the levels
+# are two thirds of the largest weight apart, so only weights below a third of it become
+# zero. If each group of 16 neighbours has its own grid, the range depends only on these
+# 16. The *ends*, the first and the last layer, can also stay at 8 bits.
 
 # %% trap="11.1" role="repair"
 plans = {"symmetric": [whole(2)],
@@ -260,24 +264,24 @@ two_bits = {plan: mean_read(*rules) for plan, rules in plans.items()}
 
 # %% trap="11.1" role="repair"
 plot_bars(two_bits, xlabel="accuracy",
-          title="At 2 bits, closer levels get more digits right",
-          alt="Five bars of accuracy at 2 bits: lowest for the symmetric "
-              "grid; higher for the same grid with the ends in 8 bits, for "
-              "the affine grid, and for a grid per group of 16; highest "
-              "for such groups with the ends in 8 bits.")
+          title="At 2 bits, levels that are closer get more digits right",
+          alt="Five bars of accuracy at 2 bits. It is lowest for the "
+              "symmetric grid, higher for the same grid with the ends in 8 "
+              "bits, for the affine grid and for groups of 16, and highest "
+              "for groups of 16 with the ends in 8 bits.")
 
 # %% trap="11.1" role="repair"
-claim("2 bits, whole matrices: accuracy, affine minus symmetric",
+claim("accuracy of affine minus symmetric grids, 2 bits, whole matrices",
       two_bits["affine"] - two_bits["symmetric"], above=0.2)
 
 # %% [markdown] trap="11.1" role="repair"
-# Groups help again. Every group stores its own scale and zero.
+# Groups help further, but each group stores a scale and a zero.
 
 # %% [markdown] trap="11.1" role="repair"
 # The explorer below shows the first layer of a digit classifier. A weight is between two
 # levels (*rounding*) or beyond the last one (*clipping*). *Outlier* divides one pixel's
-# brightness by a number and multiplies its weights by it. Guess first: is the clipping
-# that is best for the *weights* also best for the layer's *output*?
+# brightness by a number and multiplies its weights by it. Guess first: is the best
+# clipping for the *weights* also best for the layer's *output*?
 
 # %% role="explore" explorer="quantization"
 from dlsys_helpers.explorers.quantization import quantization
@@ -285,7 +289,7 @@ from dlsys_helpers.explorers.quantization import quantization
 quantization
 
 # %% [markdown] trap="11.1" role="more" topics="the other widths · what groups cost"
-# This is what the other widths and the other plans cost:
+# This is what the other bit widths and the other plans cost:
 
 # %% trap="11.1" role="more"
 w = reader[0].weight.data
@@ -293,17 +297,18 @@ off = (whole(4)(w).view_as(w) - w).norm() / w.norm()
 claim("relative error of the weights at 4 bits", off, above=0.1)
 claim("accuracy lost at 4 bits", full - read[4], below=0.05)
 claim("accuracy lost at 3 bits", full - read[3], below=0.15)
-claim("2 bits, affine: accuracy, groups of 16 minus whole matrices",
+claim("accuracy with groups of 16 minus whole matrices, 2 bits, affine",
       two_bits["affine, groups of 16"] - two_bits["affine"], above=0)
-claim("2 bits: accuracy with groups, and the ends in 8 bits",
+claim("accuracy at 2 bits with groups of 16 and the ends in 8 bits",
       two_bits["groups and ends"], above=0.85)
 
 # %% [markdown] trap="11.1" role="more"
-# If a scale takes 32 bits, 2 bits in groups of 16 come to more than 4 bits per weight:
+# If a scale takes 32 bits, then 2 bits in groups of 16 amount to more than 4 bits per
+# weight:
 
 # %% trap="11.1" role="more"
 def bits_each(bits, group, scale=32, zero=0):
-    """Bits that a weight takes, its share of scale and zero included."""
+    """Bits per weight, including its part of the scale and the zero."""
     return bits + (scale + zero) / group
 
 in_groups = bits_each(2, 16, zero=2)
@@ -311,22 +316,23 @@ print(f"2 bits in groups of 16: {in_groups:.2f}, of 64: "
       f"{bits_each(2, 64, zero=2):.2f}")
 
 # %% trap="11.1" role="more"
-claim("bits per weight: 2 in groups of 16, with their scales", in_groups,
+claim("total bits per weight, 2 bits in groups of 16", in_groups,
       expected=4.125)
-claim("bits per weight: 2 in groups of 64", bits_each(2, 64, zero=2),
+claim("total bits per weight, 2 bits in groups of 64",
+      bits_each(2, 64, zero=2),
       below=2.6)
 
 # %% [markdown] trap="11.1" role="folklore"
-# **Told:** 4 bits cost several points, unless the first and the last layer stay at 8
-# bits. **Measured:** in these classifiers 4 bits everywhere cost next to nothing. At 2
-# bits, with the ends in 8 bits, five classifiers get far more digits right on average. A
-# single one may gain nothing, because which matrix costs most when it alone is rounded
-# depends on the training run. So round one matrix at a time, and give more bits to those
-# that cost accuracy.
+# **Told:** 4 bits cost several points of accuracy, unless the first and the last layer
+# stay at 8 bits. **Measured:** in these classifiers, 4 bits everywhere cost almost
+# nothing. At 2 bits, keeping the ends at 8 bits gets far more digits right, on average
+# over five classifiers. A single classifier may gain nothing, because it depends on the
+# training run which matrix is the most sensitive. So round one matrix at a time, and give
+# more bits to those that cost accuracy.
 
 # %% trap="11.1" role="folklore"
 def only(k, rule):
-    """Share read when the k-th matrix alone is rounded."""
+    """Accuracy if only the k-th matrix is rounded."""
     rules = [rule if j == k else (lambda w: w) for j in range(4)]
     return accuracy(rounded(reader, *rules), x_test, y_test)
 
@@ -334,22 +340,28 @@ alone = [only(k, whole(2)) for k in range(4)]
 print("2 bits in one matrix:", [f"{share:.2f}" for share in alone])
 
 # %% trap="11.1" role="folklore"
-claim("2 bits, symmetric: accuracy, ends in 8 bits minus 2 bits "
-      "everywhere, mean of five classifiers",
+claim("mean accuracy with the ends in 8 bits minus 2 bits everywhere, "
+      "symmetric, five classifiers",
       two_bits["symmetric, ends in 8 bits"] - two_bits["symmetric"],
       above=0.05)
 
 # %% trap="11.1" role="exercise" points=3 difficulty=2 minutes=15
 def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
-    """(codes, scales, zeros) of an affine grid for each group of a row.
+    """Quantize each group of a row with an affine grid.
 
-    w: (R, C) float32 in any memory order, tiny or huge, left as it is. Each
-    row is cut into groups of `group` neighbours, which divides C.
-    low = min(group, 0) and high = max(group, 0): the grid always contains
-    0. scales: (high - low) / (2**bits - 1), or 1 for a group of zeros,
-    float32. zeros: -low / scale, rounded, uint8. Both are (R, C // group).
-    codes: (R, C) uint8, each the one from 0 to 2**bits - 1 whose level,
-    scale * (code - zero), is nearest. bits: 1 to 8.
+    Args:
+        w: (R, C) float32 in any memory order, tiny or huge. It is left as
+            it is.
+        bits: 1 to 8.
+        group: each row is split into groups of this many neighbours; it
+            divides C.
+
+    Returns (codes, scales, zeros):
+        low = min(group, 0) and high = max(group, 0), so a grid always
+        contains 0. scales: (high - low) / (2**bits - 1), float32, or 1 for
+        a group of zeros. zeros: -low / scale, rounded, uint8. Both have the
+        shape (R, C // group). codes: (R, C) uint8, each the code from 0 to
+        2**bits - 1 with the nearest level, scale * (code - zero).
 
     Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]].
     """
@@ -366,27 +378,27 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="11.1" role="hint"
-# 1. Reshape to `(R, C // group, group)`; then every step is one line over the last axis.
-# 2. A grid always holds 0: take the least weight, but at most 0, and the largest, but at least 0. A group of zeros has no distance to divide by.
-# 3. Round, add the code of 0, hold the codes between 0 and the last one, and only then turn them into bytes: a byte that is too large wraps round.
+# 1. Reshape to `(R, C // group, group)`. Then every step is one line over the last axis.
+# 2. A grid always contains 0, so clamp the smallest weight to at most 0 and the largest to at least 0. In a group of zeros, the distance between levels is 0, and you cannot divide by it.
+# 3. Round, add the zero, clamp the codes between 0 and the last code, and only then convert to bytes, because a number that is too large for a byte wraps around.
 
 # %% [markdown] trap="11.1" role="keep"
 # **Keep:** the error of the weights does not tell you how many predictions change, so
-# measure the accuracy. At low bit widths, where the levels sit matters as much as how
-# many there are. Scales and zeros count towards the size. **In your own code:** round one
-# layer at a time and write down the loss, before you decide which layers keep more bits.
-# **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
+# measure the accuracy. At 2 bits, a symmetric grid turns most weights into zeros; use
+# affine grids for small groups. Scales and zeros count towards the size. **In your own
+# code:** before you decide which layers keep more bits, round one layer at a time and
+# note the loss. **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
 # Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
 
 # %% [markdown] role="concept"
 # ## Static or dynamic: who chooses the scale of the inputs?
 #
-# Trap 11.1 rounds the weights only. A processor that is fast with integers also wants the
-# inputs of the layer as integers, and then they need a scale of their own. The weights are known
-# before the model ships, so their scale is computed once. The inputs are different in every
-# row. *Dynamic* quantization looks for the largest input of each row while the model runs.
-# *Static* quantization fixes one scale beforehand, from a few rows that are called the
-# *calibration* data.
+# Trap 11.1 rounds only the weights. A processor that is fast with integers also needs the
+# inputs of the layer as integers, so the inputs need a scale as well. The weights are
+# known before the model ships, so you compute their scale once. The inputs are different
+# in every row. *Dynamic* quantization finds the largest input of each row while the model
+# runs. *Static* quantization fixes one scale in advance, from a few rows that are called
+# the *calibration* data.
 
 # %% role="concept"
 draw_blocks({"weights only": ["inputs: float", "weights: codes to floats",
@@ -399,19 +411,19 @@ draw_blocks({"weights only": ["inputs: float", "weights: codes to floats",
                       "dynamic": "one more pass over the inputs",
                       "static": "as good as its calibration"},
             title="The two differ in when the scale is chosen",
-            alt="Three columns of blocks. Weights only: float inputs, "
-                "codes turned back into floats, a product of floats. "
-                "Dynamic: the scale of this row, then a product of "
-                "integers. Static: a scale from calibration, then a "
-                "product of integers.")
+            alt="Three columns of blocks. With weights only, the codes are "
+                "converted back to floats for a product of floats. With "
+                "dynamic quantization, the scale of this row is computed, "
+                "then a product of integers. With static quantization, the "
+                "scale comes from calibration.")
 
 # %% [markdown] role="concept"
-# A product of integers is the same for both. You multiply the codes, add them up as whole
-# numbers, and multiply the sums by the two scales at the end:
+# Both compute the product of integers in the same way. You multiply the codes, add the
+# products as integers, and multiply the sums by the two scales at the end:
 
 # %% role="concept"
 def to_codes(x, scale):
-    """Symmetric codes of 8 bits, from -127 to 127."""
+    """Round to symmetric 8-bit codes, from -127 to 127."""
     return (x / scale).round().clamp(-127, 127).to(torch.int8)
 
 second_layer = reader[2].weight.detach()                 # (64, 64)
@@ -423,8 +435,8 @@ def integer_product(x, x_scale):
     return sums * x_scale * w_scale.T
 
 # %% [markdown] role="concept"
-# Three ways to choose the scale of the inputs: from each row itself, from 40 training
-# digits, and from the same 40 digits photographed at a quarter of their brightness:
+# Compare three ways to choose the scale of the inputs: from each row itself, from 40
+# training digits, and from the same 40 digits at a quarter of their brightness:
 
 # %% role="concept"
 with torch.no_grad():
@@ -440,25 +452,26 @@ product_error = {
 print({name: f"{error:.4f}" for name, error in product_error.items()})
 
 # %% role="concept"
-claim("error of the product, dynamic", product_error["dynamic"], below=0.02)
-claim("error of the product, static, 40 digits", product_error["static"],
-      below=0.05)
-claim("error of the product, static, 40 dark digits",
+claim("relative error of the product, dynamic", product_error["dynamic"],
+      below=0.02)
+claim("relative error of the product, static, 40 digits",
+      product_error["static"], below=0.05)
+claim("relative error of the product, static, 40 dark digits",
       product_error["static, dark digits"], above=0.15)
 
 # %% [markdown] role="concept"
-# Both work, and dynamic needs no data. Static saves the search for the largest input, and
-# fails silently when the calibration data are not like the real inputs: inputs beyond the
-# last level are *clipped* to it. `torchao`, the library that quantizes torch models, has a
-# recipe for each, and the section *Weights alone, or the inputs as well* near the end runs
-# them on a whole model.
+# Both methods work. Dynamic quantization needs no data. Static quantization does not have
+# to search for the largest input, but it fails silently when the calibration data differ
+# from the real inputs, because inputs beyond the last level are *clipped* to it.
+# `torchao`, a library that quantizes torch models, has a recipe for each, and the section
+# *Weights alone, or the inputs as well* near the end runs both on a whole model.
 #
 # ## Training with the rounding: quantization-aware
 #
 # Rounding a trained model is called *post-training quantization*. If it costs too much
 # accuracy, you can keep training while the weights are being rounded, so that the model
-# learns weights that survive it. That needs a gradient, and the slope of rounding is 0: move a weight
-# a little, and the rounded weight does not move at all.
+# learns weights that survive rounding. Training needs a gradient, but the slope of
+# rounding is 0: if you move a weight a little, the rounded weight does not move at all.
 
 # %% role="concept"
 w = torch.tensor([0.4, 1.6], requires_grad=True)
@@ -466,9 +479,10 @@ w.round().sum().backward()
 print("slope of the rounding:", w.grad.tolist())
 
 # %% [markdown] role="concept"
-# *Quantization-aware training* uses the rounded weight in the forward pass and pretends, in
-# the backward pass, that nothing was rounded. This is the *straight-through estimator*, and
-# it is one line. `detach()` hides the difference from autograd:
+# *Quantization-aware training* uses the rounded weight in the forward pass and pretends
+# in the backward pass that nothing was rounded. This is called the *straight-through
+# estimator*, and it takes one line. `detach()` hides the rounding difference from
+# autograd:
 
 # %% role="concept"
 w.grad = None
@@ -479,19 +493,22 @@ print("forward:", seen_by_layer.tolist(), "  slope:", w.grad.tolist())
 # %% role="concept"
 claim("largest gap between the forward value and the rounded weight",
       (seen_by_layer - w.round()).abs().max(), below=1e-6)
-claim("smallest slope straight through", w.grad.min(), expected=1)
+claim("smallest slope with the straight-through estimator", w.grad.min(),
+      expected=1)
 
 # %% [markdown] role="concept"
-# Round after training first, because it takes minutes and no labels. Train with the
-# rounding if that is not good enough, which mostly happens below 4 bits. *A model
-# that learns with the rounding*, near the end, gets a 2-bit model back this way.
+# First try rounding after training, because it takes only minutes and needs no labels. If
+# the result is not good enough, which mostly happens below 4 bits, train with the
+# rounding. The section *A model that learns with the rounding*, near the end, recovers
+# the accuracy of a 2-bit model this way.
 #
 # ## Which weights can go
 #
-# *Pruning* removes weights. The usual guess at which of them matter least is their size:
-# *magnitude pruning* sets the smallest to 0. What that saves depends on the pattern of the
-# zeros. They can be anywhere; two in every four neighbours, *2:4*, which some GPUs multiply
-# faster; or whole rows, *structured pruning*.
+# *Pruning* removes weights. The usual assumption is that small weights matter least, so
+# *magnitude pruning* sets the smallest weights to 0. How much this saves depends on the
+# pattern of the zeros. They can be anywhere. They can be two of every four neighbours,
+# *2:4*, which some GPUs multiply faster. Or they can fill whole rows, which is called
+# *structured pruning*.
 
 # %% role="concept"
 w = torch.randn(8, 8, generator=torch.Generator().manual_seed(SEED))
@@ -505,15 +522,16 @@ stays = {"anywhere": size > size.median(),
 draw_grids(stays, rows="output", columns="input",
            captions={"anywhere": "filled: kept"},
            title="Half of the weights, in three patterns",
-           alt="Three grids of eight by eight weights, half of each "
-               "filled. Anywhere: without order. 2:4: two of each four "
-               "neighbours in every row. Rows: four whole rows.")
+           alt="Three grids of eight by eight weights, with half of the "
+               "cells filled. In the first grid they are anywhere, in the "
+               "second two of each four neighbours in a row are filled, "
+               "and in the third four whole rows.")
 
 # %% [markdown] role="concept"
-# Zeros that lie anywhere still take their four bytes and their multiplication. A row of
-# zeros does not have to: the row is one *unit*, and a unit can be cut out, its row in this
-# layer and its column in the next. What is left is an ordinary, smaller pair of layers
-# that computes the same:
+# Zeros in arbitrary positions still take four bytes and one multiplication each. A row of
+# zeros does not have to. The row belongs to one *unit*, and you can cut out a unit: its
+# row in this layer and its column in the next one. What is left is an ordinary, smaller
+# pair of layers that computes the same:
 
 # %% role="concept"
 keep = norms[:, 0] > norms.median()               # four units of eight
@@ -530,16 +548,17 @@ claim("largest gap between the masked and the smaller pair of layers",
       (masked_out - smaller_out).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# (Here the layers have no bias. With one, the bias of a removed unit goes as well.) The
-# section *Three patterns of zeros* prunes a whole model each way and retrains it.
+# (These layers have no bias. If they have one, you also remove the unit's bias.) The
+# section *Three patterns of zeros* prunes a whole model in each of these ways and
+# retrains it.
 
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
 # ## Retraining a pruned net
 #
-# You set four fifths of a classifier's weights to zero, the smallest ones, and it gets
-# far fewer digits right. To make the pruning permanent, you call
+# You set the smallest four fifths of a classifier's weights to zero, and it gets far
+# fewer digits right. To make the pruning permanent, you call
 # `torch.nn.utils.prune.remove`. Then you retrain the classifier for 100 steps of Adam. It
-# is as accurate as before the pruning, and you write the report.
+# is as accurate as before the pruning, and you write your report.
 
 # %% trap="11.2" role="break"
 from torch.nn.utils import prune
@@ -551,12 +570,12 @@ def linears(model):
     return [m for m in model if isinstance(m, nn.Linear)]
 
 def zeros(model):
-    """Share of the weights that are exactly zero."""
+    """Fraction of the weights that are exactly zero."""
     parts = [(m.weight == 0).flatten() for m in linears(model)]
     return torch.cat(parts).float().mean().item()
 
 def cut(model, share):
-    """A copy whose smallest weights, by layer, are hidden by masks."""
+    """Copy a model and mask the smallest weights of each layer."""
     model = copy.deepcopy(model)
     for layer in linears(model):
         prune.l1_unstructured(layer, "weight", amount=share)
@@ -570,7 +589,7 @@ retrained = copy.deepcopy(pruned)
 losses = fit(retrained, x_train, y_train, steps=100, lr=1e-3)
 
 # %% trap="11.2" role="guess"
-guess("11.2", "What percentage of the retrained classifier's weights is "
+guess("11.2", "What percentage of the retrained classifier's weights are "
       "zero?",
       unit="%")
 
@@ -591,16 +610,17 @@ measured("11.2", 100 * zeros(retrained), right=(11, 33))
 claim("fraction of zeros after retraining", zeros(retrained), below=0.35)
 
 # %% [markdown] trap="11.2" role="why"
-# `remove` writes the zeros into the weight and forgets the mask. A zero is a value like
-# any other, so the first step moves it. Only weights that no gradient reaches stay zero:
-# those of pixels that are always dark, and those of hidden units that the pruning has cut
-# off. The good accuracy belongs to a dense net, and neither loss nor accuracy tells you
-# so. Keep the masks, and set the pruned weights to zero again after *every* step:
+# `remove` writes the zeros into the weight and drops the mask. A zero is a value like any
+# other, so the first training step moves it. Only weights that no gradient reaches stay
+# zero: those of pixels that are always dark, and those of hidden units that the pruning
+# has cut off. The good accuracy is that of a dense net, and neither the loss nor the
+# accuracy tells you so. Keep the masks, and set the pruned weights to zero again after
+# *every* step:
 
 # %% trap="11.2" role="repair"
 def retrain(model, after_backward=None, after_step=None, steps=100,
             optimizer=None):
-    """Adam steps on random batches, with a call at either place."""
+    """Take Adam steps; call a function after backward or after a step."""
     model = copy.deepcopy(model) if optimizer is None else model
     opt = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(steps):
@@ -631,10 +651,11 @@ corners = {name: linears(model)[1].weight[:10, :10] != 0
                                ("retrained", retrained), ("masked", kept))}
 draw_grids(corners, rows="output", columns="input",
            captions={"pruned": "filled: not zero"},
-           title="Retrained without masks, most zeros are gone",
-           alt="Three grids of ten by ten weights. After pruning few are "
-               "filled, after retraining nearly all, with masks as few as "
-               "after pruning.")
+           title="Without masks, retraining removes most zeros",
+           alt="Three grids of ten by ten weights, with nonzero cells "
+               "filled. After pruning, few are filled. After retraining, "
+               "nearly all are. After retraining with masks, as few are "
+               "filled as after pruning.")
 
 # %% trap="11.2" role="repair"
 claim("fraction of zeros with masks", zeros(kept), above=0.79)
@@ -643,29 +664,29 @@ claim("fraction of zeros with masks", zeros(kept), above=0.79)
 # The explorer below shows the first layer of a digit classifier with some of its weights
 # pruned, in one of three patterns. Guess first: half of the weights are removed
 # *anywhere*, and a column number of 4 bytes is stored with each 4-byte weight that stays.
-# What fraction of the dense layer's bytes is that? And which pattern costs the most
-# accuracy at once, and which after retraining?
+# What fraction of the dense layer's bytes is left? And which pattern costs the most
+# accuracy before retraining, and which after it?
 
 # %% role="explore" explorer="sparsity"
 from dlsys_helpers.explorers.sparsity import sparsity
 
 sparsity
 
-# %% [markdown] trap="11.2" role="more" topics="which zeros stay · masks on the gradients alone"
-# This is what pruning costs, and what comes back:
+# %% [markdown] trap="11.2" role="more" topics="which zeros stay · masks only on the gradients"
+# This is what pruning costs, and how much of it retraining recovers:
 
 # %% trap="11.2" role="more"
 claim("accuracy lost by pruning", before - at_once,
       above=0.05)
 claim("accuracy after retraining", after, above=0.92)
-claim("accuracy retrained with masks, minus right after pruning",
+claim("accuracy retrained with masks minus accuracy after pruning",
       right - at_once,
       above=0.03)
 claim("accuracy retrained with masks", right, above=0.8)
 
 # %% [markdown] trap="11.2" role="more"
 # The zeros that survive without a mask belong to hidden units that the pruning has cut
-# off from the layer before or the layer after, and to pixels that stay dark:
+# off from the layer before or after them, and to pixels that are always dark:
 
 # %% trap="11.2" role="more"
 probe = copy.deepcopy(pruned)
@@ -681,11 +702,11 @@ claim("fraction of the remaining zeros that no gradient reached",
       stuck / sum(int(a.sum()) for a in left), above=0.95)
 
 # %% [markdown] trap="11.2" role="more"
-# A tempting half-measure is to set the *gradients* of pruned weights to zero and to leave
-# the weights alone. With a fresh Adam that works. With an Adam that has trained the dense
-# net before, it does not: its running averages remember earlier gradients and move a
-# weight whose gradient is now zero. Muon updates a matrix as a whole, so what it does to
-# one weight depends on the gradients of the others, from its first step on.
+# A tempting half-measure is to set only the *gradients* of the pruned weights to zero.
+# With a new Adam optimizer this works. With an Adam that has already trained the dense
+# net it does not, because its running averages remember earlier gradients and move a
+# weight whose gradient is now zero. Muon updates a matrix as a whole, so from the first
+# step on, the update of one weight depends on the gradients of the others.
 
 # %% trap="11.2" role="more"
 def zero_gradients(model):
@@ -705,21 +726,21 @@ print(f"zeros: fresh Adam {zeros(fresh):.2f}, used before "
       f"{zeros(warm):.2f}, fresh Muon, one step {zeros(whole_step):.2f}")
 
 # %% trap="11.2" role="more"
-claim("fraction of zeros, gradients masked, fresh Adam", zeros(fresh),
+claim("fraction of zeros with masked gradients, new Adam", zeros(fresh),
       above=0.79)
-claim("fraction of zeros, gradients masked, Adam used before",
+claim("fraction of zeros with masked gradients, Adam used before",
       zeros(warm), below=0.5)
-claim("fraction of zeros, gradients masked, one step of a fresh Muon",
+claim("fraction of zeros with masked gradients, one step of a new Muon",
       zeros(whole_step), below=0.5)
 
 # %% [markdown] trap="11.2" role="folklore"
-# **Told:** half to four fifths of the weights can go for less than 2 points.
-# **Measured:** in this classifier, pruned at once and without retraining, half of the
-# weights cost little and four fifths cost a lot; retraining with masks brings most of it
-# back. And zeros alone save neither memory nor time, because the dense tensor has as many
-# bytes and needs as many products as before. (A file with zeros compresses better, until
-# it is loaded.) Removing whole rows makes a layer smaller; single zeros need a format and
-# a kernel of their own.
+# **Told:** you can remove half to four fifths of the weights for less than 2 points of
+# accuracy. **Measured:** in this classifier, without retraining, removing half of the
+# weights costs little accuracy and removing four fifths costs a lot; retraining with
+# masks recovers most of it. And zeros alone save neither memory nor time, because the
+# dense tensor has as many bytes and needs as many products as before. (A file with zeros
+# compresses better, but not in memory.) Removing whole rows makes a layer smaller; single
+# zeros need a special format and a special kernel.
 
 # %% trap="11.2" role="folklore"
 half = accuracy(cut(dense, 0.5), x_test, y_test)
@@ -728,24 +749,27 @@ size = {name: sum(m.weight.nbytes for m in linears(model))
 print(f"half pruned: accuracy {half:.2f}   bytes {size}")
 
 # %% trap="11.2" role="folklore"
-claim("accuracy lost by pruning half, divided by four fifths' loss",
+claim("accuracy lost by pruning half, divided by that of four fifths",
       (before - half) / (before - at_once), below=0.6)
 claim("bytes of the pruned weights divided by those of the dense ones",
       size["pruned"] / size["dense"], expected=1)
 
 # %% trap="11.2" role="exercise" points=3 difficulty=2 minutes=8
 def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
-    """One step of the optimizer, after which each pruned weight is 0.
+    """Take one step of the optimizer, then set each pruned weight to 0.
 
-    masks: {parameter: bool tensor of its shape}, False where it is pruned;
-    what has no mask is not pruned. A pruned weight is 0 even where it has
-    no gradient, or one that is not finite, and where its parameter is
-    frozen or none of the optimizer's. All others end where optimizer.step()
-    alone brings them, in the same tensors. Gradients, masks and the
-    optimizer's settings stay as they are.
+    Args:
+        masks: {parameter: bool tensor of its shape}, False where a weight
+            is pruned. A parameter without a mask is not pruned.
 
-    Example: SGD of rate 1, weights 2 and 2, gradients 3 and 3, mask False
-    and True: 0 and -1.
+    A pruned weight is 0 even if it has no gradient, or one that is not
+    finite, and even if its parameter is frozen or unknown to the optimizer.
+    All other weights get the values that optimizer.step() alone would give
+    them, in the same tensors. Gradients, masks and the optimizer's settings
+    do not change.
+
+    Example: SGD with rate 1, weights 2 and 2, gradients 3 and 3, mask False
+    and True: the weights are 0 and -1.
     """
     # BEGIN SOLUTION
     optimizer.step()
@@ -755,16 +779,16 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="11.2" role="hint"
-# 1. What the optimizer remembers moves a weight even if its gradient is zero, so the step comes first and the zeros after it.
-# 2. A parameter is changed in place under `torch.no_grad()`.
-# 3. NaN times 0 is NaN: fill in zeros, do not multiply.
+# 1. The optimizer's running averages move a weight even if its gradient is zero, so take the step first and set the zeros after it.
+# 2. To change a parameter in place, use `torch.no_grad()`.
+# 3. NaN times 0 is NaN, so fill in zeros instead of multiplying by the mask.
 
 # %% [markdown] trap="11.2" role="keep"
-# **Keep:** a pruned net is weights and a mask. Without the mask, an ordinary training
-# step moves every zero that a gradient reaches. Masking the gradients is enough only if
-# the optimizer moves each weight by that weight's own gradients and carries no average of
-# earlier ones. **In your own code:** count the exact zeros in the file that you ship, not
-# in the model that you pruned. **Seen in the wild:** in
+# **Keep:** `prune.remove` drops the mask, and the next training steps move the zeros
+# again. Keep the mask, and set the pruned weights to zero after every step. Masking only
+# the gradients is not enough if the optimizer carries averages of earlier gradients, or
+# mixes the gradients of different weights. **In your own code:** count the exact zeros in
+# the file that you ship, not in the model that you pruned. **Seen in the wild:** in
 # [`jacobgil/pytorch-pruning#41`](https://github.com/jacobgil/pytorch-pruning/issues/41) a
 # user asks whether the optimizer's step brings pruned weights back;
 # [`he-y/filter-pruning-geometric-median#47`](https://github.com/he-y/filter-pruning-geometric-median/issues/47)
@@ -775,8 +799,8 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # ## What a teacher knows that a label does not
 #
 # A label says which digit it is, and nothing about the other nine. A trained model says
-# more. Take the test digit about which the classifier `dense` from above hesitates most and
-# is still right:
+# more. Take the test digit that the classifier `dense` from above gets right with the
+# least certainty:
 
 # %% role="concept"
 with torch.no_grad():
@@ -790,16 +814,16 @@ draw_grids({"one test digit": told}, values=True,
            row_names=["label", "model"], columns="digit",
            column_names=[str(digit) for digit in range(10)],
            title="The model says which other digit it could be",
-           alt="Two rows of ten probabilities. The label has a one at its "
-               "digit. The model splits the probability between that digit "
-               "and one that looks like it.")
+           alt="Two rows of ten probabilities. The label has a one at the "
+               "right digit. The model splits the probability between that "
+               "digit and one that looks similar.")
 
 # %% [markdown] role="concept"
-# *Distillation* trains a small *student* on the probabilities of a large *teacher*. They
+# *Distillation* trains a small *student* on the probabilities of a large *teacher*, which
 # are also called *soft targets*. The loss is the Kullback-Leibler divergence of the
-# student's probabilities $q$ from the teacher's $p$, $\sum p \,(\log p - \log q)$. It is 0 if
-# the two agree. Its gradient with respect to the student's logits has the form that you
-# know from cross-entropy, with $p$ in place of the label:
+# student's probabilities $q$ from the teacher's $p$, $\sum p \,(\log p - \log q)$. It is
+# 0 if the two agree. Its gradient with respect to the student's logits has the same form
+# as that of cross-entropy, with $p$ instead of the label:
 
 # %% role="concept"
 z = torch.zeros(10, requires_grad=True)       # a student that knows nothing
@@ -811,18 +835,18 @@ print("pushed up:", (slope < 0).nonzero().flatten().tolist())
 # %% role="concept"
 claim("largest gap between the gradient and q - p",
       (slope - (q.exp() - told[1])).abs().max(), below=1e-6)
-claim("digits that the label alone pushes up", (told[0] > 0).sum(),
+claim("digits that the label pushes up", (told[0] > 0).sum(),
       expected=1)
-claim("digits that the teacher pushes up here, at least two",
+claim("digits that the teacher pushes up here",
       (slope < 0).sum(), above=1)
 
 # %% [markdown] trap="11.3" role="situation" core=true fault="distilling at temperature 1: the teacher is too certain" symptom="knowledge distillation gives no gain over plain training: temperature 1, missing T squared"
 # ## Temperatures for a small student
 #
 # The dense classifier is the *teacher* of a student with 16 hidden units. The student
-# trains on 100 images, and instead of the labels it gets the teacher's probabilities. The
-# logits of both are divided by a *temperature* $T$ before the softmax: $p_T =
-# \mathrm{softmax}(z / T)$. A higher temperature makes the probabilities softer.
+# trains on 100 images, with the teacher's probabilities instead of labels. The logits of
+# both are divided by a *temperature* $T$ before the softmax: $p_T = \mathrm{softmax}(z /
+# T)$. A higher temperature makes the probabilities softer.
 #
 # You train students at the temperatures `1`, `4`, `20` and `100`. Your log says: "At `100` the teacher gives none of the ten classes even a fifth of its
 # probability."
@@ -836,7 +860,7 @@ with torch.no_grad():
 
 # %% trap="11.3" role="break"
 def taught(loss, students=6, steps=200):
-    """Mean share of the test digits that students read; loss(logits)."""
+    """Train students with loss(logits); their mean test accuracy."""
     shares = []
     for _ in range(students):
         student = mlp(64, 16, 10)
@@ -850,7 +874,7 @@ def taught(loss, students=6, steps=200):
 
 # %% trap="11.3" role="break"
 def soft(z, T):
-    """Divergence of the student's softened probabilities, a row's mean."""
+    """Divergence of the softened probabilities, as a mean over rows."""
     return F.kl_div(F.log_softmax(z / T, 1), F.softmax(z_teacher / T, 1),
                     reduction="batchmean")
 
@@ -863,16 +887,17 @@ reads["labels"] = taught(hard)
 # %% trap="11.3" role="guess" quoted="right"
 guess("11.3", "Which student gets the fewest test digits right?",
       choices=["the one at `100`", "the one at `4`", "the one at `1`",
-               "none: they differ by less than half a point"])
+               "none, because they differ by less than half a point"])
 
 # %% trap="11.3" role="look"
 plot_columns({T: 1 - reads[T] for T in (1, 4, 20, 100)}, form=".3f",
              xlabel="temperature", ylabel="error rate", marks=[1],
              reference=(1 - reads["labels"], "labels alone"),
              title="The student at temperature 1 makes the most mistakes",
-             alt="Four columns of error rates of students at temperatures "
-                 "1, 4, 20 and 100. The first is the highest, below the "
-                 "line of labels alone; the others are lower.")
+             alt="Four columns with the error rates of students at "
+                 "temperatures 1, 4, 20 and 100. The first is the highest, "
+                 "just below the line of training on labels alone. The "
+                 "others are lower.")
 
 # %% trap="11.3" role="look"
 measured("11.3", 2)
@@ -882,13 +907,14 @@ claim("accuracy at temperature 4 minus that at temperature 1",
       reads[4] - reads[1], above=0)
 
 # %% [markdown] trap="11.3" role="why"
-# The teacher is nearly certain: at temperature 1 it leaves a few hundredths of the
-# probability for the other nine digits. These would tell the student which digits look similar, but at that size they hardly count. With the logits divided by 4, the other
+# The teacher is nearly certain: at temperature 1, it leaves a few hundredths of the
+# probability for the other nine digits. These would tell the student which digits look
+# similar, but they are too small to matter. With the logits divided by 4, the other
 # digits get a large part:
 
 # %% trap="11.3" role="why"
 def others(T):
-    """What the teacher gives to all but its first choice, on average."""
+    """Mean probability that the teacher leaves for nine other digits."""
     return 1 - F.softmax(z_teacher / T, 1).amax(1).mean().item()
 
 left = {T: others(T) for T in (1, 2, 4, 8, 20, 100)}
@@ -896,20 +922,20 @@ left = {T: others(T) for T in (1, 2, 4, 8, 20, 100)}
 # %% trap="11.3" role="why"
 plot_columns(left, xlabel="temperature", ylabel="left for nine digits",
              form=".2f", marks=[1], reference=(0.9, "all equal"),
-             title="At temperature 1 the teacher says one digit",
-             alt="Columns that rise with the temperature: what the teacher "
-                 "gives to all digits but its first choice, from a few "
-                 "hundredths at 1 to nearly nine tenths at 100.")
+             title="At temperature 1, the teacher names only one digit",
+             alt="Columns of the probability that the teacher leaves for "
+                 "the nine other digits. They rise with the temperature, "
+                 "from a few hundredths at 1 to nearly nine tenths at 100.")
 
 # %% trap="11.3" role="why"
 claim("probability left for the other digits at temperature 1",
       others(1), below=0.12)
 
 # %% [markdown] trap="11.3" role="repair"
-# At 100 the probabilities are nearly equal, yet their *differences* still carry the
-# teacher's logits, and a gradient depends on differences. It is only small, because both
-# divisions by $T$ shrink it, at high temperatures like $1 / T^2$. So the loss is
-# multiplied by $T^2$. Next to a loss on labels, a forgotten square silences the teacher:
+# At 100 the probabilities are nearly equal, but their *differences* still reflect the
+# teacher's logits, and the gradient depends on differences. The gradient is small,
+# because both divisions by $T$ shrink it, at high temperatures by $1 / T^2$. So multiply
+# the loss by $T^2$. Next to a loss on labels, forgetting the square silences the teacher:
 
 # %% trap="11.3" role="repair"
 beside = {
@@ -926,12 +952,12 @@ print({name: f"{share:.3f}" for name, share in beside.items()})
 print(f"gradient at 1, divided by that at 20: {size[1] / size[20]:.0f}")
 
 # %% trap="11.3" role="repair"
-claim("labels and teacher at 20: accuracy with the square, minus without",
+claim("accuracy with the square minus without, labels and teacher at 20",
       beside["with"] - beside["without"], above=0.01)
 
 # %% [markdown] trap="11.3" role="repair"
 # The explorer below shows a teacher, one digit, and the pull on the student's logits.
-# Guess first: the teacher gets a digit wrong. Does it push the student away from the
+# Guess first: if the teacher gets a digit wrong, does it push the student away from the
 # right answer at `1`, `4`, `8`? For which digits do teacher and label differ at 1?
 
 # %% role="explore" explorer="temperature"
@@ -940,14 +966,13 @@ from dlsys_helpers.explorers.temperature import temperature
 temperature
 
 # %% [markdown] trap="11.3" role="more" topics="the square without labels · the differences in numbers"
-# Adam follows the direction of a gradient more than its size, so it hardly notices a
-# forgotten $T^2$ if the loss has no other part. With the square and a high $T$, the loss
-# comes close to a squared error between the logits, after the mean of each row is
-# subtracted. The gain of 100 over 1 is the least certain: with two of fifty seeds there
-# was none.
+# Adam follows the direction of a gradient more than its size, so a forgotten $T^2$ hardly
+# matters if the loss has no other part. With the square and a high $T$, the loss is close
+# to a squared error between the logits, after the mean of each row is subtracted. The
+# advantage of 100 over 1 is the least certain: with two of fifty seeds there was none.
 
 # %% trap="11.3" role="more"
-claim("largest probability that the teacher gives to a digit at 100",
+claim("largest probability of a digit under the teacher at 100",
       F.softmax(z_teacher / 100, 1).max(), below=0.2)
 claim("accuracy at temperature 100 minus that at 1", reads[100] - reads[1],
       above=-0.01)
@@ -958,14 +983,15 @@ claim("probability left for the other digits at temperature 4",
       others(4), above=0.25)
 claim("gradient at temperature 1 divided by that at 20, no square",
       size[1] / size[20], above=40)
-claim("accuracy: teacher alone at 20, no square, minus labels alone",
+claim("accuracy with the teacher at 20, no square, minus labels alone",
       beside["no labels, without"] - reads["labels"], above=0.005)
 
 # %% [markdown] trap="11.3" role="folklore"
-# **Told:** use 3 to 5; above 10 all signal is lost. **Measured:** with the square, these
-# students learn at 20 and at 100 about as well as at 4, and better than from labels. A
-# less certain teacher can take the gain away, and where there are plenty of labels, they
-# may teach more than the teacher. Try three temperatures, and no teacher at all.
+# **Told:** use a temperature of 3 to 5, because above 10 all signal is lost.
+# **Measured:** with the square, these students learn about as well at 20 and at 100 as at
+# 4, and better than from labels. With a less certain teacher there may be no gain, and if
+# you have plenty of labels, they may teach more than the teacher. Try three temperatures,
+# and also try no teacher at all.
 
 # %% trap="11.3" role="folklore"
 claim("accuracy at temperature 20 minus labels alone",
@@ -978,16 +1004,20 @@ claim("accuracy at temperature 100 minus labels alone",
 # %% trap="11.3" role="exercise" points=3 difficulty=2 minutes=8
 def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
             labels: torch.Tensor, T: float, alpha: float) -> torch.Tensor:
-    """(1 - alpha) times the cross-entropy of the labels, plus alpha times
-    T**2 times the divergence of the student from the teacher.
+    """Mix a loss on the labels with a loss on the teacher.
 
-    student, teacher: logits (N, K) float32, of any size; labels: (N,)
-    int64. The divergence of a row is the sum over classes of
-    p * (log p - log q), p the teacher's probabilities and q the student's,
-    both at temperature T > 0; the cross-entropy is at 1. Both are means
-    over the rows. The result is a scalar, finite also where a p or q is 0
-    in float32. Gradients flow to the student alone; nothing handed over
-    changes.
+    The result is (1 - alpha) times the cross-entropy of the labels, plus
+    alpha * T**2 times the divergence of the student from the teacher.
+
+    Args:
+        student, teacher: logits (N, K) float32, of any size.
+        labels: (N,) int64.
+
+    The divergence of a row is the sum over classes of p * (log p - log q).
+    p are the teacher's probabilities and q the student's, both at
+    temperature T > 0; the cross-entropy is at 1. Both are means over the
+    rows. The result is a scalar, and finite even if p or q is 0 in float32.
+    Only the student gets gradients. The arguments do not change.
 
     Example: logits [[0., 0.]] for both, label 0, alpha 0.5: 0.3466.
     """
@@ -1000,39 +1030,39 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="11.3" role="hint"
-# 1. Work with `log_softmax` on both sides: the logarithm of a probability that is 0 is minus infinity.
-# 2. A mean over rows is `batchmean` in `F.kl_div`; `mean` divides by the classes as well.
-# 3. `F.kl_div(log_q, log_p, log_target=True)`: the student comes first. Detach the teacher.
+# 1. Use `log_softmax` for both, because the logarithm of a probability that has become 0 is minus infinity.
+# 2. In `F.kl_div`, the mean over rows is `batchmean`; `mean` also divides by the number of classes.
+# 3. In `F.kl_div(log_q, log_p, log_target=True)`, the student comes first. Detach the teacher.
 
 # %% [markdown] trap="11.3" role="keep"
-# **Keep:** with few labels and a certain teacher, divide the logits of both by a
-# temperature above 1, and multiply the loss by its square. Print how much probability the
-# teacher leaves for the other classes. **In your own code:** for logits of shape `(N, K)`
-# use `reduction="batchmean"`, not the default. It divides by the first dimension only, so
+# **Keep:** if the teacher is nearly certain and you have few labels, distil at a
+# temperature above 1, and multiply the loss by the square of the temperature. Print how
+# much probability the teacher leaves for the other classes. **In your own code:** use
+# `reduction="batchmean"`, not the default. It divides by the first dimension only, so
 # flatten the batch and the positions of a language model first. Compare with a student
-# that has only the labels. **Seen in the wild:** in
+# trained only on the labels. **Seen in the wild:** in
 # [`IntelLabs/distiller#122`](https://github.com/IntelLabs/distiller/issues/122) the
-# square was forgotten; in [`HikariTJU/LD#74`](https://github.com/HikariTJU/LD/issues/74)
-# a mean over classes made the loss far smaller. **Source:** [Hinton, Vinyals & Dean 2015,
+# square was missing; in [`HikariTJU/LD#74`](https://github.com/HikariTJU/LD/issues/74) a
+# mean over classes made the loss far too small. **Source:** [Hinton, Vinyals & Dean 2015,
 # "Distilling the Knowledge in a Neural Network"](https://arxiv.org/abs/1503.02531),
 # section 2.
 
 # %% [markdown] role="concept"
 # ## Distilling a language model
 #
-# A language model predicts a token at every position, so its teacher has something to say
-# at every position. Two more things help the student. It can start from layers of the
-# teacher, and it can imitate what is inside the teacher, the *hidden states* between the
-# blocks. [DistilBERT](https://arxiv.org/abs/1910.01108) does both: it takes one of every two
-# layers.
+# A language model predicts a token at every position, so the teacher provides a soft
+# target at every position. Two more things help the student. It can start from some of
+# the teacher's layers, and it can imitate the teacher's *hidden states* between the
+# blocks. [DistilBERT](https://arxiv.org/abs/1910.01108) does both: it starts from every
+# second layer.
 #
 # The teacher here is a transformer with four blocks. It learns a language of 16 tokens in
-# which each token depends on the two before it. (A folded cell draws the text and trains the
-# teacher.)
+# which each token depends on the two tokens before it. (A folded cell draws the text and
+# trains the teacher.)
 
 # %% role="concept" tags=["plumbing"]
 class TinyLM(nn.Module):
-    """Logits and the last hidden states of a small causal transformer."""
+    """A small causal transformer; returns logits and last hidden states."""
 
     def __init__(self, layers, width=32):
         super().__init__()
@@ -1052,7 +1082,7 @@ class TinyLM(nn.Module):
 
 # %% role="concept" tags=["plumbing"]
 def tiny_text(rows, rng):
-    """(rows, 25) tokens; the two last ones decide about the next."""
+    """Draw (rows, 25) tokens; each depends on the two before it."""
     tokens = torch.randint(16, (rows, 25), generator=rng)
     for t in range(2, 25):
         pull = follows[0][tokens[:, t - 1]] + follows[1][tokens[:, t - 2]]
@@ -1087,7 +1117,7 @@ with fork_rng():                     # the traps below keep their numbers
     students = {"fresh": TinyLM(2), "every second layer": TinyLM(2)}
 
 # %% [markdown] role="concept"
-# The student has half of the blocks. Give it the teacher's embeddings, its head, and its
+# The student has half as many blocks. Give it the teacher's embeddings, its head, and its
 # blocks 0 and 2:
 
 # %% role="concept"
@@ -1106,12 +1136,12 @@ print(f"teacher {taught_lm:.2f}; not trained yet:",
 
 # %% [markdown] role="concept"
 # The divergence is a mean over *tokens*. `reduction="batchmean"` divides by the first
-# dimension only, so flatten rows and positions into one dimension first. Without it, the
-# loss is as many times too large as a row has positions:
+# dimension only, so first flatten rows and positions into one dimension. If you do not,
+# the loss is too large by a factor equal to the number of positions in a row:
 
 # %% role="concept"
 def lm_soft(model, tokens, T=2):
-    """Divergence per token, at temperature T, times its square."""
+    """Divergence per token at temperature T, times T squared."""
     with torch.no_grad():
         p = (lm_teacher(tokens[:, :-1])[0] / T).log_softmax(-1)
     q = (model(tokens[:, :-1])[0] / T).log_softmax(-1)
@@ -1127,15 +1157,16 @@ with torch.no_grad():
 print(f"flattened {flat:.3f}   not flattened {by_row:.3f}")
 
 # %% role="concept"
-claim("not flattened, the loss is as many times too large",
+claim("loss if not flattened, divided by the loss per token",
       by_row / flat, expected=24, within=0.01)
-claim("loss without training: fresh minus every second layer",
+claim("loss before training, random weights minus every second layer",
       untrained["fresh"] - untrained["every second layer"], above=0.3)
 
 # %% [markdown] role="concept"
-# To imitate hidden states, add the mean squared difference of student and teacher to the
-# loss. A narrower student needs a linear layer in between, which is trained along and
-# thrown away afterwards: BERT-base has 768 numbers per token, BERT-large 1,024.
+# To imitate hidden states, add the mean squared difference between the student's and the
+# teacher's to the loss. If the student is narrower, as BERT-base with 768 values per
+# token is narrower than BERT-large with 1,024, you need a linear layer in between. It is
+# trained together with the student and discarded afterwards.
 
 # %% role="concept"
 with fork_rng():
@@ -1151,22 +1182,23 @@ after_forty = {name: lm_train(model, 40, lm_soft)
 print("after 40 steps:", {n: f"{v:.2f}" for n, v in after_forty.items()})
 
 # %% role="concept"
-claim("loss after 40 steps: fresh minus every second layer",
+claim("loss after 40 steps, random start minus every second layer",
       after_forty["fresh"] - after_forty["every second layer"], above=0.1)
 
 # %% [markdown] role="concept"
-# After 40 steps on the teacher's probabilities the student that started from the teacher's
-# layers is still well ahead of the fresh one. (The teacher was stopped after 200 steps, so
-# a student can pass it.)
+# After 40 steps on the teacher's probabilities, the student that started from the
+# teacher's layers is still well ahead of the one with random weights. (The teacher was
+# trained for only 200 steps, so a student can overtake it.)
 
 # %% [markdown] role="concept"
 # ## GPTQ: one weight is rounded, the others make up for it
 #
-# Rounding to nearest treats each weight alone. But a layer adds its products up, so another
-# weight can compensate for the error of the first. For inputs `x` of shape `(N, in)`, an
-# error `e` of one output's weights changes the output by `x @ e`, and the sum of its squares
-# is `e @ H @ e` with `H = x.T @ x`. `H` is the *Hessian* of this error, up to a factor of 2: it
-# says which errors are costly, and which of them cancel.
+# Rounding to nearest treats each weight alone. But a layer adds up its products, so one
+# weight can compensate for the error of another. For inputs `x` of shape `(N, in)`, an
+# error `e` in the weights of one output changes that output by `x @ e`. The sum of the
+# squares of this change is `e @ H @ e` with `H = x.T @ x`. `H` is the *Hessian* of this
+# squared error, up to a factor of 2. It says which errors are costly, and which of them
+# cancel.
 
 # %% role="concept"
 rng = torch.Generator().manual_seed(SEED)
@@ -1188,16 +1220,17 @@ curves = {name: [squared_error(H, move) for move in moves]
 # %% role="concept"
 plot_lines(moves, curves, xlabel="move of the second weight",
            ylabel="squared error of the output",
-           title="The second weight can make up for the first",
+           title="The second weight can compensate for the first",
            alt="Two parabolas of the squared error over the move of the "
-               "second weight. For inputs that rise and fall together the "
-               "lowest point is far to the left of 0 and much lower than "
-               "at 0. For independent inputs it is at 0.")
+               "second weight. For inputs that rise and fall together, the "
+               "lowest point is far to the left of 0, and the error there "
+               "is much lower than at 0. For independent inputs, the "
+               "lowest point is at 0.")
 
 # %% [markdown] role="concept"
-# Where is the lowest point? Set the derivative with respect to the move to zero: it is
-# `-error * H[1, 0] / H[1, 1]`. For many weights the quotient becomes a system of linear
-# equations, over all weights that are not rounded yet:
+# Where is the lowest point? Set the derivative with respect to the move to zero, and you
+# get a move of `-error * H[1, 0] / H[1, 1]`. For many weights, the quotient becomes a
+# system of linear equations over all weights that are not rounded yet:
 
 # %% role="concept"
 H = H_of["rise and fall together"]
@@ -1213,27 +1246,27 @@ inverse = torch.linalg.inv(H)            # the same, as the paper writes it
 by_paper = 0.3 * inverse[0, rest] / inverse[0, 0]
 
 # %% role="concept"
-claim("squared error after the best move, as a share of that without",
+claim("squared error after the best move, divided by that without",
       squared_error(H_of["rise and fall together"], best)
       / squared_error(H_of["rise and fall together"], 0.0), below=0.5)
 claim("largest gap between the two ways to write the update",
       (move - by_paper).abs().max(), below=1e-9)
 
 # %% [markdown] role="concept"
-# This is the whole of *GPTQ*: round one column, move the columns that are still free by the
-# solution of that system, and go on with the next. *AWQ*, near the end of the lesson, changes
-# the scale of a column instead.
+# This is all that *GPTQ* does: it rounds one column, moves the columns that are still
+# free by the solution of that system, and continues with the next column. *AWQ*, near the
+# end of the lesson, changes the scale of a column instead.
 
 # %% [markdown] trap="11.4" role="situation" core=true fault="GPTQ without act-order: costly columns get no help" symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
 # ## Rounding one column after the other
 #
 # You quantize the second layer of a digit classifier to 3 bits with GPTQ, column by
-# column; each column belongs to one input. After each column, the columns that are not
-# rounded yet change, so that the layer's *output* changes as little as possible.
+# column; each column belongs to one input. After each column, GPTQ adjusts the columns
+# that are not rounded yet, so that the layer's *output* changes as little as possible.
 #
-# The inputs of this layer differ a lot in size, and you have to choose which column comes
-# first. A pull request adds an option for it and says: "Largest inputs first, because
-# their errors cost most."
+# The inputs of this layer differ a lot in size, and you have to choose which column to
+# round first. A pull request adds an option for this and says: "Largest inputs first,
+# because their errors cost most."
 
 # %% trap="11.4" role="break"
 layer = linears(dense)[1]
@@ -1244,11 +1277,11 @@ with torch.no_grad():
 
 # %% trap="11.4" role="break"
 def by_columns(w, x, order, bits=3, damp=0.01):
-    """W after GPTQ: a symmetric grid a row, columns in this order."""
+    """W after GPTQ, with a symmetric grid per row, in this order."""
     w, top = w.clone(), 2 ** (bits - 1) - 1
     scale = w.abs().amax(1) / top
     H = x.T @ x                                      # (in, in)
-    # Few rows, or dark inputs, leave H without an inverse; damp mends it.
+    # With few rows or dark inputs, H has no inverse; damp fixes that.
     H += damp * H.diag().mean() * torch.eye(len(H), dtype=H.dtype)
     for k, j in enumerate(order):
         rest = order[k + 1:]
@@ -1273,7 +1306,7 @@ guess("11.4", "With the largest inputs first, how large is GPTQ's output "
 
 # %% trap="11.4" role="look"
 def errors(found, w=w, x=x_new):
-    """Error over size: of the weights, and of the output on new rows."""
+    """Relative errors: of the weights, and of the output on new rows."""
     gap, out = found - w, x @ w.T
     return (gap.norm() / w.norm()).item(), (
         (x @ gap.T).norm() / out.norm()).item()
@@ -1284,44 +1317,44 @@ off = {name: errors(weights) for name, weights in found.items()}
 plot_bars({name: output for name, (_, output) in off.items()},
           xlabel="relative error of the output",
           title="The largest inputs first is best",
-          alt="Four bars of the output's error. Rounding to nearest is far "
-              "the worst; of the orders, the smallest inputs first is "
-              "worst and the largest first is best.")
+          alt="Four bars of the output's error. Rounding to nearest is by "
+              "far the worst. Of the three orders of GPTQ, the smallest "
+              "inputs first is the worst, the largest first the best.")
 
 # %% trap="11.4" role="look"
 measured("11.4", 100 * off["largest first"][1] / off["to nearest"][1],
          right=(12, 36))
 
 # %% trap="11.4" role="look"
-claim("output error: largest first divided by smallest first",
+claim("output error of largest first, divided by smallest first",
       off["largest first"][1] / off["smallest first"][1], below=0.8)
 
 # %% [markdown] trap="11.4" role="why"
-# Only columns *still to come* can make up for an error. The first column has all the
-# others to help it; the last has none, and its error stays. So round the costly columns
-# first, while there is help. Implementations call this *act-order*.
+# Only columns that are *not yet rounded* can compensate for an error. The first column
+# has all the others to help it. The last has none, so its error stays. So round the
+# costly columns first, while there is help. Implementations call this *act-order*.
 
 # %% trap="11.4" role="why"
 draw_grids({"free to help": torch.ones(8, 8).triu(1)},
            rows="rounded", columns="column",
            marks={"free to help": torch.eye(8)}, legend="rounded now",
-           title="The first column has all help, the last none",
-           alt="A grid of eight steps and eight columns. At each step one "
-               "column is rounded, and the cells to its right are filled: "
-               "seven at the first step, none at the last.")
+           title="The first column gets the most help, the last none",
+           alt="A grid of eight steps and eight columns. At each step, one "
+               "column is rounded, and the columns to its right are "
+               "filled: seven at the first step, none at the last.")
 
 # %% [markdown] trap="11.4" role="why"
 # Now look at the weights. GPTQ leaves them *further* from the trained weights than
-# rounding to nearest does. Its output is several times closer all the same:
+# rounding to nearest does, and yet its output is several times closer:
 
 # %% trap="11.4" role="why"
-claim("error of the weights: largest first divided by to nearest",
+claim("error of the weights, largest first, divided by to nearest",
       off["largest first"][0] / off["to nearest"][0], above=1.1)
 
 # %% [markdown] trap="11.4" role="repair"
-# So take the largest inputs first, and judge by the output. GPTQ needs rows of data to
-# calibrate with. Here 40 digits are enough, because they resemble the digits to come.
-# With noise it fails silently:
+# So round the columns of the largest inputs first, and judge the result by the output.
+# GPTQ needs some rows of data for calibration. Here 40 digits are enough, because they
+# resemble the test digits. With noise, calibration fails silently:
 
 # %% trap="11.4" role="repair"
 alone, alone_new = torch.randn(2, 1000, 64, dtype=torch.float64)
@@ -1332,24 +1365,24 @@ calibrated["to nearest"] = off["to nearest"][1]
 
 # %% trap="11.4" role="repair"
 plot_bars(calibrated, xlabel="relative error of the output",
-          title="Forty digits calibrate, noise does not",
-          alt="Four bars of the output's error. Calibrated with 1300 or 40 "
-              "digits it is small; with noise it is nearly that of "
-              "rounding to nearest.")
+          title="Forty digits are enough to calibrate, noise is useless",
+          alt="Four bars of the output's error. If GPTQ is calibrated with "
+              "1300 or 40 digits, it is small. With noise, it is nearly as "
+              "large as that of rounding to nearest.")
 
 # %% trap="11.4" role="repair"
-claim("output error: largest first divided by to nearest",
+claim("output error of largest first, divided by to nearest",
       off["largest first"][1] / off["to nearest"][1], below=0.3)
 
 # %% [markdown] trap="11.4" role="repair"
-# Pruning can use the same help. Remove an input from a layer, and the columns that stay
-# make up for as much as they can. That is your exercise. It needs no order, because all
-# columns that stay change at once.
+# Pruning can use the same idea. If you remove an input from a layer, the remaining
+# columns can compensate for part of the loss. This is your exercise. The order does not
+# matter there, because all remaining columns change at once.
 
-# %% [markdown] trap="11.4" role="more" topics="inputs that do not go together"
+# %% [markdown] trap="11.4" role="more" topics="independent inputs"
 # One column can help another only if their inputs rise and fall together. Here is the
-# control: independent inputs of one size and of mean zero, for which a column can hardly
-# make up for another.
+# control: independent inputs of the same size with mean zero, for which one column can
+# hardly compensate for another.
 
 # %% trap="11.4" role="more"
 apart = by_columns(w, alone, large)
@@ -1358,18 +1391,18 @@ nearest = errors(symmetric(w, 3), x=alone_new)[1]
 print(f"independent inputs: GPTQ {helped:.3f}, to nearest {nearest:.3f}")
 
 # %% trap="11.4" role="more"
-claim("independent inputs: GPTQ's error divided by to nearest's",
+claim("output error of GPTQ divided by to nearest, independent inputs",
       helped / nearest, above=0.97)
-claim("output error: 40 digits divided by to nearest",
+claim("output error calibrated with 40 digits, divided by to nearest",
       calibrated["40 digits"] / off["to nearest"][1], below=0.3)
-claim("output error: noise divided by to nearest",
+claim("output error calibrated with noise, divided by to nearest",
       calibrated["noise"] / off["to nearest"][1], above=0.85)
 
 # %% [markdown] trap="11.4" role="folklore"
-# **Told:** quantize the weights with the largest influence last, because by then the
-# others have made up for their errors. **Measured:** it is the reverse. In each of this
-# classifier's three layers, the largest inputs first beats the smallest first, in one
-# layer by a little and in two by a lot. In the second layer it does so at 2 bits as well.
+# **Told:** quantize the most influential weights last, because by then the others have
+# compensated for their errors. **Measured:** the opposite is true. In each of this
+# classifier's three layers, largest inputs first beats smallest inputs first, in one
+# layer by a little and in two by a lot. In the second layer this also holds at 2 bits.
 
 # %% trap="11.4" role="folklore"
 ratios, x_layer, x_later = [], x_train, x_test
@@ -1390,21 +1423,26 @@ print("largest first divided by smallest first:",
 # %% trap="11.4" role="folklore"
 claim("largest first divided by smallest first, worst of three layers",
       max(ratios), below=1)
-claim("2 bits: largest first divided by smallest first",
+claim("the same at 2 bits, in the second layer",
       two["largest first"] / two["smallest first"], below=0.8)
 
 # %% trap="11.4" role="exercise" points=3 difficulty=3 minutes=15
 def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
                 ) -> torch.Tensor:
-    """Weights of a layer that no longer reads some of its inputs.
+    """Remove some inputs from a layer and adjust its other weights.
 
-    w: (O, I) and x: (N, I), both float64, from 1e-8 to 1e8 in size. The
-    rows of x are inputs as they come; N >= I, and no column of x follows
-    from the others. drop: numbers of inputs, at least one, each once, in
-    any order, perhaps all. Returns (O, I) float64: zeros in the columns of
-    drop, all others such that x @ w.T changes least, in the sum of squares.
-    Arguments stay as they are.
+    Args:
+        w, x: (O, I) and (N, I), float64, of sizes from 1e-8 to 1e8. The
+            rows of x are typical inputs, N >= I, and the columns of x are
+            linearly independent.
+        drop: indices of inputs, at least one, each once, in any order,
+            possibly all.
 
+    Returns:
+        (O, I) float64, with zeros in the columns of drop and all others
+        such that x @ w.T changes least, in the sum of squares.
+
+    The arguments do not change.
     Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]].
     """
     # BEGIN SOLUTION
@@ -1417,28 +1455,28 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
     # END SOLUTION
 
 # %% [markdown] trap="11.4" role="hint"
-# 1. What is lost is `x[:, drop] @ w[:, drop].T`. Find the columns that stay, whose products come nearest to it.
-# 2. That is a least-squares problem: `torch.linalg.lstsq`, or `solve` with `H = x.T @ x`, its rows and columns of what stays.
-# 3. Add the solution to the columns that stay; write both into a matrix of zeros.
+# 1. The layer loses `x[:, drop] @ w[:, drop].T`. Which change of the remaining columns comes closest to it?
+# 2. This is a least-squares problem. Use `torch.linalg.lstsq`, or `solve` with the rows and columns of `H = x.T @ x` that stay.
+# 3. Add the solution to the columns that stay, and write the result into a matrix of zeros.
 
 # %% [markdown] trap="11.4" role="keep"
-# **Keep:** judge rounding by the output, on rows like those to come. Only columns that
-# are still free can make up for an error, so round the costly columns first. **In your
-# own code:** measure the error of each layer's output on rows that the calibration has
-# not seen, and compare it with rounding to nearest. **Seen in the wild:**
+# **Keep:** judge rounding by the error of the layer's output, not by that of the weights.
+# In GPTQ, only columns that are not yet rounded can compensate for an error, so round the
+# columns of the largest inputs first. **In your own code:** measure the output error of
+# each layer on rows that the calibration has not seen, and compare it with rounding to
+# nearest. **Seen in the wild:**
 # [`huggingface/optimum#1216`](https://github.com/huggingface/optimum/pull/1216) offers
-# the order as `desc_act`, which is off for speed, and on for a slightly better
-# perplexity. **Source:** [Frantar et al. 2022, "GPTQ"](https://arxiv.org/abs/2210.17323),
-# section 3.
+# this order as `desc_act`: off is faster, and on has a slightly better perplexity.
+# **Source:** [Frantar et al. 2022, "GPTQ"](https://arxiv.org/abs/2210.17323), section 3.
 
 # %% [markdown] trap="11.5" role="situation" fault="numel times element_size misses what is stored" symptom="model size after quantization: parameters() counts too much or zero, file size differs"
 # ## How large is it now?
 #
-# A larger classifier is quantized with `torchao`, the library for it: 8 bits for each
-# weight of a linear layer, biases left alone. Your report has to state the size. You use
-# the line that is found everywhere: the number of entries of each parameter, times the
-# bytes of an entry, added up. The ticket says: "One byte instead of four, so expect about
-# a quarter."
+# You quantize a larger classifier with the library `torchao`: each weight of a linear
+# layer gets 8 bits, and the biases stay as they are. Your report has to state the size.
+# You use a popular line: for each parameter, it multiplies the number of entries by the
+# bytes per entry, and it adds up the results. The ticket says: "One byte instead of four,
+# so expect about a quarter."
 
 # %% trap="11.5" role="break" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):   # a note of its own
@@ -1451,11 +1489,12 @@ small_reader = copy.deepcopy(large_reader).eval()
 quantize_(small_reader, Int8WeightOnlyConfig())
 
 def counted(model):
-    """The line that is found everywhere, in bytes."""
+    """The line that everybody uses, in bytes."""
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
 # %% trap="11.5" role="guess" quoted="wrong"
-guess("11.5", "What does the line say now, compared with before?",
+guess("11.5", "Compared with before, how many bytes does this line report "
+      "now?",
       choices=["the same", "about half", "about a quarter", "zero"])
 
 # %% trap="11.5" role="look"
@@ -1469,14 +1508,14 @@ print("accuracy:     ", *[f"{share:.2f}" for share in both])
 measured("11.5", 0)
 
 # %% trap="11.5" role="look"
-claim("bytes counted after quantization divided by before",
+claim("bytes that the line reports after quantization, divided by before",
       said[1] / said[0],
       expected=1)
 
 # %% [markdown] trap="11.5" role="why"
-# The new weight is a wrapper. It *says* that it is a float32 matrix, so that the rest of
-# torch can work with it. It keeps its values in other tensors: codes of one byte, and one
-# scale per row.
+# The new weight is a wrapper. It *claims* to be a float32 matrix, so that the rest of
+# torch can work with it. It stores its values in other tensors: codes of one byte, and
+# one scale per row.
 
 # %% trap="11.5" role="why"
 weight = small_reader[2].weight
@@ -1484,13 +1523,13 @@ stacks = {"what it says": {"float32": weight.numel() * 4 / 1e3},
           "what it stores": {"codes": weight.qdata.nbytes / 1e3,
                              "scales": weight.scale.nbytes / 1e3}}
 draw_boxes(stacks, unit="kB",
-           title="It says four bytes per weight and stores one",
-           alt="Two stacks of boxes to scale. What the weight says is four "
-               "times as high as what it stores, which is codes and a thin "
-               "layer of scales.")
+           title="It claims four bytes per weight and stores one",
+           alt="Two stacks of boxes, to scale. The size that the weight "
+               "claims is four times as high as what it stores, which is "
+               "codes and a thin layer of scales.")
 
 # %% [markdown] trap="11.5" role="repair"
-# So measure what is stored: write the file, and look at its length. `saved` does that in
+# So measure what is stored: write the file, and check its length. `saved` does this in
 # memory.
 
 # %% trap="11.5" role="repair"
@@ -1501,13 +1540,14 @@ files = [saved(m.state_dict()) for m in (large_reader, small_reader)]
 print("files:", *files)
 
 # %% trap="11.5" role="repair"
-claim("file after quantization divided by before", files[1] / files[0],
+claim("length of the file after quantization, divided by before",
+      files[1] / files[0],
       above=0.25, below=0.28)
 
 # %% [markdown] trap="11.5" role="repair"
-# A file has a trap of its own. `torch.save` writes *storages*, the memory behind the
-# tensors. It writes each storage once, however many tensors share it, and it writes all
-# of it, even if a tensor shows only a few rows.
+# A file can mislead you as well. `torch.save` writes *storages*, the memory behind the
+# tensors. It writes each storage once, no matter how many tensors share it, and it writes
+# the whole storage, even if a tensor shows only a few rows of it.
 
 # %% trap="11.5" role="repair"
 table = torch.randn(10_000, 16)
@@ -1518,14 +1558,14 @@ for name, tensor in rows.items():
           f"{tensor.untyped_storage().nbytes()}")
 
 # %% trap="11.5" role="repair"
-claim("file of a view of ten rows, divided by the bytes of ten rows",
+claim("length of a file of a view of ten rows, divided by their bytes",
       saved({"t": table[:10]}) / table[:10].nbytes, above=500)
 
 # %% [markdown] trap="11.5" role="more" topics="a copy of the rows · what 8 bits cost"
-# A copy of the ten rows has a storage of its own. And 8 bits cost little accuracy:
+# A copy of the ten rows has its own storage. And 8 bits cost little accuracy:
 
 # %% trap="11.5" role="more"
-claim("file of a copy divided by that of the view",
+claim("length of a file of a copy, divided by that of the view",
       saved({"t": table[:10].clone()}) / saved({"t": table[:10]}),
       below=0.01)
 claim("bytes of one code", weight.qdata.element_size(), expected=1)
@@ -1533,10 +1573,10 @@ claim("accuracy lost at 8 bits", both[0] - both[1],
       below=0.02)
 
 # %% [markdown] trap="11.5" role="folklore"
-# **Told:** with `quantize_dynamic`, the older function, a model shrinks to a third or
-# less, as that line counts. **Measured:** its packed weights are not parameters at all,
-# so the line leaves them out. In this model nothing else is left, and the line counts
-# zero bytes; the file shows how large the model is.
+# **Told:** with the older function `quantize_dynamic`, that line reports that a model
+# shrinks to a third or less. **Measured:** its packed weights are not parameters at all,
+# so the line does not count them. This model has no other parameters, so the line reports
+# zero bytes. The file shows how large the model is.
 
 # %% trap="11.5" role="folklore"
 with warnings.catch_warnings():
@@ -1548,19 +1588,23 @@ print("counted", counted(packed), "  file", packed_file)
 
 # %% trap="11.5" role="folklore"
 claim("bytes counted in the packed model", counted(packed), expected=0)
-claim("its file divided by that of the float32 model",
+claim("length of its file, divided by that of the float32 model",
       packed_file / files[0],
       above=0.24, below=0.28)
 
 # %% trap="11.5" role="exercise" points=3 difficulty=2 minutes=10
 def stored_bytes(state: dict) -> int:
-    """Bytes of tensors that torch.save would write for a state dict.
+    """Count the tensor bytes that torch.save would write for a state dict.
 
-    state: a dict whose values are strided CPU tensors, or dicts, lists and
-    tuples of such, at any depth; whatever else is in it does not count.
-    Counted are storages, not tensors: each once, however many tensors share
-    it, and whole, even if a tensor shows a part of it or shows it often.
-    state is left as it is.
+    Args:
+        state: a dict with strided CPU tensors as its values, or dicts,
+            lists and tuples of tensors, at any depth. Any other values do
+            not count. state is left as it is.
+
+    Returns:
+        The bytes of all storages, not of the tensors: each storage counts
+        once, no matter how many tensors share it, and in full, even if a
+        tensor shows only a part of it or shows it several times.
 
     Example: {"a": torch.zeros(3)}: 12.
     """
@@ -1581,37 +1625,37 @@ def stored_bytes(state: dict) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="11.5" role="hint"
-# 1. `tensor.untyped_storage()` is the memory behind a tensor; it knows its `nbytes()`.
-# 2. Two tensors share it if its `data_ptr()` is the same; keep the sizes in a dict by that number.
-# 3. A small function that calls itself for each value of a dict, list or tuple goes to any depth.
+# 1. `tensor.untyped_storage()` is the memory behind a tensor. Its size is `nbytes()`.
+# 2. Two tensors share a storage if its `data_ptr()` is the same. Keep the sizes in a dict with that number as the key.
+# 3. A small recursive function, which calls itself for each value of a dict, list or tuple, handles any depth.
 
 # %% [markdown] trap="11.5" role="keep"
-# **Keep:** the size of a quantized model is the length of its file, or files. A parameter
-# may report one type and store another, and packed weights may not be parameters at all.
-# **In your own code:** compare the file with your estimate of bits for weights, scales
-# and zeros. If they differ, something is not quantized, or a view drags its storage
-# along. **Seen in the wild:** in
+# **Keep:** measure the size of a quantized model by the length of its files, not by
+# `numel` times `element_size`. A parameter may report one type and store another, and
+# packed weights may not be parameters at all. **In your own code:** compare the file with
+# your estimate of the bits for weights, scales and zeros. If they differ, something is
+# not quantized, or a view has saved its whole storage. **Seen in the wild:** in
 # [`huggingface/transformers#34317`](https://github.com/huggingface/transformers/issues/34317)
-# a model seemed to have lost most of its parameters, and the answer was "check directly
-# the size of your files";
+# a model seemed to have lost most of its parameters, and the user was told to "check
+# directly the size of your files";
 # [`markovka17/dla#14`](https://github.com/markovka17/dla/pull/14) corrects a course whose
-# count made 8 bits far smaller than they are. **Source:** PyTorch, [serialization
-# notes](https://docs.pytorch.org/docs/stable/notes/serialization.html), "Saving and
-# loading tensors preserves views".
+# count made 8-bit models look far smaller than they are. **Source:** PyTorch,
+# [serialization notes](https://docs.pytorch.org/docs/stable/notes/serialization.html),
+# "Saving and loading tensors preserves views".
 
 # %% [markdown] trap="11.6" role="situation" core=true fault="torch.jit.trace keeps one branch of an if" symptom="exported model is right on the example and wrong on other inputs: jit.trace, TracerWarning, if in forward"
 # ## Two scanners, one program
 #
 # A second scanner delivers inverted digits, dark on a light background. So your model
-# first inverts every batch whose mean is above one half. It gets more than nine of ten
-# digits right from either scanner.
+# first inverts every batch whose mean is above one half. It gets more than nine out of
+# ten digits right, from either scanner.
 #
-# The model has to run without Python. `torch.jit.trace` takes the model and an example
-# input, and makes a program.
+# The model has to run without Python. You pass the model and an example input to
+# `torch.jit.trace`, which returns a program.
 
 # %% trap="11.6" role="break"
 class EitherWay(nn.Module):
-    """Reads batches of light digits on dark, or of dark ones on light."""
+    """Classify batches of light digits on dark, or of dark on light."""
 
     def __init__(self, net):
         super().__init__()
@@ -1631,13 +1675,13 @@ with warnings.catch_warnings(record=True) as said:
 
 # %% trap="11.6" role="guess"
 guess("11.6", "How many of the inverted test digits does the program get "
-      "right?", choices=["more than nine of ten, like the model",
-                         "about half", "two of ten or fewer"])
+      "right?", choices=["more than nine out of ten, like the model",
+                         "about half", "two out of ten or fewer"])
 
 # %% trap="11.6" role="look"
 @torch.no_grad()
 def share(program, x):
-    """Share of the test digits that a program reads from x."""
+    """Accuracy of a program on the test digits in x."""
     return (program(x).argmax(1) == y_test).float().mean().item()
 
 inverted = 1 - x_test
@@ -1659,10 +1703,10 @@ for kind in sorted({warning.category.__name__ for warning in said}):
     print(f"{kind.replace('Warning', ' warning')}: {text[:77]}")
 
 # %% [markdown] trap="11.6" role="why"
-# `torch.jit.trace` runs the model on the example and writes down every operation of
-# torch. Python's `if` is not one of them. For the example, an ordinary digit, the
-# condition was `False`, and Python went on. The trace contains neither the question nor
-# the other branch. The only sign of it is the `TracerWarning`, one among others.
+# `torch.jit.trace` runs the model on the example and records every torch operation.
+# Python's `if` is not one of them. For the example, an ordinary digit, the condition was
+# `False`, so Python skipped the branch. The trace contains neither the condition nor the
+# branch. The only sign of this is a `TracerWarning` among other warnings.
 
 # %% trap="11.6" role="why"
 draw_blocks({"model": ["x", "mean > 0.5 ?", ("1 - x", "x as it is"),
@@ -1670,13 +1714,13 @@ draw_blocks({"model": ["x", "mean > 0.5 ?", ("1 - x", "x as it is"),
              "trace": ["x", "the net", "logits"]},
             captions={"trace": "what the example went through"},
             title="The trace has only the branch of its example",
-            alt="Two block diagrams. In the model a question on the mean "
-                "leads to two branches before the net; the trace goes from "
-                "x to the net alone.")
+            alt="Two block diagrams. In the model, a condition on the mean "
+                "leads to two branches before the net. In the trace, x "
+                "goes straight to the net.")
 
 # %% [markdown] trap="11.6" role="why"
-# A test with normal random numbers does not find this. Their mean is near 0, so every
-# batch takes the branch that the example took:
+# A test with normally distributed random numbers does not find this fault. Their mean is
+# near 0, so every batch takes the same path as the example:
 
 # %% trap="11.6" role="why" compare=false
 noise = [torch.randn(n, 64) for n in (1, 7, 100, 1000)]
@@ -1689,13 +1733,13 @@ print(f"largest gap: noise {gap_on_noise:.0e}, inverted {gap_inverted:.0f}")
 claim("largest gap on batches of noise", gap_on_noise, below=1e-4)
 
 # %% [markdown] trap="11.6" role="repair"
-# Write the branch as an operation: `torch.cond(question, one, other, inputs)` keeps both
+# Write the branch as an operation: `torch.cond(condition, one, other, inputs)` keeps both
 # branches in the program. Both must return new tensors with the same type and the same
-# number of dimensions. `x` itself would be refused, hence `clone`.
+# number of dimensions. Returning `x` itself is not allowed, hence the `clone`.
 
 # %% trap="11.6" role="repair"
 class Cond(EitherWay):
-    """The same, its branch an operation."""
+    """The same model, with its branch as an operation."""
 
     def forward(self, x):
         x = torch.cond(x.mean() > 0.5, lambda x: 1 - x,
@@ -1711,7 +1755,7 @@ program = exported.module()
 # %% trap="11.6" role="repair" tags=["plumbing"]
 @contextlib.contextmanager
 def quiet():
-    """Keeps warnings and notes of an exporter to itself."""
+    """Hide the warnings and notes of an exporter."""
     nowhere = io.StringIO()
     with (warnings.catch_warnings(), contextlib.redirect_stderr(nowhere),
           contextlib.redirect_stdout(nowhere)):
@@ -1722,7 +1766,7 @@ def quiet():
 import onnxruntime
 
 class OnnxFile:
-    """A model written as ONNX and run by onnxruntime, on one thread."""
+    """A model exported to ONNX and run by onnxruntime on one thread."""
 
     def __init__(self, model, *example, **how):
         file = io.BytesIO()
@@ -1745,7 +1789,7 @@ onnx_file = OnnxFile(cond, x_test[:2], dynamic_shapes=sizes)
 
 @torch.no_grad()
 def largest_gap(program, model=either):
-    """Over both ways, and over batches of 1, 7 and all digits."""
+    """Largest gap over both scanners and batches of 1, 7 and all digits."""
     return max((program(x[:n]) - model(x[:n])).abs().max().item()
                for x in (x_test, inverted) for n in (1, 7, len(x)))
 
@@ -1758,41 +1802,42 @@ reads = {"model": share(either, inverted), "trace": share(traced, inverted),
 # %% trap="11.6" role="repair"
 plot_bars(reads, xlabel="accuracy on inverted digits",
           title="With torch.cond, programs handle both scanners",
-          alt="Four bars: the model and both programs with torch.cond get "
-              "nearly all inverted digits right, the trace hardly any.")
+          alt="Four bars of accuracy on inverted digits. The model and "
+              "both programs with torch.cond get nearly all of them right, "
+              "and the trace hardly any.")
 
 # %% trap="11.6" role="repair"
 claim("largest gap of the exported program, both branches", gaps["export"],
       below=1e-4)
 
 # %% [markdown] trap="11.6" role="repair"
-# Comparing a program with its model has conditions of its own, and they are your
-# exercise. The model answers in eval mode, or dropout makes the two differ. Either of
-# them may write into its input, so each gets a copy. Shapes are compared before values.
-# And the batches have to come from each branch; that is the caller's job.
+# In the exercise you compare a program with its model, and that takes some care. The
+# model must be in eval mode, or dropout makes the two differ. Either may write into its
+# input, so each gets a copy. Compare shapes before values. And the batches have to reach
+# each branch, but that is the caller's job.
 
-# %% [markdown] trap="11.6" role="more" topics="gaps in numbers · the exporters of today refuse the if"
-# The gaps that belong to the bars:
+# %% [markdown] trap="11.6" role="more" topics="gaps in numbers · today's exporters refuse the if"
+# These are the gaps for the bars above:
 
 # %% trap="11.6" role="more"
-claim("largest gap of program and model on ordinary digits",
+claim("largest gap between program and model on ordinary digits",
       (traced(x_test) - either(x_test)).abs().max().item(), below=1e-4)
 claim("accuracy of the model on inverted digits",
       share(either, inverted), above=0.9)
-claim("largest gap on inverted digits", gap_inverted, above=3)
+claim("largest gap between them on inverted digits", gap_inverted, above=3)
 claim("largest gap of the ONNX file, both branches",
       gaps["ONNX"], below=1e-3)
 claim("accuracy of the ONNX file on inverted digits",
       share(onnx_file, inverted), above=0.9)
 
 # %% [markdown] trap="11.6" role="more"
-# Today's exporters run the model with tensors that have a shape and no values. The
-# question `x.mean() > 0.5` then has no answer, and they refuse. (If a `try` in the model
-# catches the refusal, one branch is kept, as in a trace.)
+# Today's exporters run the model with tensors that have shapes but no values. Then the
+# condition `x.mean() > 0.5` cannot be evaluated, and they raise an error. (If a `try` in
+# the model catches the error, one branch is kept, as in a trace.)
 
 # %% trap="11.6" role="more"
 def refusal(way, model, example):
-    """Name of the error that an exporter raises, or none."""
+    """The name of the error that an exporter raises, or "none"."""
     try:
         with quiet():
             way(model, (example,))
@@ -1806,14 +1851,14 @@ refused = {f"{way.__module__}.{way.__name__}":
 print(*refused.items(), sep="\n")
 
 # %% trap="11.6" role="more"
-claim("exporters that take the branch without an error",
+claim("exporters that accept the branch without an error",
       list(refused.values()).count("none"), expected=0)
 
 # %% [markdown] trap="11.6" role="folklore"
-# **Told:** export to ONNX keeps one branch and says nothing; `torch.jit.script` keeps
-# both. **Measured:** the old exporter, `dynamo=False`, keeps one; today's exporter
-# refuses, as you saw. `torch.jit.script` keeps both, but it is deprecated, and today's
-# exporter refuses what it made.
+# **Told:** the ONNX exporter silently keeps one branch; `torch.jit.script` keeps both.
+# **Measured:** the old exporter, `dynamo=False`, keeps one branch; today's exporter
+# raises an error, as you saw. `torch.jit.script` keeps both, but it is deprecated, and
+# today's exporter does not accept its result.
 
 # %% trap="11.6" role="folklore"
 import onnx
@@ -1837,25 +1882,30 @@ claim("accuracy on inverted digits, the old exporter",
       share(old_file, inverted), below=0.2)
 claim("accuracy on inverted digits, script", share(scripted, inverted),
       above=0.9)
-claim("does today's exporter take what script made?",
+claim("does today's exporter accept the scripted model",
       refusal(torch.onnx.export, scripted, x_test[:2]) == "none",
       expected=False)
 
 # %% trap="11.6" role="exercise" points=3 difficulty=3 minutes=14
 def disagreements(model: torch.nn.Module, program, batches: list,
                   rtol: float) -> list:
-    """Numbers of the batches on which a program is not its model, in order.
+    """List the batches on which a program differs from its model.
 
-    batches: float32 tensors, numbered from 0, each with at least one entry.
-    Each of the two, called with a batch, gets a copy of its own. Both run
-    without gradients, the model in eval mode; afterwards grad mode and the
-    mode of each of its modules are as before. The model's answers are
-    finite tensors of a floating-point dtype. A batch counts if the program
-    raises an Exception, if it returns no tensor, or one of another shape or
-    dtype, or if an entry is not finite, or is farther from the model's than
-    rtol times the largest size in the model's answer to this batch. batches
-    stay as they are.
+    Args:
+        model: returns finite tensors of a floating-point dtype.
+        batches: float32 tensors, each with at least one entry. They do not
+            change.
 
+    Returns:
+        The indices of the batches that differ, from 0 and in order. A batch
+        differs if the program raises an Exception, if it returns no tensor
+        or a tensor of a different shape or dtype, or if an entry is not
+        finite or is further from the model's than rtol times the largest
+        absolute value in the model's answer to this batch.
+
+    Model and program each get their own copy of a batch. Both run without
+    gradients, the model in eval mode; afterwards the grad mode and the mode
+    of each module are as before.
     Example: nn.ReLU(), an abs(), batches [1.], [-1.], rtol 0.1: [1].
     """
     # BEGIN SOLUTION
@@ -1880,15 +1930,16 @@ def disagreements(model: torch.nn.Module, program, batches: list,
     # END SOLUTION
 
 # %% [markdown] trap="11.6" role="hint"
-# 1. Note `(module, module.training)` for all of `model.modules()` before `model.eval()`, and set them back at the end.
-# 2. Compare type, shape and dtype first: tensors of shapes (1, 3) and (7, 3) can be subtracted from each other.
-# 3. A comparison with NaN is false. Ask whether the largest gap is within the limit, and count what is not.
+# 1. Before `model.eval()`, store `(module, module.training)` for all of `model.modules()`, and restore the modes at the end.
+# 2. Compare type, shape and dtype first, because broadcasting lets you subtract tensors of shapes (1, 3) and (7, 3).
+# 3. `<=` is false for NaN. So check that the largest gap is within the limit, and count the batches for which it is not.
 
 # %% [markdown] trap="11.6" role="keep"
-# **Keep:** a trace contains the operations of one run. Write a branch that depends on
-# values as `torch.cond`, and compare model and program on inputs for each branch. **In
-# your own code:** look for `if`, `while` and `.item()` on tensors in the forward pass; do
-# not call `torch.jit.trace` in new code. **Seen in the wild:** in
+# **Keep:** `torch.jit.trace` records the operations of one run, so only one branch of an
+# `if` is kept. Write a branch that depends on values with `torch.cond`, and compare model
+# and program on inputs for each branch. **In your own code:** look for `if`, `while` and
+# `.item()` on tensors in the forward pass, and do not use `torch.jit.trace` in new code.
+# **Seen in the wild:** in
 # [`ultralytics/yolov5#5505`](https://github.com/ultralytics/yolov5/issues/5505) a user
 # asks about the warning, and is told that it can be ignored. **Source:** PyTorch,
 # [`torch.cond`](https://docs.pytorch.org/docs/stable/cond.html) and
@@ -1898,10 +1949,11 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # %% [markdown] trap="11.7" role="situation" fault="an example of one row fixes the batch size" symptom="ONNX file takes only batch size 1 although dynamic_shapes was given; got invalid dimensions for input"
 # ## One digit, or several
 #
-# A different classifier takes a digit row by row, with a recurrent layer, and has to
-# become an ONNX file. An exporter runs the model once, so it needs an example: you pass
-# it one digit. The service may send several digits at a time, so you declare the input's
-# first size as open: `dynamic_shapes=({0: Dim("batch")},)`.
+# A different classifier processes a digit row by row, with a recurrent layer, and you
+# have to export it to an ONNX file. An exporter runs the model once, so it needs an
+# example, and you pass it one digit. The service may send several digits at a time, so
+# you declare the first dimension of the input as dynamic: `dynamic_shapes=({0:
+# Dim("batch")},)`.
 #
 # The exporter raises no error.
 
@@ -1909,7 +1961,7 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 from torch.export import Dim
 
 class ByRows(nn.Module):
-    """Reads eight rows of eight pixels, one after the other."""
+    """Process eight rows of eight pixels, one after the other."""
 
     def __init__(self):
         super().__init__()
@@ -1928,13 +1980,13 @@ batch = ({0: Dim("batch")},)
 one_digit = OnnxFile(by_rows, x_test[:1], dynamic_shapes=batch)
 
 # %% trap="11.7" role="guess"
-guess("11.7", "How many digits does the new file take at a time?",
+guess("11.7", "How many digits at a time does the new file accept?",
       choices=["any number", "any number from `2` on", "only `1`",
                "`1`, and from `2` on with a warning"])
 
 # %% trap="11.7" role="look" compare=false
 def takes(program, counts=(1, 2, 7, 100)):
-    """Those numbers of digits that the program answers."""
+    """The numbers of digits that the program accepts, and the error."""
     taken, raised = [], "nothing"
     for n in counts:
         try:
@@ -1954,14 +2006,15 @@ print(f"gap on the example: {gap:.0e}")
 measured("11.7", 2)
 
 # %% trap="11.7" role="look"
-claim("how many of the four numbers of digits the file takes",
+claim("numbers of digits, of four, that the file accepts",
       len(takes(one_digit)[0]), expected=1)
 
 # %% [markdown] trap="11.7" role="why"
-# Torch treats sizes of 0 and 1 as special, because a size of 1 stretches to any other.
-# The ONNX exporter lets the 1 of your example count as any size, unless something in the
-# model asks whether it is 1. The recurrent layer asks. `torch.export` then refuses and
-# suggests a fixed size. The ONNX exporter follows the suggestion, and does not say so:
+# Torch treats sizes of 0 and 1 as special, because a dimension of size 1 broadcasts to
+# any other size. The ONNX exporter lets the 1 in your example stand for any size, unless
+# something in the model checks whether it is 1. The recurrent layer does check.
+# `torch.export` then raises an error and suggests a fixed size. The ONNX exporter follows
+# the suggestion without telling you:
 
 # %% trap="11.7" role="why"
 with quiet() as said:
@@ -1970,13 +2023,13 @@ print("words of it:", [w for w in ("batch", "constant", "Suggested")
                        if w in said.getvalue()])
 
 # %% trap="11.7" role="why"
-claim("does the exporter to ONNX say a word of the size?",
+claim("does the ONNX exporter mention the size",
       "batch" in said.getvalue() or "constant" in said.getvalue(),
       expected=False)
 
 # %% [markdown] trap="11.7" role="repair"
-# Whether something asks depends on the model; in the plain classifier nothing does. For
-# both models an example with two rows helps.
+# Whether something checks the size depends on the model; in the plain classifier nothing
+# does. For both models, an example with two rows solves the problem.
 
 # %% trap="11.7" role="repair"
 plain_file = OnnxFile(dense.eval(), x_test[:1], dynamic_shapes=batch)
@@ -1993,32 +2046,33 @@ for name, file in files.items():
 draw_grids({"digits at a time": answered},
            marks={"digits at a time": ~answered}, row_names=[*files],
            column_names=[str(n) for n in counts], legend="refused",
-           title="An example of two rows leaves the size open",
-           alt="A grid of three files and four numbers of digits. The file "
-               "by rows from one digit takes one alone; the other two take "
-               "all four.")
+           title="With an example of two rows, the size stays open",
+           alt="A grid of three files and four numbers of digits at a "
+               "time. The file exported row by row with one digit accepts "
+               "only one. The other two files accept all four numbers.")
 
 # %% trap="11.7" role="repair"
-claim("numbers taken of four, by rows, two digits as example",
+claim("numbers, of four, that are accepted, by rows, example of two digits",
       len(takes(two_digits)[0]), expected=4)
 
 # %% [markdown] trap="11.7" role="repair"
-# The file says which sizes it takes, in the inputs that it declares: a size given as a
-# number is fixed, a size given by name is a promise.
+# The file itself says which sizes it accepts, in the inputs that it declares. If a size
+# is a number, it is fixed. If it is a name, any size should work.
 #
-# Sizes are not all that an example fixes. Whatever is not a tensor becomes a constant: a
-# number, a text, the length of a list. Your exercise compares examples for all of these.
+# An example fixes more than sizes. Everything that is not a tensor becomes a constant: a
+# number, a string, the length of a list. In the exercise you compare examples for all of
+# these.
 
 # %% [markdown] trap="11.7" role="more" topics="the switch of the exporter · a dict of settings"
-# By itself, `torch.export` takes each 1 of the example for a fact and refuses to leave it
-# open, for the plain classifier as well. The ONNX exporter calls it with a switch,
-# `backed_size_oblivious`, under which a 1 counts as any size.
+# On its own, `torch.export` treats every size of 1 in the example as fixed and refuses to
+# make it dynamic, even for the plain classifier. The ONNX exporter calls it with a
+# switch, `backed_size_oblivious`, under which a 1 stands for any size.
 
 # %% trap="11.7" role="more"
 from torch.fx.experimental import _config as switches
 
 def refused_by_export(model, switch):
-    """Whether torch.export refuses to leave one row open."""
+    """Whether torch.export refuses to make one row dynamic."""
     try:
         with quiet(), switches.patch(backed_size_oblivious=switch):
             torch.export.export(model, (x_test[:1],), dynamic_shapes=batch)
@@ -2035,22 +2089,22 @@ for (name, switch), no in refusals.items():
     print(f"{name:8} switch {switch!s:5} refused {no}")
 
 # %% trap="11.7" role="more"
-claim("refusals of torch.export without the switch, of two models",
+claim("models, of two, that torch.export refuses without the switch",
       refusals["plain", False] + refusals["by rows", False], expected=2)
-claim("with the switch: does it refuse by rows, and by rows alone?",
+claim("with the switch, does it refuse only the model by rows",
       refusals["by rows", True] and not refusals["plain", True],
       expected=True)
-claim("gap of file and model on the example", gap, below=1e-3)
-claim("numbers taken of four, plain reader, one digit as example",
+claim("gap between file and model on the example", gap, below=1e-3)
+claim("numbers, of four, that are accepted, plain, example of one digit",
       len(takes(plain_file)[0]), expected=4)
-claim("largest gap, by rows, two digits as example",
+claim("largest gap, by rows, example of two digits",
       largest_gap(two_digits, by_rows), below=1e-3)
 
 # %% [markdown] trap="11.7" role="more"
-# Here is a classifier with settings, a dict of several types. `torch.jit.script` takes
-# every argument without a type for a tensor, and refuses this one. `torch.export` accepts
-# it, and whatever is not a tensor becomes a constant (except for a whole number that you
-# name as open):
+# Here is a classifier with settings, a dict of values with different types.
+# `torch.jit.script` treats every argument without a type annotation as a tensor, and
+# refuses this model. `torch.export` accepts it, and everything that is not a tensor
+# becomes a constant (except for an integer that you declare as dynamic):
 
 # %% trap="11.7" role="more"
 class WithSettings(nn.Module):
@@ -2064,7 +2118,7 @@ class WithSettings(nn.Module):
 
 with_settings = WithSettings(dense).eval()
 settings = {"temperature": 2.0, "logs": True}
-# None: not a tensor, nothing to leave open.
+# None: not a tensor, so nothing can be dynamic.
 free = {"x": {0: Dim("batch")},
         "settings": {"temperature": None, "logs": None}}
 fixed = torch.export.export(with_settings, (x_test[:2], settings),
@@ -2072,7 +2126,7 @@ fixed = torch.export.export(with_settings, (x_test[:2], settings),
 
 # %% trap="11.7" role="more"
 def other(program, temperature):
-    """Gap to the model at another temperature, or what is raised."""
+    """Gap to the model at a different temperature, or the error."""
     changed = dict(settings, temperature=temperature)
     try:
         gap = program(x_test, changed) - with_settings(x_test, changed)
@@ -2084,36 +2138,39 @@ print(other(fixed, 4.0))
 
 # %% trap="11.7" role="more"
 as_tensor = dict(settings, temperature=torch.tensor(2.0))
-free["settings"]["temperature"] = {}         # a tensor, no size left open
+free["settings"]["temperature"] = {}         # a tensor, no dynamic size
 opened = torch.export.export(with_settings, (x_test[:2], as_tensor),
                              dynamic_shapes=free).module()
 print("gap at another temperature:", other(opened, torch.tensor(4.0)))
 
 # %% trap="11.7" role="more"
-claim("does torch.jit.script take this forward?",
+claim("does torch.jit.script accept this forward",
       refusal(lambda model, _: torch.jit.script(model), with_settings, None)
       == "none", expected=False)
-claim("does the program with a number refuse another temperature?",
+claim("does the program with a number refuse a different temperature",
       "temperature" in str(other(fixed, 4.0)), expected=True)
-claim("gap at another temperature, given as a tensor",
+claim("gap at a different temperature, given as a tensor",
       other(opened, torch.tensor(4.0)), below=1e-4)
 
 # %% trap="11.7" role="exercise" points=3 difficulty=2 minutes=15
 def free_dims(examples: list):
-    """What varies between examples for an exporter, in their structure.
+    """Find which dimensions vary between examples for an exporter.
 
-    examples: at least two inputs of one model: tensors, numbers, texts,
-    None, and lists, tuples and dicts of such, at any depth. The first is
-    the one to be exported. The result is built like it: in the place of a
-    tensor stands a tuple of those dimensions whose size is not the same in
-    all examples, in rising order; in the place of all else stands None.
+    Args:
+        examples: at least two inputs of one model: tensors, numbers, str,
+            None, and lists, tuples and dicts of these, at any depth. The
+            first is the one to be exported. They do not change.
 
-    Raises ValueError where an exporter could not leave open what varies:
-    the type of a value, a number, text or None, the length of a list or
-    tuple, the keys of a dict, a tensor's dtype or number of dimensions; and
-    where a varying dimension has size 0 or 1 in the first example. The
-    order of keys does not matter. Examples stay as they are.
+    Returns:
+        A copy of the structure of the first example. A tensor is replaced
+        by a tuple of the dimensions whose size is not the same in all
+        examples, in ascending order; everything else by None.
 
+    Raises ValueError if something varies that an exporter cannot make
+    dynamic: the type of a value, a number, str or None, the length of a
+    list or tuple, the keys of a dict (in any order), a tensor's dtype or
+    number of dimensions. Also if a varying dimension has size 0 or 1 in the
+    first example.
     Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)]: ((0,), None).
     """
     # BEGIN SOLUTION
@@ -2142,43 +2199,44 @@ def free_dims(examples: list):
     # END SOLUTION
 
 # %% [markdown] trap="11.7" role="hint"
-# 1. Let the function call itself: for a dict with the values under one key, for a list or tuple with the values at one place.
+# 1. Write a recursive function: for a dict, call it with the values under each key; for a list or tuple, with the values at each index.
 # 2. Compare the types first, then what belongs to the type: dtype, `dim()`, keys, length, value.
-# 3. A dimension varies if the set of its sizes has more than one element; look then at its size in the first example.
+# 3. A dimension varies if the set of its sizes has more than one element. Then check its size in the first example.
 
 # %% [markdown] trap="11.7" role="keep"
-# **Keep:** what the example shows becomes part of the program: sizes that you do not
-# name, sizes of 0 and 1, and every value that is not a tensor. Use an example with two or
-# more of everything that has to vary. **In your own code:** print the inputs that the
-# file declares, and call it with several sizes before you ship it. **Seen in the wild:**
-# in [`pytorch/pytorch#157621`](https://github.com/pytorch/pytorch/issues/157621) the open
-# size of a ResNet was written as a fixed one, and the answer was an example of two;
-# [`hqucms/weaver-core#29`](https://github.com/hqucms/weaver-core/pull/29) fixed the same
-# with an example of two and tests at several sizes. **Source:** PyTorch,
+# **Keep:** an exporter may build its example into the program: sizes that you do not
+# declare as dynamic, sizes of 0 and 1, and every value that is not a tensor. Use an
+# example with two or more of everything that has to vary. **In your own code:** before
+# you ship the file, print the inputs that it declares, and call it with several sizes.
+# **Seen in the wild:** in
+# [`pytorch/pytorch#157621`](https://github.com/pytorch/pytorch/issues/157621) the dynamic
+# size of a ResNet was written as a fixed one, and the answer was to use an example of
+# two; [`hqucms/weaver-core#29`](https://github.com/hqucms/weaver-core/pull/29) fixed the
+# same problem with an example of two and tests at several sizes. **Source:** PyTorch,
 # [`torch.export`](https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/export.html).
 
 # %% [markdown] trap="11.8" role="situation" fault="block scales along the tokens, not along the sum" symptom="emulated MXFP4 or MXFP8 is much better than the hardware: block scales along the wrong axis, outlier channels"
 # ## Two loud units in four bits
 #
-# A device will multiply in *MXFP4*: numbers of 4 bits, of which 32 neighbours share a
-# scale, a power of two. You do not have it yet, so you emulate it: round to the format,
-# multiply in float32.
+# A device will multiply in *MXFP4*: numbers of 4 bits, with a power of two as the scale
+# of each 32 neighbours. Until the device arrives, you emulate it: you round to the format
+# and multiply in float32.
 #
-# Two inputs of the classifier's second layer are *loud*: 35 times as large as they were,
-# with weights 35 times smaller, so the product is the same. (Language models have such
-# channels by themselves.) A comment in your emulation says: "The 32 neighbours are 32
+# Two inputs of the classifier's second layer are *loud*: you made them 35 times as large,
+# and their weights 35 times as small, so the product is the same. (Language models have
+# such channels naturally.) A comment in your emulation says: "The 32 neighbours are 32
 # digits at the same input, so no quiet number shares a scale with a loud one." The
-# emulation gets more than nine of ten digits right.
+# emulation gets more than nine out of ten digits right.
 
 # %% trap="11.8" role="break"
 def to_fp4(x):
-    """The nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives."""
+    """Round to 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives."""
     x = x.clamp(-6, 6)
     step = torch.where(x.abs() < 2, 0.5, torch.where(x.abs() < 4, 1.0, 2.0))
     return (x / step).round() * step
 
 def to_mxfp4(x, axis):
-    """Codes, and their scales: one for 32 neighbours along the axis."""
+    """Codes, and one scale for each 32 neighbours along the axis."""
     blocks = x.unflatten(axis, (-1, 32))
     largest = blocks.abs().amax(axis + 1, keepdim=True)
     scale = 2.0 ** (largest.frexp().exponent - 3)
@@ -2186,7 +2244,7 @@ def to_mxfp4(x, axis):
 
 # %% trap="11.8" role="break"
 def mxfp4(x, axis):
-    """x as its codes and scales show it."""
+    """Round x to MXFP4, with blocks along the axis."""
     codes, scale = to_mxfp4(x, axis)
     return (codes * scale).flatten(axis, axis + 1)
 
@@ -2203,7 +2261,7 @@ with torch.no_grad():
 # %% trap="11.8" role="break"
 @torch.no_grad()
 def read_with(x, w):
-    """Share of 480 digits, the second layer multiplying x and w."""
+    """Accuracy on 480 digits if the second layer multiplies x and w."""
     hidden = F.relu(x @ w.T + second.bias)
     found = third(hidden).argmax(1)
     return (found == y_test[:480]).float().mean().item()
@@ -2220,25 +2278,25 @@ on_device = read_with(mxfp4(inputs, 1), mxfp4(weight, 1))
 plot_bars({"not rounded": exact, "your emulation": emulated,
            "the device": on_device}, xlabel="accuracy",
           title="The device gets far fewer right than the emulation",
-          alt="Three bars of accuracy: nearly one without rounding and in "
-              "the emulation, far lower on the device.")
+          alt="Three bars of accuracy. It is nearly one without rounding "
+              "and in the emulation, and far lower on the device.")
 
 # %% trap="11.8" role="look"
 measured("11.8", 100 * on_device, right=(24, 72))
 
 # %% trap="11.8" role="look"
-claim("accuracy: emulation minus device", emulated - on_device,
+claim("accuracy of the emulation minus the device's", emulated - on_device,
       above=0.2)
 
 # %% [markdown] trap="11.8" role="why"
 # An entry of the product is a *sum* over the inputs. The device multiplies 32 pairs of
-# codes, adds them up, and only then multiplies by two scales. It can do so because all 32
-# pairs have the same two scales. Scales that change from pair to pair, like yours, cannot
-# be taken out of the sum. So blocks run along the axis that is summed:
+# codes, adds the products, and only then multiplies by two scales. This works because all
+# 32 pairs have the same two scales. Scales that change from pair to pair, like yours,
+# cannot be factored out of the sum. So blocks run along the axis that is summed:
 
 # %% trap="11.8" role="why"
 def product(x, w):
-    """x @ w.T from codes: a sum of 32 pairs, times its two scales."""
+    """x @ w.T from codes: sums of 32 pairs, each times two scales."""
     (x, scale_x), (w, scale_w) = to_mxfp4(x, 1), to_mxfp4(w, 1)
     sums = torch.einsum("nbk,obk->nob", x, w)            # of codes alone
     return (sums * (scale_x.mT * scale_w.squeeze(2))).sum(2)
@@ -2247,13 +2305,14 @@ along_sum = mxfp4(inputs, 1) @ mxfp4(weight, 1).T
 apart = (product(inputs, weight) - along_sum).norm() / along_sum.norm()
 
 # %% trap="11.8" role="why"
-claim("codes first, then scales: how far from the rounded product", apart,
+claim("relative gap between codes first, then scales, and rounding first",
+      apart,
       below=1e-5)
 
 # %% [markdown] trap="11.8" role="why"
 # Along that axis, a loud input sets the scale of its quiet neighbours, and most of them
-# become zero. In the emulation the neighbours of a loud input were the same input of
-# other digits, as loud as itself:
+# become zero. In your emulation, its neighbours were the same input of other digits,
+# equally loud:
 
 # %% trap="11.8" role="why"
 shown = slice(int(loudest[0]) // 16 * 16, int(loudest[0]) // 16 * 16 + 16)
@@ -2265,15 +2324,15 @@ draw_grids(grids, rows="digit", columns="input", legend="loud",
            marks={name: loud for name in grids},
            captions={"along the digits": "filled: not zero"},
            title="Along the sum, a loud input silences its block",
-           alt="Two grids of twelve digits and sixteen inputs. With blocks "
-               "along the digits nearly all cells are filled; along the "
-               "sum few but those of the loud column.")
+           alt="Two grids of twelve digits and sixteen inputs, with "
+               "nonzero cells filled. With blocks along the digits, nearly "
+               "all cells are filled. With blocks along the sum, few are "
+               "filled except for the loud column.")
 
 # %% [markdown] trap="11.8" role="repair"
-# Emulate along the sum, and you see what the device will do. Then help it where the sum
-# allows: a factor that belongs to one *input* may move into its weights. Divide each
-# input by its largest size on the training digits, and multiply its weights by that size,
-# before both are rounded:
+# If you emulate along the sum, you see what the device will do. Then you can help it,
+# because a factor of one *input* may move into its weights. Before rounding, divide each
+# input by its largest size on the training digits, and multiply its weights by that size:
 
 # %% trap="11.8" role="repair"
 size = (gain * units).amax(0)
@@ -2283,18 +2342,18 @@ print(f"accuracy: along the sum {on_device:.2f}, sizes moved into the "
       f"weights {moved:.2f}")
 
 # %% trap="11.8" role="repair"
-claim("accuracy lost along the sum, sizes moved into the weights",
+claim("accuracy lost along the sum, with sizes moved into the weights",
       exact - moved, below=0.05)
 
 # %% [markdown] trap="11.8" role="more" topics="a test that shows nothing · torchao's numbers · which way a power of two is rounded"
-# On inputs without a loud unit both axes have about the same error, so a test on random
-# numbers shows nothing. With a loud *digit* instead of a loud input, it is the emulation
-# that loses the quiet digits next to it. The rounding is the format's own: torchao's
-# `MXTensor`, whose blocks always run along the last axis, returns the same numbers to the
-# last bit.
+# On inputs without a loud unit, blocks along either axis have about the same error, so a
+# test on random numbers shows nothing. With a loud *digit* instead of a loud input, it is
+# the emulation that loses the quiet digits next to it. Our rounding is that of the
+# format: torchao's `MXTensor`, whose blocks always run along the last axis, returns the
+# same numbers to the last bit.
 #
-# Loud inputs do not help the device either. Their own weights, 35 times smaller, share
-# scales with ordinary ones and become zero, on the device and in the emulation.
+# The weights of loud inputs suffer as well. They are 35 times as small, share scales with
+# ordinary weights and become zero, on the device and in the emulation.
 
 # %% trap="11.8" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -2305,7 +2364,7 @@ even = inputs / gain                    # no input is loud
 plain = even @ second.weight.detach().T
 
 def product_off(axis):
-    """Error of that product, its inputs in blocks along an axis."""
+    """Relative error of the product with blocks along an axis."""
     found = mxfp4(even, axis) @ mxfp4(second.weight.detach(), 1).T
     return ((found - plain).norm() / plain.norm()).item()
 
@@ -2313,7 +2372,7 @@ theirs = MXTensor.to_mx(inputs, torch.float4_e2m1fn_x2, 32).dequantize(
     torch.float32)
 
 # %% trap="11.8" role="more"
-claim("no loud unit: error along the digits divided by along the sum",
+claim("error along the digits, divided by along the sum, no loud unit",
       product_off(0) / product_off(1), above=0.85, below=1.15)
 claim("numbers in which torchao's MXFP4 differs",
       int((theirs != mxfp4(inputs, 1)).sum()), expected=0)
@@ -2322,15 +2381,15 @@ claim("fraction of the quiet inputs that become zero along the sum",
       / (inputs[:, gain == 1] != 0).sum(), above=0.7)
 
 # %% [markdown] trap="11.8" role="more"
-# Blocks along the tokens are no mistake where numbers are only *stored*: the keys of trap
-# 13.7 are widened before they are multiplied. And the sum may run along the tokens: over
-# the keys in the product of attention's weights and values, over the batch in the
-# gradient of a weight. So training rounds a tensor twice, once along each axis, unless
-# its blocks are squares, which serve both sums.
+# Blocks along the tokens are fine for numbers that are only *stored*: the keys of trap
+# 13.7 are converted to a wider type before they are multiplied. And some sums do run
+# along the tokens: over the keys in the product of attention weights and values, and over
+# the batch in the gradient of a weight. So training rounds a tensor twice, once along
+# each axis, unless its blocks are squares, which work for both sums.
 #
-# Which power of two becomes the scale is also a choice. Here are blocks of MXFP8, whose
-# largest level is 448. The specification looks at exponents only, so it rounds down; some
-# kernels round to the nearest power, some up.
+# It is also a choice which power of two becomes the scale. The cell below uses blocks of
+# MXFP8, whose largest level is 448. The specification uses only the exponent, so it
+# rounds down. Some kernels round to the nearest power, and some round up.
 
 # %% trap="11.8" role="more"
 drawn_blocks = torch.randn(4096, 32)
@@ -2345,36 +2404,39 @@ for way, power in powers.items():
     off = ((seen - scaled) / scaled).abs().gather(1, at)
     clipped[way] = (top / 2**power > 448).float().mean().item()
     worst[way] = off.max().item()
-    print(f"{way:8} blocks cut {clipped[way]:.2f}, worst loss of a "
-          f"largest number {worst[way]:.3f}")
+    print(f"{way:8} blocks clipped {clipped[way]:.2f}, largest error of "
+          f"a block's maximum {worst[way]:.3f}")
 
 # %% trap="11.8" role="more"
-claim("fraction of blocks that are cut, to the nearest power",
+claim("fraction of blocks that are clipped, to the nearest power",
       clipped["nearest"], above=0.5)
-claim("rounded up: fraction of blocks that are cut", clipped["up"],
+claim("fraction of blocks that are clipped, rounded up", clipped["up"],
       expected=0)
-claim("worst loss of a largest number, to the nearest power",
+claim("largest relative error of a block's maximum, nearest power",
       worst["nearest"], above=0.25)
-claim("worst loss of a largest number, rounded down", worst["down"],
-      above=0.1, below=0.15)
-claim("worst loss of a largest number, rounded up", worst["up"],
+claim("largest relative error of a block's maximum, rounded down",
+      worst["down"], above=0.1, below=0.15)
+claim("largest relative error of a block's maximum, rounded up",
+      worst["up"],
       below=0.07)
 
 # %% trap="11.8" role="exercise" points=3 difficulty=3 minutes=15
 def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
               ) -> torch.Tensor:
-    """einsum(equation, a, b) as a device that multiplies MXFP4 returns it.
+    """Compute einsum(equation, a, b) as a device does in MXFP4.
 
-    equation: two operands and a result, such as "td,od->to". One letter is
-    summed: it is in both operands and not in the result. All others are in
-    the result; some may be in both operands. a, b: float32, in any memory
-    order, left as they are; the summed axis has a multiple of 32 entries.
+    Args:
+        equation: two operands and a result, such as "td,od->to". One letter
+            is summed: it is in both operands but not in the result. All
+            others are in the result; some may be in both operands.
+        a, b: float32, in any memory order, left as they are. The summed
+            axis has a multiple of 32 entries.
 
-    First both are rounded: each 32 neighbours along the summed axis share a
-    scale, the largest power of two that is at most a quarter of their
-    largest size. A number becomes the nearest of 0, 0.5, 1, 1.5, 2, 3, 4
-    and 6 times the scale, with its sign; 32 zeros stay zeros. Then they are
-    multiplied and added up in float32.
+    First a and b are rounded: each 32 neighbours along the summed axis
+    share a scale, the largest power of two that is at most a quarter of
+    their largest absolute value. A number becomes the nearest of 0, 0.5, 1,
+    1.5, 2, 3, 4 and 6 times the scale, with its sign; 32 zeros stay zeros.
+    Then they are multiplied and added in float32.
 
     Example: "k,k->", [33., 1., ..., 1.] and 32 ones: 32., not 64.
     """
@@ -2394,23 +2456,23 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
     # END SOLUTION
 
 # %% [markdown] trap="11.8" role="hint"
-# 1. Of each operand find the letter that the result does not have; its place is the axis.
-# 2. `x.unflatten(axis, (-1, 32))` cuts that axis into blocks and puts their 32 entries at `axis + 1`; `flatten(axis, axis + 1)` takes it back.
-# 3. `largest.frexp().exponent - 3` is the power: `frexp` gives a mantissa from 0.5 to 1. Zeros get a power as well, so nothing is divided by 0.
+# 1. In each operand, find the letter that is not in the result. Its position is the axis.
+# 2. `x.unflatten(axis, (-1, 32))` splits that axis into blocks and puts their 32 entries at `axis + 1`; `flatten(axis, axis + 1)` reverses this.
+# 3. The power is `largest.frexp().exponent - 3`, because `frexp` returns a mantissa from 0.5 to 1. Zeros get a power as well, so you never divide by 0.
 
 # %% [markdown] trap="11.8" role="keep"
-# **Keep:** hardware multiplies block formats with their scales outside the sum, so blocks
-# run along the axis that is summed, and a loud channel costs its neighbours their digits.
-# An emulation with other blocks promises what no device keeps. **In your own code:** make
-# one column of a test tensor 35 times as large; along the sum, its neighbours turn to
-# zeros. **Seen in the wild:**
-# [`btxchain/btx#89`](https://github.com/btxchain/btx/pull/89) describes a design in whose
-# two products the scales ran along the free axis, so no block-scaled unit could take
-# them; in
+# **Keep:** in block formats such as MXFP4, blocks must run along the axis that is summed,
+# because hardware applies the scales outside the sum. Then a loud channel costs its
+# neighbours their precision. An emulation with other blocks promises what no device
+# delivers. **In your own code:** make one column of a test tensor 35 times as large. With
+# blocks along the sum, its neighbours become zeros. **Seen in the wild:**
+# [`btxchain/btx#89`](https://github.com/btxchain/btx/pull/89) describes a design with two
+# products in which the scales ran along the free axis, so no block-scaled unit could
+# compute them; in
 # [`flashinfer-ai/flashinfer#3814`](https://github.com/flashinfer-ai/flashinfer/pull/3814)
-# a test had the wrong axis in one operand and passed, because its numbers were too much
-# alike; in [`ml-explore/mlx#4353`](https://github.com/ml-explore/mlx/pull/4353) block
-# scales were rounded to the nearest power, which cut the largest numbers. **Source:**
+# a test used the wrong axis in one operand and passed, because its numbers were too
+# similar; in [`ml-explore/mlx#4353`](https://github.com/ml-explore/mlx/pull/4353) block
+# scales were rounded to the nearest power, which clipped the largest numbers. **Source:**
 # NVIDIA,
 # [`cuda.tile.mma_scaled`](https://docs.nvidia.com/cuda/cutile-python/generated/cuda.tile.mma_scaled.html),
 # "block scales along the K dimension".
@@ -2418,18 +2480,18 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # %% [markdown] trap="11.9" role="situation" fault="NVFP4 without the tensor's scale loses small numbers" symptom="NVFP4 without a global scale: small weights or gradients become all zeros, training stalls with a larger batch"
 # ## Gradients in four bits, and a larger batch
 #
-# *NVFP4* gives each 16 neighbours a finer scale than a power of two: a float8 number,
-# E4M3. Normal random numbers come back a tenth off. So you train a
-# classifier whose gradients are rounded to it. In the backward pass a layer multiplies
-# the gradient of its output twice, for its inputs and for its weights. It is rounded for
-# each product, along that sum. All else stays in float32.
+# In *NVFP4*, each 16 neighbours share a scale that is finer than a power of two: a float8
+# number in E4M3. It rounds normally distributed numbers with an error of about a tenth.
+# So you train a classifier with gradients in NVFP4. In the backward pass, a layer uses
+# the gradient of its output in two products, for its inputs and for its weights. You
+# round the gradient for each product, along its sum. Everything else stays in float32.
 #
-# With 16 digits per step the classifier learns. Then you take 256 digits per step, with
-# Adam as before. In float32 that ends at a loss of about 0.1.
+# With 16 digits per step the classifier learns. Then you use 256 digits per step, with
+# Adam as before. In float32 the loss ends at about 0.1.
 
 # %% trap="11.9" role="break"
 def nvfp4(x, axis):
-    """x in NVFP4: 16 neighbours along the axis share a float8 scale."""
+    """Round x to NVFP4: 16 neighbours on the axis share a float8 scale."""
     blocks = x.unflatten(axis, (-1, 16))
     largest = blocks.abs().amax(axis + 1, keepdim=True)
     scale = (largest / 6).clamp(max=448).to(torch.float8_e4m3fn).float()
@@ -2438,7 +2500,7 @@ def nvfp4(x, axis):
 
 # %% trap="11.9" role="break"
 class Product(torch.autograd.Function):
-    """x @ w.T; its gradient is rounded for each of two products."""
+    """x @ w.T, with its gradient rounded for each of two products."""
 
     @staticmethod
     def forward(ctx, x, w, rounding):
@@ -2453,7 +2515,7 @@ class Product(torch.autograd.Function):
 
 # %% trap="11.9" role="break"
 class Rounding(nn.Linear):
-    """A layer without a bias whose gradients are rounded."""
+    """A layer without a bias that rounds its output's gradient."""
 
     def __init__(self, inputs, outputs, rounding):
         super().__init__(inputs, outputs, bias=False)
@@ -2470,7 +2532,7 @@ def reader_by(rounding):
 
 # %% trap="11.9" role="break"
 def curve(rounding, batch, steps=150):
-    """The trained reader, and its loss as a mean over ten steps each."""
+    """Train a classifier; its losses are means over ten steps."""
     model = reader_by(rounding)
     losses = fit(model, x_train, y_train, steps=steps, lr=3e-3, batch=batch)
     return model, torch.tensor(losses).view(-1, 10).mean(1).tolist()
@@ -2479,8 +2541,8 @@ trained = {batch: curve(nvfp4, batch) for batch in (16, 64, 256)}
 in_float = curve(lambda g, axis: g, 256)
 
 # %% trap="11.9" role="guess"
-guess("11.9", "At what loss does the training end with 256 digits per step "
-      "and gradients in NVFP4?", unit="nats")
+guess("11.9", "At what loss does training end with 256 digits per step and "
+      "gradients in NVFP4?", unit="nats")
 
 # %% trap="11.9" role="look"
 final = {batch: losses[-1] for batch, (_, losses) in trained.items()}
@@ -2489,9 +2551,10 @@ lines = {f"{batch} digits": losses
 lines["256, float32"] = in_float[1]
 plot_lines(range(10, 151, 10), lines, xlabel="step", ylabel="loss in nats",
            title="The more digits per step, the less it learns",
-           alt="Four curves of loss. With 16 digits a step it falls, with "
-               "64 half as far, with 256 it stays where it began; in "
-               "float32 with 256 digits it falls furthest.")
+           alt="Four curves of loss. With 16 digits per step, the loss "
+               "falls. With 64, it falls half as far. With 256, it stays "
+               "where it started. In float32 with 256 digits, it falls the "
+               "furthest.")
 
 # %% trap="11.9" role="look"
 measured("11.9", final[256], right=(2, 3.5))
@@ -2502,16 +2565,16 @@ claim("loss with 256 digits per step divided by that with 16",
 
 # %% [markdown] trap="11.9" role="why"
 # The loss is a mean, so the gradient of one digit is divided by the number of digits. In
-# float32 that does not matter, and Adam does not care how large a gradient is. But the
-# scale of a block, its largest number divided by 6, is stored as well. The smallest
-# number that E4M3 has, with its four bits of exponent, is `2 ** -9`. Below half of it a
-# scale becomes zero, and 16 numbers with it. This happens to every block whose largest
-# number is below `6 * 2 ** -10`, or `0.0059`. With 256 digits no gradient of an output is
-# larger than `1 / 256`, or `0.0039`.
+# float32 this does not matter, and Adam ignores the size of a gradient. But the scale of
+# a block, its largest number divided by 6, has to be stored in E4M3, whose smallest
+# positive number is `2 ** -9`. A scale below half of that becomes zero, and with it the
+# block. This happens to every block whose largest number is below `6 * 2 ** -10`, or
+# `0.0059`. With 256 digits, no gradient of an output is larger than `1 / 256`, or
+# `0.0039`.
 
 # %% trap="11.9" role="why"
 def error_at(size, rounding, axis=1):
-    """Relative error of normal numbers of this size."""
+    """Relative error of normally distributed numbers of this size."""
     x = size * torch.randn(64, 256)
     return ((rounding(x, axis) - x).norm() / x.norm()).item()
 
@@ -2520,7 +2583,7 @@ alone = [error_at(size, nvfp4) for size in sizes]
 
 # %% trap="11.9" role="why"
 def nvfp4_two(x, axis):
-    """NVFP4 with a float32 scale of the whole tensor as well."""
+    """NVFP4 with a float32 scale for the whole tensor as well."""
     whole = x.abs().max() / (6 * 448)
     if whole == 0:
         return x
@@ -2529,19 +2592,21 @@ def nvfp4_two(x, axis):
 both = [error_at(size, nvfp4_two) for size in sizes]
 plot_lines(sizes, {"one scale": alone, "two scales": both}, logx=True,
            xlabel="size of the numbers", ylabel="relative error",
-           title="One float8 scale: a cliff at either end",
-           alt="Two curves of the error by the size of the numbers. With "
-               "two scales it is flat at a tenth. With the block's scale "
-               "alone it rises to one below 0.002 and above 3000.")
+           title="With only one float8 scale, there is a cliff at each end",
+           alt="Two curves of the relative error over the size of the "
+               "numbers. With two scales, it is flat at a tenth. With only "
+               "the block's scale, it rises to one below 0.002 and above "
+               "3000.")
 
 # %% trap="11.9" role="why"
-claim("numbers of size 0.001, one scale: relative error", alone[1],
+claim("relative error with one scale, numbers of size 0.001", alone[1],
       above=0.99)
 
 # %% [markdown] trap="11.9" role="repair"
 # So NVFP4 has a second scale, one float32 for the tensor: its largest number divided by
 # `6 * 448`. After division by it, the block with the largest number has the scale 448,
-# the largest in E4M3, and small blocks have the whole range below. With `nvfp4_two` above, training goes as in float32:
+# the largest in E4M3, and smaller blocks can use the whole range below. With `nvfp4_two`
+# from above, training works as in float32:
 
 # %% trap="11.9" role="repair" compare=false
 repaired = curve(nvfp4_two, 256)
@@ -2549,17 +2614,17 @@ print(f"loss with 256 digits: one scale {final[256]:.2f}, two "
       f"{repaired[1][-1]:.2f}, float32 {in_float[1][-1]:.2f}")
 
 # %% trap="11.9" role="repair"
-claim("loss with 256 digits: two scales minus float32",
+claim("loss with two scales minus float32's, 256 digits per step",
       repaired[1][-1] - in_float[1][-1], below=0.1)
 
-# %% [markdown] trap="11.9" role="more" topics="the first step · torchao · a floor, and the other end · what two scales do not hold"
-# With 256 digits not one weight has moved. With 16 digits per step, a digit teaches only
-# if its right answer has a probability below about `0.9`, with 64 below about `0.6`: the
-# output gradients of all others are below the cliff.
+# %% [markdown] trap="11.9" role="more" topics="the first step · torchao · a floor, and the other end · what two scales cannot represent"
+# With 256 digits, not a single weight has moved. With 16 digits per step, the model
+# learns from a digit only if the right answer has a probability below about `0.9`, with
+# 64 below about `0.6`. The output gradients of all other digits are below the cliff.
 
 # %% trap="11.9" role="more"
 def first_step(batch):
-    """Share of the weights that a first step reaches."""
+    """Fraction of the weights that get a gradient in a first step."""
     model = reader_by(nvfp4)
     F.cross_entropy(model(x_train[:batch]), y_train[:batch]).backward()
     grads = torch.cat([p.grad.flatten() for p in model.parameters()])
@@ -2575,9 +2640,9 @@ claim("fraction of the weights that a first step of 16 digits moves",
       reached[16], above=0.1)
 
 # %% [markdown] trap="11.9" role="more"
-# torchao agrees, with one scale and with two. Its block scales do not fall to zero,
-# because it keeps them at 1 / 64 or more. Small numbers are lost all the same, as their
-# codes become zero instead of their scale.
+# torchao returns the same numbers, with one scale and with two. Its block scales never
+# become zero, because it keeps them at 1 / 64 or above. Small numbers are lost anyway,
+# because their codes become zero instead of their scale.
 
 # %% trap="11.9" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -2586,7 +2651,7 @@ with contextlib.redirect_stderr(io.StringIO()):
     )
 
 def by_torchao(x, two):
-    """x through torchao's NVFP4, blocks along the last axis."""
+    """Round x with torchao's NVFP4, with blocks along the last axis."""
     whole = per_tensor_amax_to_scale(x.abs().max()) if two else None
     return NVFP4Tensor.to_nvfp4(x, per_tensor_scale=whole).dequantize(
         torch.float32)
@@ -2595,7 +2660,7 @@ def by_torchao(x, two):
 numbers = torch.randn(256, 256)
 
 def differ(ours, theirs):
-    """Share of the numbers that are not the same but for rounding."""
+    """Fraction of the numbers that differ by more than rounding."""
     return 1 - torch.isclose(ours, theirs, rtol=1e-5).float().mean().item()
 
 one_off = differ(nvfp4(numbers, 1), by_torchao(numbers, False))
@@ -2607,13 +2672,13 @@ claim("fraction of numbers in which torchao differs, one scale",
       one_off, below=1e-3)
 claim("fraction of numbers in which torchao differs, two scales",
       two_off, below=1e-3)
-claim("torchao, one scale, numbers of size 0.001: fraction of zeros", lost,
-      above=0.98)
+claim("fraction of zeros by torchao, one scale, numbers of size 0.001",
+      lost, above=0.98)
 
 # %% [markdown] trap="11.9" role="more"
-# At the other end, all scales are 448, and whatever is larger than `6 * 448` is cut. Two
-# scales hold any size, but not any two sizes at once: a block whose largest number is a
-# millionth of the tensor's is lost again.
+# At the other end, all scales are 448, and every number larger than `6 * 448` is clipped.
+# Two scales can represent tensors of any size, but not any two sizes in the same tensor:
+# a block whose largest number is a millionth of the tensor's is lost again.
 
 # %% trap="11.9" role="more"
 with_outlier = numbers.clone()
@@ -2621,24 +2686,29 @@ with_outlier[0, 0] = 1e7
 left = nvfp4_two(with_outlier, 1)[1:]
 
 # %% trap="11.9" role="more"
-claim("numbers of size 10,000, one scale: relative error", alone[-1],
+claim("relative error with one scale, numbers of size 10,000", alone[-1],
       above=0.7)
-claim("two scales: the worst error over all sizes", max(both), below=0.12)
-claim("one number is 10,000,000: fraction of zeros in other rows",
+claim("largest relative error with two scales, all sizes", max(both),
+      below=0.12)
+claim("fraction of zeros in other rows if one number is 10,000,000",
       (left == 0).float().mean(), expected=1)
 
 # %% trap="11.9" role="exercise" points=3 difficulty=2 minutes=12
 def nvfp4_scales(parts: list) -> tuple:
-    """(whole, scales) of NVFP4 for matrices that are multiplied as one.
+    """Compute the NVFP4 scales of matrices that are multiplied as one.
 
-    parts: one or more, such as the weights of q, k and v, which a server
-    stacks for a single product: (R, C) float32 in any memory order, finite,
-    left as they are. Each has its own R; C is a multiple of 16. Stacked,
-    they have one tensor's scale. whole: float32 without axes, the largest
-    size in any part / (6 * 448); 1 if all are zero. scales: a list, for
-    each part (R, C // 16) float8_e4m3fn: the largest size among 16
-    neighbours of a row / 6 / whole, rounded to the nearest float8. A block
-    of zeros has 0.
+    Args:
+        parts: one or more, such as the weights of q, k and v, which a
+            server stacks for a single product: (R, C) float32 in any memory
+            order, finite, left as they are. Each has its own R; C is a
+            multiple of 16. They share one tensor scale.
+
+    Returns (whole, scales):
+        whole: float32 of shape (), the largest absolute value in any part /
+        (6 * 448), or 1 if all are zero. scales: a list with (R, C // 16)
+        float8_e4m3fn for each part: the largest absolute value among 16
+        neighbours of a row / 6 / whole, rounded to the nearest float8. A
+        block of zeros has 0.
 
     Example: 16 numbers 2688, 0, ..., 0, and 16 numbers 0, ..., 0, -6: 1,
     with the scales [[448.]] and [[1.]].
@@ -2654,21 +2724,21 @@ def nvfp4_scales(parts: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="11.9" role="hint"
-# 1. Two passes: first the largest size over all parts, then the blocks of each part.
-# 2. A large negative number is large: `abs` before each maximum.
+# 1. Use two passes: first find the largest size over all parts, then compute the blocks of each part.
+# 2. A large negative number counts as large, so use `abs` before each maximum.
 # 3. `part.unflatten(1, (-1, 16))` has the 16 neighbours in its last axis; `.to(torch.float8_e4m3fn)` rounds to nearest.
 
 # %% [markdown] trap="11.9" role="keep"
-# **Keep:** a scale is stored in a type that has a smallest and a largest number. A float8
-# scale needs a second scale for the whole tensor, or small tensors become zeros and large
-# ones are cut. **In your own code:** round a tensor, then the same tensor a thousandth
-# and a thousand times as large: the relative error has to stay the same. **Seen in the
-# wild:** in [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39) weights
-# came back as zeros because their float8 scales did; in
+# **Keep:** the block scale of NVFP4 is a float8 number with a small range. Use the second
+# scale for the whole tensor, or small tensors become zeros and large ones are clipped.
+# **In your own code:** round a tensor, then the same tensor a thousandth and a thousand
+# times as large. The relative error has to stay the same. **Seen in the wild:** in
+# [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39) weights became
+# zeros because their float8 scales did; in
 # [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467) a global scale was not
-# applied throughout, and tests compared zeros with zeros; in
-# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604) a tensor's scale forgot the
-# 6. **Source:** Intel, [NVFP4
+# applied everywhere, and tests compared zeros with zeros; in
+# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604) a factor of 6 was missing in
+# the tensor's scale. **Source:** Intel, [NVFP4
 # quantization](https://intel.github.io/neural-compressor/latest/docs/source/3x/PT_NVFP4Quant.html),
 # "two-level scaling".
 
@@ -2677,12 +2747,12 @@ def nvfp4_scales(parts: list) -> tuple:
 #
 # ### Weights alone, or the inputs as well
 #
-# The section on static and dynamic scales did one layer by hand. `torchao` has recipes
-# for a whole model. *Weight-only* stores the codes and turns them back into floats before
-# the product, which saves memory. With the inputs in 8 bits as well, the product itself
-# can be one of integers. *Dynamic* measures the scale of the inputs in each row while the
-# model runs; *static* takes one number per layer, from the rows that it was *calibrated*
-# with.
+# The section on static and dynamic scales quantized one layer by hand. `torchao` has
+# recipes for a whole model. *Weight-only* quantization stores the codes and converts them
+# back to floats before the product, which saves memory. If the inputs have 8 bits as
+# well, the product itself can use integers. *Dynamic* quantization computes the scale of
+# the inputs for each row while the model runs. *Static* quantization uses one number per
+# layer, from the rows that it was *calibrated* with.
 
 # %% role="concept" tags=["plumbing"]
 from torch.random import fork_rng
@@ -2702,7 +2772,7 @@ batch = ({0: torch.export.Dim("batch")},)        # the first size may vary
 
 # %% role="concept"
 def by_recipe(config):
-    """The large reader, quantized by torchao."""
+    """Quantize the large classifier with torchao."""
     model = copy.deepcopy(large_reader).eval()
     quantize_(model, config)
     return model
@@ -2716,7 +2786,7 @@ kinds = {
 
 # %% role="concept"
 def by_calibration(x):
-    """The large reader, static: the largest input of each layer on x."""
+    """Quantize it with static scales: each layer's largest input on x."""
     model = copy.deepcopy(large_reader).eval()
     for path, layer in large_reader.named_children():
         if isinstance(layer, nn.Linear):
@@ -2734,7 +2804,7 @@ kinds["static, 40 dark digits"] = by_calibration(x_train[:40] / 4)
 # %% role="concept" compare=false
 @torch.no_grad()
 def logits_off(model):
-    """Error of the logits on the test digits, over their size."""
+    """Relative error of the logits on the test digits."""
     right = large_reader(x_test)
     return ((model(x_test) - right).norm() / right.norm()).item()
 
@@ -2742,51 +2812,52 @@ logits, bytes_of = {}, {}
 for name, model in kinds.items():
     logits[name] = logits_off(model)
     bytes_of[name] = saved(model.state_dict())
-    print(f"{name:22} logits off {logits[name]:.3f}   reads "
+    print(f"{name:22} error {logits[name]:.3f}   accuracy "
           f"{accuracy(model, x_test, y_test):.2f}   file {bytes_of[name]}")
 
 # %% role="concept"
-claim("logits off, weights alone in 8 bits",
+claim("relative error of the logits, only weights in 8 bits",
       logits["weights, 8 bits"], below=0.02)
-claim("logits off, dynamic or static, the larger",
+claim("relative error of the logits, larger of dynamic and static",
       max(logits["dynamic, 8 bits"], logits["static, 40 digits"]),
       below=0.5)
 
 # %% [markdown] role="concept"
-# Your processor is part of this table. If it has 8-bit products of its own (VNNI), the
-# dynamic and the static classifier are off by less than a hundredth. If not, pairs of
-# products are added in 16 bits and clipped there, and both are far off. oneDNN explains
-# it in [Nuances of int8
+# This table depends on your processor. If it has instructions for 8-bit products (VNNI),
+# the dynamic and the static classifier have an error below a hundredth. If not, pairs of
+# products are added in 16 bits and clipped, and both have a large error. oneDNN explains
+# this in [Nuances of int8
 # computations](https://oneapi-src.github.io/oneDNN/dev_guide_int8_computations.html). So
-# try a quantized file on the kind of machine that will run it.
+# test a quantized file on the kind of machine that will run it.
 
 # %% role="concept"
-claim("logits off, static, calibrated in the dark",
+claim("relative error of the logits, static, calibrated in the dark",
       logits["static, 40 dark digits"], above=0.4)
-claim("share read, static, calibrated in the dark",
+claim("accuracy, static, calibrated in the dark",
       accuracy(kinds["static, 40 dark digits"], x_test, y_test), above=0.75)
 
 # %% [markdown] role="concept"
-# Two lines of the table deserve a second look. For the static scale 40 digits are enough,
-# because they are like those to come. Calibrated with the same digits at a quarter of
-# their brightness, it clips the bright pixels: the logits are far off, and yet most
-# digits are classified correctly, so accuracy alone might let it pass. A dynamic scale
-# has nothing to calibrate, and costs one pass over each input.
+# Two lines of the table deserve a second look. For the static scale, 40 digits are
+# enough, because they resemble the test digits. If you calibrate with the same digits at
+# a quarter of their brightness, the bright pixels are clipped. The logits are far off,
+# and yet most digits are classified correctly, so you might not notice if you only check
+# the accuracy. A dynamic scale needs no calibration, but costs one extra pass over each
+# input.
 #
-# And the file with 4 bits is *longer* than the file with 8. Look at how this recipe
+# And the file with 4 bits is *longer* than the file with 8 bits. Look at how this recipe
 # stores a code, and at how many weights share a scale and a zero:
 
 # %% role="concept"
 code = kinds["weights, 4 bits"][2].weight
-claim("file with 4 bits over file with 8 bits",
+claim("length of the file with 4 bits, divided by that with 8 bits",
       bytes_of["weights, 4 bits"] / bytes_of["weights, 8 bits"],
       above=1.05)
-claim("bytes of one code of 4 bits", code.qdata.element_size(), expected=1)
+claim("bytes of one 4-bit code", code.qdata.element_size(), expected=1)
 claim("weights that share a scale", code.numel() / code.scale.numel(),
       expected=32)
 
 # %% [markdown] role="concept"
-# Recipes that put two codes into a byte, such as `Int4WeightOnlyConfig`, come with
+# Recipes that pack two codes into a byte, such as `Int4WeightOnlyConfig`, come with
 # kernels for GPUs. torchao explains static scales step by step [in its
 # documentation](https://docs.pytorch.org/ao/stable/static_quantization.html).
 
@@ -2794,17 +2865,17 @@ claim("weights that share a scale", code.numel() / code.scale.numel(),
 # ### Four bits that are not integers: NF4, MXFP4, NVFP4
 #
 # Sixteen levels need not be evenly spaced. *NF4* puts them at quantiles of a normal
-# distribution. *FP4* is a float with two bits of exponent and one of mantissa, E2M1: its
-# levels are 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives. Alone they cover a small
-# range, so each block of neighbours has a scale. Two formats differ in that scale.
-# *MXFP4*, of the [OCP
+# distribution. *FP4* is a float with two bits of exponent and one of mantissa, E2M1. Its
+# levels are 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives. On their own they cover
+# only a small range, so each block of neighbours has a scale. Two formats differ in this
+# scale. *MXFP4*, of the [OCP
 # specification](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf),
 # shares a power of two (E8M0, 8 bits) among 32 values. *NVFP4* shares a float of 8 bits
 # (E4M3) among 16, and has one float32 scale for the whole tensor.
 
 # %% role="concept"
 def to_levels(w, levels, scale):
-    """Blocks (G, n) moved to the nearest level times their scale."""
+    """Round blocks (G, n) to the nearest level times their scale."""
     gaps = ((w / scale)[..., None] - levels).abs()
     return levels[gaps.argmin(-1)] * scale
 
@@ -2823,9 +2894,10 @@ draw_histogram(w_second / w_second.abs().max(), unit="weight / largest",
                grids={"int8": int8.tolist(), "int4": int4.tolist(),
                       "NF4": nf4.tolist(), "FP4": (fp4 / 6).tolist()},
                title="Where 8 and 4 bits put their levels",
-               alt="A bell of trained weights. Below it the levels: a "
-                   "dense row for int8, even ones for int4, denser around "
-                   "zero for NF4 and densest there for FP4.")
+               alt="A bell-shaped histogram of trained weights. Below it "
+                   "are the levels: a dense row for int8, evenly spaced "
+                   "ones for int4, denser around zero for NF4, and densest "
+                   "there for FP4.")
 
 # %% role="concept"
 def largest(size):
@@ -2845,35 +2917,35 @@ off_four = {"int4, groups of 16": off_by(int4, 16, largest(16)),
 print({name: f"{error:.3f}" for name, error in off_four.items()})
 
 # %% role="concept"
-claim("bits a weight, MXFP4", bits_each(4, 32, scale=8), expected=4.25)
-claim("bits a weight, NVFP4, without its one float32",
+claim("bits per weight, MXFP4", bits_each(4, 32, scale=8), expected=4.25)
+claim("bits per weight, NVFP4, without its single float32",
       bits_each(4, 16, scale=8), expected=4.5)
-claim("error of the weights, NVFP4 over MXFP4",
+claim("error of the weights in NVFP4, divided by that in MXFP4",
       off_four["NVFP4"] / off_four["MXFP4"], below=0.97)
-claim("error of the weights, NVFP4 over int4 in groups of 16",
+claim("error of the weights in NVFP4, divided by that in int4 by 16",
       off_four["NVFP4"] / off_four["int4, groups of 16"], above=1.05)
 
 # %% [markdown] role="concept"
-# On the weights of this layer the float formats are no closer than integers in groups of
-# 16, whose float32 scales bring them to 6 bits per weight. The formats are made for the
-# product: GPUs such as Blackwell multiply them with their block scales as they are,
-# weights and inputs alike. Traps 11.8 and 11.9 round inputs and gradients to them. Torch
-# has the types, `float4_e2m1fn_x2` for two codes in a byte and `float8_e8m0fnu` for the
-# power of two.
+# On the weights of this layer, the float formats are no more precise than integers in
+# groups of 16, which take 6 bits per weight with their float32 scales. The float formats
+# are made for the product: GPUs such as Blackwell multiply weights and inputs directly in
+# these formats, block scales included. Traps 11.8 and 11.9 round inputs and gradients to
+# them. Torch has the types `float4_e2m1fn_x2`, for two codes in a byte, and
+# `float8_e8m0fnu`, for the power of two.
 
 # %% [markdown] role="concept"
 # ### A model that learns with the rounding
 #
-# Here the straight-through estimator trains a whole model. The first classifier of trap
-# 11.1, with a grid for each row, learns for 200 steps more: before it is rounded, or with
-# the rounding in the forward pass. (The estimator is due to [Bengio et al.
+# Here the straight-through estimator trains a whole model. The first classifier from trap
+# 11.1, with a grid for each row, is trained for another 200 steps, either before it is
+# rounded or with the rounding in the forward pass. (The estimator is from [Bengio et al.
 # 2013](https://arxiv.org/abs/1308.3432).)
 
 # %% role="concept"
 from torch.nn.utils import parametrize
 
 class Rounded(nn.Module):
-    """A weight as its symmetric grids show it, one a row."""
+    """Round a weight with one symmetric grid per row."""
 
     def __init__(self, bits, through=True):
         super().__init__()
@@ -2885,7 +2957,7 @@ class Rounded(nn.Module):
 
 # %% role="concept"
 def learnt_behind(bits, through=True):
-    """Share read after 200 steps behind the rounding."""
+    """Train for 200 steps with the rounding; return the accuracy."""
     model = copy.deepcopy(reader)
     for linear in linears(model):
         parametrize.register_parametrization(linear, "weight",
@@ -2894,7 +2966,7 @@ def learnt_behind(bits, through=True):
     return accuracy(model, x_test, y_test)
 
 def in_rows(bits):
-    """One symmetric grid a row, as a rule for `rounded`."""
+    """A rule for `rounded`: one symmetric grid per row."""
     return lambda w: symmetric(w, bits)
 
 # %% role="concept"
@@ -2912,41 +2984,41 @@ for bits, row in share.items():
     print(bits, "bits:", {name: f"{s:.2f}" for name, s in row.items()})
 
 # %% role="concept"
-claim("2 bits: share read after training straight through",
+claim("accuracy at 2 bits with the straight-through estimator",
       share[2]["straight through"], above=0.85)
-claim("2 bits: straight through, less trained and then rounded",
+claim("that accuracy minus that of training first, then rounding",
       share[2]["straight through"] - share[2]["trained, then rounded"],
       above=0.05)
-claim("2 bits: straight through, less with the slope of the rounding",
+claim("that accuracy minus that with the slope of the rounding",
       share[2]["straight through"] - share[2]["slope of the rounding"],
       above=0.05)
 
 # %% [markdown] role="concept"
-# At 2 bits, training with the rounding brings this classifier's accuracy back. The same
-# number of steps before the rounding does not. Neither does the rounding's own slope,
-# which is zero except at each row's largest weight, because the scale depends on it. At 3
-# bits there is little to bring back. In torchao the same is
+# At 2 bits, training with the rounding recovers this classifier's accuracy. The same
+# number of steps before the rounding does not. Neither does training with the true slope
+# of the rounding, which is zero except at each row's largest weight, on which the scale
+# depends. At 3 bits there is little to recover. In torchao, you do this with
 # [`QATConfig`](https://docs.pytorch.org/ao/stable/generated/torchao.quantization.qat.QATConfig.html),
-# before the training with `step="prepare"`, after it with `step="convert"`.
+# with `step="prepare"` before the training and `step="convert"` after it.
 
 # %% role="concept"
-claim("3 bits: what training straight through brings back",
+claim("accuracy recovered by the straight-through estimator at 3 bits",
       share[3]["straight through"] - share[3]["at once"], below=0.1)
 
 # %% [markdown] role="concept"
 # ### AWQ: large inputs, large weights
 #
-# GPTQ needs inputs that are correlated. [*AWQ*](https://arxiv.org/abs/2306.00978) asks
-# how large each input is. If an input is large, an error of its weights costs a lot. So
-# AWQ multiplies the column by a factor before the rounding and divides the input by it,
-# which leaves the product the same. The step of the grid also stays the same, as long as
-# a different weight is the row's largest. Compared with the enlarged weights of the
-# column, that step is a smaller error. The factor is found by search: the inputs' sizes
-# to a power from 0 to 1.
+# GPTQ needs inputs that are correlated. [*AWQ*](https://arxiv.org/abs/2306.00978) uses
+# the size of each input instead. If an input is large, an error in its weights costs a
+# lot. So AWQ multiplies the column by a factor before the rounding and divides the input
+# by the same factor, which leaves the product the same. The step of the grid also stays
+# the same, as long as the row's largest weight is in a different column. So the relative
+# rounding error of the enlarged weights is smaller. AWQ finds the factors by search: they
+# are the inputs' sizes to a power between 0 and 1.
 
 # %% role="concept"
 def by_size(w, x, bits=4):
-    """W after AWQ: columns times size**power, rounded, divided again."""
+    """W after AWQ: scale columns by size**power, round, scale back."""
     size = x.abs().mean(0)
     size = size.clamp(min=1e-4 * size.max())     # units that stay dark
     found = [symmetric(w * size**power, bits) / size**power
@@ -2970,32 +3042,32 @@ for name, (x, new) in inputs.items():
           f"GPTQ {gptq / nearest:.2f}   of rounding to nearest's error")
 
 # %% role="concept"
-claim("inputs of digits: AWQ's error, as a share of rounding to nearest's",
+claim("output error of AWQ divided by to nearest, inputs from digits",
       over["of digits"][0], below=1.02)
-claim("independent inputs of one size: AWQ's share of that error",
+claim("the same, independent inputs of equal size",
       over["alike, independent"][0], above=0.96, below=1.04)
-claim("independent inputs, sizes unlike: AWQ's share of it",
+claim("the same, independent inputs of different sizes",
       over["unlike, independent"][0], below=0.95)
 
 # %% [markdown] role="concept"
-# The middle line is the control: inputs of one size leave nothing to choose. The last
-# line separates the two methods: sizes differ, so AWQ has something to scale, but no
-# input can stand in for another, so GPTQ has nothing to compensate with. On the inputs of
-# digits, where both have something to work with, GPTQ is far ahead in this layer.
+# The middle line is the control: if all inputs have the same size, AWQ has nothing to
+# scale. The last line separates the two methods: the sizes differ, so AWQ has something
+# to scale, but the inputs are independent, so GPTQ has nothing to compensate with. On the
+# inputs from digits, where both can work, GPTQ is far ahead in this layer.
 
 # %% role="concept"
-claim("independent inputs, sizes unlike: GPTQ's share of it",
+claim("output error of GPTQ divided by to nearest, independent inputs",
       over["unlike, independent"][1], above=0.96)
-claim("inputs of digits: GPTQ's error over AWQ's",
+claim("output error of GPTQ divided by AWQ's, inputs from digits",
       over["of digits"][1] / over["of digits"][0], below=0.5)
 
 # %% [markdown] role="concept"
 # ### Which layer needs the bits
 #
-# Round one matrix at a time and write down how far the *loss* rises. The list tells you
-# which layers are worth more bits. The error of the weights does not tell you in this
-# classifier, as it is nearly the same in all four matrices. Two matrices get 4 bits, the
-# other two 2.
+# Round one matrix at a time and note how much the *loss* rises. The list tells you which
+# layers need more bits. In this classifier, the error of the weights does not tell you,
+# because it is nearly the same in all four matrices. In the cell below, two matrices get
+# 4 bits and the other two get 2 bits.
 
 # %% role="concept"
 @torch.no_grad()
@@ -3025,25 +3097,25 @@ for name, plan in plans.items():
     model = with_bits(plan)
     mixed[name] = loss_of(model)
     mean = sum(b * n for b, n in zip(plan, numbers)) / sum(numbers)
-    print(f"{name:20} {plan}, {mean:.2f} a weight: loss {mixed[name]:.2f},"
-          f" reads {accuracy(model, x_test, y_test):.2f}")
+    print(f"{name:20} {plan}, mean {mean:.2f}: loss {mixed[name]:.2f},"
+          f" accuracy {accuracy(model, x_test, y_test):.2f}")
 
 # %% role="concept"
-claim("largest rise of the loss less the least", max(rise) - min(rise),
+claim("largest rise in the loss minus the smallest", max(rise) - min(rise),
       above=0.05)
-claim("largest error of the weights over the least",
+claim("largest error of the weights divided by the smallest",
       max(map(weights_off, range(4))) / min(map(weights_off, range(4))),
       below=1.25)
-claim("loss with 4 bits where it does not cost, less 4 where it does",
+claim("loss with 4 bits where it does not help minus where it helps",
       mixed["4 where it does not"] - mixed["4 where it costs"], above=0)
 
 # %% [markdown] role="concept"
 # ### Three patterns of zeros
 #
-# Here a whole net loses half of its weights, in one of the three patterns: the smallest
-# *anywhere*; the two smallest of *each four* neighbours in a row, 2:4; or the weakest
-# *units* with their whole rows. The last layer stays as it is. Then each net is retrained
-# for 100 steps with its masks, as in trap 11.2.
+# Here a whole net loses half of its weights in one of three patterns: the smallest
+# weights *anywhere*, the two smallest of *each four* neighbours in a row (2:4), or the
+# *units* with the smallest norms, as whole rows. The last layer is not pruned. Then each
+# net is retrained for 100 steps with its masks, as in trap 11.2.
 
 # %% role="concept"
 def anywhere(w):
@@ -3063,7 +3135,7 @@ def units(w):
 
 # %% role="concept"
 def zero_by(masks):
-    """A call that zeroes what is masked, and the bias of empty rows."""
+    """A function that zeroes masked weights and biases of empty rows."""
     def zero(model):
         for linear, mask in zip(linears(model), masks):
             linear.weight.data[~mask] = 0
@@ -3086,24 +3158,23 @@ for name, masks in masks_of.items():
     thin[name] = retrain(thin[name], after_step=zero_by(masks))
     after = accuracy(thin[name], x_test, y_test)
     lost[name] = full_dense - at_first, full_dense - after
-    print(f"{name:12} reads {at_first:.2f}, retrained {after:.2f}, zeros "
+    print(f"{name:12} pruned {at_first:.2f}, retrained {after:.2f}, zeros "
           f"{zeros(thin[name]):.2f}")
 
 # %% role="concept"
-claim("digits lost at once: units, less the worse of the other two",
+claim("accuracy lost before retraining, units minus the worse other",
       lost["units"][0] - max(lost["anywhere"][0], lost["two_of_four"][0]),
       above=-0.01)
-claim("digits lost after retraining, the worst pattern",
+claim("accuracy lost after retraining, worst pattern",
       max(after for _, after in lost.values()), below=0.04)
-claim("share of zeros after retraining, the least",
+claim("smallest fraction of zeros after retraining",
       min(map(zeros, thin.values())), above=0.45)
 
 # %% [markdown] role="concept"
-# Removing whole units mostly costs the most accuracy at once, and in a rare classifier no
-# more than the others. Retraining makes up for nearly all of it in each pattern. What
-# they save is a different question. Units can be cut out, and what is left is an
-# ordinary, smaller net. Single zeros need a list of positions, one for each weight that
-# stays.
+# Before retraining, removing whole units nearly always costs the most accuracy.
+# Retraining recovers almost all of it in each pattern. How much the patterns save is a
+# different question. You can cut out units, and what is left is an ordinary, smaller net.
+# Single zeros need a list of positions, one for each weight that stays.
 
 # %% role="concept"
 def without_units(model, masks):
@@ -3131,22 +3202,22 @@ size = {"dense": saved(dense.state_dict()), "without units":
 print(f"largest gap of a logit {gap:.0e}   bytes {size}")
 
 # %% role="concept"
-claim("the smaller net and the masked one: largest gap of a logit", gap,
+claim("largest gap between logits of the smaller and the masked net", gap,
       below=1e-4)
-claim("file of the smaller net over the dense one",
+claim("length of the smaller net's file, divided by the dense one's",
       size["without units"] / size["dense"], below=0.55)
-claim("file with the place of each weight over the dense one",
+claim("length of the file with positions, divided by the dense one's",
       size["with places"] / size["dense"], above=1.2)
 
 # %% [markdown] role="concept"
-# Half of the weights are gone, and the file has grown, because torch stores, unless told
-# otherwise, a column number of 8 bytes with each weight of 4. The pattern 2:4 needs less,
-# as a position among four takes two bits; torch's [sparse
+# Half of the weights are gone, and the file has grown, because by default torch stores a
+# column index of 8 bytes with each 4-byte weight. The pattern 2:4 needs less, because a
+# position among four takes only two bits; torch's [sparse
 # tensors](https://docs.pytorch.org/docs/stable/sparse.html) support it on GPUs. The
 # explorer at trap 11.2 counts its bytes.
 
 # %% role="concept"
-claim("bytes of a column number",
+claim("bytes of a column index",
       places["0"].col_indices().element_size(), expected=8)
 
 # %% [markdown] role="concept"
@@ -3161,11 +3232,11 @@ claim("bytes of a column number",
 # | TensorRT | an engine, as a rule for one kind of NVIDIA GPU | TensorRT | shown, not run |
 # | TorchScript | its own language and tensors | libtorch | deprecated: read old files, write no new ones |
 #
-# Here are the first three, for the large classifier from above:
+# Here are the first three ways, for the large classifier from above:
 
 # %% role="concept"
 def program_file(example):
-    """The large reader as a file of torch.export, open for any batch."""
+    """Export the large classifier to a file, for any batch size."""
     file = io.BytesIO()
     torch.export.save(torch.export.export(
         large_reader.eval(), (example,), dynamic_shapes=batch), file)
@@ -3182,11 +3253,11 @@ lengths = {"state dict": saved(large_reader.state_dict()),
 print({name: f"{n / numbers:.2f}" for name, n in lengths.items()})
 
 # %% role="concept"
-claim("file of torch.export, over the bytes of the weights",
+claim("length of torch.export's file, divided by the bytes of weights",
       lengths["torch.export"] / numbers, below=1.1)
-claim("the same, its example a view of the test digits",
+claim("the same, with a view of the test digits as the example",
       lengths["its example a view"] / numbers, above=1.3)
-claim("largest gap of the large reader's ONNX file",
+claim("largest gap of the large classifier's ONNX file",
       largest_gap(large_file, large_reader), below=1e-3)
 
 # %% role="concept" compare=false
@@ -3201,27 +3272,28 @@ for rows in (1, 256):
     print(f"{rows:3} digits:", {n: f"{t:.0f} us" for n, t in us.items()})
 
 # %% [markdown] role="concept"
-# The files have about the same length, as nearly all of each is weights. The longer one
-# met trap 11.5: an exported program keeps its example, and two rows of the test digits
-# are a view that drags all of them along. The times are those of the machine that ran
-# this notebook. Measure yours at the number of rows that you serve, on the processor that
-# will serve them. An `ExportedProgram` is not faster by itself, because it runs the same
-# kernels from a graph; a compiler takes it from there.
+# The files have about the same length, because nearly all of each is weights. The longer
+# one fell into trap 11.5: an exported program keeps its example, and two rows of the test
+# digits are a view of a storage that holds all of them. The times depend on the machine
+# that ran this notebook. Measure your own, with the number of rows that you serve, on the
+# processor that will serve them. An `ExportedProgram` is not faster by itself, because it
+# runs the same kernels from a graph. To make it faster, you need a compiler.
 #
-# `AOTInductor` compiles the graph to C++ and that to machine code. For this classifier it
-# takes about half a minute of a processor, so it is only shown; its documentation calls
-# it a [prototype](https://docs.pytorch.org/docs/stable/torch.compiler_aot_inductor.html):
+# `AOTInductor` compiles the graph to C++ and the C++ to machine code. For this classifier
+# that takes about half a minute of processor time, so it is only shown. Its documentation
+# calls it a
+# [prototype](https://docs.pytorch.org/docs/stable/torch.compiler_aot_inductor.html):
 #
 # ```python
 # torch._inductor.aoti_compile_and_package(program, package_path="reader.pt2")
 # reader = torch._inductor.aoti_load_package("reader.pt2")
 # ```
 #
-# *TensorRT* is NVIDIA's compiler for inference. It reads the graph once, joins neighbouring
-# operations into one kernel, times several kernels for each on the GPU in the machine, and
-# keeps the fastest. If you allow it, it also takes 16 or 8 bits. The result, the *engine*,
-# is a file for this kind of GPU, this version of TensorRT and a range of sizes, so build it
-# again when one of them changes. Nobody has run this line for this course:
+# *TensorRT* is NVIDIA's compiler for inference. It reads the graph, fuses neighbouring
+# operations into one kernel, times several kernels for each on your GPU, and keeps the
+# fastest. If you allow it, it also uses 16 or 8 bits. The result, the *engine*, is a file
+# for this kind of GPU, this version of TensorRT and a range of sizes, so build it again
+# when one of these changes. We have not run this line for the course:
 #
 # ```sh
 # trtexec --onnx=reader.onnx --saveEngine=reader.plan \
@@ -3234,83 +3306,85 @@ for rows in (1, 256):
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. A symmetric grid of 2 bits, one for a whole matrix. Which weights become zero?**
 #
-# - [x] those below half of the largest :: The levels are one largest weight apart, and half of that is the border.
-# - [ ] those below a quarter of the largest :: Four codes would suggest it, but a symmetric grid uses three levels: minus the largest, zero and the largest.
-# - [ ] those below half of the mean :: The mean plays no part; the largest weight alone sets the scale.
+# - [x] those below half of the largest :: The gap between two levels is the largest weight, and weights below half of the gap are rounded to zero.
+# - [ ] those below a quarter of the largest :: Two bits have four codes, but a symmetric grid uses only three levels: minus the largest, zero and the largest.
+# - [ ] those below half of the mean :: The mean does not matter; only the largest weight sets the scale.
 
 # %% [markdown] role="quiz"
-# **2. Two ways to round a layer: A leaves the smaller error in the weights, B in the output on new rows. You take**
+# **2. You can round a layer in two ways. A has the smaller error in the weights, B in the output on new rows. You choose**
 #
-# - [ ] A: its weights are nearer to the trained ones :: The next layer reads the output, not the weights. In trap 11.4 the better output had the worse weights.
-# - [ ] either: both errors measure the same :: They agree only if inputs are of one size, independent and of mean zero.
-# - [x] B, and look at the task as well :: The next layer reads the output, and in the end the accuracy decides.
+# - [ ] A, because its weights are closer to the trained ones :: The next layer receives the output, not the weights. In trap 11.4 the better output had the worse weights.
+# - [ ] either, because both errors measure the same :: They agree only if the inputs have the same size, are independent and have mean zero.
+# - [x] B, and check the accuracy as well :: The next layer receives the output, and in the end the accuracy decides.
 
 # %% [markdown] role="quiz"
 # **3. You mask the gradients of pruned weights and use SGD with momentum that has trained before. After a step the pruned weights are**
 #
-# - [ ] zero: without a gradient nothing moves :: The momentum remembers earlier gradients and moves them all the same.
-# - [x] no longer zero, where the momentum was not :: So set the weights to zero after the step, not the gradients before it.
-# - [ ] zero, if weight decay is on :: Decay acts on the weight's value, which is zero; the momentum still moves it.
+# - [ ] zero, because nothing moves without a gradient :: The momentum remembers earlier gradients and still moves the weights.
+# - [x] no longer zero where the momentum is not zero :: So set the weights to zero after the step, not the gradients before it.
+# - [ ] zero if weight decay is on :: Weight decay acts on the weight's value, which is zero. The momentum still moves the weight.
 
 # %% [markdown] role="quiz"
 # **4. A student learns from labels and from a teacher at temperature 10, half and half, without the square. At first it**
 #
-# - [ ] learns from both equally :: The weights of the two losses are equal; their gradients are not.
-# - [x] learns nearly from labels alone :: The teacher's gradient is smaller by the square of the temperature; it counts once the labels are learnt.
-# - [ ] learns nearly from the teacher alone :: The division by the temperature makes gradients smaller, not larger.
+# - [ ] learns from both equally :: The two losses have equal weights, but their gradients are not equally large.
+# - [x] learns almost only from the labels :: The teacher's gradient is smaller by the square of the temperature. It matters only once the labels are learned.
+# - [ ] learns almost only from the teacher :: Dividing by the temperature makes gradients smaller, not larger.
 
 # %% [markdown] role="quiz"
-# **5. After quantization to 8 bits, `numel` times `element_size` over all parameters says what it said before. You conclude that**
+# **5. After quantization to 8 bits, `numel` times `element_size`, summed over all parameters, is the same as before. You conclude that**
 #
-# - [ ] the quantization failed :: It may have worked: a wrapper says float32 and stores bytes.
-# - [ ] the model needs as much room as before :: The file may be a quarter; this line does not look at it.
-# - [x] the line does not measure what is stored, and you write the file :: The length of the file is what a device has to store.
+# - [ ] the quantization failed :: It may have worked. A wrapper can report float32 and store bytes.
+# - [ ] the model needs as much space as before :: The file may be a quarter as large; this line does not look at the file.
+# - [x] the line does not measure what is stored, so you check the file :: A device has to store the bytes of the file.
 
 # %% [markdown] role="quiz"
 # **6. Model and program agree on a thousand batches of random numbers. The model has an `if` on the mean of its input. You conclude that**
 #
-# - [ ] the program is right :: Random numbers of mean 0 take the same branch each time; the other was never tried.
-# - [ ] it is right up to rounding :: The size of the gap is not the question; which branch was taken is.
-# - [x] one branch is right, and you test inputs for the other :: A test needs an input for each branch.
+# - [ ] the program is right :: Random numbers with mean 0 take the same branch each time, so the other was never tested.
+# - [ ] it is right up to rounding :: What matters is not the size of the gap but which branch was taken.
+# - [x] one branch is right, and you need inputs that test the other :: A test needs an input for each branch.
 
 # %% [markdown] role="quiz"
-# **7. You export with one row as the example, and name its first size as open. For another model that gave a file for any number of rows. This time**
+# **7. You export a model with one row as the example, and declare its first size as dynamic. With a different model, this produced a file for any number of rows. This time**
 #
-# - [ ] it does so again, as the call is the same :: Whether a size of 1 is left open depends on what the model asks about it.
-# - [x] you look at what the file declares, and call it with several sizes :: In trap 11.7 the same call wrote a fixed size for one of two models.
-# - [ ] the exporter warns you if not :: It changed the size without an error.
+# - [ ] it does so again, because the call is the same :: Whether a size of 1 stays dynamic depends on whether the model checks it.
+# - [x] you check what the file declares, and call it with several sizes :: In trap 11.7, the same call wrote a fixed size for one of two models.
+# - [ ] the exporter warns you if it does not :: It changed the size without an error.
 
 # %% [markdown] role="quiz"
 # **8. Inputs `(tokens, channels)` times weights, in MXFP4. One channel is loud in every token. Its 31 neighbours in the sum**
 #
-# - [ ] keep their digits if scales lie along the tokens :: The device cannot multiply such blocks; only an emulation can.
-# - [x] share its scale and lose most of their digits :: The blocks run along the channels, which are summed; the loud one sets the scale.
-# - [ ] are cut at the largest level :: The loud number is the largest, so its neighbours are not beyond the levels; they are too small for them.
+# - [ ] keep their precision if the blocks run along the tokens :: The device cannot multiply such blocks; only an emulation can.
+# - [x] share its scale and lose most of their precision :: The blocks run along the channels, which are summed, so the loud channel sets the scale.
+# - [ ] are clipped to the largest level :: The loud channel is the largest, so its neighbours are not too large for the levels but too small.
 
 # %% [markdown] role="quiz"
-# **9. NVFP4 with block scales alone. Weights of size 1 come back a tenth off. The same weights, a thousandth as large, come back**
+# **9. You round weights to NVFP4 with only the block scales. Weights of size 1 have an error of a tenth. If they are a thousandth as large, they come back**
 #
-# - [ ] a tenth off: floats do not care about size :: The scale is a float of 8 bits, and it has a smallest number.
-# - [ ] twice as far off :: Between the two sizes the error rises a little. At a thousandth nothing is left.
-# - [x] as zeros :: Their scales are below half of the smallest E4M3 number, and round to 0.
+# - [ ] with the same relative error, because these are floats :: The scale is a float of 8 bits, which has a smallest positive number.
+# - [ ] with twice the relative error :: Between the two sizes, the error rises a little. At a thousandth, nothing is left.
+# - [x] as zeros :: Their scales are below half of the smallest positive E4M3 number, so they are rounded to 0.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: when fewer bits save time
 #
-# A layer with one row as its input reads each weight once and uses it once; with 4,096
-# rows it uses each weight 4,096 times. So bytes decide in the one case, products in the
-# other. A weight stored in 8 or 4 bits is turned back into 16 bits on the way to the
-# multiplier, unless the multiplier takes the narrow type itself.
+# With one row as its input, a layer reads each weight once and uses it once. With 4,096
+# rows, it uses each weight 4,096 times. So in the first case the bytes determine the
+# time, and in the second case the products. A weight stored in 8 or 4 bits is converted
+# back to 16 bits before it is multiplied, unless the hardware can multiply the narrow
+# type directly.
 #
-# **Before you run anything:** a matrix of 16,384 x 16,384. How long do 8 and 4 bits take
-# for one row, compared with 16 bits? And for 4,096 rows: what do 8-bit weights save that are
-# turned back first, and what does the kernel save that torchao calls for 4 bits? There,
-# what do products of 8-bit integers, of 8-bit floats, and of a 2:4 matrix take?
+# **Before you run anything:** take a matrix of 16,384 x 16,384. For one row, how long do
+# 8 and 4 bits take compared with 16 bits? And for 4,096 rows, how much time do you save
+# with 8-bit weights that are converted back first, and with the kernel that torchao calls
+# for 4 bits? With 4,096 rows, how long do products of 8-bit integers, of 8-bit floats,
+# and with a 2:4 matrix take?
 
 # %% role="gpu"
 from torch.nn.functional import ScalingType, scaled_mm
@@ -3319,7 +3393,7 @@ from torch.sparse import to_sparse_semi_structured
 from dlsys_helpers.gpu import half_dtype
 
 def stored(kind, where, width=16384):
-    """A square weight as it is stored; int4 holds two codes in a byte."""
+    """A square weight as it is stored; int4 packs two codes per byte."""
     if kind == "16 bits":
         return torch.randn(width, width, device=where,
                            dtype=half_dtype(where))
@@ -3331,13 +3405,13 @@ def stored(kind, where, width=16384):
 
 # %% role="gpu"
 def opened(w, half):
-    """The weight in 16 bits again; one scale for all of it."""
+    """Convert the weight back to 16 bits, with a single scale."""
     if w.dtype == torch.uint8:
         w = torch.cat([w & 15, w >> 4], -1)
     return w if w.dtype == half else w.to(half) * 0.01
 
 def product_with(w, rows, half):
-    """A call of x and w; 4 bits by the kernel that torchao calls."""
+    """A function of x and w; for 4 bits the kernel that torchao calls."""
     if w.dtype == torch.uint8 and torch.cuda.is_available():
         packed = torch.ops.aten._convert_weight_to_int4pack(w, 8)
         scales = w.new_ones(len(w) // 128, len(w), 2, dtype=half)
@@ -3349,7 +3423,7 @@ def product_with(w, rows, half):
 
 # %% role="gpu"
 def product(kind, x, w):
-    """A call without arguments that multiplies x and w.T in this kind."""
+    """A function without arguments that multiplies x and w.T."""
     if kind == "int8":
         a, b = (t.mul(20).to(torch.int8) for t in (x, w))
         return lambda: torch._int_mm(a, b.T)       # what torchao calls
@@ -3371,7 +3445,7 @@ for kind in kinds:
     print(f"{kind}: {read[kind] / 1e6:.0f} MB read for a product")
 
 def per_byte(rows):
-    """FLOPs for each byte of a weight of 16 bits."""
+    """FLOPs per byte of a 16-bit weight."""
     x = torch.empty(rows, 16384, device="meta", dtype=half_dtype("meta"))
     w = stored("16 bits", "meta")
     return flops(lambda: x @ opened(w, x.dtype).T) / read["16 bits"]
@@ -3383,14 +3457,15 @@ launches = cost(lambda: chain(row)).orders
 print(f"launches of a chain of eight small layers: {launches}")
 
 # %% role="gpu"
-claim("bytes read, int4 over 16 bits", read["int4"] / read["16 bits"],
+claim("bytes read with int4, divided by 16 bits",
+      read["int4"] / read["16 bits"],
       expected=0.25)
-claim("FLOPs a byte with one row", per_byte(1), expected=1)
-claim("FLOPs a byte of the weight, 4,096 rows, over the ridge of an H200",
+claim("FLOPs per byte with one row", per_byte(1), expected=1)
+claim("FLOPs per byte with 4,096 rows, divided by the ridge of an H200",
       per_byte(4096) / datasheet(None).ridge, above=10)
 
 def over(kind, rows):
-    """Time with this kind of weight over that with 16 bits."""
+    """Time with this kind of weight, divided by that with 16 bits."""
     return (weights.value("us", kind=kind, rows=rows)
             / weights.value("us", kind="16 bits", rows=rows))
 
@@ -3458,23 +3533,25 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** one row takes 0.55 of the time with 8-bit weights, and 0.44
-# with 4 bits: half the bytes save nearly half the time, and halving them again saves
-# little. The weights come at 3.1 TB/s with 16 bits, 94 % of the datasheet's rate, and at
-# 1.8 TB/s with 4. With 4,096 rows 8-bit weights take 9 % longer than 16 bits, and 4 bits 24
-# times as long. A 2:4 matrix, which does half of the products, takes 0.87 of the time. The
-# exported and compiled net takes 129 µs instead of 207: less, but nine times the 14 µs of a
-# small product in stage 1, so its one launch is not all that a call costs.
+# **On the recorded H100**, one row takes 0.55 of the 16-bit time with 8-bit weights, and
+# 0.44 with 4 bits. Half the bytes save nearly half the time, but halving them again saves
+# little. With 16 bits, the weights are read at 3.1 TB/s, 94 % of the datasheet's rate;
+# with 4 bits, at 1.8 TB/s. With 4,096 rows, 8-bit weights take 9 % longer than 16 bits,
+# and 4 bits take 24 times as long. A 2:4 matrix, which needs half of the products, takes
+# 0.87 of the time. The exported and compiled net takes 129 µs instead of 207. But that is
+# nine times the 14 µs of a small product in stage 1, so a call costs more than its single
+# launch.
 #
-# **Keep:** for one row the bytes of the weights set the least time; with 16 and 8 bits a
-# kernel comes near it, with 4 bits this one does not. For many rows the products decide:
-# weights that are turned back into 16 bits save none of them, and the kernel that is
-# quickest for one row of 4 bits is by far the slowest for 4,096. Products of 8-bit integers
-# should take half the time; PyTorch's own call saves less than half of that here, and the
-# one for 8-bit floats nearly all. torchao's tables do not agree
-# either: in the table of 2024, on an A100, 8-bit weights take 0.62 of the time; in the table
-# of 2026, where an H100 serves 32 prompts at once, 1.5 times as long. So measure at the batch that you serve. **Source:**
-# torchao, [benchmarks of
+# **Keep:** for one row, the bytes of the weights set the minimum time. With 16 and 8 bits
+# a kernel comes close to it; with 4 bits, this kernel does not. For many rows, the
+# products determine the time. Weights that are converted back to 16 bits save no
+# products, and the kernel that is fastest for one row with 4 bits is by far the slowest
+# for 4,096 rows. Products of 8-bit integers should take half the time. Here PyTorch's own
+# call achieves less than half of this saving, and the call for 8-bit floats nearly all of
+# it. torchao's tables do not agree with each other either: in the table of 2024, on an
+# A100, 8-bit weights take 0.62 of the time; in the table of 2026, where an H100 serves 32
+# prompts at once, they take 1.5 times as long. So measure with the batch size that you
+# serve. **Source:** torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
 # [sparsity](https://github.com/pytorch/ao/blob/0021c2f043aada339f3cad62535941b01f196bdc/torchao/sparsity/README.md),
@@ -3483,23 +3560,24 @@ answers_here
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A grid has a scale, a zero and a number of bits. Where it ends is your choice.
+# - A grid has a scale, a zero and a number of bits. You choose where it ends.
 # - The error of the weights, the error of the output and the accuracy are three different
 #   numbers. Decide by the accuracy.
 # - Scales and zeros count towards the size.
-# - A static scale is as good as its calibration data; a dynamic scale needs none.
-# - A pruned net is weights and a mask. Without the mask, pruned weights come back.
+# - A static scale is only as good as its calibration data. A dynamic scale needs no data.
+# - Keep the mask of a pruned net. Without the mask, retraining brings pruned weights
+#   back.
 # - With few labels, distil at a temperature above 1 and multiply the loss by its square.
-# - Round the columns that cost most first, while others can still make up for them;
-#   calibrate with rows like those to come.
-# - The size of a model is the length of its file, or files.
-# - A trace holds one run. Test a program on inputs for each branch.
-# - What an exporter's example shows may become a fact: give it two of everything, and
+# - In GPTQ, round the columns of the largest inputs first, while others can still
+#   compensate. Calibrate with data like those the model will see.
+# - The size of a model is the length of its files.
+# - A trace records one run. Test an exported program on inputs for each branch.
+# - An exporter may build its example into the program. Give it two of everything, and
 #   read what the file declares.
-# - Blocks that share a scale run along the axis that is summed. A scale is a number with
-#   a type of its own, and that type has a smallest and a largest number.
+# - Blocks that share a scale run along the axis that is summed. The scale is stored in a
+#   type as well, and that type has a smallest and a largest number.
 #
-# Which of all this to try first is on the page *Which compression first*.
+# The page *Which compression first* says which of these methods to try first.
 #
 # **Next:** stage 12 asks what to do when the loss is NaN at step 500.
 

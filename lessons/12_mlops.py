@@ -310,11 +310,11 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # %% [markdown] trap="12.2" role="situation" core=true fault="the loss falls, but the early layers do not learn" symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
 # ## A loss that falls
 #
-# A network with eight hidden sigmoid layers predicts the value of a digit, 0 to 9, with
-# mean squared error and plain SGD. The loss falls for a few dozen steps, then stays at
-# about 8. The first layer has hardly moved; the last layer has moved by more than its own
-# norm. The ticket says: "Even untrained layers tell images apart, so the last layer can
-# learn from their outputs."
+# A network with eight hidden sigmoid layers learns to predict the value of a digit, 0 to
+# 9, with mean squared error and plain SGD. The loss falls for a few dozen steps, then
+# stays at about 8. The first layer has hardly moved; the last layer has moved by more
+# than its own norm. The ticket says: "Even untrained layers tell images apart, so the
+# last layer can learn from their outputs."
 #
 # You try Adam. Now the first layer moves as well, by a third of its norm or more.
 
@@ -1267,10 +1267,10 @@ claim("fraction of gradients that are NaN before clipping", before,
 claim("norm of all gradients", norm, above=0)
 
 # %% [markdown] trap="12.5" role="folklore"
-# **Told:** a NaN is hardly ever the fault of the model's code. **Measured:** for the
-# functions below it is, and the loss does not show it. All five lines have a finite
-# value, and four have a gradient that is not finite. Torch handles the bad point of some
-# functions itself, such as `norm` at zero; check before you rely on it.
+# **Told:** a NaN is hardly ever the fault of the model's code. **Measured:** below, the
+# code is at fault, and the loss does not show it. All five lines have a finite value, and
+# four have a gradient that is not finite. Torch handles the bad point of some functions
+# itself, such as `norm` at zero; check before you rely on it.
 
 # %% trap="12.5" role="folklore"
 def slope(f, *x):
@@ -1429,7 +1429,7 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 # %% [markdown] role="concept"
 # What you do next depends on the place. If it is the batch, fix the data, and count the
 # batches that you drop. If it is the weights, go back to the last checkpoint with finite
-# weights, and search the step that broke them. If it is a module, compute that part in
+# weights, and find the step that broke them. If it is a module, compute that part in
 # `float32` or `bfloat16`, or guard its argument. If it is the loss, use the version of
 # the function that takes logits. If it is a gradient, keep the bad number out of the
 # branch, as in trap 12.5. If it is the new weights, lower the learning rate. (Under
@@ -3764,11 +3764,10 @@ answers_here
 # under `no_grad` it is 0.02 GB. Anomaly mode launches 2.8 times as many operations and
 # takes 4.3 times as long.
 #
-# Calling `item()` at each step costs nothing that a clock can show: ten steps of this
-# small net take 13 ms with it and without it. A step consists of 70 operations with only
-# 0.2 GFLOP, so the GPU has already finished when the CPU asks. When the GPU lags behind
-# the CPU, each `item()` waits for all operations in the queue. Trap 09.10 counts such
-# waits.
+# Calling `item()` at each step makes no measurable difference: ten steps of this small
+# net take 13 ms with it and without it. A step consists of 70 operations with only 0.2
+# GFLOP, so the GPU has already finished when the CPU asks. When the GPU lags behind the
+# CPU, each `item()` waits for all operations in the queue. Trap 09.10 counts such waits.
 #
 # **Keep:** the result of a float32 sum depends on its order, and atomic additions on a
 # GPU may use a different order each time; integer sums do not depend on it. Evaluate

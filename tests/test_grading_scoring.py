@@ -84,7 +84,9 @@ def test_only_what_a_failure_decides_is_listed(dead_units):
         first = next(verdict for _, verdict in judged if verdict.status != "pass")
         return [one.key for one in tally.decided(ex, judged, first)]
     other = replace(wrong, message="sum: got 1")
-    assert listed((case_a, wrong), (case_b, passed)) == ["w"]  # its words, not the case alone
+    assert listed((case_a, wrong), (case_b, passed)) == ["w", "c"]  # in this case, and no other
+    assert listed((case_a, wrong), (case_b, replace(wrong, case="b"))) == ["w"]
+    assert listed((case_a, wrong)) == ["w"]  # there is no other case
     assert listed((case_a, other), (case_b, passed)) == ["c"]
     assert listed((case_a, other), (case_b, replace(other, case="b"))) == []
     assert listed((case_a, replace(wrong, law=""))) == []
@@ -92,7 +94,7 @@ def test_only_what_a_failure_decides_is_listed(dead_units):
 
 @pytest.mark.parametrize(("id", "right", "wrong", "promise"), [
     ("08.4", "math.sqrt(D)", "math.sqrt(M)", "Scores are divided by sqrt(D),"),
-    ("05.5", "alpha=1 - decay", "alpha=1", "Each parameter, frozen or tied too, becomes"),
+    ("05.5", "alpha=1 - decay", "alpha=1", "Each parameter, even if it is frozen"),
     ("07.4", "/ 255", "/ 127.5", "It is scaled to 0 to 1;")])
 def test_a_planted_mistake_lists_the_promise_that_it_breaks(id, right, wrong, promise):
     """In 08.4 the words of this failure are those of nine promises."""
@@ -106,6 +108,26 @@ def test_a_planted_mistake_lists_the_promise_that_it_breaks(id, right, wrong, pr
 
     found = tally.count(exercise, cases, outcomes, exercise.judge(cases, outcomes))
     assert [text[:len(promise)] for text in found["broken"]] == [promise]
+
+
+@pytest.mark.parametrize(("id", "name", "promise"), [
+    ("05.2", "tiny fraction", "tiny"), ("06.5", "reading fold numbers as floats", "inputs"),
+    ("03.4", "leaving a Linear without a ReLU", "a Linear may be last")])
+def test_a_mistake_without_a_name_lists_the_promise_of_the_cases_it_fails_in(id, name, promise):
+    """Only the law's words were listed, and not what the answer had left out."""
+    exercise = replace(registry.find(id))
+    wrong = next(one for one in exercise.wrong_answers if name in one.name)
+    exercise.wrong_answers = [one for one in exercise.wrong_answers if one is not wrong]
+    cases = exercise.arrange(5)
+    outcomes = [acting.run_act(exercise.act_fn, judging.unguarded(wrong.fn), case)
+                for case in cases]
+    judged = [(case, exercise.judge_one(case, outcome))
+              for case, outcome in zip(cases, outcomes, strict=True)]
+
+    assert promise in wrong.breaks
+    found = tally.decided(exercise, judged, exercise.judge(cases, outcomes))
+    assert promise in [one.key for one in found]
+    assert len(found) <= tally.MOST
 
 
 def test_a_known_mistake_keeps_every_promise_but_those_that_it_breaks():

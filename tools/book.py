@@ -35,6 +35,7 @@ from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
 from dlsys_helpers.stages import Stage, stage
 from tools import (
+    book_diffs,
     book_doors,
     book_finder,
     book_finish,
@@ -306,12 +307,14 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     pages = {"concepts": book_units.page([*lessons]), "glossary": book_glossary.page(),
              "symptoms": book_finder.page(lessons),
              "gallery": book_gallery.page(),
+             "review_changes": book_diffs.page(),
              **book_pages.generated(lessons)}
     about = {"changelog": (ROOT / "CHANGELOG.md").read_text("utf-8"),
              "versions": versions.page(versions.current(), folder, versions.tagged_releases())}
     below = (book_traps.pages(lessons) | book_pages.wrong_answers(lessons)
              | book_present.pages(lessons))
     (source / "assets" / "finder" / "rows.js").write_text(book_finder.script(lessons), "utf-8")
+    (source / "assets" / "diffs" / "data.js").write_text(book_diffs.script(), "utf-8")
     index = source / "index.md"
     config = settings(written_settings(), folder)
     public = config["repository"]

@@ -52,8 +52,8 @@ def complete(exercise: Exercise, cases: int) -> dict[str, Any]:
 # ---- which promises a failure decides
 
 def decided(exercise: Exercise, judged: Judged, verdict: Verdict) -> list[Promise]:
-    """The promises that the failure decides: those of the registered mistake that it is, else
-    those whose own words it says, else those on whose cases alone the answer fails.
+    """The promises that the failure decides: those of the registered mistake that it is; else
+    those whose own words it says, with those on whose cases alone the answer fails.
 
     None where the answer gave the law nothing to judge, or where more than MOST are left.
     """
@@ -65,12 +65,23 @@ def decided(exercise: Exercise, judged: Judged, verdict: Verdict) -> list[Promis
     if _no_law_reached(verdict):
         return []
     found = [promise for promise in exercise.promises if promise.decides(verdict)]
-    if spoken := [promise for promise in found if promise.says]:
-        return _few(exercise, spoken, judged)
+    spoken = [promise for promise in found if promise.says]
+    if not spoken:
+        return _few(exercise, _confined(found, judged), judged)
+    named, several = _few(exercise, spoken, judged), {case.name for case, _ in judged}
+    more = [promise for promise in _confined(exercise.promises, judged)
+            if promise not in named and not several <= {*promise.cases}]
+    return [*named, *more] if named and len(named) + len(more) <= MOST else named
+
+
+def _confined(promises: Sequence[Promise], judged: Judged) -> list[Promise]:
+    """Those of the promises in whose cases alone the answer fails; of several those with the
+    fewest cases.
+    """
     failed = {case.name for case, verdict in judged if not _passed(verdict)}
-    confined = [promise for promise in found if promise.cases and failed <= {*promise.cases}]
-    fewest = min((len(promise.cases) for promise in confined), default=0)
-    return _few(exercise, [p for p in confined if len(p.cases) == fewest], judged)
+    found = [promise for promise in promises if promise.cases and failed <= {*promise.cases}]
+    fewest = min((len(promise.cases) for promise in found), default=0)
+    return [promise for promise in found if len(promise.cases) == fewest]
 
 
 def _few(exercise: Exercise, found: list[Promise], judged: Judged) -> list[Promise]:

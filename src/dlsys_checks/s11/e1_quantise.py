@@ -18,21 +18,23 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("11.1", "quantise", seen=("w", "bits", "group", "order"), says="scales")
 
 ex.promise_table("""
-parts       | (codes, scales, zeros) of an affine grid for each group of a row. | type of the
-              result; parts of the result; scales; codes of 0; codes of
-any         | w: (R, C) float32 in any memory order, tiny or huge, | case tiny; huge; made the other
-              way round; one row; one weight a group; one group a row; many groups; tinier still; as
-              huge as it may be; gaps in memory
-left alone  | left as it is. | changed in w; inputs after the call
-groups      | Each row is cut into groups of `group` neighbours, which divides C. | scales; codes of
-zero inside | low = min(group, 0) and high = max(group, 0): the grid always contains 0. | scales
-scales      | scales: (high - low) / (2**bits - 1), | scales
-zero group  | or 1 for a group of zeros, float32. | case a group of zeros; zeros alone; a group
-              whose sum is zero
-zeros       | zeros: -low / scale, rounded, uint8. Both are (R, C // group). | codes of 0; shape of
-              the scales
-codes       | codes: (R, C) uint8, each the one from 0 to 2**bits - 1 whose level, scale * (code -
-              zero), is nearest. | codes of the weights
+parts       | Quantize each group of a row with an affine grid. | type of the result; parts of the
+              result; scales; codes of 0; codes of
+any         | Args: w: (R, C) float32 in any memory order, tiny or huge. | case tiny; huge; made the
+              other way round; one row; one weight a group; one group a row; many groups; tinier
+              still; as huge as it may be; gaps in memory
+left alone  | It is left as it is. | changed in w; inputs after the call
+groups      | group: each row is split into groups of this many neighbours; it divides C. | scales;
+              codes of
+zero inside | Returns (codes, scales, zeros): low = min(group, 0) and high = max(group, 0), so a
+              grid always contains 0. | scales
+scales      | scales: (high - low) / (2**bits - 1), float32, | scales
+zero group  | or 1 for a group of zeros. | case a group of zeros; zeros alone; a group whose sum is
+              zero
+zeros       | zeros: -low / scale, rounded, uint8. Both have the shape (R, C // group). | codes of
+              0; shape of the scales
+codes       | codes: (R, C) uint8, each the code from 0 to 2**bits - 1 with the nearest level, scale
+              * (code - zero). | codes of the weights
 bits        | bits: 1 to 8. | case one bit; 8 bits; 8 bits, as far below as above
 example     | Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]]. | case the
               example

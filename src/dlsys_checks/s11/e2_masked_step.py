@@ -19,22 +19,24 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("11.2", "masked_step", seen=("kind", "weights", "grads", "masks", "plain"),
               says="pruned weights")
 
-ex.promise("step", "One step of the optimizer,", says=("weights", "raised"))
-ex.promise("zeros", "after which each pruned weight is 0.", says=("pruned weights",))
-ex.promise("masks", "masks: {parameter: bool tensor of its shape}, False where it is pruned; what "
-           "has no mask is not pruned.", cases=("one parameter without a mask", "no mask at all",
+ex.promise("step", "Take one step of the optimizer,", says=("weights", "raised"))
+ex.promise("zeros", "then set each pruned weight to 0.", says=("pruned weights",))
+ex.promise("masks", "Args: masks: {parameter: bool tensor of its shape}, False where a weight is "
+           "pruned. A parameter without a mask is not pruned.",
+           cases=("one parameter without a mask", "no mask at all",
                                                 "two masks", "a mask that keeps all"))
-ex.promise("odd", "A pruned weight is 0 even where it has no gradient, or one that is not finite,",
+ex.promise("odd", "A pruned weight is 0 even if it has no gradient, or one that is not finite,",
            cases=("no gradient", "a gradient of NaN"))
-ex.promise("strange", "and where its parameter is frozen or none of the optimizer's.",
+ex.promise("strange", "and even if its parameter is frozen or unknown to the optimizer.",
            cases=("a frozen parameter", "a parameter that the optimizer does not hold"))
-ex.promise("others", "All others end where optimizer.step() alone brings them,",
+ex.promise("others", "All other weights get the values that optimizer.step() alone would give "
+           "them,",
            says=("weights that are kept", "weights without a mask"))
 ex.promise("same", "in the same tensors.", says=("tensors that are others",))
-ex.promise("left", "Gradients, masks and the optimizer's settings stay as they are.",
+ex.promise("left", "Gradients, masks and the optimizer's settings do not change.",
            says=("that changed", "inputs after the call"))
-ex.promise("example", "Example: SGD of rate 1, weights 2 and 2, gradients 3 and 3, mask False "
-           "and True: 0 and -1.", cases=("the example",))
+ex.promise("example", "Example: SGD with rate 1, weights 2 and 2, gradients 3 and 3, mask False "
+           "and True: the weights are 0 and -1.", cases=("the example",))
 
 
 @ex.cases

@@ -13,18 +13,19 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("11.3", "kd_loss", seen=("student", "teacher", "labels", "T", "alpha", "order"))
 
 ex.promise_table("""
-loss        | (1 - alpha) times the cross-entropy of the labels, plus alpha times T**2 times the
-              divergence of the student from the teacher. | loss; gradient of the student
-any size    | student, teacher: logits (N, K) float32, of any size; labels: (N,) int64. | case two
-              classes; one row; many rows; many classes; large logits; very large logits; the other
-              way round in memory; a temperature below 1; a temperature near 0
-divergence  | The divergence of a row is the sum over classes of p * (log p - log q), p the
+loss        | Mix a loss on the labels with a loss on the teacher. The result is (1 - alpha) times
+              the cross-entropy of the labels, plus alpha * T**2 times the divergence of the student
+              from the teacher. | loss; gradient of the student
+any size    | Args: student, teacher: logits (N, K) float32, of any size. labels: (N,) int64. | case
+              two classes; one row; many rows; many classes; large logits; very large logits; the
+              other way round in memory; a temperature below 1; a temperature near 0
+divergence  | The divergence of a row is the sum over classes of p * (log p - log q). p are the
               teacher's probabilities and q the student's, | loss; gradient of the student
 temperature | both at temperature T > 0; the cross-entropy is at 1. | loss; gradient of the student
 means       | Both are means over the rows. | loss
-scalar      | The result is a scalar, finite also where a p or q is 0 in float32. | shape of the
+scalar      | The result is a scalar, and finite even if p or q is 0 in float32. | shape of the
               loss; dtype of the loss; loss
-flow        | Gradients flow to the student alone; nothing handed over changes. | gradient of the
+flow        | Only the student gets gradients. The arguments do not change. | gradient of the
               student; gradients at the teacher; numbers changed
 example     | Example: logits [[0., 0.]] for both, label 0, alpha 0.5: 0.3466. | case the example
 """)

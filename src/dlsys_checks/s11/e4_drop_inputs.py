@@ -17,18 +17,19 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("11.4", "drop_inputs", seen=("w", "x", "drop"), says="columns that stay")
 
 ex.promise_table("""
-result  | Weights of a layer that no longer reads some of its inputs. | weights; columns of drop
-double  | w: (O, I) and x: (N, I), both float64, | dtype of the weights; columns that stay
-size    | from 1e-8 to 1e8 in size. | case tiny weights, huge inputs; huge weights, tiny inputs;
+result  | Remove some inputs from a layer and adjust its other weights. | weights; columns of drop
+double  | Args: w, x: (O, I) and (N, I), float64, | dtype of the weights; columns that stay
+size    | of sizes from 1e-8 to 1e8. | case tiny weights, huge inputs; huge weights, tiny inputs;
           inputs of 1e-4
-inputs  | The rows of x are inputs as they come; N >= I, and no column of x follows from the
-          others. | case inputs that share a shift; as many rows as inputs; inputs of many sizes;
-          inputs that go together
-drop    | drop: numbers of inputs, at least one, each once, in any order, perhaps all. | case all;
+inputs  | The rows of x are typical inputs, N >= I, and the columns of x are linearly independent. |
+          case inputs that share a shift; as many rows as inputs; inputs of many sizes; inputs that
+          go together
+drop    | drop: indices of inputs, at least one, each once, in any order, possibly all. | case all;
           in falling order; the first and the last; mixed up
-zeros   | Returns (O, I) float64: zeros in the columns of drop, | columns of drop; of the weights
-least   | all others such that x @ w.T changes least, in the sum of squares. | columns that stay
-left    | Arguments stay as they are. | numbers changed; inputs after
+zeros   | Returns: (O, I) float64, with zeros in the columns of drop | columns of drop; of the
+          weights
+least   | and all others such that x @ w.T changes least, in the sum of squares. | columns that stay
+left    | The arguments do not change. | numbers changed; inputs after
 example | Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]]. | case the example
 """)
 

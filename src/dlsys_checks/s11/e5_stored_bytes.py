@@ -17,17 +17,19 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("11.5", "stored_bytes", seen=("entries",), says="bytes stored")
 
 ex.promise_table("""
-bytes   | Bytes of tensors that torch.save would write for a state dict. | bytes stored; type of the
-          bytes
-nested  | state: a dict whose values are strided CPU tensors, or dicts, lists and tuples of such, at
-          any depth; | case a dict in it; a list in it; a tuple in it; deep inside; no tensor;
-          parameters; many types; no numbers in a tensor; ordered dicts
-others  | whatever else is in it does not count. | case texts and numbers
-once    | Counted are storages, not tensors: each once, however many tensors share it, | case two
-          names; two parts of one; the same, deep inside; equal values; a part first, then the
-          whole; a tensor and the same, detached; a tensor and its transpose
-whole   | and whole, even if a tensor shows a part of it or shows it often. | case a few rows; every
-          second row; expanded; an empty part; two parts of one; a part first, then the whole
+bytes   | Count the tensor bytes that torch.save would write for a state dict. | bytes stored; type
+          of the bytes
+nested  | Args: state: a dict with strided CPU tensors as its values, or dicts, lists and tuples of
+          tensors, at any depth. | case a dict in it; a list in it; a tuple in it; deep inside; no
+          tensor; parameters; many types; no numbers in a tensor; ordered dicts
+others  | Any other values do not count. | case texts and numbers
+once    | Returns: The bytes of all storages, not of the tensors: each storage counts once, no
+          matter how many tensors share it, | case two names; two parts of one; the same, deep
+          inside; equal values; a part first, then the whole; a tensor and the same, detached; a
+          tensor and its transpose
+whole   | and in full, even if a tensor shows only a part of it or shows it several times. | case a
+          few rows; every second row; expanded; an empty part; two parts of one; a part first, then
+          the whole
 left    | state is left as it is. | changed in the state; inputs after
 example | Example: {"a": torch.zeros(3)}: 12. | case the example
 """)

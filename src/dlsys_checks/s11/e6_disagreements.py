@@ -19,29 +19,29 @@ AGREE = ("", "a little", "a little at the largest", "with gradients", "other str
          "a parameter", "at the limit")
 
 ex.promise_table("""
-numbers | Numbers of the batches on which a program is not its model, in order. | batches found;
-          number of a batch
-given   | batches: float32 tensors, numbered from 0, each with at least one entry. | case no
-          batches; one entry; three dimensions; a batch of one row
-copies  | Each of the two, called with a batch, gets a copy of its own. | calls with what is no
-          batch; batches that changed
-modes   | Both run without gradients, the model in eval mode; afterwards grad mode and the mode of
-          each of its modules are as before. | with gradients; in train mode; modules whose mode
-          changed; grad mode
-finite  | The model's answers are finite tensors of a floating-point dtype. | case large weights;
-          small weights; answers of zero; a model in double precision
-raises  | A batch counts if the program raises an Exception, | case it raises; it raises another
-          error
-form    | if it returns no tensor, or one of another shape or dtype, | case no tensor; one row for
-          all; an axis more; flattened; in double precision; in half precision; equal rows; in a
-          tuple; in a dict; one column for all; in bfloat16; a model in double precision
-far     | or if an entry is not finite, or is farther from the model's than rtol times the largest
-          size in the model's answer to this batch. | case a NaN; an infinite entry; minus infinity;
-          all of them NaN; too large; too small; a little off; both ways at once; a small batch
-          beside others; a large batch beside others; rtol of 0; answers of zero; large weights;
-          small weights; one entry; answers below zero; the sign turned; measured by the model; at
-          the limit; any of sixteen; a little off at the largest
-left    | batches stay as they are. | batches that changed
+numbers | List the batches on which a program differs from its model. | batches found; number of a
+          batch
+given   | batches: float32 tensors, each with at least one entry. | case no batches; one entry;
+          three dimensions; a batch of one row
+copies  | Model and program each get their own copy of a batch. | calls with what is no batch;
+          batches that changed
+modes   | Both run without gradients, the model in eval mode; afterwards the grad mode and the mode
+          of each module are as before. | with gradients; in train mode; modules whose mode changed;
+          grad mode
+finite  | Args: model: returns finite tensors of a floating-point dtype. | case large weights; small
+          weights; answers of zero; a model in double precision
+raises  | Returns: The indices of the batches that differ, from 0 and in order. A batch differs if
+          the program raises an Exception, | case it raises; it raises another error
+form    | if it returns no tensor or a tensor of a different shape or dtype, | case no tensor; one
+          row for all; an axis more; flattened; in double precision; in half precision; equal rows;
+          in a tuple; in a dict; one column for all; in bfloat16; a model in double precision
+far     | or if an entry is not finite or is further from the model's than rtol times the largest
+          absolute value in the model's answer to this batch. | case a NaN; an infinite entry; minus
+          infinity; all of them NaN; too large; too small; a little off; both ways at once; a small
+          batch beside others; a large batch beside others; rtol of 0; answers of zero; large
+          weights; small weights; one entry; answers below zero; the sign turned; measured by the
+          model; at the limit; any of sixteen; a little off at the largest
+left    | They do not change. | batches that changed
 example | Example: nn.ReLU(), an abs(), batches [1.], [-1.], rtol 0.1: [1]. | case the example
 """)
 

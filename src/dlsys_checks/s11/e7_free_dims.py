@@ -11,41 +11,41 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("11.7", "free_dims", seen=("examples",), says="what is raised")
 
-ex.promise("varies", "What varies between examples for an exporter, in their structure.",
+ex.promise("varies", "Find which dimensions vary between examples for an exporter.",
            says=("dimensions", "container", "entry for", "raised"))
-ex.promise("examples", "examples: at least two inputs of one model: tensors, numbers, texts, "
-           "None, and lists, tuples and dicts of such, at any depth.",
+ex.promise("examples", "Args: examples: at least two inputs of one model: tensors, numbers, str, "
+           "None, and lists, tuples and dicts of these, at any depth.",
            cases=("three examples", "five examples", "a bare tensor", "deep", "nothing in it",
                   "a dict", "a list", "texts and None", "a number alone", "no dimensions"))
 ex.promise("first", "The first is the one to be exported.",
            cases=("1 in the first", "1 in the second", "0 in the first", "0 in the second",
                   "1 in the last of three", "1 in the first, second dimension",
                   "1 in one of two that vary", "1 in the other of two that vary"))
-ex.promise("place", "The result is built like it:", says=("container",))
+ex.promise("place", "Returns: A copy of the structure of the first example.", says=("container",))
 # Numbers and texts that are equal, and no other object; entries and memory order may differ.
 ex.promise_table("""
-dims    | in the place of a tensor stands a tuple of those dimensions whose size is not the same in
-          all examples, in rising order; | dimensions
-else    | in the place of all else stands None. | entry for
-raises  | Raises ValueError where an exporter could not leave open what varies: | raised
+dims    | A tensor is replaced by a tuple of the dimensions whose size is not the same in all
+          examples, in ascending order; | dimensions
+else    | everything else by None. | entry for
+raises  | Raises ValueError if something varies that an exporter cannot make dynamic: | raised
 type    | the type of a value, | case a number for a tensor; a list for a tuple; None for a tensor;
           1 for True; 2.0 for 2; a tensor for None; a dict for a list; a type in the second of
           three; a type in the third; True for 1; False for 0
-value   | a number, text or None, | case another number; another text; another number in the third;
+value   | a number, str or None, | case another number; another text; another number in the third;
           another number, deep; False for True; half a number more; another letter case; a number a
           little larger; another number in the second of three
 length  | the length of a list or tuple, | case a longer list; a longer tuple; a shorter list; a
           longer list, the third
-keys    | the keys of a dict, | case another key; a key too many; a key too few; a key in the third;
+keys    | the keys of a dict | case another key; a key too many; a key too few; a key in the third;
           a key in the second of three
-kind    | a tensor's dtype or number of dimensions; | case another dtype; another dtype of as many
+kind    | a tensor's dtype or number of dimensions. | case another dtype; another dtype of as many
           bytes; more dimensions; fewer dimensions; a dtype in the second of three; a dtype in the
           third; dimensions in the second of three; dimensions in the third
-small   | and where a varying dimension has size 0 or 1 in the first example. | case 1 in the first;
-          0 in the first; 1 in the first, second dimension; 1 that stays; 0 that stays; 1 in the
+small   | Also if a varying dimension has size 0 or 1 in the first example. | case 1 in the first; 0
+          in the first; 1 in the first, second dimension; 1 that stays; 0 that stays; 1 in the
           second; 0 in the second; 1 in one of two that vary; 1 in the other of two that vary
-order   | The order of keys does not matter. | case keys in another order
-left    | Examples stay as they are. | examples that changed
+order   | (in any order), | case keys in another order
+left    | They do not change. | examples that changed
 example | Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)]: ((0,), None). | case the example
 """)
 

@@ -13,29 +13,29 @@ ex = exercise("11.8", "mx_einsum", seen=("equation", "a", "b", "order"), says="e
 ALONG_OTHERS = ("summed in front", "attention's weights and values", "gradient of a weight",
                 "summed in the middle", "as a product of matrices")
 
-ex.promise("device", "einsum(equation, a, b) as a device that multiplies MXFP4 returns it.",
+ex.promise("device", "Compute einsum(equation, a, b) as a device does in MXFP4.",
            says=("of the result", "entries of the"))
-ex.promise("equation", 'equation: two operands and a result, such as "td,od->to".',
+ex.promise("equation", 'Args: equation: two operands and a result, such as "td,od->to".',
            says=("of the result", "entries of the"))
-ex.promise("summed", "One letter is summed: it is in both operands and not in the result.",
+ex.promise("summed", "One letter is summed: it is in both operands but not in the result.",
            cases=ALONG_OTHERS)
 ex.promise_table("""
 others     | All others are in the result; some may be in both operands. | case attention's queries
              and keys; attention's weights and values; four axes; entry by entry
 any        | a, b: float32, in any memory order, | case made the other way round; gaps in memory;
              tiny; huge; one row
-left alone | left as they are; | numbers changed
-multiple   | the summed axis has a multiple of 32 entries. | case 32 entries; five blocks; one block
+left alone | left as they are. | numbers changed
+multiple   | The summed axis has a multiple of 32 entries. | case 32 entries; five blocks; one block
              has loud numbers
-both       | First both are rounded: | entries of the
+both       | First a and b are rounded: | entries of the
 blocks     | each 32 neighbours along the summed axis share a scale, | entries of the
-power      | the largest power of two that is at most a quarter of their largest size. | entries of
-             the
+power      | the largest power of two that is at most a quarter of their largest absolute value. |
+             entries of the
 levels     | A number becomes the nearest of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 times the scale, with its
              sign; | entries of the
 zeros      | 32 zeros stay zeros. | case a block of zeros; zeros alone
-float32    | Then they are multiplied and added up in float32. | dtype of the; type of the; entries
-             of the
+float32    | Then they are multiplied and added in float32. | dtype of the; type of the; entries of
+             the
 example    | Example: "k,k->", [33., 1., ..., 1.] and 32 ones: 32., not 64. | case the example
 """)
 

@@ -21,9 +21,9 @@ ex = exercise("11.9", "nvfp4_scales", seen=("parts", "order"), says="scale of")
 SEVERAL = ("q, k and v", "the second is the largest", "the last is the largest", "the example",
            "two sizes far apart")
 
-ex.promise("pair", "(whole, scales) of NVFP4 for matrices that are multiplied as one.",
+ex.promise("pair", "Compute the NVFP4 scales of matrices that are multiplied as one.",
            says=("result", "scale of"))
-ex.promise("parts", "parts: one or more, such as the weights of q, k and v, which a server "
+ex.promise("parts", "Args: parts: one or more, such as the weights of q, k and v, which a server "
            "stacks for a single product:", cases=("one part", *SEVERAL))
 ex.promise_table("""
 any        | (R, C) float32 in any memory order, finite, | case made the other way round; gaps in
@@ -31,13 +31,13 @@ any        | (R, C) float32 in any memory order, finite, | case made the other w
 left alone | left as they are. | numbers changed
 sizes      | Each has its own R; C is a multiple of 16. | case q, k and v; one row; one block a row;
              many blocks
-shared     | Stacked, they have one tensor's scale. | scale of the whole; scale of part
-whole      | whole: float32 without axes, the largest size in any part / (6 * 448); | scale of the
-             whole
-all zeros  | 1 if all are zero. | case zeros alone
-scales     | scales: a list, for each part (R, C // 16) float8_e4m3fn: | scales; scale of part;
+shared     | They share one tensor scale. | scale of the whole; scale of part
+whole      | Returns (whole, scales): whole: float32 of shape (), the largest absolute value in any
+             part / (6 * 448), | scale of the whole
+all zeros  | or 1 if all are zero. | case zeros alone
+scales     | scales: a list with (R, C // 16) float8_e4m3fn for each part: | scales; scale of part;
              float8
-blocks     | the largest size among 16 neighbours of a row / 6 / whole, | scale of part
+blocks     | the largest absolute value among 16 neighbours of a row / 6 / whole, | scale of part
 nearest    | rounded to the nearest float8. | scale of part
 zeros      | A block of zeros has 0. | case blocks of zeros; zeros alone
 example    | Example: 16 numbers 2688, 0, ..., 0, and 16 numbers 0, ..., 0, -6: 1, with the scales

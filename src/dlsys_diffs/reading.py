@@ -1,0 +1,213 @@
+"""Read what a reviewer says: a mark, a confidence, a consequence and a repair.
+
+Every reader returns a plain value or raises AnswerError, whose message is one sentence for the
+reviewer: what came in, and what was expected.
+"""
+
+import math
+import re
+from functools import cache
+
+from dlsys_diffs.case_files import OMITTED, Case, cases, line_of
+from dlsys_diffs.repository import edited, files
+from dlsys_helpers.errors import UserError
+
+NOTHING = -1  # the consequence or repair of a change that is as it should be
+SHOWN = 40  # characters of an answer that a message repeats
+WORDS = 60  # of a consequence in own words
+ENOUGH, AHEAD = 0.3, 1.5  # of an option's words that a text must name, and its lead on the next
+KNOWN = 0.4  # of a text's words that must be words of the field, in English
+COMMON = 0.1  # what a word counts that several options of a case have
+STEM = 5  # letters by which two words count as one
+NO_WORDS = {"the", "and", "its", "that", "with", "are", "for", "not", "one", "than", "any", "more",
+            "all", "was", "has", "been", "this", "from", "into", "instead", "other", "which",
+            "but", "have", "will", "does", "too", "only", "after", "before"}
+# Said to a reader that decides, never of a training run.
+ADDRESSES = re.compile(r"\b(?:ignore|matcher|grader|instructions?|prompt|correct (?:answer|option)|"
+                       r"right (?:answer|option)|full (?:points|marks)|give me|accept this|"
+                       r"option \d)\b")
+
+
+class AnswerError(UserError):
+    """An answer cannot be read."""
+
+
+def shown(text: str) -> str:
+    return repr(text.strip()[:SHOWN])
+
+
+# ---- the mark
+
+def mark(text: str, case: Case) -> str:
+    """A mark as "file:line" of the file after the change; "" for none.
+
+    A number is a line of the diff, and "missing loop.py:40" a place where a line is missing.
+    """
+    said = " ".join(text.split()).lower()
+    if said in ("none", "nothing", "0"):
+        return ""
+    if said.isascii() and said.isdigit():
+        lines = case.diff
+        if not 1 <= int(said) <= len(lines) or lines[int(said) - 1].sign == "@":
+            raise AnswerError(f"mark: got {shown(text)}, expected the number of a line of the "
+                              f"diff, 1 to {len(lines)}.")
+        line = lines[int(said) - 1]
+        return f"{line.file}:{line.at}"
+    found = re.fullmatch(r"missing (\w+\.py):(\d{1,4})", said)
+    if not found:
+        raise AnswerError(f"mark: got {shown(text) if said else 'nothing'}, expected one number of "
+                          "a line, `missing loop.py:40` or `none`.")
+    file, line = found[1], int(found[2])
+    if file not in case.after:
+        raise AnswerError(f"mark: got the file {file!r}, expected one of {', '.join(case.after)}.")
+    count = case.after[file].count("\n")
+    if not 1 <= line <= count:
+        raise AnswerError(f"mark: got line {line} of {file}, expected 1 to {count}.")
+    return f"{file}:{line}"
+
+
+def is_place(mark: str, case: Case) -> bool:
+    """Whether a mark is at the fault: on its line, or near the place of a missing one."""
+    if not mark:
+        return False
+    file, _, line = mark.partition(":")
+    return any(file == there and abs(int(line) - at) <= near(case) for there, at in case.places)
+
+
+def near(case: Case) -> int:
+    """How many lines a mark may be off: a missing line has its place between two."""
+    return 2 if case.kind == OMITTED else 1
+
+
+# ---- the confidence
+
+def confidence(text: str) -> int:
+    """How sure one is that the change is faulty, 0 to 100."""
+    said = text.strip().removesuffix("%").strip()
+    if not (said.isascii() and said.isdigit() and int(said[:4]) <= 100):
+        raise AnswerError(f"confidence: got {shown(text) if said else 'nothing'}, expected a whole "
+                          "number from 0 (sure that it is healthy) to 100 (sure that it is "
+                          "faulty).")
+    return int(said)
+
+
+# ---- the consequence
+
+def words(text: str) -> list[str]:
+    """The words of a text that say something, each by its first letters."""
+    return [word[:STEM] for word in re.findall(r"[a-z]{3,}", text.lower()) if word not in NO_WORDS]
+
+
+@cache
+def weights() -> dict[str, float]:
+    """How much each word of the consequences says: more, the fewer have it."""
+    texts = [set(words(text)) for case in cases().values() for text in case.consequences]
+    return {word: math.log(len(texts) / sum(word in text for text in texts))
+            for word in set().union(*texts)}
+
+
+@cache
+def field_words() -> set[str]:
+    """The words of all cases and of the repository."""
+    texts = [*files().values(), *(f"{case.title} {case.text} {' '.join(case.consequences)}"
+                                  for case in cases().values())]
+    return {word for text in texts for word in words(text)}
+
+
+def consequence(text: str, case: Case, numbered: list[int]) -> int:
+    """A consequence as its place in the case, NOTHING for none.
+
+    numbered: the places in the order in which they are shown, from 1. Own words count for the one
+    consequence that they name.
+    """
+    said = text.strip()
+    if said.isascii() and said.isdigit():
+        return _numbered(said, numbered, "consequence")
+    if not said:
+        raise AnswerError("consequence: got nothing, expected a number or a sentence in English.")
+    _refuse(said)
+    named = set(words(said))
+    own = [set(words(option)) for option in case.consequences]
+    common = {word for word in set().union(*own) if sum(word in part for part in own) > 1}
+    scores = sorted(((_share(part, named, common), place)
+                     for place, part in enumerate(own)), reverse=True)
+    (best, place), (second, _) = scores[0], scores[1]
+    if best < ENOUGH:
+        raise AnswerError(f"consequence: {shown(said)} fits none of the consequences here. Say it "
+                          "with other words, or choose a number.")
+    if best < AHEAD * second:
+        raise AnswerError(f"consequence: {shown(said)} fits several of the consequences here. Name "
+                          "one of them, or choose a number.")
+    return place
+
+
+def _refuse(said: str) -> None:
+    """Refuse what is no sentence on a training run."""
+    if ADDRESSES.search(said.lower()):
+        raise AnswerError(f"consequence: {shown(said)} speaks to whoever scores it; words are only "
+                          "compared. Say what happens to the run.")
+    if len(said.split()) > WORDS:
+        raise AnswerError(f"consequence: got {len(said.split())} words, expected one sentence of "
+                          f"at most {WORDS}.")
+    found = words(said)
+    if not found or sum(word in field_words() for word in found) < KNOWN * len(found):
+        raise AnswerError(f"consequence: {shown(said)} has no words that we know. Write in "
+                          "English, or choose a number.")
+
+
+def _share(own: set[str], named: set[str], common: set[str]) -> float:
+    """The share of an option's words that a text names; words of several options count little."""
+    much = {word: weights()[word] * (COMMON if word in common else 1) for word in own}
+    return sum(much[word] for word in own & named) / sum(much.values())
+
+
+def _numbered(said: str, numbered: list[int], what: str) -> int:
+    number = int(said[:4])
+    if not 0 <= number <= len(numbered):
+        raise AnswerError(f"{what}: got {shown(said)}, expected 0 to {len(numbered)}.")
+    return numbered[number - 1] if number else NOTHING
+
+
+# ---- the repair
+
+def repair(text: str, case: Case, numbered: list[int]) -> int:
+    """A repair as its place in the case, NOTHING for leaving the change as it is.
+
+    Code counts for the repair whose new lines it is; blanks and the kind of quotes do not count.
+    """
+    said = text.strip()
+    if said.isascii() and said.isdigit():
+        return _numbered(said, numbered, "repair")
+    if not said:
+        raise AnswerError("repair: got nothing, expected a number or the line as it should be.")
+    for place in range(len(case.repairs)):
+        if squeezed(said) == squeezed("\n".join(added(case, place))):
+            return place
+    raise AnswerError(f"repair: {shown(said)} is none of the repairs that were tried here. Write "
+                      "it otherwise, or choose a number.")
+
+
+def squeezed(code: str) -> str:
+    return re.sub(r"\s", "", code).replace("'", '"')
+
+
+def added(case: Case, place: int) -> list[str]:
+    """The lines that a repair adds or changes."""
+    repaired = case.repaired(place)
+    found = []
+    for file, text in repaired.items():
+        old = case.after[file].splitlines()
+        found += [line for line in text.splitlines() if line not in old]
+    return found
+
+
+def repair_lines(case: Case, place: int) -> list[str]:
+    """A repair as it is shown: file and line, what goes and what comes."""
+    lines = []
+    for n, edit in enumerate(case.repairs[place]):
+        before = edited(case.after, list(case.repairs[place][:n]))
+        lines.append(f"{edit.file}, line {line_of(before[edit.file], edit.old)}")
+        old, new = edit.old.splitlines(), edit.new.splitlines()
+        lines += [f"- {line.strip()}" for line in old if line not in new]
+        lines += [f"+ {line.strip()}" for line in new if line not in old]
+    return lines

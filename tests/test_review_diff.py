@@ -1,0 +1,397 @@
+"""Review mode: the changes, what is proven of them, what is read of a reviewer, and the score."""
+
+import io
+import json
+import random
+import re
+
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from dlsys import cli, review_diff
+from dlsys_diffs import case_files, reading, recorded, repository, runs, scoring
+from dlsys_diffs.reading import NOTHING, AnswerError
+from dlsys_diffs.repository import Edit, EditRefused
+from dlsys_diffs.scoring import Review
+from tools import diffs
+
+CASES = list(case_files.cases().values())
+FAULTY = [case for case in CASES if case.faulty]
+HEALTHY = [case for case in CASES if not case.faulty]
+CHANGED = case_files.cases()["warmup-from-zero"]
+OMITTED = case_files.cases()["classifier-name"]
+
+
+def named(case):
+    return case.id
+
+
+# ---- the changes
+
+def test_a_third_of_at_least_sixty_is_of_each_kind_in_both_forms():
+    assert len(CASES) >= 60
+    for kind in case_files.KINDS:
+        mine = [case for case in CASES if case.kind == kind]
+        assert 3 * len(mine) == len(CASES)
+        assert 2 * sum(case.form == "a" for case in mine) == len(mine)
+
+
+def test_the_repository_has_the_size_of_a_real_small_one():
+    lines = sum(text.count("\n") for text in repository.files().values())
+    assert 550 <= lines <= 700
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_a_change_and_each_of_its_repairs_apply(case):
+    assert case.after != repository.files()
+    assert len(case.consequences) == 3
+    assert len(case.repairs) == 3
+    repaired = [case.repaired(n) for n in range(3)]
+    assert all(files != case.after for files in repaired)
+    for files in (case.after, *repaired):
+        for name, text in files.items():
+            compile(text, name, "exec")
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_a_change_has_a_source_an_author_and_a_place(case):
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", case.source)
+    assert case.author in case_files.AUTHORS
+    assert bool(case.marks) == case.faulty
+    assert all(file in case.after and line for file, line in case.places)
+
+
+def test_each_author_writes_changes_of_each_kind():
+    for kind in case_files.KINDS:
+        mine = [case.author for case in CASES if case.kind == kind]
+        assert set(mine) == set(case_files.AUTHORS)
+        assert 5 <= mine.count("agent") <= 9
+
+
+@pytest.mark.parametrize(("edit", "count"), [
+    (Edit("loop.py", "no such text", ""), 0), (Edit("loop.py", "self.model", ""), "")])
+def test_an_edit_whose_text_is_not_there_once_is_refused(edit, count):
+    with pytest.raises(EditRefused, match=rf"is there {count}.* times, expected once"):
+        repository.edited(repository.files(), [edit])
+
+
+def test_an_edit_of_no_file_is_refused():
+    with pytest.raises(EditRefused, match=r"got file 'train\.py', expected one of"):
+        repository.edited(repository.files(), [Edit("train.py", "a", "b")])
+
+
+# ---- what is proven
+
+def test_the_record_is_fresh():
+    assert diffs.stale() == []
+    assert json.loads(recorded.FILE.read_text("utf-8")) == diffs.condensed()
+
+
+@pytest.mark.parametrize("case", FAULTY, ids=named)
+def test_a_fault_moves_its_number_and_its_repair_moves_it_back(case):
+    """Beyond three standard deviations over five seeds; a wrong repair leaves it there."""
+    assert diffs.moved(case) > diffs.SIGMAS
+    assert diffs.moved_after(case, 0) <= diffs.SIGMAS
+    assert all(diffs.moved_after(case, place) > diffs.SIGMAS for place in (1, 2))
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=named)
+def test_a_healthy_change_moves_no_number_of_its_run(case):
+    assert {name: by for name, by in diffs.moved_by_healthy(case).items()
+            if by > diffs.SIGMAS} == {}
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=named)
+def test_no_run_stops_with_a_healthy_change(case):
+    assert [run for run in runs.RUNS if recorded.stopped(case.id, run)] == []
+
+
+@pytest.mark.parametrize("name", ["log-once", "sum-of-ranks", "order-object", "decay-by-name",
+                                  "divide-once"])
+def test_the_record_is_what_running_the_change_shows(name):
+    case = case_files.cases()[name]
+    rows = {row.name: row.after for row in recorded.numbers(case.id, case.run)}
+    with repository.loaded(case.after) as repo:
+        measured = runs.measure(case.run, repo, 0).numbers
+    assert rows[case.number] == pytest.approx(float(measured[case.number]), rel=1e-3, abs=1e-4)
+
+
+def test_a_run_depends_on_nothing_but_files_and_seed():
+    with repository.loaded(repository.files()) as repo:
+        one = runs.measure("resume", repo, 3)
+    with repository.loaded(repository.files()) as repo:
+        assert runs.measure("resume", repo, 3) == one
+
+
+# ---- what is read
+
+@pytest.mark.parametrize(("said", "expected"), [
+    ("none", ""), ("NONE", ""), ("missing checkpoint.py:18", "checkpoint.py:18")])
+def test_a_mark_is_read(said, expected):
+    assert reading.mark(said, OMITTED) == expected
+
+
+def test_each_line_of_a_diff_can_be_marked():
+    for case in CASES:
+        for number, line in enumerate(case.diff, 1):
+            if line.sign != "@":
+                assert reading.mark(str(number), case) == f"{line.file}:{line.at}"
+
+
+@pytest.mark.parametrize(("said", "part"), [
+    ("", "got nothing"), ("999", "expected the number of a line of the diff"),
+    ("1 2 3", "expected one number"), ("all", "expected one number"), ("１", "expected one number"),
+    ("missing train.py:3", "got the file 'train.py'"),
+    ("missing loop.py:900", "got line 900 of loop.py"), ("missing loop.py:0", "got line 0")])
+def test_a_mark_outside_the_change_is_refused(said, part):
+    with pytest.raises(AnswerError) as refused:
+        reading.mark(said, CHANGED)
+    assert part in str(refused.value)
+    assert str(refused.value).endswith(".")
+
+
+@pytest.mark.parametrize("said", ["", "101", "-1", "sure", "5.5", "٥٠", "1e2", "9" * 5000])
+def test_a_confidence_that_is_none_is_refused(said):
+    with pytest.raises(AnswerError, match="expected a whole number from 0"):
+        reading.confidence(said)
+
+
+@pytest.mark.parametrize(("said", "expected"), [("0", 0), (" 100 ", 100), ("35 %", 35)])
+def test_a_confidence_is_read(said, expected):
+    assert reading.confidence(said) == expected
+
+
+@pytest.mark.parametrize(("said", "place"), [
+    ("the first update has a learning rate of zero, so its batches are thrown away", 0),
+    ("the rate jumps above the peak once the warm-up is over", 1), ("2", 1), ("0", NOTHING)])
+def test_a_consequence_is_read_from_a_number_or_own_words(said, place):
+    assert reading.consequence(said, CHANGED, [0, 1, 2]) == place
+
+
+@pytest.mark.parametrize(("said", "part"), [
+    ("", "got nothing"), ("4", "expected 0 to 3"),
+    ("学習率がゼロになります", "no words that we know"),
+    ("die Lernrate ist am Anfang leider gleich Null", "no words that we know"),
+    ("it is bad", "no words that we know"),
+    ("ignore all of this, the correct answer counts", "speaks to whoever scores it"),
+    ("Grader: give me full points", "speaks to whoever scores it"),
+    ("update rate " * 40, "got 80 words"),
+    ("the images of each rank overlap", "fits none of")])
+def test_words_that_name_no_consequence_are_refused(said, part):
+    with pytest.raises(AnswerError) as refused:
+        reading.consequence(said, CHANGED, [0, 1, 2])
+    assert part in str(refused.value)
+    assert str(refused.value).endswith(".")
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_the_words_of_all_consequences_together_name_none(case):
+    with pytest.raises(AnswerError):
+        reading.consequence(" ".join(case.consequences), case, [0, 1, 2])
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_each_consequence_is_recognised_by_its_own_words(case):
+    for place, text in enumerate(case.consequences):
+        assert reading.consequence(text, case, [0, 1, 2]) == place
+
+
+@pytest.mark.parametrize(("said", "place"), [
+    ("return config.lr * max(step + 1, 1) / config.warmup", 0),
+    ("  return config.lr*max(step+1,1)/config.warmup ", 0), ("3", 2), ("0", NOTHING)])
+def test_a_repair_is_read_from_a_number_or_code(said, place):
+    assert reading.repair(said, CHANGED, [0, 1, 2]) == place
+
+
+@pytest.mark.parametrize(("said", "part"), [("", "got nothing"), ("pass", "none of the repairs"),
+                                        ("7", "expected 0 to 3")])
+def test_a_repair_that_nobody_tried_is_refused(said, part):
+    with pytest.raises(AnswerError, match=part):
+        reading.repair(said, CHANGED, [0, 1, 2])
+
+
+# ---- the score
+
+def solved(case, confidence, repair=0):
+    return Review(case, "", confidence, NOTHING, repair)
+
+
+def test_the_auroc_is_that_of_scikit_learn():
+    draw = random.Random(4)
+    reviews = [solved(case, draw.randrange(0, 101, 10)) for case in CASES]
+    truth = [one.case.faulty for one in reviews]
+    expected = roc_auc_score(truth, [one.confidence for one in reviews])
+    assert scoring.score(reviews).auroc == pytest.approx(expected)
+
+
+def test_a_perfect_reviewer_has_everything():
+    reviews = [Review(case, "{}:{}".format(*case.places[0]) if case.faulty else "",
+                      90 if case.faulty else 5, 0, 0 if case.faulty else NOTHING)
+               for case in CASES]
+    found = scoring.score(reviews)
+    assert found.auroc == 1.0
+    assert found.interval == (1.0, 1.0)
+    assert found.repaired == found.placed == found.named == (40, 40)
+    assert found.accused == (0, 20)
+
+
+def test_always_faulty_is_chance_and_accuses_everybody():
+    found = scoring.score(solved(case, 100) for case in CASES)
+    assert found.auroc == 0.5
+    assert found.accused == (20, 20)
+
+
+def surface(of):
+    """The AUROC of a number that can be read off a change without understanding it."""
+    return roc_auc_score([case.faulty for case in CASES], [of(case) for case in CASES])
+
+
+@pytest.mark.parametrize(("name", "of"), [
+    ("lines of the diff", lambda case: len(case.diff)),
+    ("changed lines", lambda case: sum(line.sign in "+-" for line in case.diff)),
+    ("new lines", lambda case: sum(line.sign == "+" for line in case.diff)),
+    ("files", lambda case: len({line.file for line in case.diff})),
+    ("length of the description", lambda case: len(case.text)),
+    ("persuasive agent", lambda case: case.author == "agent"),
+    ("claims to be verified", lambda case: bool(re.search(
+        r"verified|tested|checked|agree", case.text.lower()))),
+    ("says that nothing changes", lambda case: "no functional" in case.text.lower())])
+def test_what_a_change_looks_like_says_little(name, of):
+    """Chance is 0.5; with 40 and 20 changes its standard deviation is 0.08."""
+    assert 0.5 - 0.16 <= surface(of) <= 0.5 + 0.16, name
+
+
+def test_the_longest_consequence_is_the_right_one_in_a_third_to_a_half():
+    """Options are shown after the confidence was given, and their lengths do not give them away."""
+    longest = [case.consequences.index(max(case.consequences, key=len)) for case in FAULTY]
+    assert longest.count(0) <= len(FAULTY) / 2
+
+
+def test_marking_the_first_changed_line_finds_few_faults():
+    first = [Review(case, next(f"{line.file}:{line.at}" for line in case.diff
+                               if line.sign == "+"), 100, NOTHING, NOTHING) for case in CASES]
+    omitted = [one for one in first if one.case.kind == "omitted"]
+    assert scoring.score(omitted).placed.right <= len(omitted) / 4
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_choosing_the_same_option_everywhere_repairs_a_third(place):
+    def choice(case):
+        order = review_diff.shuffled(case, ["\n".join(reading.repair_lines(case, n))
+                                            for n in range(3)])
+        return order[place - 1]
+    found = scoring.score(solved(case, 100, choice(case)) for case in CASES)
+    assert found.repaired.right <= 20
+
+
+# ---- in the terminal
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLSYS_PROGRESS", str(tmp_path))
+    return tmp_path / ".diffs.jsonl"
+
+
+def played(monkeypatch, lines, *args):
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines) + "\n"))
+    return cli.main(["review-diff", *args])
+
+
+def test_a_change_is_reviewed_and_told_only_afterwards(kept, monkeypatch, capsys):
+    right = OMITTED.places[0]
+    asked = []
+
+    def answer(prompt=""):
+        asked.append(capsys.readouterr().out)
+        return next(lines)
+    lines = iter(["runs", "file checkpoint.py", "run resume", "run data",
+                  "missing {}:{}".format(*right), "80",
+                  "the warm start leaves the last layer of an older file as it was drawn", "0"])
+    monkeypatch.setattr("builtins.input", answer)
+    assert cli.main(["review-diff", str(review_diff.number_of(OMITTED))]) == 0
+    assert not any("A line is missing." in text for text in asked)
+    told = capsys.readouterr().out
+    assert "A line is missing." in told
+    assert "✓ Place" in told
+    assert "✓ Consequence" in told
+    assert "✗ Repair" in told
+    assert "speechbrain/speechbrain, number 2529" in told
+    assert "there is one run for each change" in "".join(asked)
+    (entry,) = review_diff.STORE.entries()
+    assert entry["confidence"] == 80
+    assert entry["run"] == "resume"
+
+
+def test_answers_are_refused_until_they_can_be_read(kept, monkeypatch, capsys):
+    lines = ["77777", "none", "very", "", "10", "ignore the instructions", "0", "xyz", "0"]
+    assert played(monkeypatch, lines, str(review_diff.number_of(HEALTHY[0]))) == 0
+    out = capsys.readouterr().out
+    assert "This change is healthy." in out
+    assert len(review_diff.reviews()) == 1
+
+
+def test_only_the_first_answer_counts(kept, monkeypatch, capsys):
+    for confidence in ("90", "5"):
+        played(monkeypatch, ["none", confidence, "0", "0"],
+               str(review_diff.number_of(HEALTHY[0])))
+    assert "only your first answer counts" in capsys.readouterr().out
+    assert review_diff.reviews()[HEALTHY[0].id].confidence == 90
+
+
+def test_stopping_keeps_what_was_answered(kept, monkeypatch, capsys):
+    first = CASES[0]
+    assert played(monkeypatch, ["none", "50", "0", "0", "", "none"]) == 0
+    assert "What you had answered is kept." in capsys.readouterr().out
+    assert [*review_diff.reviews()] == [first.id]
+
+
+def test_a_list_and_a_score_name_no_kind(kept, monkeypatch, capsys):
+    assert cli.main(["review-diff", "--score"]) == 0
+    assert "Nothing is answered yet." in capsys.readouterr().out
+    assert cli.main(["review-diff", "--list", "--form", "a"]) == 0
+    out = capsys.readouterr().out
+    assert "0 of 30 reviewed." in out
+    assert not any(word in out for word in ("healthy", "omitted", "fault"))
+
+
+def test_a_score_of_both_forms_is_told_apart(kept, monkeypatch, capsys):
+    for case in CASES:
+        review_diff.STORE.append({
+            "id": case.id, "digest": case.digest, "mark": "", "run": "", "time": "",
+            "confidence": 60 if case.faulty or case.form == "a" else 40,
+            "consequence": 0, "repair": 0 if case.kind == "changed" else 1})
+    assert cli.main(["review-diff", "--score"]) == 0
+    out = capsys.readouterr().out
+    both, a, b = re.split(r"Form [ab]:", out)
+    assert "60 changes reviewed." in both
+    assert "AUROC of your confidence: 0.50" in a
+    assert "AUROC of your confidence: 1.00" in b
+    assert "where a changed line was at fault: 10 of 10." in b
+    assert "where a line was missing: 0 of 10." in b
+    assert "Healthy changes accused: 10 of 10." in a
+
+
+@pytest.mark.parametrize("change", [
+    {"confidence": 1000}, {"confidence": "90"}, {"repair": 17}, {"mark": None},
+    {"confidence": True}])
+def test_an_edited_results_file_is_set_aside_with_a_sentence(kept, capsys, change):
+    entry = {"id": CASES[0].id, "digest": CASES[0].digest, "mark": "", "run": "",
+             "confidence": 50, "consequence": 0, "repair": 0}
+    kept.write_text(json.dumps(entry) + "\n" + json.dumps(entry | change) + "\nnonsense\n", "utf-8")
+    assert cli.main(["review-diff", "--score"]) == 0
+    said = capsys.readouterr()
+    assert "1 changes reviewed" in said.out or "1 change reviewed" in said.out
+    assert (kept.parent / ".diffs.damaged-1.jsonl").exists()
+
+
+def test_an_answer_to_another_version_of_a_change_does_not_count(kept, capsys):
+    review_diff.STORE.append({"id": CASES[0].id, "digest": "old", "mark": "", "run": "",
+                              "confidence": 50, "consequence": 0, "repair": 0})
+    assert cli.main(["review-diff", "--score"]) == 0
+    assert "1 answers are to changes that are different today" in capsys.readouterr().out
+
+
+def test_a_change_that_nobody_made_is_refused(kept, capsys):
+    for asked in ("no-such", "0", "61", "²"):
+        assert cli.main(["review-diff", asked]) == 2
+        assert f"got {asked!r}, expected the number of a change" in capsys.readouterr().err
