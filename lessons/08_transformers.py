@@ -5,10 +5,11 @@
 # trains, it answers batches of questions of different lengths, it continues a prompt token by
 # token. Every shape is right and nothing raises an error.
 #
-# Attention takes almost any tensors whose shapes fit. A mask, the order of the axes and a few
-# flags say which token may look at which, and nothing checks what they say. This stage first
-# builds attention, heads and positions. Then it takes those decisions one by one, measures
-# what each of them does, and goes down to the kernels that do the work.
+# Attention accepts almost any tensors whose shapes fit. A mask, the order of the axes and a
+# few flags decide which token may look at which, and nothing checks that they say what you
+# mean. This stage first builds attention, heads and positions. Then it takes up those
+# decisions one by one, measures what each of them does, and goes down to the kernels that do
+# the work.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -46,9 +47,9 @@ begin(SEED, THREADS, DEVICE)
 # neighbours. *Attention* lets each token choose.
 #
 # Each token has three vectors: a *query* (what it looks for), a *key* (what it can be found
-# by) and a *value* (what it passes on). Here are four tokens with vectors made by hand. The
-# first number of a key or a value says "noun", the second "verb". "it" looks for nouns, "cat"
-# for verbs, and "the" for nothing.
+# by) and a *value* (what it passes on). The example below has four tokens with hand-made
+# vectors. The first component of a key or a value stands for "noun", the second for "verb".
+# "it" looks for nouns, "cat" for verbs, and "the" for nothing.
 
 # %% role="concept"
 words = ["the", "cat", "ran", "it"]
@@ -81,14 +82,14 @@ claim("weight of each token for 'the', which looks for nothing",
       weights[0].max(), expected=0.25, within=1e-6)
 
 # %% [markdown] role="concept"
-# The three lines are the whole formula. `D` is the number of values in a query or a key, here
-# 2, and a sequence of `T` tokens has `T` times `T` scores:
+# The three lines are the whole formula. `D` is the length of a query or a key, here 2, and a
+# sequence of `T` tokens has `T` times `T` scores:
 #
 # $$\mathrm{attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{D}}\right) V$$
 #
-# In a network, three linear layers make the queries, keys and values from the tokens, and
-# training finds their weights. torch has the formula as `F.scaled_dot_product_attention`
-# (SDPA):
+# In a network, three linear layers compute the queries, keys and values from the tokens, and
+# training finds the weights of these layers. torch provides the formula as
+# `F.scaled_dot_product_attention` (SDPA):
 
 # %% role="concept"
 def attention(q, k, v):
@@ -109,8 +110,8 @@ claim("attention by its formula and by torch: largest gap", gap.max(),
 # A score is a sum of `D` products. If the values of queries and keys are random with variance
 # 1, the score has variance `D`. So larger heads get larger scores, and the softmax comes
 # closer to choosing a single key. Division by the root of `D` brings the variance back to 1.
-# It does so while queries and keys are independent; if training makes them similar, scores
-# still grow with `D`.
+# That holds as long as queries and keys are independent. If training makes them similar, the
+# scores still grow with `D`.
 
 # %% role="concept"
 def mean_entropy(scores):
@@ -134,7 +135,7 @@ claim("divided: entropy at D 256 less that at D 16",
       entropies[256][1] - entropies[16][1], expected=0, within=0.15)
 
 # %% [markdown] role="concept"
-# Entropy is high where many keys share the weight, and zero where one key has it all. A
+# The entropy is high if many keys share the weight, and zero if one key has all of it. A
 # softmax that has chosen one key passes almost no gradient, because the slope of a weight p is
 # p (1 - p). Drag `d` along the curve below, and guess each time how many keys still count.
 
@@ -147,10 +148,10 @@ softmax_scale
 # ## Several heads look for several things
 #
 # One set of weights gives each token one average. But a token may need two things at once,
-# such as the token before it and the first token of the row. Give each half of the weight, and
-# the result is their mean, which does not tell which of the two came from where. *Heads* are
-# several attentions side by side. Each has its own queries, keys and values, and the results
-# are kept apart:
+# such as the token before it and the first token of the row. If each of them gets half of the
+# weight, the result is their mean, and the mean no longer says what came from which token.
+# *Heads* are several attention operations that run side by side. Each has its own queries,
+# keys and values, and their results are kept apart:
 
 # %% role="concept"
 look_back = torch.eye(5).roll(1, 0)              # row t looks at t - 1
@@ -186,8 +187,8 @@ claim("the same with two heads", (last[1][1] - last[2][1]).abs().max(),
 # %% [markdown] role="concept"
 # In a transformer, the `d` values of a token are split into `H` heads of `D` values. Shapes in
 # this stage: `B` sequences of `T` tokens, `(B, T, d)`, become `(B, H, T, D)`. After attention
-# the heads are put side by side again, and a last linear layer, `out` below and $W_O$ in
-# papers, mixes them.
+# the heads are concatenated again, and a last linear layer, `out` below and $W_O$ in papers,
+# mixes them.
 
 # %% role="concept"
 def split(x, heads):
@@ -207,14 +208,14 @@ claim("split into heads and merged: largest change",
       (merge(in_heads) - x).abs().max(), expected=0)
 
 # %% [markdown] role="concept"
-# SDPA cannot check the order of the axes. Leave out the transpose, and it takes `(B, T, H, D)`
-# for `T` heads of `H` tokens: each token attends among its own heads, no token meets another,
-# and the shape of the result is the right one.
+# SDPA cannot check the order of the axes. If you leave out the transpose, SDPA reads `(B, T,
+# H, D)` as `T` heads of `H` tokens. Each token then attends only to its own heads, no token
+# sees any other, and the result still has the right shape.
 #
-# **Heads divide, they do not add.** Eight heads have as many weights as one, and as many
-# multiplications: each is an eighth as wide. What grows is the number of attention weights,
-# one square of `T` times `T` for each head. They grow with the square of the text: twice the
-# tokens, four times the scores.
+# **Heads divide, they do not add.** Eight heads have as many parameters as one and need as
+# many multiplications, because each of them is an eighth as wide. Only the number of attention
+# weights grows, because every head has its own `T` times `T` of them. Their number also grows
+# with the square of the text length: twice the tokens need four times the scores.
 
 # %% role="concept"
 layers = {heads: nn.MultiheadAttention(64, heads) for heads in (1, 8)}
@@ -235,8 +236,9 @@ claim("GB of scores in one layer: 32 heads, 4,096 tokens, 16 bits",
 # %% [markdown] role="concept"
 # ## Attention does not know the order
 #
-# "The dog bit the man" and "the man bit the dog" have the same tokens. Attention sees a *set*
-# of keys and values: shuffle them together, and every result is the same.
+# "The dog bit the man" and "the man bit the dog" contain the same tokens. Attention sees a
+# *set* of keys and values. If you shuffle keys and values together, every result stays the
+# same.
 
 # %% role="concept"
 q, k, v = torch.randn(3, 1, 2, 5, 8)
@@ -258,7 +260,7 @@ claim("keys and values shuffled: largest change of a result",
 # | RoPE (trap 08.10) | queries and keys are turned | defined for each position |
 #
 # Sinusoids fill the vector with sines and cosines of the position, from fast to slow, like the
-# hands of a clock. Two positions that differ by k are always the same turn apart.
+# hands of a clock. Any two positions that are k apart differ by the same rotation.
 
 # %% role="concept"
 def sinusoids(places, d=32):
@@ -297,16 +299,16 @@ claim("sinusoids from position 500 on, turned by the angles of five "
       "positions: gap to the sinusoids five later", gap, below=1e-3)
 
 # %% [markdown] role="concept"
-# *Defined* is not *good*: whether a model can use a position that it has never met has to be
-# measured. *Further* does that for two of the three.
+# *Defined* does not mean *good*. Whether a model can use a position that it has never seen has
+# to be measured, and *Further* does so for two of the three.
 #
 # ## A transformer is a stack of blocks
 
 # %% [markdown] role="concept"
 # Each *block* adds two things to the stream of token vectors: what attention fetches from
 # other tokens, and what two linear layers make of each token by itself. The norms are inside
-# the branches (stage 5). A block passes its keyword arguments, `**mask`, on to attention: they
-# say which token may look at which.
+# the branches (stage 5). A block passes its keyword arguments, `**mask`, on to attention. They
+# decide which token may look at which.
 
 # %% role="concept"
 class Block(nn.Module):
@@ -358,8 +360,9 @@ class LM(nn.Module):
 
 # %% [markdown] role="concept"
 # Many language models share one table between their first and their last layer. The first
-# looks up a vector for each token, the last compares a vector with every token of the
-# vocabulary, and both are `vocab` times `d` weights. Sharing them is called *weight tying*:
+# layer looks up a vector for each token, the last one compares a vector with every token of
+# the vocabulary, and both have `vocab` times `d` weights. Sharing them is called *weight
+# tying*:
 
 # %% role="concept"
 tied = LM(1000, places=8)
@@ -378,9 +381,9 @@ claim("parameters saved by tying, vocabulary times width", free - shared,
 # probability evenly over `V` tokens has a loss of $\ln V$.
 #
 # In training each position sees the *true* tokens before it (*teacher forcing*). When the
-# model writes, it sees tokens that it has drawn itself, and a bad one becomes part of the text
-# that it continues. Training never showed it such a text. This mismatch is called *exposure
-# bias*.
+# model writes, it sees tokens that it has sampled itself, and a bad token becomes part of the
+# text that it continues. The model never saw such a text in training. This mismatch is called
+# *exposure bias*.
 
 # %% role="concept" tags=["plumbing"]
 def nll(logits, ids):
@@ -464,10 +467,11 @@ plot_columns(
 # %% [markdown] trap="08.1" role="why"
 # The model reads the answer. Position `t` has to predict the token at position `t + 1`. That
 # token is in the same row, and attention may look everywhere. Only the last position has
-# nothing to copy, so only there the model has a loss.
+# nothing to copy, so the model has a loss only there.
 #
-# In use the row ends at `t`. Every position is a last position, and the model waits for an
-# answer that is missing. It does worse than an even guess, which at least is never confident.
+# In use the row ends at `t`. Every position is then a last position, and the answer that the
+# model has learned to copy is missing. The model does worse than an even guess, which at least
+# is never confident.
 
 # %% trap="08.1" role="why"
 causal = torch.ones(T, T).tril()
@@ -503,8 +507,8 @@ claim("causal: loss for the token after a prefix, in nats", prefix_c.mean(),
       expected=math.log(16), within=0.1)
 
 # %% [markdown] trap="08.1" role="repair"
-# You need no dice to find such a leak. Change the last token of a row: the logits at all
-# positions before it must not move.
+# You need no dice to find such a leak. Change the last token of a row, and check that the
+# logits at all positions before it do not move.
 
 # %% trap="08.1" role="repair"
 @torch.no_grad()
@@ -529,10 +533,10 @@ claim("a fresh model, causal: earlier logits move by", leaks[1],
 # To find a mask that is off by one position, or one for packed documents, test each position
 # in turn. That is your exercise: a probe for any model.
 
-# %% [markdown] trap="08.1" role="more" topics="the numbers in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · the whole row in, logits shifted"
-# **The numbers in training.** The whole loss comes from the last position, an eighth of all.
-# For the probe, change tokens and not pads. A fresh model shows the leak, unless its branches
-# start at zero: then it shows after a few steps.
+# %% [markdown] trap="08.1" role="more" topics="the loss in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · the whole row in, logits shifted"
+# **The loss in training.** All of it comes from the last position, which is one of eight. For
+# the probe, change tokens, not pads. An untrained model already shows the leak, unless its
+# branches start at zero. In that case the leak appears after a few steps.
 
 # %% trap="08.1" role="more"
 claim("loss as in training, in nats; ln 16 is 2.77", by_place.mean(),
@@ -545,9 +549,10 @@ claim("a fresh model without a mask: earlier logits move by", leaks[0],
       above=0.01)
 
 # %% [markdown] trap="08.1" role="more"
-# **Masks by hand.** Where `is_causal` is not enough, you write the mask down. A boolean `True`
-# means *may look* to SDPA and *may not* to `nn.MultiheadAttention` (MHA); trap 08.2 draws
-# both. A float mask is added to the scores in both: 0 leaves them, minus infinity forbids.
+# **Masks by hand.** Where `is_causal` is not enough, you build the mask yourself. A boolean
+# `True` means *may look* to SDPA and *may not* to `nn.MultiheadAttention` (MHA); trap 08.2
+# draws both. Both add a float mask to the scores: 0 leaves a score unchanged, and minus
+# infinity forbids the key.
 
 # %% trap="08.1" role="more"
 keep = torch.ones(T, T, dtype=torch.bool).tril()  # row looks at column
@@ -569,12 +574,12 @@ claim("four ways to write one mask: largest gap",
       max((a - seen[0]).abs().max() for a in seen), below=1e-5)
 
 # %% [markdown] trap="08.1" role="more"
-# **Rows without a key.** Give SDPA the mask of MHA, and each position looks at what comes
-# *after* it, so the last one has nothing to look at. For such a row SDPA returns zeros on a
-# CPU. MHA returns NaN when it returns its weights, which is its default. With
-# `need_weights=False` it calls SDPA, except with `batch_first=True`, in eval mode and without
-# gradients: that path returns NaN as well. And a float mask made by multiplication is NaN
-# where it should be 0, because zero times infinity is NaN.
+# **Rows without a key.** If you pass SDPA the mask of MHA, each position looks at what comes
+# *after* it, so the last position has nothing to look at. For such a row SDPA returns zeros on
+# a CPU. MHA returns NaN if it also returns its weights, which is its default. With
+# `need_weights=False` it calls SDPA, except with `batch_first=True` in eval mode and without
+# gradients, where its fast path also returns NaN. And if you make a float mask by multiplying
+# with infinity, it is NaN where it should be 0, because zero times infinity is NaN.
 
 # %% trap="08.1" role="more"
 with torch.no_grad():
@@ -591,12 +596,14 @@ claim("fraction of the allowed pairs whose product is NaN",
       product.isnan().sum() / keep.sum(), expected=1)
 
 # %% [markdown] trap="08.1" role="more"
-# **Packed documents.** Several short documents in one row waste no position on pads, and no
-# document may look at another. Under a mask the scores between documents are computed, then
-# thrown away. [`varlen_attn`](https://docs.pytorch.org/docs/stable/nn.attention.varlen.html)
-# of `torch.nn.attention.varlen` takes the documents end to end, `(tokens, H, D)`, with the
-# borders `[0, 3, 8]`, and never computes those scores; `window_size=(-1, 0)` makes it causal.
-# Its kernel exists for CUDA only. What it has to return you can compute anywhere:
+# **Packed documents.** Several short documents in one row waste no position on pads, but no
+# document may look at another one. With a mask, the scores between documents are computed and
+# then thrown away.
+# [`varlen_attn`](https://docs.pytorch.org/docs/stable/nn.attention.varlen.html) of
+# `torch.nn.attention.varlen` takes the documents end to end, `(tokens, H, D)`, together with
+# their boundaries `[0, 3, 8]`, and never computes those scores; `window_size=(-1, 0)` makes it
+# causal. Its kernel exists only for CUDA, but you can compute what it has to return on any
+# machine:
 
 # %% trap="08.1" role="more"
 borders = [0, 3, 8]
@@ -612,17 +619,18 @@ claim("pairs within the documents as a fraction of the causal row's",
       packed.sum() / causal.sum(), expected=21 / 36, within=1e-6)
 
 # %% [markdown] trap="08.1" role="more"
-# You can exchange the kernel underneath:
+# You can swap the kernel underneath:
 # [`activate_flash_attention_impl`](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.activate_flash_attention_impl.html)
-# of `torch.nn.attention` takes `"FA3"` or `"FA4"`, where their package is installed.
+# of `torch.nn.attention` accepts `"FA3"` or `"FA4"` if their package is installed.
 # FlashAttention-4 was written for NVIDIA's Blackwell, whose tensor cores are so fast that the
-# exponentials become the bottleneck: it computes some of them in software, and rescales (trap
-# 08.4) only where it has to ([Zadouri et al.](https://arxiv.org/abs/2603.05451), abstract).
-# Whichever kernel runs, compare packed documents with the same documents one at a time.
+# exponentials become the bottleneck. So it computes some of them in software, and rescales
+# (trap 08.4) only when it has to ([Zadouri et al.](https://arxiv.org/abs/2603.05451),
+# abstract). Whichever kernel runs, compare packed documents with the same documents one at a
+# time.
 #
-# **The whole row in.** Above, the last token was cut off before the model saw the row. Many
-# libraries pass the whole row in and shift the logits afterwards. Without a mask, every
-# position that has to predict then finds its answer:
+# **The whole row in.** In the trap, the last token was cut off before the model saw the row.
+# Many libraries pass in the whole row and shift the logits afterwards. Without a mask, every
+# position that has to predict something then finds its answer:
 
 # %% trap="08.1" role="more"
 def shifted_loss(model):
@@ -638,26 +646,31 @@ claim("whole rows, logits shifted, no mask: last loss in training",
 
 # %% [markdown] trap="08.1" role="folklore"
 # **Told:** without the mask the training loss goes to zero, and in use the model writes random
-# tokens. **Measured, on dice:** the loss goes to zero where whole rows go in. Where the last
-# token is cut off first, the last position has nothing to copy, and the loss stays at its
-# share of ln 16. And the predictions in use are worse than random: they cost more than ln 16,
-# for a model that has only met rows of one length.
+# tokens. **Measured, on dice:** the loss goes to zero if whole rows go in. If the last token
+# is cut off first, the last position has nothing to copy, and its ln 16 remains, averaged over
+# the row. And the predictions in use are worse than random: their loss is above ln 16, for a
+# model that has only seen rows of one length.
 
 # %% trap="08.1" role="exercise" points=3 difficulty=2 minutes=10
 def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
-    """How far do earlier outputs move when one place of the rows changes?
+    """Measure how far each position leaks into the outputs before it.
 
-    model maps (N, T, ...) to (N, T, ...): T places a row. x and others
-    have one shape (N, T, ...), T >= 1, float32 or int64. The result is a
-    list of T floats. For entry t, x takes the place t of others, in all
-    rows and at this place alone; the entry is the largest absolute change
-    of an output at a place before t, in any row. Entry 0 is 0.0. Measured
-    in eval mode and without building a graph; the grad mode is as before
-    afterwards. Every module comes back in its former mode, x and others as
-    they were.
+    For every position t, replace x[:, t] by others[:, t] and nothing else,
+    and run the model again. Entry t is the largest absolute change of any
+    output before position t, over all rows. Entry 0 is 0.0.
 
-    Example: a model that moves all places one to the left, x
-    [[1., 2., 3.]], others [[5., 5., 9.]]: [0.0, 3.0, 6.0].
+    Args:
+        model: maps (N, T, ...) to (N, T, ...).
+        x, others: one shape, (N, T, ...) with T >= 1, float32 or int64.
+
+    Returns:
+        A list of T floats.
+
+    The model runs in eval mode and without building a graph. Afterwards the
+    grad mode and every module's training flag are what they were, and x and
+    others are unchanged.
+    Example: a model that shifts all positions one to the left, with x [[1.,
+    2., 3.]] and others [[5., 5., 9.]]: [0.0, 3.0, 6.0].
     """
     # BEGIN SOLUTION
     modes = [(module, module.training) for module in model.modules()]
@@ -676,13 +689,14 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="08.1" role="hint"
-# 1. Two passes a place: the rows as they are, and a copy with the place exchanged. What stands before the place must not move.
-# 2. `[:, :t]` are the outputs before place `t`, of all rows. The output at `t` itself may change: it may look at its own token.
-# 3. Note each module's `training` before `model.eval()`, and hand it back afterwards.
+# 1. You need two passes per position: the rows as they are, and a copy in which that position is replaced. No output before the position may move.
+# 2. `[:, :t]` are the outputs of all rows before position `t`. The output at `t` itself may change, because it may look at its own token.
+# 3. Save each module's `training` flag before you call `model.eval()`, and restore it
+#    afterwards.
 
 # %% [markdown] trap="08.1" role="keep"
 # **Keep:** a model that predicts the next token must not see it. If the loss on new tokens is
-# lower than possible, something leaks: change a token and look whether earlier logits move.
+# lower than possible, something leaks. Change a token and check whether earlier logits move.
 # **In your own code:** run your `leak` on a fresh model before you train, with two batches of
 # tokens. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
@@ -695,17 +709,17 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 # 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1): somebody trained a
 # decoder without any mask, which is fit for inference only. [unslothai/unsloth
 # 1207](https://github.com/unslothai/unsloth/issues/1207): packed samples could look at each
-# other, because nothing masked them.
+# other, because no mask separated them.
 
 # %% [markdown] role="concept"
 # ## A mask is minus infinity
 #
 # In training the model sees the whole row at once, and the answer is in it. `is_causal=True`
-# hides it. But how do you hide something from an average?
+# hides the answer. But how do you hide something from an average?
 #
-# Think of people in a queue: each may look at those who came before, and nobody can look
-# behind. In attention, each row of weights sums to 1 over all positions. The obvious idea is
-# to set the forbidden weights to zero:
+# Think of people in a queue: everyone can see those in front, and nobody can look back. In
+# attention, each row of weights sums to 1 over all positions. The obvious idea is to set the
+# forbidden weights to zero:
 
 # %% role="concept"
 raw = torch.randn(4, 4)                          # scores of four tokens
@@ -749,14 +763,14 @@ draw_grids(
         "triangle, darker, and look alike.")
 
 # %% [markdown] role="concept"
-# It also avoids a division by a sum that has become 0. When can that happen? In a row where
+# This line also avoids the division by a sum that has become 0. That happens in a row where
 # nothing is allowed, as one of the next traps shows.
 #
-# Every mask is made like that, from a rule for a pair of positions. Causal: the key is not
-# after the query. A *sliding window*: moreover, it is at most so many positions back, so that
-# a long text costs less. And where one call has a flag, use the flag: with `is_causal=True` a
-# kernel knows the triangle and can skip what it hides, nearly half of the work. A triangle
-# that you hand over as a tensor is read like any other mask.
+# Every mask is made like that, from a rule for a pair of positions. For a causal mask, the key
+# must not come after the query. For a *sliding window*, it must also be at most so many
+# positions back, so that a long text costs less. If a call has a flag for the rule, use the
+# flag: with `is_causal=True` a kernel knows the triangle and can skip what it hides, nearly
+# half of the work. A triangle that you pass as a tensor is read like any other mask.
 
 # %% role="concept"
 query, key = torch.arange(6)[:, None], torch.arange(6)
@@ -772,10 +786,10 @@ claim("causal by flag and by a mask of bools: largest gap",
       (by_flag - by_mask).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# Which kernel runs is SDPA's choice. `sdpa_kernel` forces one, for a test: `MATH` is the plain
-# formula, `FLASH_ATTENTION` the one of trap 08.4. On NVIDIA's GPUs the latter takes 16-bit
-# tensors and no mask of your own, and wants compute capability 8.0 or more. If no allowed
-# kernel fits, SDPA raises an error.
+# SDPA chooses the kernel. For a test, `sdpa_kernel` forces one: `MATH` is the plain formula,
+# and `FLASH_ATTENTION` is the kernel of trap 08.4. On NVIDIA GPUs the flash kernel accepts
+# only 16-bit tensors and no mask of your own, and needs compute capability 8.0 or more. If no
+# allowed kernel fits, SDPA raises an error.
 
 # %% role="concept"
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -790,13 +804,13 @@ claim("the kernel that SDPA chooses and the formula: largest gap",
 # %% [markdown] trap="08.2" role="situation" core=true fault="padding is attended to" symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
 # ## Three tokens of nothing
 #
-# Two questions go into one batch, one of eight tokens and one of five. Three *pads* fill up
-# the shorter row. The tokenizer gives you a mask, 1 for a token and 0 for a pad, and you
+# You put two questions into one batch, one of eight tokens and one of five. Three *pads* fill
+# up the shorter row. The tokenizer gives you a mask, 1 for a token and 0 for a pad, and you
 # forget to pass it on to a fresh `nn.MultiheadAttention` (MHA).
 #
-# Then you change the pads and nothing else. You repeat that on 64 more rows of five tokens and
-# three pads. A reviewer has warned you: "To attention a pad is a key like any other, so the
-# five tokens average over it."
+# Then you change the pads and nothing else, first in this row and then in 64 more rows of five
+# tokens and three pads. A reviewer has warned you: "To attention a pad is a key like any
+# other, so the five tokens average over it."
 
 # %% trap="08.2" role="break"
 real = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])    # (B, T)
@@ -819,8 +833,8 @@ shift = ((new - old).square().mean() / old.square().mean()).sqrt()
 
 # %% trap="08.2" role="guess" quoted="right"
 guess("08.2",
-      "By how much do the five tokens' results change, as a percentage "
-      "of the results themselves (both root mean square)?", unit="%")
+      "By what percentage do the results of the five tokens change (root "
+      "mean square)?", unit="%")
 
 # %% trap="08.2" role="look"
 on_pads = weights[1, :5, 5:].sum(-1).mean()
@@ -832,7 +846,7 @@ print(f"attention of the tokens to pads: {on_pads:.0%}")
 measured("08.2", 100 * shift, right=(60, 130))
 
 # %% trap="08.2" role="look"
-claim("other pads: change of the tokens' results, as a fraction of them",
+claim("different pads: relative change of the tokens' results",
       shift, above=0.6)
 
 # %% trap="08.2" role="look"
@@ -841,9 +855,9 @@ plot_columns(
      for t, share in enumerate(weights[1, :5].mean(0))},
     marks=("pad 6", "pad 7", "pad 8"), xlabel="key",
     ylabel="% of the five tokens' attention",
-    title="A pad gets about as much as a token",
-    alt="Eight columns of similar height: five tokens, and three pads, "
-        "which are marked.")
+    title="A pad gets about as much attention as a token",
+    alt="Eight columns of similar height: five for tokens, and three for "
+        "pads, which are marked.")
 
 # %% [markdown] trap="08.2" role="why"
 # A softmax gives every key some weight, and a pad has a score like any other key. So the
@@ -853,8 +867,8 @@ plot_columns(
 # 6. The result therefore moves by $\sqrt{6 / 8}$ of its size, nearly nine tenths.
 #
 # MHA and SDPA both take a mask over the *keys*, and `True` means opposite things. In MHA's
-# `key_padding_mask` it is a key to ignore, where the tokenizer has 0. In SDPA's `attn_mask` it
-# is a key to look at; that mask broadcasts to `(B, H, T, T)`.
+# `key_padding_mask`, `True` marks a key to ignore, where the tokenizer has 0. In SDPA's
+# `attn_mask`, it marks a key to look at. That mask broadcasts to `(B, H, T, T)`.
 
 # %% trap="08.2" role="why"
 tokens_of = (real[1] == 1).expand(8, 8)          # row looks at column
@@ -865,10 +879,10 @@ draw_grids(
     captions={"for SDPA": "True: may look", "for MHA": "True: is ignored",
               "MHA's in SDPA": "inverted: looks only at pads"},
     legend="a pad that is looked at",
-    title="One meaning, two masks: True is the opposite",
+    title="One intention, two masks: True means opposite things",
     alt="Three grids of eight by eight. For SDPA the five columns of "
-        "tokens are full; for MHA the three columns of pads. The third "
-        "equals the second, and its pads are marked.")
+        "tokens are filled, for MHA the three columns of pads. The third "
+        "grid equals the second, and its filled cells are marked.")
 
 # %% trap="08.2" role="repair"
 def heads_of(x):
@@ -888,8 +902,8 @@ claim("both APIs, each with its own mask: largest gap",
       (masked - by_sdpa).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="repair"
-# SDPA accepts three wrong masks without a word. Give it an identity matrix as values, and its
-# result is the weights themselves:
+# SDPA accepts three wrong masks without an error. If you pass it an identity matrix as values,
+# it returns the attention weights themselves:
 
 # %% trap="08.2" role="repair"
 def weights_of(mask):
@@ -914,16 +928,16 @@ plot_bars(
      "queries masked": 100 * shares["queries"]},
     xlabel="% of the tokens' attention on pads",
     title="Only with the keys masked do pads get nothing",
-    alt="Five bars. Only with the keys masked is the share zero; inverted "
-        "it is 100 %; floats halve what it is without a mask, masked "
-        "queries leave it.")
+    alt="Five bars. The share is zero only with the keys masked. The "
+        "inverted mask makes it 100 %, floats halve the share without a "
+        "mask, and masked queries leave it unchanged.")
 
 # %% trap="08.2" role="repair"
 claim("inverted: fraction of the attention that goes to pads",
       shares["inverted"], expected=1, within=1e-4)
 
 # %% [markdown] trap="08.2" role="more" topics="other pads · floats, and the wrong axis · integers · rows of pads alone"
-# **Under the right mask** no weight falls on a pad, and other pads change nothing.
+# **With the right mask** no weight falls on a pad, and different pads change nothing.
 
 # %% trap="08.2" role="more"
 claim("fraction of the tokens' attention that goes to pads", on_pads,
@@ -935,9 +949,9 @@ claim("other pads, masked: results of the tokens move by",
       (masked - again)[1, :5].abs().max(), below=1e-6)
 
 # %% [markdown] trap="08.2" role="more"
-# **Wrong masks.** With the inverted mask, the full row has nothing to attend to, and its
-# result is zero. A float mask is *added*, so 1 and 0 only favour the tokens a little. Masked
-# queries silence the pads' own rows, while the tokens still look at pads.
+# **Wrong masks.** With the inverted mask, the row without pads has nothing to attend to, so
+# its result is zero. A float mask is *added*, so 1 and 0 only favour the tokens a little. A
+# mask over the queries silences the pads' own rows, while the tokens still look at pads.
 
 # %% trap="08.2" role="more"
 claim("inverted: largest weight in the row without any pad",
@@ -946,10 +960,11 @@ claim("floats, or queries masked: smaller fraction on pads",
       min(shares["floats"], shares["queries"]), above=0.1)
 
 # %% [markdown] trap="08.2" role="more"
-# **Integers**, as they come from the tokenizer, are at least refused. **A row of pads alone**
-# is NaN where MHA returns its weights, in training as well. (Trap 08.1 has the cases without
-# weights.) One NaN in a batch reaches the loss. Where the loss leaves pads out, it still
-# reaches the gradients. The way out: let each pad look at itself, so that no row is empty.
+# SDPA at least refuses **integers**, as they come from the tokenizer. **A row of pads alone**
+# becomes NaN if MHA returns its weights, in training as well. (Trap 08.1 has the cases without
+# weights.) One NaN in a batch reaches the loss. Even if the loss leaves pads out, the NaN
+# still reaches the gradients. To avoid it, let each pad look at itself, so that no row is
+# empty.
 
 # %% trap="08.2" role="more"
 try:
@@ -973,18 +988,23 @@ claim("MHA in training on rows of pads alone: fraction of NaN",
 
 # %% trap="08.2" role="exercise" points=3 difficulty=2 minutes=10
 def decoder_mask(real: torch.Tensor) -> torch.Tensor:
-    """Mask for SDPA in a causal model whose rows are padded.
+    """Build the mask for SDPA in a causal model whose rows are padded.
 
-    real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32,
-    B and T from 1 on, in memory in any order. Pads stand on the right, on
-    the left or in between. The mask is bool, of shape (B, 1, T, T), True
-    where the row's place may look at the column's. A token looks at itself
-    and at the tokens before it, not at pads. A pad looks at itself and at
-    nothing else, so no row is empty. real stays as it is, and a later call
-    leaves this mask alone.
+    A token may look at itself and at the tokens before it, but not at pads.
+    A pad may look only at itself, so no row is empty.
 
-    Example: for [[1, 1, 0]] the mask is [[[[True, False, False],
-    [True, True, False], [False, False, True]]]].
+    Args:
+        real: (B, T), 1 for a token and 0 for a pad, as int64, bool or
+            float32, with B and T >= 1, in any memory order. Pads may be on
+            the right, on the left or in between.
+
+    Returns:
+        A bool mask (B, 1, T, T), True where the row's position may look at
+            the column's.
+
+    real is unchanged, and a later call does not change this mask.
+    Example: for [[1, 1, 0]] the mask is [[[[True, False, False], [True,
+    True, False], [False, False, True]]]].
     """
     # BEGIN SOLUTION
     tokens = real.bool()
@@ -996,9 +1016,9 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="08.2" role="hint"
-# 1. Three questions for a pair: is the column not after the row, is the column a token, is the row a token?
-# 2. `tokens[:, :, None]` asks it of the row, `tokens[:, None, :]` of the column; `&` joins them.
-# 3. Every place may look at itself, token or pad: `| torch.eye(T, dtype=torch.bool)`. An axis for the heads comes last.
+# 1. Ask three questions about each pair: is the column not after the row, is the column a token, and is the row a token?
+# 2. `tokens[:, :, None]` says whether the row is a token, and `tokens[:, None, :]` whether the column is; `&` combines them.
+# 3. Every position may look at itself, token or pad: `| torch.eye(T, dtype=torch.bool)`. Add the axis for the heads at the end.
 
 # %% [markdown] trap="08.2" role="keep"
 # **Keep:** attention does not know what a pad is. Mask the *keys* that are pads, and check
@@ -1087,12 +1107,13 @@ plot_columns(
     {"masked model, in a gap": in_gap, "causal model, next token": causal,
      "masked model, after the text": written},
     marks=["masked model, after the text"], xlabel="what is predicted",
-    ylabel="nats a token",
+    ylabel="nats per token",
     reference=(entropy, "entropy of the next token"),
     title="Low in a gap, high after the text",
-    alt="Three columns. In a gap the masked model's loss is about half "
-        "the entropy, which is a line; the causal model's is at the line, "
-        "the masked model's after the text above it.")
+    alt="Three columns. A horizontal line is the entropy of the next "
+        "token. In a gap the masked model's loss is about half of it. The "
+        "causal model's loss is at the line, and the masked model's loss "
+        "after the text is above it.")
 
 # %% trap="08.3" role="look"
 measured("08.3", 2)
@@ -1102,15 +1123,15 @@ claim("loss of the masked model after the text, less the causal model's",
       written - causal, above=0.01)
 
 # %% [markdown] trap="08.3" role="why"
-# A gap has two neighbours, and the one after it says a lot: from what came next, the model can
-# reason back. The end of a text has no such neighbour. There no model can have a loss below
-# the entropy of the next token, which the rule of this language sets. And the masked model was
-# trained on whole rows of eight, so it never met a shorter one.
+# A gap has two neighbours, and the one after it says a lot, because the model can reason back
+# from what came next. The end of a text has no such neighbour. There, no model can have a loss
+# below the entropy of the next token, which the rule of this language sets. And the masked
+# model was trained on whole rows of eight, so it never saw a shorter one.
 
 # %% [markdown] trap="08.3" role="repair"
-# The two losses answer different questions. To compare the models, give both the same one: the
-# next token, from what comes before it. The causal model was trained on that question, and it
-# reaches the lowest loss that is possible.
+# The two losses answer different questions. To compare the models, ask both the same question:
+# what is the next token, given the tokens before it? The causal model was trained on that
+# question, and it reaches the lowest possible loss.
 
 # %% trap="08.3" role="repair"
 print(f"entropy {entropy:.2f} nats, causal model {causal:.2f}")
@@ -1119,7 +1140,7 @@ print(f"entropy {entropy:.2f} nats, causal model {causal:.2f}")
 claim("loss of the causal model less the entropy, in nats",
       causal - entropy, above=-0.05, below=0.1)
 
-# %% [markdown] trap="08.3" role="more" topics="the price of a gap · logits read one place off"
+# %% [markdown] trap="08.3" role="more" topics="the loss in a gap · logits read one position off"
 # **In a gap**, a model that sees both sides can have a loss below the entropy of the next
 # token.
 
@@ -1130,9 +1151,9 @@ claim("entropy less the masked model's loss in the gap, in nats",
       entropy - in_gap, above=0.2)
 
 # %% [markdown] trap="08.3" role="more"
-# **One position off.** A worse mistake runs without error as well: the masked model gets the
-# whole row, and its logits at position t are taken as the prediction of t + 1. But the model
-# was trained to name position t itself, and mostly names the token that it sees there.
+# **One position off.** A worse mistake also runs without an error: you pass the masked model
+# the whole row, and read its logits at position t as the prediction for t + 1. But the model
+# was trained to name position t itself, and it mostly names the token that it sees there.
 
 # %% trap="08.3" role="more"
 with torch.no_grad():
@@ -1150,15 +1171,21 @@ claim("fraction of positions at which it names the token in view", copied,
 
 # %% trap="08.3" role="exercise" points=3 difficulty=3 minutes=15
 def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
-    """Nats (N, T - 1) that a masked model pays for each next token.
+    """Score each next token with a masked model: nats, (N, T - 1).
 
-    ids: (N, T) int64, T >= 2, in memory in any order, left as they are;
-    mask_id may stand in the text as well. model maps tokens (N, t), 1 <= t
-    <= T, to logits (N, t, vocab), float32, with everything in view. Entry
-    [n, t - 1] is -ln p of ids[n, t]: the model sees the tokens before place
-    t, a mask_id at place t and nothing behind it, and is asked at place t.
-    The logits may be large: no p becomes 0 on the way. No graph is built,
-    and the grad mode is as before afterwards.
+    Entry [n, t - 1] is -ln p of ids[n, t]. For it the model sees the tokens
+    before position t, a mask_id at position t and nothing after it, and you
+    use its logits at position t. The logits may be large, and no p may
+    become 0 on the way.
+
+    Args:
+        model: maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab),
+            float32; every position sees all others.
+        ids: (N, T) int64 with T >= 2, in any memory order.
+        mask_id: the token that marks a gap; it may also occur in the text.
+
+    No graph is built, and the grad mode is afterwards what it was. ids is
+    unchanged.
     """
     # BEGIN SOLUTION
     rows, length = ids.shape
@@ -1173,9 +1200,9 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="08.3" role="hint"
-# 1. The model looks everywhere, so what it must not see may not be in the row: one call for each t, with `ids[:, :t]` and one mask.
-# 2. Its logits at place t belong to the token at place t. Nothing is shifted.
-# 3. `F.cross_entropy(logits, ids[:, t], reduction="none")` gives a number a row; stack them along axis 1.
+# 1. The model looks everywhere, so whatever it must not see cannot be in the row. Make one call for each t, with `ids[:, :t]` and one mask.
+# 2. Its logits at position t belong to the token at position t. Nothing is shifted.
+# 3. `F.cross_entropy(logits, ids[:, t], reduction="none")` returns one value per row; stack these along axis 1.
 
 # %% [markdown] trap="08.3" role="keep"
 # **Keep:** compare losses only between models that answer the same question. A masked model
@@ -1191,7 +1218,7 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ## BERT, GPT and T5 in one table
 #
-# Trap 08.3 compared two ways to train the same layers. There is a third, which has both kinds
+# Trap 08.3 compared two ways to train the same layers. There is a third way, with both kinds
 # of layers:
 #
 # | | mask | trained to predict | good for |
@@ -1200,8 +1227,8 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # | decoder (GPT) | causal | the next token | writing |
 # | encoder and decoder (T5) | text: pads; answer: causal | the next token of the answer | translating, summarising |
 #
-# **BERT** sees both sides of every token. To classify a text, it gets a special token in
-# front, `[CLS]`, whose last vector goes into a linear head: fine-tune the head and the layers
+# **BERT** sees both sides of every token. To classify a text, you put a special token in front
+# of it, `[CLS]`, pass its last vector to a linear head, and fine-tune the head and the layers
 # on labelled texts. **GPT** sees what came before, so it can continue any text, and every task
 # can be written as a text to continue. **T5** reads the text with an encoder and writes the
 # answer with a decoder. It is trained by *span corruption*: a few neighbouring tokens of a
@@ -1224,8 +1251,8 @@ claim("cross-attention: keys that each token of the answer looks at",
 # %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
 # ## No score travels
 #
-# A GPU computes on what is in small memories on its chip. Everything else is in a large memory
-# and travels first. On an A100:
+# A GPU computes on small memories on its chip. All other data travels there from a large
+# memory. On an A100:
 #
 # | | size | bytes a second |
 # |---|---|---|
@@ -1234,9 +1261,9 @@ claim("cross-attention: keys that each token of the answer looks at",
 #
 # `written_out` writes the scores to memory, reads them for the softmax, writes the weights,
 # and reads them for the last product. `tiled` keeps a block of queries on the chip while keys
-# and values pass in tiles. Scores and weights never leave the chip (*flash
-# attention*). The pull request says: "No score travels. At 4,096 tokens of 64 values that
-# must be dozens of times less."
+# and values pass by in tiles. Scores and weights never leave the chip (*flash attention*). The
+# pull request says: "No score travels. At 4,096 tokens of 64 values that must be dozens of
+# times less."
 
 # %% trap="08.4" role="break"
 def written_out(q, k, v):
@@ -1274,8 +1301,8 @@ def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
     return torch.cat(done, -2)
 
 # %% trap="08.4" role="guess" quoted="wrong"
-guess("08.4", "At 4,096 tokens, how many times as many bytes does "
-      "`written_out` move as `tiled` with blocks of 128 queries?",
+guess("08.4", "At 4,096 tokens and blocks of 128 queries, `written_out` "
+              "moves how many times as many bytes as `tiled`?",
       unit="times")
 
 # %% trap="08.4" role="look"
@@ -1312,7 +1339,7 @@ for n, (out, tiles) in moved.items():
 measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
 
 # %% [markdown] trap="08.4" role="look"
-# Four times less, not dozens. And twice the tokens move four times the bytes:
+# A quarter, not one of dozens. And twice the tokens move four times the bytes:
 
 # %% trap="08.4" role="look"
 claim("bytes moved in tiles, 8,192 tokens as a multiple of 4,096",
@@ -1324,11 +1351,11 @@ plot_bars(
     {f"{n:,} tokens, {name}": moved[n][k] / 1e6
      for k, name in enumerate(("written out", "tiled"))
      for n in (4096, 8192)},
-    xlabel="MB that travel",
+    xlabel="MB moved",
     title="Tiles move a quarter, and grow fourfold",
     alt="Four bars. Written out, 8,192 tokens move four times the bytes of "
-        "4,096. Tiled, both are a quarter of that, and the second is again "
-        "four times the first.")
+        "4,096. In tiles, both move a quarter of that, and again the "
+        "second is four times the first.")
 
 # %% [markdown] trap="08.4" role="why"
 # Each block of queries reads all keys and values. Double the tokens, and there are twice as
@@ -1354,8 +1381,8 @@ draw_ranks(
 # %% [markdown] trap="08.4" role="repair"
 # A softmax divides by a sum over *all* keys. How can tiles be enough? Keep the largest score
 # so far, `top`, and the sum so far of $e^{s - \mathrm{top}}$. When a tile raises the top, all
-# old terms are wrong by the same factor, $e^{\mathrm{old} - \mathrm{new}}$, which corrects sum
-# and output: the *online softmax*.
+# old terms are wrong by the same factor, $e^{\mathrm{old} - \mathrm{new}}$, which corrects the
+# sum and the output (the *online softmax*).
 
 # %% trap="08.4" role="repair"
 draw_blocks(
@@ -1366,10 +1393,10 @@ draw_blocks(
         "after the last tile: out / total"]},
     bypass={"for each tile of keys": [(3, 0)]},
     title="One factor corrects the sum and the output",
-    alt="A loop of blocks: queries and the next tile give scores, these a "
-        "new top and the factor fix. Total and output are multiplied by "
-        "fix and what is new is added; an arrow leads back to the next "
-        "tile.")
+    alt="A loop of blocks. Queries and the next tile lead to scores, and "
+        "these to a new top and the factor fix. Total and output are "
+        "multiplied by fix, and the new terms are added. An arrow leads "
+        "back to the next tile.")
 
 # %% trap="08.4" role="repair"
 q, k, v = tokens(1024)
@@ -1379,7 +1406,7 @@ off = (tiled(q, k, v) - written_out(q, k, v)).abs().max()
 claim("tiles of 128 keys: largest gap to the formula", off, below=1e-4)
 
 # %% [markdown] trap="08.4" role="repair"
-# The memory in use now grows only in proportion to the tokens, as in torch's attention:
+# The memory in use now grows only linearly, as in torch's attention:
 
 # %% trap="08.4" role="repair"
 torch_s = F.scaled_dot_product_attention
@@ -1395,17 +1422,18 @@ plot_bars(
     {f"{sizes[k]:,} tokens, {name}": values[k] / 2**20
      for name, values in kept.items() for k in (-2, -1)},
     xlabel="MiB in use at one time",
-    title="Twice the tokens: four times the memory, or twice",
-    alt="Four bars. Written out, 2,048 tokens need four times what 1,024 "
-        "do. torch's needs far less, and twice as much for 2,048.")
+    title="Memory grows fourfold, or with torch twofold",
+    alt="Four bars. Written out, 2,048 tokens need four times the memory "
+        "of 1,024. torch's attention needs far less, and twice as much for "
+        "2,048.")
 
 # %% trap="08.4" role="repair"
 claim("torch's, bytes in use: 2,048 tokens as a multiple of 1,024",
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
 # %% [markdown] trap="08.4" role="repair"
-# Drag the next tile in: older terms shrink by `fix`. Then switch a correction off. Rows whose
-# first tile holds the largest score hide the mistake.
+# Drag in the next tile, and older terms shrink by `fix`. Then switch off a correction. Rows
+# whose first tile holds the largest score hide the mistake.
 
 # %% role="explore" explorer="online_softmax"
 from dlsys_helpers.explorers.online_softmax import online_softmax
@@ -1442,10 +1470,10 @@ claim("without a maximum the sum overflows", math.isinf(bare),
       expected=True)
 
 # %% [markdown] trap="08.4" role="more"
-# **Nothing is left out.** Without a mask the tiles need as many products as the formula, and a
-# few more exponentials. In float32 their rounding is no worse. In `float16` a flash kernel
-# rounds less: scores, maxima and sums stay in float32 on the chip, and only the exponentials
-# are rounded, for the second product.
+# **Nothing is left out.** Without a mask, the tiles need as many products as the formula, and
+# a few more exponentials. In float32 their rounding is no worse. In `float16` a flash kernel
+# rounds less, because scores, maxima and sums stay in float32 on the chip. Only the
+# exponentials are rounded, for the second product.
 
 # %% trap="08.4" role="more"
 gap = (written_out(*qkv) - torch_s(*qkv)).abs().max()
@@ -1468,43 +1496,44 @@ claim("4,096 tokens, 16 bits, 128 queries a block: bytes moved by the "
       moved[4096][0] / moved[4096][1], above=3, below=5)
 
 # %% [markdown] trap="08.4" role="more"
-# **A real kernel** such as FlashAttention-2 gives each block of queries to a group of threads
-# of its own. The L2 cache, on the chip but larger and slower than the memories in the table,
-# answers many of the reads; this count leaves it out. It also rescales less often than the
-# first version did. FlashAttention-3 is written for Hopper cards: copies, products and
-# softmax overlap, and it can use 8 bits. The backward pass computes the scores
-# again: five products instead of four. Under a causal mask the kernel skips nearly half of the
+# **A real kernel** such as FlashAttention-2 assigns each block of queries to its own group of
+# threads, and rescales less often than the first version did. The L2 cache, which is on the
+# chip but larger and slower than the memories in the table, answers many of the reads; our
+# count leaves it out. FlashAttention-3 is written for Hopper cards. In it copies, products and
+# softmax overlap, and it can use 8 bits. The backward pass computes the scores again, so it
+# needs five products instead of four. Under a causal mask the kernel skips nearly half of the
 # tiles. Test a kernel of your own with scores in the thousands, ragged tiles and rows without
-# any key. The last section measures the time.
+# any key. The GPU section at the end measures the time.
 
 # %% [markdown] trap="08.4" role="folklore"
 # **Told:** flash attention makes the traffic linear in the number of tokens. **Counted** for
 # blocks of 128 queries and heads of 64 values, without the L2 cache: the memory *in use* is
-# linear, the bytes *moved* are not. The paper proves the same: of the order of $N^2 d^2 / M$
-# values are moved, where the chip has room for $M$, and of the order of $N d + N^2$ by the
-# formula. Its authors measured `4.4` GB on an A100 where the formula moved `40.3`, nine times
-# as many, at 1,024 tokens and with the backward pass.
+# linear, the bytes *moved* are not. The paper proves the same: flash attention moves on the
+# order of $N^2 d^2 / M$ values if the chip has room for $M$, and the formula on the order of
+# $N d + N^2$. At 1,024 tokens and with the backward pass, its authors measured `4.4` GB on an
+# A100 where the formula moved `40.3`, nine times as many.
 
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
                     length: int, tile: int) -> torch.Tensor:
     """Causal attention of M queries over a cache, tile keys at a time.
 
-    q: (M, D), k: (N, D), v: (N, E), float32, M, D and E from 1 on. They may
-    lie in memory in any order, and stay as they are. Only the first length
-    slots of the cache are filled, 0 <= length <= N; what the others hold,
-    NaN and infinity too, changes nothing. The queries are the last M of
-    these length positions: query i sees the keys 0 to i + length - M. A
-    query that sees no key gives zeros. Scores are divided by sqrt(D), and
-    may reach tens of thousands, of either sign.
+    The queries are the last M of the length filled positions: query i sees
+    the keys 0 to i + length - M. A query that sees no key returns zeros.
+    Scores are divided by sqrt(D); they may reach tens of thousands, of
+    either sign.
+
+    Args:
+        q, k, v: (M, D), (N, D), (N, E), float32, M, D and E >= 1, in any
+            memory order, and unchanged.
+        length: 0 <= length <= N; other slots (NaN, inf too) change nothing.
 
     Hold one tile of scores at a time: make no tensor whose size depends on
-    N or length, and for M >= tile none of more than M * max(D, E, tile)
-    numbers. Do not call torch's own attention. Each call reads the cache
-    anew, and leaves earlier results alone.
-
+    N or length, and for M >= tile none with more than M * max(D, E, tile)
+    values. Do not call torch's own attention. Each call reads the cache
+    again and leaves earlier results unchanged.
     Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length
-    2 and tile 1 give [[2.]].
+    2 and tile 1 return [[2.]].
     """
     # BEGIN SOLUTION
     M, D = q.shape
@@ -1526,25 +1555,25 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="08.4" role="hint"
-# 1. Begin with the lesson's `add_tile` and the inner loop of `tiled`. Let the loop end at `length`, and slice k and v by hand, so that the last tile may be short and no empty slot is read: a weight of zero times NaN is NaN.
-# 2. Query `i` sees key `j` if `j <= i + length - M`. Give all other scores of the tile the value minus infinity.
-# 3. A row that has seen nothing has a top of minus infinity, and infinity minus infinity is NaN. Measure such a row from 0 instead; its sum stays 0, and you divide by 1.
+# 1. Begin with the lesson's `add_tile` and the inner loop of `tiled`. Let the loop end at `length`, and slice k and v yourself, so that the last tile may be short and no empty slot is read, because a weight of zero times NaN is NaN.
+# 2. Query `i` sees key `j` if `j <= i + length - M`. Set all other scores of the tile to minus infinity.
+# 3. A row that has seen no key has a top of minus infinity, and infinity minus infinity is NaN. For such a row subtract 0 instead; its sum stays 0, and you divide by 1.
 
 # %% [markdown] trap="08.4" role="keep"
 # **Keep:** a running maximum, a running sum and one correction factor compute a softmax tile
 # by tile. Memory then grows linearly with the sequence. Arithmetic and memory traffic are
-# still quadratic. **In your own code:** look for a tensor of shape `(..., N, N)`; call
-# `scaled_dot_product_attention`, and measure: on a CPU, dropout or a mask with gradients makes
-# it write the matrix out. **Source:** [Milakov & Gimelshein
+# still quadratic. **In your own code:** look for a tensor of shape `(..., N, N)`. Call
+# `scaled_dot_product_attention` instead, and measure: on a CPU, dropout or a mask with
+# gradients makes it write the matrix out. **Source:** [Milakov & Gimelshein
 # 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the online softmax; [Dao et al.
 # 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories, section 3.2,
 # theorem 2 and figure 2 (left) for the traffic, algorithm 1 for loops that hold the keys
-# instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for the order
-# taken here, the tiles skipped under a causal mask and the five products; [Shah et al.
+# instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for the loop
+# order used here, the tiles skipped under a causal mask and the five products; [Shah et al.
 # 2024](https://arxiv.org/abs/2407.08608), table 3, for the rounding in 16 bits: against
 # float64 1.9e-4, where the formula is off by 3.2e-4. **Seen in the wild:** [tracel-ai/cubecl
 # 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a key were NaN in the
-# reference and numbers in the kernel, and the test let that pass. [pytorch/pytorch
+# reference and finite in the kernel, and the test let that pass. [pytorch/pytorch
 # 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN at a masked position reached
 # the result.
 
@@ -1582,9 +1611,9 @@ measured("08.5", 100 * share, right=(95, 100))
 claim("bytes moved as a multiple of the table's", share, expected=1)
 
 # %% [markdown] trap="08.5" role="why"
-# Memory is not read one value at a time. 32 threads, a *warp*, ask together, and memory
-# answers in whole *sectors* of 32 bytes. A record of eight floats fills a sector, so each
-# thread touches a different one.
+# Memory is not read one value at a time. The 32 threads of a *warp* ask together, and memory
+# answers in whole *sectors* of 32 bytes. A record of eight floats fills one sector, so each
+# thread touches a different sector.
 
 # %% trap="08.5" role="why"
 records, masses = torch.full((8, 8), 0.25), torch.zeros(8, 8)
@@ -1593,16 +1622,16 @@ masses[0] = 1
 draw_grids(
     {"by record": records, "masses side by side": masses},
     captions={"by record": "dark: read; pale: moved for nothing",
-              "masses side by side": "one sector, all of it read"},
+              "masses side by side": "one sector, and all of it is read"},
     rows="sector", columns="float",
-    title="Eight threads move eight sectors, or one",
-    alt="Two grids of eight sectors with eight floats. By record all "
-        "sectors come, and one float of each is read. Side by side only "
-        "the first sector comes, and all its floats are read.")
+    title="Eight threads move eight sectors, or only one",
+    alt="Two grids of eight sectors with eight floats. By record, all "
+        "sectors are moved, and one float of each is read. Side by side, "
+        "only the first sector is moved, and all its floats are read.")
 
 # %% [markdown] trap="08.5" role="repair"
-# The cure is the layout: put all masses side by side, so that a sector brings eight of them.
-# When neighbouring threads' loads fall into few sectors, they are called *coalesced*.
+# Change the layout: put all masses side by side, so that one sector brings eight of them. If
+# the loads of neighbouring threads fall into few sectors, they are called *coalesced*.
 
 # %% trap="08.5" role="repair"
 by_field = moved(lambda i: FLOAT * i)
@@ -1619,16 +1648,18 @@ claim("masses side by side: bytes moved as a multiple of those used",
 
 # %% trap="08.5" role="repair"
 plot_columns(
-    strides, xlabel="floats from thread to thread", ylabel="sectors a warp",
+    strides, xlabel="floats from thread to thread", ylabel="sectors per "
+                                                           "warp",
     title="From a stride of eight each thread has its own sector",
-    alt="Six columns: 4, 8, 16 sectors at strides 1, 2 and 4, then 32 at "
-        "strides 8, 16 and 32.")
+    alt="Six columns: 4, 8 and 16 sectors at strides 1, 2 and 4, then 32 "
+        "sectors at strides 8, 16 and 32.")
 
 # %% [markdown] trap="08.5" role="repair"
-# A matrix without any records has the same problem: down a column, neighbours in the warp are
-# a row apart. It depends on which index runs with the thread.
+# A matrix has the same problem, even without records: if a warp reads down a column,
+# neighbouring threads are a row apart. What matters is which index varies from thread to
+# thread.
 #
-# Move the controls below, and say the number of sectors first.
+# Before you move a control below, say how many sectors there will be.
 
 # %% role="explore" explorer="warp_addresses"
 from dlsys_helpers.explorers.warp_addresses import warp_addresses
@@ -1636,9 +1667,9 @@ from dlsys_helpers.explorers.warp_addresses import warp_addresses
 warp_addresses
 
 # %% [markdown] trap="08.5" role="more" topics="order, starts and strides · down a column · caches"
-# **Order** within the warp costs nothing. At stride 1, a start that is one value off costs one
-# more sector. From stride 8 on, for values of 4 bytes, the number stops growing, because each
-# thread already has a sector of its own.
+# The **order** of the threads within a warp costs nothing. At stride 1, a start that is one
+# value off costs one more sector. For values of 4 bytes, the number of sectors stops growing
+# at stride 8, because from there on each thread has a sector of its own.
 
 # %% trap="08.5" role="more"
 claim("sectors at stride 8 as a multiple of stride 1",
@@ -1661,24 +1692,26 @@ claim("sectors down a column as a multiple of those along a row",
       down / along, expected=8)
 
 # %% [markdown] trap="08.5" role="more"
-# **Caches.** This counts the bytes of one load, and no time. A cache may still hold a sector
-# when the next load wants the rest of it; then the bytes are not lost. A kernel that reads
-# *all* fields, one after the other, can rely on that. So can a copy that starts one value off:
+# **Caches.** We count the bytes of one load, not its time. A cache may still hold a sector
+# when the next load needs the rest of it, and then no bytes are wasted. A kernel that reads
+# *all* fields one after the other can rely on that. So can a copy that starts one value off:
 # by sectors it should reach four fifths of the full rate, and NVIDIA measured about nine
-# tenths on a V100, because the next warp used what was left of the fifth sector. In the other
-# direction, memory may send the L2 cache up to four sectors when one was asked for, so steps
-# beyond stride 8 can still cost time.
+# tenths on a V100, because the next warp used what was left of the fifth sector. On the other
+# hand, memory may send up to four sectors to the L2 cache when only one was requested, so
+# strides above 8 can still cost time.
 
 # %% trap="08.5" role="exercise" points=3 difficulty=2 minutes=15
 def sectors(addresses: list, size: int) -> list:
-    """For each warp of a block, the number of sectors that it touches.
+    """Count the sectors that each warp of a block touches, as a list.
 
-    addresses: for each thread, in order, the byte where its read begins,
-    from 0 on; in any order, and several may be the same. None for a thread
-    that reads nothing. The list is left as it is. A warp is 32 threads in a
-    row, the last one maybe fewer; a sector is 32 bytes from a multiple of
-    32 on. A thread reads size bytes from there, 1 to 16; where they lie in
-    two sectors, both are touched.
+    A warp is 32 consecutive threads; the last one may have fewer. A sector
+    is 32 bytes, from a multiple of 32 on. A thread reads size bytes, 1 to
+    16; if they are in two sectors, it touches both.
+
+    Args:
+        addresses: for each thread, in order, the byte where its read
+            begins, from 0 on; in any order, and several may be the same. It
+            is None for a thread that reads nothing. The list is unchanged.
 
     Example: sectors([0, 4, 64, None], 4) is [2].
     """
@@ -1695,15 +1728,15 @@ def sectors(addresses: list, size: int) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="08.5" role="hint"
-# 1. Go through the list in slices of 32, and begin a new set for each.
-# 2. Byte `b` lies in sector `b // 32`. A read of at most 16 bytes lies in one sector or two: that of its first byte and that of its last.
+# 1. Go through the list in slices of 32, and begin a new set for each slice.
+# 2. Byte `b` is in sector `b // 32`. A read of at most 16 bytes touches one sector or two: the sector of its first byte and the sector of its last byte.
 # 3. The last byte is `first + size - 1`. Skip `None`; `0` is an address.
 
 # %% [markdown] trap="08.5" role="keep"
 # **Keep:** a warp moves whole sectors of 32 bytes, so let neighbouring threads read
-# neighbouring values. **In your own code:** look at what the thread's index is multiplied
-# with; in Nsight Compute, read `Sectors/Req` in the table of the L1 cache: 4 for 32-bit values
-# side by side, 8 for 64-bit ones. **Source:** [CUDA C++ Best Practices
+# neighbouring values. **In your own code:** look at what the thread's index is multiplied by.
+# In Nsight Compute, read `Sectors/Req` in the table of the L1 cache: 4 for 32-bit values side
+# by side, 8 for 64-bit ones. **Source:** [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#coalesced-access-to-global-memory),
 # section 10.2.1, "Coalesced Access to Global Memory": sectors of 32 bytes from compute
 # capability 6.0 on, the order within a warp, and the V100's copies (10.2.1.3); [CUDA
@@ -1719,8 +1752,8 @@ def sectors(addresses: list, size: int) -> list:
 #
 # To transpose a matrix without strided access, you fetch a tile of 32 x 32 floats into *shared
 # memory*, a small memory on the chip for the threads of a block. You fill it row by row and
-# read it out column by column. Shared memory has no sectors. It has 32 *banks*: word `w` of 4
-# bytes is in bank `w % 32`, and a bank returns one word in a *turn*. Your profiler reports
+# read it out column by column. Shared memory has no sectors. It has 32 *banks*. Word `w` of 4
+# bytes is in bank `w % 32`, and a bank returns one word per *turn*. Your profiler reports
 # conflicts, and a forum answer tells you to make the tile wider and leave the last columns
 # empty. You take 40.
 
@@ -1741,7 +1774,7 @@ found = {width: (turns(row(width)), turns(column(width)))
 
 # %% trap="08.6" role="guess"
 guess("08.6", "How many turns does a warp need to read one column of the "
-      "tile that is 40 wide?",
+              "tile that is 40 columns wide?",
       choices=["`32`", "`16`", "`8`", "`1`"])
 
 # %% trap="08.6" role="look"
@@ -1759,13 +1792,13 @@ plot_columns(
     {w: turns(column(w)) for w in (*range(32, 42), 48)},
     xlabel="columns of the tile", ylabel="turns for one column",
     title="Only odd widths read a column in one turn",
-    alt="Columns for widths of 32 to 41 and 48. Odd widths take 1 turn; 32 "
-        "takes 32, 40 takes 8, 48 takes 16.")
+    alt="A chart with one column for each width from 32 to 41 and for 48. "
+        "Odd widths take 1 turn, 32 takes 32, 40 takes 8 and 48 takes 16.")
 
 # %% [markdown] trap="08.6" role="why"
 # With rows of 32 words, a whole column is in one bank. With 33 words, each row begins one bank
-# further on, so the column visits every bank once. With 40, each row begins eight banks
-# further on, and every fourth row is back at the bank of the first.
+# later, so a column visits every bank once. With 40 words, each row begins eight banks later,
+# so every fourth row is back at the first bank.
 
 # %% trap="08.6" role="why"
 draw_grids(
@@ -1773,14 +1806,14 @@ draw_grids(
                        for w in column(width)[:8]]
      for width in (32, 33, 40)},
     rows="row", columns="bank",
-    title="33 wide, a column's words are in different banks",
-    alt="Three grids of eight rows and 32 banks. 32 wide: all words in "
-        "bank 0. 33 wide: a diagonal, each in its own bank. 40 wide: four "
-        "banks with two words each.")
+    title="At a width of 33, a column's words are in different banks",
+    alt="Three grids of eight rows and 32 banks. At a width of 32 all "
+        "words are in bank 0. At 33 they form a diagonal, each word in its "
+        "own bank. At 40 four banks have two words each.")
 
 # %% [markdown] trap="08.6" role="repair"
-# What counts is the step from thread to thread. With a step of `s` words, the warp needs as
-# many turns as the greatest common divisor of `s` and 32. One more column than 32 is enough.
+# What matters is the step from thread to thread. With a step of `s` words, the number of turns
+# is the greatest common divisor of `s` and 32. One column more than 32 is enough.
 
 # %% trap="08.6" role="repair"
 agree = all(turns([step * i for i in range(32)]) == math.gcd(step, 32)
@@ -1795,8 +1828,9 @@ claim("turns are gcd(step, 32) for steps of 1 to 199", agree,
       expected=True)
 
 # %% [markdown] trap="08.6" role="more" topics="other widths · one word for all · wider reads, and what turns cost"
-# **Other widths**, and **one word for all**: if all threads read the same word, the bank
-# returns it once, to all of them. Only *different* words of one bank wait for each other.
+# Here are the turns for **other widths**, and for **one word for all**. If all threads read
+# the same word, the bank returns it once, to all of them. Only *different* words in one bank
+# wait for each other.
 
 # %% trap="08.6" role="more"
 claim("turns for a column, 32 wide", found[32][1], expected=32)
@@ -1807,19 +1841,22 @@ claim("turns where they read two words of one bank", two_words, expected=2)
 # %% [markdown] trap="08.6" role="more"
 # **Wider reads.** This model is for reads of 4 bytes per thread. A bank returns no more than
 # that in a turn, so 8 bytes per thread take at least two turns, and `16` bytes four. NVIDIA's
-# guides do not say which threads share a turn. And turns are not the time of a kernel: in one
-# of NVIDIA's matrix products, the columns of a tile fell into one bank, and one more column
-# raised the rate from `140.2` to `199.4` GB/s on a V100.
+# guides do not say which threads share a turn. And turns are not the time of a kernel. In one
+# of NVIDIA's matrix products, the columns of a tile fell into one bank; one more column raised
+# the rate on a V100 from `140.2` to `199.4` GB/s.
 
 # %% trap="08.6" role="exercise" points=2 difficulty=2 minutes=10
 def conflict_degree(addresses: list) -> int:
-    """How many turns shared memory takes for one read of a warp.
+    """Count the turns that shared memory needs for one read of a warp.
 
-    addresses: for each of at most 32 threads the byte that it reads, from
-    0 on, or None for one that reads nothing. A word is 4 bytes from a
-    multiple of 4 on, and word w lies in bank w % 32. In a turn each bank
-    gives out one word, to all threads that read any byte of it; where
-    nobody reads, there is no turn. The list is left as it is.
+    A word is 4 bytes, from a multiple of 4 on, and word w is in bank w %
+    32. In a turn, each bank returns one word, to all threads that read any
+    byte of it. If no thread reads, there is no turn.
+
+    Args:
+        addresses: for each of at most 32 threads, the byte that it reads,
+            from 0 on, or None for a thread that reads nothing. The list is
+            unchanged.
 
     Example: conflict_degree([0, 128, 2, None]) is 2.
     """
@@ -1835,19 +1872,19 @@ def conflict_degree(addresses: list) -> int:
 # %% [markdown] trap="08.6" role="hint"
 # 1. The example: bytes 0 and 2 belong to word 0, byte 128 to word 32. Which bank has both?
 # 2. Keep a set of words for each bank; a set counts a word once.
-# 3. The answer is the size of the largest set, and 0 where there is none.
+# 3. The answer is the size of the largest set, and 0 if there is none.
 
 # %% [markdown] trap="08.6" role="keep"
 # **Keep:** different words of one bank of shared memory are returned one after the other. Make
 # a row one word longer, and a column visits all banks. **In your own code:** write down the
 # step between neighbouring threads in words; 32 threads evenly spaced by an odd step have no
-# conflicts. Where a warp reads parts of two columns, count. **Source:** [CUDA C++ Best
+# conflicts. If a warp reads parts of two columns, count the turns. **Source:** [CUDA C++ Best
 # Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#shared-memory-and-memory-banks),
 # section 10.2.3.1, "Shared Memory and Memory Banks", and 10.2.3.3, table 3, for the product;
 # [CUDA Programming
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/02-basics/writing-cuda-kernels.html),
-# section 2.3.4.2, for one word read by all, and 2.3.4.2.2 for this transpose.
+# section 2.3.4.2, for one word that all threads read, and 2.3.4.2.2 for this transpose.
 
 # %% [markdown] trap="08.7" role="situation" symptom="rare branch in a CUDA kernel is slow, warp divergence, if with few threads" fault="warp divergence: a rare branch holds up most warps"
 # ## A branch for one thread in twenty
@@ -1891,8 +1928,8 @@ claim("fraction of warps that execute the long path", share,
 
 # %% [markdown] trap="08.7" role="why"
 # A warp skips the long path only if all 32 of its threads take the short one, and 32 random
-# draws seldom do. So put values of the same path side by side: sort them, or write the
-# outliers into a list and give it to a second kernel.
+# draws seldom do. So put values that take the same path side by side: sort them, or write the
+# outliers into a list and pass it to a second kernel.
 
 # %% trap="08.7" role="repair"
 together = outlier.flatten().sort().values.view(WARPS, 32)
@@ -1912,21 +1949,21 @@ draw_grids(
     captions={"as they come": "pale: waits for the long path"},
     title="One outlier holds up a warp; sorted, they share warps",
     alt="Two grids of warps by 32 threads. As they come, most rows hold an "
-        "outlier, and the others of the row wait. Sorted, outliers fill "
-        "rows of their own, and the other rows are free.")
+        "outlier, and the rest of the row waits. Sorted, outliers fill "
+        "rows of their own, and no other row waits.")
 
 # %% trap="08.7" role="repair"
 claim("sorted: instructions issued, as a multiple of those needed",
       issued(together) / wanted, below=1.05)
 
 # %% [markdown] trap="08.7" role="repair"
-# Sorting is work of its own, and it scatters the addresses of trap 08.5. Measure whether it
-# pays.
+# Sorting costs time as well, and it scatters the addresses (trap 08.5). Measure whether it
+# pays off.
 
 # %% [markdown] trap="08.7" role="more" topics="where the border falls · predicates · warps that stay split"
-# **Where the border falls.** A branch whose border is between two warps costs nothing:
-# `if i < n / 2`, where half of n is a multiple of 32. Elsewhere one warp executes both sides.
-# A branch by thread, `if i % 2`, splits every warp.
+# **Where the border falls.** A branch whose border is between two warps costs nothing, as with
+# `if i < n / 2` where half of n is a multiple of 32. If the border is inside a warp, that warp
+# executes both sides. A branch by thread, such as `if i % 2`, splits every warp.
 
 # %% trap="08.7" role="more"
 claim("instructions issued, as a multiple of those needed",
@@ -1935,24 +1972,28 @@ claim("even against odd, as a multiple of first half against second",
       issued(stripes) / issued(halves), expected=2)
 
 # %% [markdown] trap="08.7" role="more"
-# This count leaves out two things. **Predicates:** where a path has only a few instructions,
-# the compiler may do without a branch. Then every warp issues both paths, even where its
-# threads agree, and a *predicate* decides which threads keep the result. Sorting saves nothing
-# there, and little was lost. **Warps that stay split:** threads that parted need not meet
-# again where the paths end. Since Volta a warp may stay split, and what follows is issued for
-# each part; `__syncwarp()` makes sure that it is whole again.
+# This count leaves out two things. **Predicates:** if a path has only a few instructions, the
+# compiler may do without a branch. Every warp then issues both paths, even if its threads
+# agree, and a *predicate* decides which threads keep the result. Sorting saves nothing there,
+# but little was lost. **Warps that stay split:** threads that took different paths need not
+# rejoin where the paths end. Since Volta a warp may stay split, and the code that follows is
+# issued once for each part; `__syncwarp()` makes sure that the warp is whole again.
 
 # %% trap="08.7" role="exercise" points=2 difficulty=2 minutes=10
 def warp_passes(paths: list, lengths: dict) -> int:
-    """How many instructions the warps of a block issue at a branch.
+    """Count the instructions that the warps of a block issue at a branch.
 
-    paths: for each thread, in order, the name of the path that it takes,
-    or None if it has left already. lengths: instructions on each path, by
-    name, 0 or more; two paths may be of one length. A warp is 32 threads in
-    a row, the last one maybe fewer; it issues each path that one of its
-    threads takes, once, whoever else waits. paths and lengths are left as
-    they are.
+    A warp is 32 consecutive threads; the last one may have fewer. It issues
+    each path that at least one of its threads takes, once, while the other
+    threads wait.
 
+    Args:
+        paths: for each thread, in order, the name of the path that it
+            takes, or None if it has already left.
+        lengths: the instructions on each path, by name, 0 or more; two
+            paths may have the same length.
+
+    paths and lengths are unchanged.
     Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.
     """
     # BEGIN SOLUTION
@@ -1964,16 +2005,16 @@ def warp_passes(paths: list, lengths: dict) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="08.7" role="hint"
-# 1. Slices of 32 again. What counts in a slice is which names occur, not how often.
-# 2. `set(paths[start:start + 32])` has each name once; take `None` out of it.
+# 1. Use slices of 32 again. In a slice, only which names occur matters, not how often.
+# 2. `set(paths[start:start + 32])` has each name once; remove `None` from it.
 # 3. Add up `lengths[name]` for the names of each set, over all slices; the last slice may be short.
 
 # %% [markdown] trap="08.7" role="keep"
 # **Keep:** a warp issues every path that at least one of its 32 threads takes, so one thread
-# in twenty is not rare. Group values of the same path. **In your own code:** ask whether a
-# condition is the same for the whole warp; in Nsight Compute, under "Warp State Statistics",
-# read `Avg. Active Threads Per Warp`, and next to it
-# `Avg. Not Predicated Off Threads Per Warp`. **Source:** [CUDA C++ Best Practices
+# in twenty is not rare. Group values that take the same path. **In your own code:** ask
+# whether a condition is the same for the whole warp; in Nsight Compute, under "Warp State
+# Statistics", read `Avg. Active Threads Per Warp`, and next to it `Avg. Not Predicated Off
+# Threads Per Warp`. **Source:** [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#branching-and-divergence),
 # section 13.1, "Branching and Divergence", and 13.2, "Branch Predication"; [CUDA Programming
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/03-advanced/advanced-kernel-programming.html),
@@ -1982,10 +2023,10 @@ def warp_passes(paths: list, lengths: dict) -> int:
 # %% [markdown] trap="08.8" role="situation" fault="small operations are not fused: launches and traffic" symptom="GPU idle with many small operations, kernel launch overhead, fuse elementwise operations"
 # ## A chain of small steps
 #
-# An activation is written out as torch operations: multiply, add, tanh, multiply. Each
-# operation is a *kernel* of its own: the host launches it, it reads its input from memory and
-# writes its output there. Say that the host can launch one every four microseconds, and that
-# the device, an H200, moves 4.8 TB per second. One single kernel, a *fused* one, could do all
+# You write an activation as torch operations: multiply, add, tanh, multiply. Each operation is
+# a *kernel* of its own. The host launches the kernel, which reads its input from memory and
+# writes its output back. Assume that the host can launch one kernel every four microseconds,
+# and that the device, an H200, moves 4.8 TB per second. A single *fused* kernel could do all
 # of it in one pass.
 
 # %% trap="08.8" role="break"
@@ -2002,8 +2043,8 @@ def predicted(numbers, launches, tensors):
 
 # %% trap="08.8" role="guess"
 guess("08.8",
-      "With 2^28 values of 16 bits launches hardly count. How many "
-      "times as fast as the chain is one fused kernel then?", unit="times")
+      "With 2^28 values of 16 bits, launches hardly matter. How many times "
+      "as fast as the chain is one fused kernel?", unit="times")
 
 # %% trap="08.8" role="look"
 x = torch.empty(4096, device="meta", dtype=torch.float16)
@@ -2029,22 +2070,24 @@ claim("predicted gain for 2^28 values", gain[2**28], expected=11,
 plot_lines(
     [2**n for n in range(12, 29, 2)], times, xlabel="values of 16 bits",
     ylabel="microseconds, predicted", logx=True, logy=True,
-    title="Launches decide, then traffic: the fused kernel gains on both",
+    title="First launches decide, then traffic, and the fused kernel saves "
+          "both",
     alt="Two lines on log axes, chain above fused. Both are flat for few "
-        "values and rise in proportion for many; the distance is about "
-        "tenfold on both sides.")
+        "values and rise in proportion for many. They are about a factor "
+        "of ten apart at both ends.")
 
 # %% [markdown] trap="08.8" role="why"
-# For small tensors, a chain takes the sum of its launches, whatever the operations do. For
-# large ones it takes the sum of its traffic, because each step writes its result to memory and
-# the next one fetches it back. The fused kernel reads once, computes on the chip, and writes
-# once.
+# On small tensors, a chain takes as long as its launches together, whatever the operations do.
+# On large tensors it takes as long as its traffic, because each step writes its result to
+# memory and the next one fetches it back. The fused kernel reads once, computes on the chip,
+# and writes once.
 
 # %% [markdown] trap="08.8" role="repair"
-# `F.gelu` is such a kernel. What does one look like from inside? It is a *program* that is
-# started many times. Each start knows its number and takes one block of positions. The last
-# block is seldom full. A kernel that does not mask it reads and writes memory that is not its
-# own. Here two functions stand for the device's load and store:
+# `F.gelu` is such a kernel. What does a kernel look like from the inside? It is a *program*
+# that is started many times. Each instance knows its own number and handles one block of
+# positions. The last block is seldom full. A kernel that does not mask it reads and writes
+# memory that is not its own. In the cell below, two functions stand in for the device's load
+# and store:
 
 # %% trap="08.8" role="repair"
 memory = {"x": torch.randn(10), "y": torch.full((10,), math.nan)}
@@ -2069,9 +2112,9 @@ claim("largest gap to 2 x over ten values in blocks of four",
       (memory["y"] - 2 * memory["x"]).abs().max(), expected=0)
 
 # %% [markdown] trap="08.8" role="more" topics="where launch and traffic are equal · counts of the chain"
-# **Where launch and traffic are equal**, for one operation that reads and writes each value:
-# at millions of values, far more than most activations of a small model have. So predict both
-# before you fuse.
+# **Launch and traffic are equal** at millions of values, for one operation that reads and
+# writes each value. Most activations of a small model have far fewer. So predict both before
+# you fuse.
 
 # %% trap="08.8" role="more"
 even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
@@ -2085,18 +2128,21 @@ claim("launches of the chain written out", chain.orders, expected=9)
 
 # %% trap="08.8" role="exercise" points=3 difficulty=2 minutes=15
 def silu_gate(load, store, n: int, block: int, program: int) -> None:
-    """One program of a kernel that writes y = a * sigmoid(a) * b.
+    """Run one program of a kernel that writes y = a * sigmoid(a) * b.
 
-    load("a", places) and load("b", places) give the numbers there,
-    store("y", places, values) writes as many; places: an int64 tensor (m,),
-    from 0 to n - 1, beyond which lies somebody else's memory. Program p has
-    the places from p * block on, block of them or what is left; there are
-    as many programs as n needs. They run in any order, those of other
-    kernels between them, and share nothing. Each number is loaded once, and
-    nothing but y is stored. a may be as large as 1000 and b as large as a
-    million, of either sign, and y stays finite.
+    load("a", places) and load("b", places) return the values at these
+    positions; store("y", places, values) writes as many. places is an int64
+    tensor (m,) of positions from 0 to n - 1; the memory beyond belongs to
+    somebody else.
 
-    Example: n 5, block 4, program 1: it loads and stores at place 4 alone.
+    Program p handles the positions from p * block on: block of them, or as
+    many as are left. There are as many programs as n needs. They run in any
+    order, mixed with those of other kernels, and share nothing. Load each
+    value once, and store nothing but y. a may be as large as 1000 and b as
+    large as a million, of either sign, and y stays finite.
+
+    Example: with n 5 and block 4, program 1 loads and stores only position
+    4.
     """
     # BEGIN SOLUTION
     places = program * block + torch.arange(block)
@@ -2106,32 +2152,31 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="08.8" role="hint"
-# 1. Which places are yours? Write them down for the example, then look at the lesson's `double`.
-# 2. Load a and b into variables, compute from those, store once. `torch.sigmoid` is safe for large numbers.
-# 3. The first place is `program * block`; the last one is below `n` and below the first place of the next program.
+# 1. Which positions belong to this program? Write them down for the example, then look at the lesson's `double`.
+# 2. Load a and b into variables, compute with those, and store once. `torch.sigmoid` is safe for large values.
+# 3. The first position is `program * block`; the last one is below `n` and below the first position of the next program.
 
 # %% [markdown] trap="08.8" role="keep"
-# **Keep:** on small tensors launches take the time, on large ones memory traffic; a fused
-# kernel saves both. If you write one, mask the last block. **In your own code:** count the
-# operations between two matrix products; `torch.compile` fuses chains, CUDA graphs launch many
-# kernels at once. **Source:** [NVIDIA, "Getting Started with CUDA
+# **Keep:** small tensors cost kernel launches, large ones memory traffic, and a fused kernel
+# saves both. If you write a kernel, mask the last block. **In your own code:** count the
+# operations between two matrix products. `torch.compile` fuses chains, and CUDA graphs launch
+# many kernels at once. **Source:** [NVIDIA, "Getting Started with CUDA
 # Graphs"](https://developer.nvidia.com/blog/cuda-graphs/) measures a chain of 20 kernels of
-# 2.9 us each on a V100: 9.6 us a kernel where the host waits for each, 3.8 us where it
-# launches ahead, 3.4 us as a graph. So the four microseconds are a rate of launches, and a
-# round number.
+# 2.9 us each on a V100: 9.6 us per kernel if the host waits for each, 3.8 us if it launches
+# ahead, and 3.4 us as a graph. So our four microseconds are a rate of launches, rounded.
 
 # %% [markdown] role="concept"
 # ## The roof over a kernel
 #
-# Trap 08.8 counted launches and bytes. A third limit is arithmetic. A GPU moves so many bytes
-# a second and does so many operations a second; the operations that a kernel does for each
-# byte, its *arithmetic intensity*, decide which limit it meets. That is the *roofline*: on its
-# slope a kernel waits for memory (*memory-bound*), under its flat roof it computes as fast as
-# the device can (*compute-bound*), and a kernel so small that its launch takes longer than
-# either is *launch-bound*.
+# Trap 08.8 counted launches and bytes. A third limit is arithmetic. A GPU can move only so
+# many bytes and do only so many operations per second. The number of operations that a kernel
+# does for each byte, its *arithmetic intensity*, decides which limit it reaches. A plot of
+# both limits is a *roofline*. On its slope a kernel waits for memory (*memory-bound*). Under
+# its flat roof it computes as fast as the device can (*compute-bound*). A kernel so small that
+# its launch takes longer than either is *launch-bound*.
 #
-# Choose a kernel and a length below. Which attention leaves the slope? What does decoding one
-# token do, at any length?
+# Choose a kernel and a length below. Which form of attention leaves the slope? And where is
+# the decoding of a single token, at any length?
 
 # %% role="explore" explorer="roofline"
 from dlsys_helpers.explorers.roofline import roofline
@@ -2144,16 +2189,17 @@ roofline
 # `torch.profiler` returns a row for each operation. Ask four questions in this order to find
 # what to fix:
 #
-# 1. Does the **host** hold it up? Values fetched one by one with `.item()`, data, Python. On a
-#    GPU each fetch waits until everything launched so far is done.
-# 2. Many calls that move a few bytes each: **launch**.
-# 3. Few FLOPs for each byte moved: **memory**.
-# 4. Many FLOPs for each byte: **compute**. If a GPU then stays far below both roofs, look at
-#    the addresses (08.5, 08.6) and branches (08.7).
+# 1. Does the **host** hold it up, with values fetched one by one through `.item()`, with
+#    loading data, or with Python itself? On a GPU each fetch waits until everything launched
+#    so far is done.
+# 2. Are there many calls that move only a few bytes each? Then the limit is the **launch**.
+# 3. Are there few FLOPs for each byte moved? Then the limit is **memory**.
+# 4. Are there many FLOPs for each byte? Then the limit is **compute**. If a GPU still stays
+#    far below both roofs, look at the addresses (08.5, 08.6) and branches (08.7).
 #
-# Here are three steps, traced on this CPU as they run. Each sends the same 512 rows through
-# the same two layers, and each has one fault of its own on top. Read the rows and name the
-# fault before you open the cell that made them.
+# The cell below traces three steps on this CPU. Each sends the same 512 rows through the same
+# two layers, and each has one fault of its own. Read the rows and name the fault before you
+# open the cell that made them.
 
 # %% role="concept" tags=["plumbing"]
 os.environ["KINETO_LOG_LEVEL"] = "9"             # no notes on a missing GPU
@@ -2200,9 +2246,9 @@ for name, rows in TRACES.items():
               f"{work / 1e6:6.1f} MFLOP {moved / 1e6:7.2f} MB")
 
 # %% [markdown] role="concept"
-# Which step waits for the host, and which for launches? And what is the remedy for the step
-# that waits for neither? The times are those of your machine; calls, FLOPs and bytes belong to
-# the step, and a GPU would count the same. So the questions, as code, ask for these:
+# Which step waits for the host, and which for launches? And how would you repair the step that
+# waits for neither? The times depend on your machine. Calls, FLOPs and bytes belong to the
+# step, and a GPU would count the same. So the four questions, written as code, use only these:
 
 # %% role="concept"
 def what_holds(rows):
@@ -2232,33 +2278,34 @@ claim("calls that fetch a number in B, with all norms at once",
       expected=0)
 
 # %% [markdown] role="concept"
-# In A a long tensor goes to memory and back for each of two dozen small operations: fuse them,
-# as in trap 08.8. In B every row's norm is fetched by itself: compute them all, then fetch
-# once. B has a second fault after the first, hundreds of small norms: after each repair ask
-# the questions again. In C sixteen hundred operations on 64 values surround two products:
-# compile, or fuse by hand. The limits in the code are rules of thumb: ten FLOPs a byte stand
-# for a CPU's ridge. A GPU's ridge is higher, and what is compute here may be memory, or
-# launch, there. A GPU's trace also has the device's own times: where they add up to far less
-# than the wall clock, the device waited, as it would in B and C.
+# In A, a long tensor goes to memory and back for each of two dozen small operations. Fuse
+# them, as in trap 08.8. In B, the norm of every row is fetched by itself. Compute all norms,
+# then fetch once. Behind that fault B has a second one, hundreds of small norms, so ask the
+# questions again after each repair. In C, sixteen hundred operations on 64 values surround two
+# products. Compile them, or fuse them by hand. The limits in the code are rules of thumb: ten
+# FLOPs per byte is roughly a CPU's ridge. A GPU's ridge is higher, and a step that is limited
+# by compute here may be limited by memory or launches there. A GPU's trace also has the
+# device's own times. If they add up to far less than the wall clock, the device waited, as it
+# would in B and C.
 #
 # A trace says which operation is slow. Two tools that need a GPU say why:
 #
-# - `nsys profile -o step python train.py`, then `nsys stats step.nsys-rep`: how often each
-#   kernel, copy and call ran, and how long. The time line is in the same file, opened in
-#   Nsight Systems. Look for white space between kernels.
-# - `ncu --set full -k regex:flash -c 1 python train.py`: the first kernel with that name, in
-#   depth. "GPU Speed Of Light Throughput" gives its fraction of both roofs; "Memory Workload
-#   Analysis" the sectors per request of 08.5 and the bank conflicts of 08.6; "Warp State
-#   Statistics" what warps wait for, and the active threads of 08.7; "Occupancy" the share of
-#   warps that it can hold.
+# - `nsys profile -o step python train.py`, then `nsys stats step.nsys-rep`: these list how
+#   often each kernel, copy and call ran, and how long it took. Open the same file in Nsight
+#   Systems for the time line, and look for white space between kernels.
+# - `ncu --set full -k regex:flash -c 1 python train.py`: this examines the first kernel with
+#   that name. "GPU Speed Of Light Throughput" shows what fraction of both roofs it reaches.
+#   "Memory Workload Analysis" shows the sectors per request of 08.5 and the bank conflicts of
+#   08.6. "Warp State Statistics" shows what warps wait for, and the active threads of 08.7.
+#   "Occupancy" shows the fraction of warps that a multiprocessor can hold.
 #
-# What each of them means is in the [user guide of Nsight
+# Their meaning is explained in the [user guide of Nsight
 # Systems](https://docs.nvidia.com/nsight-systems/UserGuide/index.html) and in the [profiling
 # guide of Nsight Compute](https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html).
 
 # %% [markdown] role="concept"
-# A trace can also be looked at on a time line. Name the parts of a step, and write the trace
-# to a file that [Perfetto](https://ui.perfetto.dev) or Chrome's `chrome://tracing` opens:
+# You can also look at a trace on a time line. Name the parts of a step, and write the trace to
+# a file that [Perfetto](https://ui.perfetto.dev) or Chrome's `chrome://tracing` can open:
 
 # %% role="concept"
 import json
@@ -2285,11 +2332,11 @@ claim("parts of the step that the file names",
 # %% [markdown] trap="08.9" role="situation" symptom="scaled_dot_product_attention gives other results at each call in eval mode, dropout_p, self.training" fault="attention dropout stays on in eval mode"
 # ## A tenth of the weights
 #
-# You replace a hand-written attention by `F.scaled_dot_product_attention` and pass it the old
-# one's dropout, `dropout_p=0.1`. In training it drops each attention weight with that
+# You replace your hand-written attention by `F.scaled_dot_product_attention` and pass on the
+# old dropout rate, `dropout_p=0.1`. In training, this drops each attention weight with that
 # probability p and divides the others by 1 - p. A review comment says: "This is a function; it
-# cannot know that you called `eval()`." Now you serve: `eval()`, `no_grad()`, the same input
-# twice.
+# cannot know that you called `eval()`." Now you serve the model: you call `eval()` and
+# `no_grad()`, and send the same input twice.
 
 # %% trap="08.9" role="break"
 class Attention(nn.Module):
@@ -2314,8 +2361,8 @@ with torch.no_grad():
 
 # %% trap="08.9" role="guess" quoted="right"
 guess("08.9",
-      "By how much do the two results differ, as a percentage of the "
-      "result (both root mean square)?", unit="%")
+      "By what percentage do the two results differ (root mean square)?",
+      unit="%")
 
 # %% trap="08.9" role="look"
 def size(t):
@@ -2332,8 +2379,8 @@ claim("difference of two calls in eval mode, as a fraction of the result",
       difference, above=0.35, below=0.6)
 
 # %% [markdown] trap="08.9" role="why"
-# SDPA is a function. It knows no mode and does what `dropout_p` says (stage 5), so the comment
-# is right. And a tenth is not little. Where values scatter around zero, each weight that is
+# SDPA is a function. It has no mode and does what `dropout_p` says (stage 5), so the comment
+# is right. And a tenth is not little. If values scatter around zero, each weight that is
 # dropped or enlarged changes the sum by its own share, and two calls differ by about
 # $\sqrt{2p}$ of their size. The more the values of a row have in common, the smaller the
 # difference.
@@ -2349,12 +2396,12 @@ draw_grids(
     marks={name: w == 0 for name, w in calls.items()}, rows="query",
     columns="key", legend="weight dropped",
     title="Each call drops different weights",
-    alt="Two grids of twelve by twelve attention weights. In each about a "
-        "tenth of the cells is marked as dropped, in other places.")
+    alt="Two grids of twelve by twelve attention weights. In each, about a "
+        "tenth of the cells is marked as dropped, but not the same cells.")
 
 # %% [markdown] trap="08.9" role="repair"
-# The mode of the *module* has to decide. The grad mode is no substitute: in eval mode with
-# gradients, as for a saliency map, it would drop.
+# The mode of the *module* has to decide. The grad mode is no substitute, because a model in
+# eval mode with gradients, as for a saliency map, would then drop.
 
 # %% trap="08.9" role="repair"
 class ByMode(Attention):
@@ -2377,7 +2424,8 @@ claim("by the module's mode, and MHA: gap of two calls in eval mode",
       max(gaps["ByMode"], gaps["MHA"]), expected=0)
 
 # %% [markdown] trap="08.9" role="more" topics="the root of 2p, and the grad mode · axes without a transpose"
-# **The root of 2p**, compared with what was measured, and a rate that follows the grad mode:
+# The next cell compares **the root of 2p** with what was measured, and tries a rate that
+# follows the grad mode:
 
 # %% trap="08.9" role="more"
 claim("the rule of the root of 2p, less what was measured",
@@ -2386,9 +2434,9 @@ claim("by grad mode: gap of two calls in eval mode with gradients",
       gaps["ByGrad"], above=0.01)
 
 # %% [markdown] trap="08.9" role="more"
-# **Axes without a transpose.** The same function takes the axes as they come. Forget the
-# transpose, and `(B, T, H, D)` is read as T heads of H tokens: each token attends among its
-# own heads, and no token meets another. The shape of the result is the right one.
+# **Axes without a transpose.** The same function takes the axes as they come. If you forget
+# the transpose, it reads `(B, T, H, D)` as T heads of H tokens. Each token then attends only
+# to its own heads, and no token sees any other. The result still has the right shape.
 
 # %% trap="08.9" role="more"
 def without_transpose(x):
@@ -2411,23 +2459,28 @@ claim("right axes: other tokens move when the last one changes, by",
       together.abs().max(), above=1e-3)
 
 # %% [markdown] trap="08.9" role="folklore"
-# **Told:** dropout in SDPA only works in training mode. **Measured:** in eval mode and under
-# `no_grad` it drops as well. `nn.MultiheadAttention` is a module and looks at its mode.
+# **Told:** dropout in SDPA only works in training mode. **Measured:** SDPA also drops in eval
+# mode and under `no_grad`. `nn.MultiheadAttention` is a module and checks its mode.
 
 # %% trap="08.9" role="exercise" points=4 difficulty=3 minutes=20
 def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
                    p: float, training: bool) -> torch.Tensor:
-    """Self-attention (B, T, d) of several heads, with dropout.
+    """Multi-head self-attention (B, T, d) with dropout.
 
-    x: (B, T, d), weight: (3d, d), float32, in memory in any order;
-    F.linear(x, weight) holds q, k and v in this order, each the heads side
-    by side, d / heads numbers a head. Every token looks at all tokens of
-    its row. With training True each attention weight is zeroed with
-    probability p, 0 <= p < 1, one by one, anew at every call, and the
-    others are divided by 1 - p. With training False nothing is dropped and
-    nothing drawn, whether gradients are on or off. x and weight stay as
-    they are; gradients reach both, in training and out of it. Each call
-    computes anew, and leaves earlier results alone.
+    Every token looks at all tokens of its row. If training is True, each
+    attention weight is set to zero with probability p, 0 <= p < 1,
+    independently of the others and newly drawn at every call; the remaining
+    weights are divided by 1 - p. If training is False, nothing is dropped
+    and nothing is drawn, whether gradients are on or off.
+
+    Args:
+        x, weight: (B, T, d) and (3d, d), float32, in any memory order.
+            F.linear(x, weight) holds q, k and v in this order, each with
+            its heads side by side, d / heads values per head.
+
+    x and weight are unchanged, and gradients reach both, in training and
+    outside it. Each call computes its result again and leaves earlier
+    results unchanged.
     """
     # BEGIN SOLUTION
     q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -2439,17 +2492,17 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 
 # %% [markdown] trap="08.9" role="hint"
 # 1. `chunk(3, -1)` gives q, k and v, each (B, T, d). Split d into (heads, d / heads) and bring the heads before the tokens.
-# 2. `dropout_p` is p in training and zero otherwise. Ask the argument, not the grad mode.
-# 3. Back: the heads behind the tokens again, then flatten the last two axes.
+# 2. `dropout_p` is p in training and zero otherwise. Go by the argument, not by the grad mode.
+# 3. On the way back, move the heads after the tokens again, then flatten the last two axes.
 
 # %% [markdown] trap="08.9" role="keep"
-# **Keep:** a function has no train or eval mode. Write
-# `dropout_p=self.p if self.training else 0.0`. **In your own code:** call the model twice in
-# eval mode and compare. **Source:** [torch's documentation of
+# **Keep:** a function has no train or eval mode. Write `dropout_p=self.p if self.training else
+# 0.0`. **In your own code:** call the model twice in eval mode and compare. **Source:**
+# [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 # warns of it. **Seen in the wild:** [huggingface/pytorch-image-models
 # 1978](https://github.com/huggingface/pytorch-image-models/pull/1978): the maintainers fixed
-# it in several models, after the same in nanoGPT, and call it "a recurring bug".
+# it in several models, after the same fix in nanoGPT, and call it "a recurring bug".
 # [wenet-e2e/wenet 2699](https://github.com/wenet-e2e/wenet/issues/2699): dropout was on in
 # evaluation. [pytorch/pytorch 124464](https://github.com/pytorch/pytorch/issues/124464) led to
 # the warning.
@@ -2463,11 +2516,11 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi + b \cos \varphi)$. Value i of a head
 # makes a pair with value i + D/2.
 #
-# Turn a query by $\alpha$ and a key by $\beta$, and their angle changes by $\alpha - \beta$.
-# So only the distance of two positions enters the score. For texts longer than those in
-# training the angles become new to the model. *NTK-aware scaling* then raises the base
-# `10000`: the fast pairs keep their speed, and the slow ones are slowed until they stay within
-# the angles that they know.
+# If you turn a query by $\alpha$ and a key by $\beta$, the angle between them changes by
+# $\alpha - \beta$. So only the distance between two positions enters the score. In texts
+# longer than those in training, the model meets new angles. *NTK-aware scaling* then raises
+# the base `10000`. The fast pairs keep their speed, and the slow ones turn even more slowly,
+# so that they stay within the angles seen in training.
 
 # %% role="concept"
 def rotate(x, place):
@@ -2483,8 +2536,8 @@ def rotate(x, place):
 # ## The newest token asks
 #
 # A causal model writes token by token. Keys and values of old tokens do not change, so you
-# keep them in a *KV cache* and compute only the newest token: one query against five keys, of
-# which its own is the last. The attention layer stays as it was in training, with
+# keep them in a *KV cache* and compute only the newest token: one query against five keys, the
+# last of which is its own. You leave the attention layer as it was in training, with
 # `is_causal=True`.
 
 # %% trap="08.10" role="break"
@@ -2496,7 +2549,7 @@ newest = F.scaled_dot_product_attention(q[:, :, -1:], k, v,
 # %% trap="08.10" role="guess"
 guess("08.10", "Which keys does the newest token look at?",
       choices=["only the first one",
-               "all five: all of them are in its past",
+               "all five, because all of them are in its past",
                "only its own"])
 
 # %% trap="08.10" role="look"
@@ -2513,8 +2566,8 @@ claim("its result less the value of the first token", to_first,
       below=1e-6)
 
 # %% [markdown] trap="08.10" role="why"
-# `is_causal=True` draws the triangle from the *upper left* corner: query 0 sees key 0. Where
-# there are as many queries as keys, that is right. With a cache, query 0 is the newest token
+# `is_causal=True` draws the triangle from the *upper left* corner, so query 0 sees only key 0.
+# That is right if there are as many queries as keys. With a cache, query 0 is the newest token
 # and key 0 the oldest, so the triangle belongs in the *lower right* corner.
 
 # %% trap="08.10" role="why"
@@ -2529,10 +2582,11 @@ draw_grids(
     captions={"the prompt": "all three are new",
               "the fourth token": "pale: from the cache",
               "the fifth": "the cache has grown"},
-    title="One column is computed, the others are kept",
+    title="Only one column is computed, the others are kept",
     alt="Three grids of query, key and value over five tokens. For the "
-        "prompt three columns are computed. Then one column a step, while "
-        "keys and values of the tokens before come from the cache.")
+        "prompt, three columns are computed. Then each step computes one "
+        "column, while keys and values of earlier tokens come from the "
+        "cache.")
 
 # %% trap="08.10" role="why"
 left = torch.ones(2, 5).tril()
@@ -2540,18 +2594,18 @@ right = torch.ones(2, 5).tril(diagonal=5 - 2)
 draw_grids(
     {"is_causal=True": left, "what is meant": right},
     marks={"is_causal=True": torch.eye(2, 5)}, rows="new query",
-    columns="key", legend="the key that it takes for its own",
+    columns="key", legend="the key that it treats as its own",
     captions={"is_causal=True": "from the upper left",
               "what is meant": "from the lower right"},
     title="Two new tokens on a cache of three",
-    alt="Two grids of two queries and five keys. With is_causal the "
-        "triangle starts at the first key, the rest is hidden. As meant, "
-        "the first query may look at all keys but the last, the second at "
-        "all.")
+    alt="Two grids of two queries and five keys. With is_causal, the "
+        "triangle starts at the first key, and the rest is hidden. As "
+        "meant, the first query may look at all keys except the last, and "
+        "the second query at all of them.")
 
 # %% [markdown] trap="08.10" role="repair"
 # A single query needs no causal mask. Several queries, as when a prompt arrives in pieces,
-# need the triangle moved by the number of cached tokens.
+# need the triangle shifted by the number of cached tokens.
 
 # %% trap="08.10" role="repair"
 from torch.nn.attention.bias import causal_lower_right
@@ -2568,8 +2622,8 @@ claim("three queries, lower right, two ways: gap to running the whole row",
 
 # %% [markdown] trap="08.10" role="repair"
 # The *positions* have to continue as well. Say the model turns queries and keys by RoPE. With
-# the cache, the newest token has position 4. A function that counts from 0 at each call gives
-# it position 0, and its distances to all cached keys are wrong by four.
+# the cache, the newest token has position 4. A function that counts from 0 at each call puts
+# it at position 0, so its distances to all cached keys are wrong by four.
 
 # %% trap="08.10" role="repair" compare=false
 place = torch.arange(5)
@@ -2590,8 +2644,9 @@ claim("newest token at position 0: gap to running the whole row", gaps[0],
       above=1e-3)
 
 # %% [markdown] trap="08.10" role="repair"
-# The explorer below has eight tokens. Say first which keys the newest token may look at: with
-# the causal mask from either corner, with the mask that MHA would want, with pads on the left.
+# The explorer below has eight tokens. Before you click, say which keys the newest token may
+# look at: with the causal mask from either corner, with the mask that MHA expects, and with
+# pads on the left.
 
 # %% role="explore" explorer="attention_mask"
 from dlsys_helpers.explorers.attention_mask import attention_mask
@@ -2599,8 +2654,8 @@ from dlsys_helpers.explorers.attention_mask import attention_mask
 attention_mask
 
 # %% [markdown] trap="08.10" role="more" topics="the right ways, measured · order, and RoPE"
-# **The right ways** give what running the whole row gives. Pads on the left and empty slots of
-# a cache have to be hidden all the same, even from a single query.
+# **The right ways** return what a run over the whole row returns. Pads on the left and empty
+# slots of a cache still have to be hidden, even from a single query.
 
 # %% trap="08.10" role="more"
 claim("newest token with cache and without: gap", gap, above=0.1)
@@ -2611,9 +2666,9 @@ claim("newest token at position 4: gap to running the whole row", gaps[4],
 
 # %% [markdown] trap="08.10" role="more"
 # **Order, and RoPE.** Without a mask and without positions, attention cannot tell the order of
-# its keys: shuffled keys and values give the same result. With RoPE the distance of two
-# positions enters their score, and only the distance, up to the rounding of the angles.
-# Compute those in float32.
+# its keys: shuffled keys and values give the same result. With RoPE, only the distance between
+# two positions enters their score, up to the rounding of the angles. Compute the angles in
+# float32.
 
 # %% trap="08.10" role="more"
 order = torch.randperm(5)
@@ -2633,16 +2688,21 @@ claim("RoPE, all positions later by 100: largest change of a score",
 def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
     """Causal attention of the n newest tokens, with a cache and RoPE.
 
-    q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, in memory in
-    any order, left as they are, by later steps too. cache: a dict, empty at
-    the first step. After each step its "k" and "v" hold the keys and values
-    of all tokens so far, (B, H, t, D), the keys turned. rotate(x, place)
-    returns x (B, H, n, D) turned for the places (n,), int64, counted from 0
-    at the first token of all. Queries and keys are turned, values are not.
-    A token looks at itself and at all before it. The result (B, H, n, D) is
-    what the whole row gives for these tokens in one run. Two caches know
-    nothing of each other. The cache holds all that is kept: a deep copy of
-    it goes on alike.
+    Queries and keys are rotated, values are not. A token looks at itself
+    and at all tokens before it. The result (B, H, n, D) is what one run
+    over the whole row returns for these tokens.
+
+    Args:
+        q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, in any
+            memory order; they are unchanged, also by later steps.
+        cache: a dict, empty at the first step. After each step its "k" and
+            "v" hold the keys and values of all tokens so far, (B, H, t, D),
+            with the keys rotated.
+        rotate(x, place): returns x (B, H, n, D) rotated for the positions
+            place (n,), int64, counted from 0 at the very first token.
+
+    Two caches do not affect each other. A cache holds everything that is
+    kept: decoding can continue from a deep copy of it.
     """
     # BEGIN SOLUTION
     past = cache["k"].shape[2] if cache else 0
@@ -2659,19 +2719,19 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="08.10" role="hint"
-# 1. How many tokens came before? The third axis of `cache["k"]` says it; an empty cache has none. The new places begin there.
-# 2. Turn the new keys, join them to the cache along axis 2, store, then attend.
+# 1. How many tokens came before? The length of the third axis of `cache["k"]` says so; an empty cache has none. The new positions begin there.
+# 2. Rotate the new keys, append them to the cache along axis 2, store both, then attend.
 # 3. Query i may see keys 0 to past + i: `torch.ones(n, past + n, dtype=torch.bool).tril(past)`.
 
 # %% [markdown] trap="08.10" role="keep"
 # **Keep:** with a cache, the new queries are the *last* rows of the whole triangle, so the
 # mask and the positions have to begin where the cache ends. **In your own code:** run a prompt
-# at once and in pieces, and compare the logits. **Source:** [torch's documentation of
+# in one call and in pieces, and compare the logits. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html);
 # [Su et al. 2021, "RoFormer"](https://arxiv.org/abs/2104.09864), section 3.2.2, for RoPE; its
-# equation 15 makes pairs of neighbours instead. **Seen in the wild:** [pytorch/pytorch
-# 144858](https://github.com/pytorch/pytorch/issues/144858): a single query saw the earliest
-# key only, and each step gave the same vector. [pytorch/pytorch
+# equation 15 pairs neighbouring values instead. **Seen in the wild:** [pytorch/pytorch
+# 144858](https://github.com/pytorch/pytorch/issues/144858): a single query saw only the
+# earliest key, and each step returned the same vector. [pytorch/pytorch
 # 110144](https://github.com/pytorch/pytorch/issues/110144): the same happened with two new
 # tokens on a cache of four.
 
@@ -2682,10 +2742,10 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 #
 # $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot H_{kv} \cdot D \cdot T \cdot \mathrm{bytes\ per\ number}$$
 #
-# In *grouped queries* (GQA), several heads of queries share one head of keys and values
+# In *grouped-query attention* (GQA), several query heads share one head of keys and values
 # ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245), section 2.2); the number of groups
-# is $H_{kv}$. The numbers below are for 32 layers of 32 heads with 128 values, in 16 bits, as
-# in Llama 2 with 7 billion weights, which does not share any.
+# is $H_{kv}$. The sizes below are for 32 layers of 32 heads with 128 values each, in 16 bits,
+# as in Llama 2 with 7 billion weights, which does not share heads.
 
 # %% role="concept"
 def kv_cache_bytes(tokens, layers=32, kv_heads=32, head_dim=128, size=2):
@@ -2716,16 +2776,17 @@ draw_boxes(
         ("16,384 tokens, 8 groups",
          kv_cache_bytes(16384, kv_heads=8) / 1e9))},
     title="The cache grows with the tokens, and shrinks with the groups",
-    alt="Three stacks of keys and values. Four times the tokens are four "
-        "times the bytes; with 8 groups for 32 heads it is a quarter.")
+    alt="Three stacks of keys and values. Four times the tokens take four "
+        "times the bytes; with 8 groups instead of 32 heads, they take a "
+        "quarter of that.")
 
 # %% [markdown] trap="08.11" role="situation" fault="batch_first is missing: attention mixes the batch" symptom="transformer predictions depend on the batch, accuracy changes with batch size, batch_first"
 # ## Eight rows of a digit
 #
-# You treat a digit as eight tokens, its rows of eight pixels, and put two of torch's encoder
-# layers on them. The model trains in seconds and gets about nine of ten test digits right, in
-# batches of 32. Nothing in it normalises over the batch, dropout is off, and you call
-# `eval()`.
+# You treat a digit as eight tokens, one for each row of eight pixels, and run two of torch's
+# encoder layers on them. The model trains in seconds and gets about nine of ten test digits
+# right, in batches of 32. Nothing in it normalises over the batch, dropout is off, and you
+# call `eval()`.
 #
 # Then a user sends one digit at a time.
 
@@ -2753,7 +2814,8 @@ fit(reader, x_train, y_train, steps=200, lr=5e-3, batch=32)
 _ = reader.eval()                                # no output to show
 
 # %% trap="08.11" role="guess"
-guess("08.11", "What accuracy does it have on the test digits one by one?",
+guess("08.11", "How does its accuracy change if the test digits come one "
+               "by one?",
       choices=["the same as in batches", "at least 5 points less",
                "at least 5 points more"])
 
@@ -2775,10 +2837,10 @@ plot_columns(
     {"one by one": 100 * shares[1], "batches of 32": 100 * shares[32],
      "all 497": 100 * shares[497], "32, sorted by class": 100 * by_class},
     marks=["one by one", "32, sorted by class"],
-    xlabel="how the test digits come", ylabel="accuracy, %",
+    xlabel="how the test digits are sent", ylabel="accuracy, %",
     title="The answer depends on the other digits of the batch",
-    alt="Four columns. The accuracy is best in batches of 32 mixed "
-        "digits; one by one, and sorted by class, it is clearly lower.")
+    alt="Four columns. The accuracy is best in batches of 32 mixed digits. "
+        "It is clearly lower one by one, and in batches sorted by class.")
 
 # %% trap="08.11" role="look"
 measured("08.11", 1)
@@ -2788,10 +2850,10 @@ claim("accuracy one by one, less that in batches of 32",
       shares[1] - shares[32], below=-0.05)
 
 # %% [markdown] trap="08.11" role="why"
-# Torch's encoder layers expect `(T, N, d)`, tokens first, and accept `(N, T, d)` as it is:
-# without a mask no shape tells them apart. So attention runs along the wrong axis. Row 3 of a
-# digit never meets row 4 of the same digit; it looks at row 3 of all other digits in the
-# batch.
+# Torch's encoder layers expect `(T, N, d)`, with the tokens first. They accept `(N, T, d)` as
+# it is, because without a mask no shape tells the two apart. So attention runs along the wrong
+# axis. Row 3 of a digit never meets row 4 of the same digit; it looks at row 3 of all other
+# digits in the batch.
 
 # %% trap="08.11" role="why"
 along_batch, along_row = torch.zeros(2, 6, 8)
@@ -2804,8 +2866,8 @@ draw_grids(
     columns="its rows", legend="the token that looks",
     title="Which tokens one token looks at",
     alt="Two grids of six digits and eight rows. As it was, a token looks "
-        "down a column, at the same row of all digits; with batch_first it "
-        "looks along its own digit.")
+        "down a column, at the same row of all digits. With batch_first it "
+        "looks along the rows of its own digit.")
 
 # %% trap="08.11" role="repair"
 mended = RowReader(batch_first=True)
@@ -2819,10 +2881,10 @@ claim("batch_first: lowest accuracy at any of three batch sizes",
       min(again), above=0.88)
 
 # %% [markdown] trap="08.11" role="repair"
-# A test finds this without labels and without training: change the other rows and look whether
-# the output for row 0 moves. The two tests you would think of first cannot see it. Permute the
-# batch, and the outputs are permuted along with it. Fill the batch with copies of one row, and
-# attention averages identical values, which changes nothing.
+# You can find this without labels and without training: change the other rows and check
+# whether the output for row 0 moves. The two tests you would think of first cannot see it.
+# Permute the batch, and the outputs are permuted along with it. Fill the batch with copies of
+# one row, and attention averages identical values, which changes nothing.
 
 # %% trap="08.11" role="repair"
 def first_row(batch, model=reader):
@@ -2845,8 +2907,8 @@ claim("blind tests, permuted and repeated: a logit moves by",
       below=1e-4)
 
 # %% [markdown] trap="08.11" role="more" topics="mixed and sorted batches · the test on both models"
-# **The other numbers:** mixed and sorted batches, three batch sizes with `batch_first`, and
-# the test that can see the fault, on both models.
+# The next cell has **the other measurements:** mixed and sorted batches, three batch sizes
+# with `batch_first`, and the test that can see the fault, on both models.
 
 # %% trap="08.11" role="more"
 claim("accuracy in batches of 32", shares[32], above=0.85)
@@ -2854,30 +2916,31 @@ claim("accuracy sorted by class, less that in mixed batches",
       by_class - shares[32], below=-0.04)
 claim("batch_first: highest less lowest accuracy", max(again) - min(again),
       below=0.005)
-claim("other company: a logit of row 0 moves by",
+claim("other rows replaced: a logit of row 0 moves by",
       moved["other company"].abs().max(), above=0.05)
-claim("batch_first, other company: a logit of row 0 moves by",
+claim("batch_first, other rows replaced: a logit of row 0 moves by",
       (first_row(company, mended) - first_row(batch, mended)).abs().max(),
       below=1e-5)
 
 # %% trap="08.11" role="exercise" points=3 difficulty=2 minutes=15
 def batch_dependence(model: nn.Module, x: torch.Tensor,
                      others: torch.Tensor) -> float:
-    """How far the output for x[0] moves when it gets other neighbours.
+    """Measure how far the output for x[0] moves when other rows change.
 
-    model maps (N, ...) to (N, ...), one output a row. x: (N, ...), N >= 2,
-    float32 or int64, in memory in any order; others: (N - 1, ...), the rows
-    that take the place of x[1:]. The result is the largest absolute change
-    of a number of output 0, measured in eval mode and without building a
-    graph; the grad mode is as before afterwards. The model, which writes no
-    buffer in eval mode, comes back as it was: every module in its former
-    mode, parameters and buffers untouched, their dtype, gradients and
-    requires_grad included. It may write into what it is given, but x and
-    others stay as they were.
+    The result is the largest absolute change of a value of output 0,
+    measured in eval mode and without building a graph.
 
-    Example: a model that subtracts the mean of the batch, x [[1.], [3.]],
-    others [[7.]]: the output for row 0 moves from -1 to -3, the result is
-    2.
+    Args:
+        model: maps (N, ...) to (N, ...), one output per row.
+        x: (N, ...) with N >= 2, float32 or int64, in any memory order.
+        others: (N - 1, ...), the rows that replace x[1:].
+
+    The model may write into its input, but x and others are unchanged. The
+    grad mode is afterwards what it was. So is the model, which writes no
+    buffer in eval mode: every module's training flag, all parameters and
+    buffers, and their dtype, gradients and requires_grad.
+    Example: for a model that subtracts the mean of the batch, x [[1.],
+    [3.]] and others [[7.]], the output for row 0 moves from -1 to -3: 2.
     """
     # BEGIN SOLUTION
     modes = [(module, module.training) for module in model.modules()]
@@ -2893,13 +2956,13 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 # %% [markdown] trap="08.11" role="hint"
 # 1. Two calls: once with `x`, once with `torch.cat([x[:1], others])`. Only output 0 counts.
 # 2. In train mode dropout looks like a dependence, and BatchNorm moves its buffers: `model.eval()` first.
-# 3. A model's parts may be in different modes. Keep `(module, module.training)` for all of `model.modules()` and put them back one by one.
+# 3. A model's parts may be in different modes. Save `(module, module.training)` for all of `model.modules()` and restore them one by one.
 
 # %% [markdown] trap="08.11" role="keep"
-# **Keep:** attention mixes along the axis that it takes for the sequence. If that axis is the
-# batch, a model looks healthy until its batches change, so pass `batch_first=True`. **In your
-# own code:** replace the other rows of a batch and compare the output for row 0. **Source:**
-# [torch's documentation of
+# **Keep:** attention mixes along the axis that it treats as the sequence. If that axis is the
+# batch, the model looks healthy until its batches change. Pass `batch_first=True` if your
+# tensors have the batch first. **In your own code:** replace the other rows of a batch and
+# compare the output for row 0. **Source:** [torch's documentation of
 # nn.TransformerEncoderLayer](https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html):
 # `batch_first` is False by default. **Seen in the wild:** [IBM/TabFormer
 # 14](https://github.com/IBM/TabFormer/pull/14): the batch was in the first dimension, "which
@@ -2910,9 +2973,9 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Further: positions beyond the trained length
 #
-# No trap needs what follows. First a small measurement: one causal attention layer learns to
-# name the token two positions back, on rows of 16 random tokens out of 8. Then it gets longer
-# rows.
+# No trap needs this section. It begins with a small measurement: one causal attention layer
+# learns to name the token two positions back, on rows of 16 tokens drawn at random from 8.
+# Then it gets longer rows.
 
 # %% role="concept"
 class Back(nn.Module):
@@ -2961,11 +3024,11 @@ claim("rows of 256: higher accuracy at the end; guessing has 0.125",
       max(reached[kind][256] for kind in reached), below=0.5)
 
 # %% [markdown] role="concept"
-# Both are right at the length that they learned, and little better than guessing at 16 times
-# that length. That is one small layer and one task. For longer texts the positions of RoPE can
-# be squeezed into the old range: position $m$ counts as $m L / L'$, where $L$ is the length
-# that was learned and $L'$ the new one, and the model is trained a little further. LLaMA went
-# from 2,048 tokens to 32,768 within 1,000 steps in this way ([Chen et al.
+# Both models are right at the length on which they were trained, and little better than
+# guessing at 16 times that length. That is one small layer and one task. For longer texts, you
+# can squeeze the positions of RoPE into the old range: position $m$ counts as $m L / L'$,
+# where $L$ is the trained length and $L'$ the new one, and the model is trained a little
+# longer. LLaMA went from 2,048 tokens to 32,768 within 1,000 steps in this way ([Chen et al.
 # 2023](https://arxiv.org/abs/2306.15595), section 2.3 and equation 4).
 
 # %% [markdown] role="concept"
@@ -2973,7 +3036,7 @@ claim("rows of 256: higher accuracy at the end; guessing has 0.125",
 #
 # Python's own help pages are a text that you already have. The class `LM` from above, with two
 # blocks, reads them letter by letter under a causal mask. Before training it writes random
-# letters, afterwards something with the shape of words.
+# letters; afterwards it writes something with the shape of words.
 
 # %% role="concept"
 from pydoc_data.topics import topics
@@ -3017,8 +3080,8 @@ claim("loss after 300 steps, in nats a letter", end, below=2.7)
 #
 # Hugging Face's `transformers` builds a Llama from a configuration, without any download. Its
 # layers are those of this stage: RoPE with the same pairs, grouped queries, a cache. One of
-# its attention layers, written by hand with the functions above, gives the same numbers; and
-# its own decoding from a cache agrees with running the whole row.
+# its attention layers, rebuilt by hand from the functions above, returns the same values. And
+# its own decoding from a cache agrees with a run over the whole row.
 
 # %% role="concept" tags=["plumbing"]
 import contextlib
@@ -3065,16 +3128,16 @@ claim("seven tokens, then three from the cache: gap to the whole row",
 # %% [markdown] role="concept"
 # ## Further down: kernels without a GPU
 #
-# Here the same attention becomes a kernel, and runs without a GPU. Then a compiler shows what
-# it makes of it for three GPUs, and a window saves blocks.
+# Here the same attention becomes a kernel that runs without a GPU. Then a compiler shows what
+# it makes of the kernel for three GPUs, and a sliding window saves blocks.
 #
 # ### The kernel in Triton, interpreted
 #
 # Triton writes a program for a *block* of values. `tl.load` with a mask fetches, `tl.dot`
 # multiplies matrices, and a GPU runs as many copies as there are blocks of queries. Where
 # there is no GPU, the set-up cell sets `TRITON_INTERPRET=1` before triton is imported, and the
-# same source runs on a CPU. Triton exists for Linux: elsewhere the cells below say so in one
-# line and show what was recorded there. First comes the step of the online softmax:
+# same source runs on a CPU. Triton exists for Linux. On other systems the cells below say so
+# in one line and show what was recorded on Linux. First comes the step of the online softmax:
 
 # %% role="concept" tags=["used-on-gpu"]
 from dlsys_helpers.kernels import absent, recorded
@@ -3096,8 +3159,8 @@ def fold(top, total, out, scores, values):
     return new, total * fix + tl.sum(p, 1), out
 
 # %% [markdown] role="concept"
-# Then the loop over the tiles. Rows and columns beyond the end are masked at each load
-# and at the store; query `i` sees the keys up to `i + N - M`.
+# Then comes the loop over the tiles. Rows and columns beyond the end are masked at each load
+# and at the store, and query `i` sees the keys up to `i + N - M`.
 
 # %% role="concept" tags=["plumbing", "used-on-gpu"]
 @triton.jit
@@ -3155,17 +3218,17 @@ claim("largest gap between the kernel and float64, over five laws",
       max(gaps.values()), below=1e-3)
 
 # %% [markdown] role="concept"
-# A kernel that passes here is right in its arithmetic, in float32, on these cases. The
-# interpreter runs one program after the other. It proves neither the precision of a GPU nor
-# that programs which run at once leave each other alone. On a machine with a GPU, the same
-# cells run the same kernel there, under the same laws; `"ieee"` asks for all 32 bits in its
-# products.
+# A kernel that passes here has correct arithmetic, in float32, on these cases. But the
+# interpreter runs one program after the other. It proves neither the precision on a GPU nor
+# that programs which run at the same time leave each other alone. On a machine with a GPU, the
+# same cells run the same kernel on the GPU, under the same tests; `"ieee"` requests all 32
+# bits in its products.
 
 # %% [markdown] role="concept"
 # ### Two faults that the interpreter hides, and how to see them
 #
 # A store without a mask writes beyond the end, and nothing complains, because the memory there
-# belongs to the same process. So give the kernel a piece of a larger tensor and look at the
+# belongs to the same process. So pass the kernel a piece of a larger tensor, and check the
 # *guards* after it.
 
 # %% role="concept"
@@ -3192,10 +3255,10 @@ claim("guards overwritten without a mask", broken[False], expected=28)
 claim("guards overwritten with a mask", broken[True], expected=0)
 
 # %% [markdown] role="concept"
-# Guards see a write, and only as far as they reach; a read beyond the end leaves no trace in
-# them. A race needs programs that run at the same time. Write a program as a generator that
-# pauses between its load and its store, and let random numbers decide which one continues.
-# Here eight programs count values into four bins that they share:
+# Guards detect a write, but only as far as they reach. A read beyond the end leaves no trace
+# in them. The second fault, a race, needs programs that run at the same time. Write a program
+# as a generator that pauses between its load and its store, and let random numbers decide
+# which program continues. Here eight programs count values into four bins that they share:
 
 # %% role="concept"
 import random
@@ -3234,10 +3297,10 @@ claim("numbers counted, interleaved, a set of bins for each program",
       counted["interleaved, own bins"], expected=400)
 
 # %% [markdown] role="concept"
-# One after the other, as the interpreter runs them, the fault is invisible. With many bins and
-# few collisions it could also hide among programs that run at once. Give each program bins of
-# its own and add them at the end, or use `tl.atomic_add`, which lets no other program in
-# between.
+# If the programs run one after the other, as in the interpreter, the fault is invisible. With
+# many bins and few collisions it can also stay hidden among programs that run at the same
+# time. Give each program its own bins and add them up at the end, or use `tl.atomic_add`,
+# which lets no other program in between.
 
 # %% [markdown] role="concept"
 # ### Compiled, not guessed
@@ -3273,22 +3336,23 @@ claim("spills, sm_75 less the most of the others",
       turing.spills - max(ampere.spills, hopper.spills), above=100)
 
 # %% [markdown] role="concept"
-# One source, three machines. For `sm_75`, a T4, this compiler uses no tensor cores,
-# although the device has some: Triton supports NVIDIA's devices from `sm_80` on. It
-# multiplies with thousands of FFMA, and the accumulators do not fit into the registers. So
-# promise no speed there. For `sm_90` a handful of instructions do what takes tens on
-# `sm_80`, as each covers a larger product. An occupancy of an eighth or a quarter need not
-# be a fault: such kernels live on large tiles, not on many warps, and beyond some point
-# more warps do not help ([CUDA C++ Best Practices
+# The same source becomes three different programs. For `sm_75`, a T4, this compiler uses no
+# tensor cores, although the device has some, because Triton supports NVIDIA's devices only
+# from `sm_80` on. It multiplies with thousands of FFMA instructions, and the accumulators do
+# not fit into the registers. So do not promise any speed there. For `sm_90` a handful of
+# instructions do what takes tens on `sm_80`, because each covers a larger product. An
+# occupancy of an eighth or a quarter need not be a fault. Such kernels get their speed from
+# large tiles, not from many warps, and beyond some point more warps do not help ([CUDA C++
+# Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#occupancy),
 # section 11.1).
 
 # %% [markdown] role="concept"
 # ### A sliding window
 #
-# With a window of `W` keys, a query sees only its last `W` keys. Written as a mask that saves
-# nothing, because all scores are computed and then hidden. Flex attention takes the mask as a
-# function and, compiled for a GPU, leaves out the blocks that hold nothing:
+# With a window of `W` keys, a query sees only its last `W` keys. Written as a mask, the window
+# saves nothing, because all scores are computed and then hidden. Flex attention takes the mask
+# as a function and, compiled for a GPU, skips the blocks that contain no allowed pair:
 
 # %% role="concept"
 import warnings
@@ -3313,9 +3377,9 @@ claim("fraction of blocks computed, by flex attention less by hand",
       kept - by_hand, expected=0, within=1e-4)
 
 # %% [markdown] role="concept"
-# Without a compiler it runs as well, here on a shorter row: it then computes all scores, as
-# its own warning says. So a CPU can tell whether the function says what you mean, and not what
-# the window saves.
+# Flex attention also runs without a compiler, here on a shorter row. It then computes all
+# scores, as its own warning says. So a CPU can tell whether the mask function says what you
+# mean, but not what the window saves.
 
 # %% role="concept"
 q, k, v = torch.randn(3, 1, 2, 512, 32)
@@ -3337,73 +3401,81 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # Think first, then open a choice: each says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. A language model trains to a loss that is far lower than that of all published models on the same text. You first**
+# **1. A language model trains to a loss far below that of any published model on the same
+# text. What do you do first?**
 #
-# - [ ] save it and write a report :: A loss that seems impossible is a leak until you have
-#   shown the opposite.
-# - [x] change tokens of a row and look whether earlier logits move :: They must not. It takes
-#   a few lines and no training.
-# - [ ] add dropout, because it has overfitted :: Overfitting shows on new text; a leak makes
-#   the loss low there as well.
+# - [ ] save the model and write a report :: Treat a loss that seems impossible as a leak until
+#   you have ruled that out.
+# - [x] change tokens of a row and check whether earlier logits move :: They must not move. The
+#   test takes a few lines and no training.
+# - [ ] add dropout, because the model has overfitted :: Overfitting shows on new text. A leak
+#   makes the loss low there as well.
 
 # %% [markdown] role="quiz"
 # **2. You move from nn.MultiheadAttention to scaled_dot_product_attention and keep the boolean masks. What happens?**
 #
-# - [ ] an error: the shapes do not fit :: They can fit, and nothing checks what True means.
-# - [ ] nothing, both take boolean masks :: Both do, with opposite meanings.
+# - [ ] an error, because the shapes do not fit :: The shapes can fit, and nothing checks what
+#   True means.
+# - [ ] nothing, because both accept boolean masks :: Both do, but with opposite meanings.
 # - [x] tokens look at exactly what was forbidden, and rows with nothing forbidden give zeros :: True means "ignore" in one and "may look" in the other.
 
 # %% [markdown] role="quiz"
-# **3. A row is padded. You mask the rows of the pads, the queries, and leave the columns. The tokens**
+# **3. A batch is padded. In the mask you forbid the rows of the pads (the queries) and leave
+# the columns alone. The tokens**
 #
-# - [x] still look at pads :: Columns are keys. A mask over the queries silences what pads
-#   compute, and nothing uses that.
-# - [ ] are right, a pad is masked either way :: Rows and columns say who looks and who is
-#   looked at.
-# - [ ] are NaN :: A row without keys gives zeros or NaN, and that is the pads' row.
+# - [x] still look at pads :: Columns are keys. A mask over the queries only silences what pads
+#   compute, which nothing uses.
+# - [ ] are right, because a pad is masked either way :: Rows say which token looks, columns
+#   say which token is looked at.
+# - [ ] are NaN :: A row without keys returns zeros or NaN, but here those are the rows of the
+#   pads.
 
 # %% [markdown] role="quiz"
-# **4. Generation with a cache writes a different text than without. The prompt goes in at once, then token by token with is_causal=True. The first wrong step is**
+# **4. Generation with a cache writes a different text than without. You pass in the whole
+# prompt, then one token at a time, always with is_causal=True. Which step is the first wrong
+# one?**
 #
 # - [ ] the prompt :: There are as many queries as keys, and both corners agree.
-# - [x] the first single token: its one query sees the first key only :: The triangle starts in
-#   the upper left corner.
-# - [ ] none, because one query needs no causal mask :: It needs none, but this one gets one.
+# - [x] the first single token, because its one query sees only the first key :: The triangle
+#   starts in the upper left corner.
+# - [ ] none, because one query needs no causal mask :: It needs no mask, but here it gets one.
 
 # %% [markdown] role="quiz"
 # **5. You test whether a model mixes the rows of a batch by permuting them. The outputs are permuted in the same way. So**
 #
 # - [ ] the rows are independent :: A model that subtracts the batch's mean passes this test.
-# - [x] nothing is shown: replace the other rows, and look at row 0 :: Only a change of the
-#   other rows tells.
-# - [ ] it is in train mode :: This test does not see the mode.
+# - [x] this shows nothing; replace the other rows, and look at row 0 :: Only a change of the
+#   other rows can show it.
+# - [ ] the model is in train mode :: This test cannot see the mode.
 
 # %% [markdown] role="quiz"
-# **6. A masked model has a loss of 0.5 nats in a gap, a causal one 0.8 for the next token of the same text. For writing you take**
+# **6. A masked model has a loss of 0.5 nats in a gap, and a causal model 0.8 nats for the next
+# token of the same text. Which do you use for writing?**
 #
-# - [ ] the masked one, its loss is lower :: Its question was easier: it saw what comes after
-#   the gap.
-# - [x] the causal one :: It was trained and measured on the question that writing asks.
-# - [ ] either, after a temperature is set :: A temperature does not change what a model was
+# - [ ] the masked model, because its loss is lower :: Its question was easier, because it saw
+#   what comes after the gap.
+# - [x] the causal model :: It was trained and measured on the question that writing asks.
+# - [ ] either, once a temperature is set :: A temperature does not change what a model was
 #   trained to predict.
 
 # %% [markdown] role="quiz"
-# **7. A flash kernel gives the same numbers as attention written out. It is faster because**
+# **7. A flash kernel returns the same values as attention written out. It is faster because**
 #
 # - [ ] it skips keys whose weight is small :: It multiplies every query with every key that is
 #   not masked.
-# - [ ] its traffic is linear in the number of tokens :: Counted without a cache, each block of
-#   queries still reads all keys and values; that is quadratic, with a small factor.
-# - [x] scores and weights never travel to memory :: They stay on the chip for one tile and are
-#   gone.
+# - [ ] its traffic is linear in the number of tokens :: Without a cache, each block of queries
+#   still reads all keys and values. That is quadratic, with a small factor.
+# - [x] scores and weights never travel to memory :: They exist on the chip for one tile, and
+#   then they are gone.
 
 # %% [markdown] role="quiz"
-# **8. Your online softmax is right on rows whose scores fall, and wrong on those that rise. You forgot**
+# **8. Your online softmax is right on rows with falling scores, and wrong on rows with rising
+# scores. You forgot**
 #
 # - [x] to rescale the sum when a larger score comes :: On a falling row the first tile holds
 #   the largest score, so the factor is always one.
 # - [ ] to subtract the maximum :: Falling rows of large scores would overflow as well.
-# - [ ] the last division :: Every row would be wrong.
+# - [ ] the last division :: Then every row would be wrong.
 
 # %% [markdown] role="quiz"
 # **9. Thread `i` reads the float at position `4 i`. A warp moves**
@@ -3411,46 +3483,50 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # - [ ] 4 sectors, because it reads 128 bytes :: It uses 128 bytes, but they are 16 bytes
 #   apart.
 # - [x] 16 sectors :: Two threads share each sector of 32 bytes.
-# - [ ] 32 sectors, one for each thread :: That begins at a step of eight floats.
+# - [ ] 32 sectors, one for each thread :: That takes a step of at least eight floats.
 
 # %% [markdown] role="quiz"
-# **10. All 32 threads of a warp read the same word of shared memory. This takes**
+# **10. All 32 threads of a warp read the same word of shared memory. How many turns does this
+# take?**
 #
 # - [x] one turn :: The bank returns the word to all threads that want it.
-# - [ ] 32 turns, because they want the same bank :: Only different words of a bank wait for
+# - [ ] 32 turns, because they want the same bank :: Only different words in one bank wait for
 #   each other.
-# - [ ] two turns, one for each half of the warp :: Two turns are the least for 8 bytes a
-#   thread, not for a word that all share.
+# - [ ] two turns, one for each half of the warp :: Two turns are the minimum for 8 bytes per
+#   thread, not for a word that all threads share.
 
 # %% [markdown] role="quiz"
-# **11. One thread in a hundred, at random, takes a slow branch. The fraction of warps that execute it is**
+# **11. One thread in a hundred, at random, takes a slow branch. What fraction of the warps
+# executes it?**
 #
 # - [ ] one in a hundred :: That is the fraction of threads.
-# - [x] more than one in four :: A warp skips it only if all 32 agree: 0.99 to the power of 32
-#   is 0.72.
-# - [ ] nearly all :: That would take ten threads in a hundred.
+# - [x] more than one in four :: A warp skips the branch only if all 32 threads do, and 0.99 to
+#   the power of 32 is 0.72.
+# - [ ] nearly all :: That would take about ten threads in a hundred.
 
 # %% [markdown] role="quiz"
-# **12. A profile shows 5,000 calls of 2 us in a step of 30 ms. You look first at**
+# **12. A profile shows 5,000 calls of 2 us in a step of 30 ms. What do you try first?**
 #
-# - [ ] the slowest of these kernels :: None of them is slow; the device waits between them.
-# - [x] fusing them, or launching them as a graph :: Launches take longer than the work.
-# - [ ] a larger learning rate :: It does not change the time.
+# - [ ] speeding up the slowest of these kernels :: None of them is slow. The device waits
+#   between them.
+# - [x] fusing the kernels, or launching them as a graph :: The launches take longer than the
+#   work.
+# - [ ] a larger learning rate :: It does not change the time of a step.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what the counts promise
 #
 # A clock can check three counts of this stage: attention written out compared with flash,
-# strided reads, and a chain of small steps. And the kernel of this stage, which has run
-# interpreted so far, runs as machine code, under the same law as before: float64.
+# strided reads, and a chain of small steps. And the kernel of this stage, which has only run
+# interpreted so far, now runs as machine code and is again compared with float64.
 #
 # **Before you run anything:** take 8,192 tokens and 16 heads of 128 values. How many GiB do
 # the scores take in 16 bits? How many times as many bytes move at stride 8 as at stride 1? And
-# how much of a chain of ten operations on 4,096 values is launches?
+# what part of the time of ten operations on 4,096 values goes into launches?
 #
-# The published figures come from other devices and other shapes: on an A100 FlashAttention-2
-# was 3 to 10 times as fast as attention written out in PyTorch, over lengths from 512 to
-# 16,384 and heads of 64 and 128 values.
+# The published figures come from other devices and other shapes. On an A100 FlashAttention-2
+# was 3 to 10 times as fast as attention written out in PyTorch, at lengths from 512 to 16,384
+# and with heads of 64 and 128 values.
 
 # %% role="gpu"
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -3590,19 +3666,20 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the H100 of the record** flash reaches 36 % of the card's rate, as published. Torch's
-# `math` form takes 16 times as long, with 9.9 GB on top where flash needs 34 MB. Not all of
-# that is traffic. Given 16 bits, this form computes in float32: each tensor of scores takes 4
-# GiB, not the 2 that you counted, and the products miss the rate of 16 bits.
+# `math` form takes 16 times as long and needs 9.9 GB of extra memory where flash needs 34 MB.
+# Traffic does not explain all of that. Given 16 bits, the `math` form computes in float32, so
+# each tensor of scores takes 4 GiB, not the 2 GiB that you counted, and the products do not
+# run at the 16-bit rate.
 #
-# Your stage's kernel, a page of Triton, takes 7 % longer than torch's for one head, although
-# it also computes the hidden half of the scores. But one head does not fill the card: of the
-# sixteen above, without a mask and so with twice the products, torch does one in 96 µs, and
-# this single one takes it 118. Bytes and launches cost what you counted: stride 8 takes 4.2
-# times as long as stride 1, and ten small operations 9.8 times as long as one. One of them
-# takes 7.6 µs, where trap 08.8 assumes four.
+# The kernel of this stage, a page of Triton, takes 7 % longer than torch's for one head,
+# although it also computes the hidden half of the scores. But one head does not fill the card.
+# In the run with sixteen heads, without a mask and so with twice the products, torch needs 96
+# µs per head; for this single head it needs 118 µs. Bytes and launches cost what you counted:
+# stride 8 takes 4.2 times as long as stride 1, and ten small operations take 9.8 times as long
+# as one. One small operation takes 7.6 µs, where trap 08.8 assumes four.
 #
-# **Keep:** count bytes, sectors and launches before you measure, and take what the clock says
-# beyond them to the profiler. Compare a record with the datasheet of its own device.
+# **Keep:** count bytes, sectors and launches before you measure. If the clock shows more than
+# they explain, use the profiler. Compare a record with the datasheet of its own device.
 # **Source:** [Dao 2023](https://arxiv.org/abs/2307.08691), section 4.1, for an A100: up to 73
 # % of the datasheet's rate, and the factors of 3 to 10; [Shah et al.
 # 2024](https://arxiv.org/abs/2407.08608), abstract and section 4.1, for an H100, in 16 bits
@@ -3612,28 +3689,30 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - Attention is an average: compare a query with all keys, take a softmax, average the values.
-#   Heads do it side by side, positions tell it the order, and minus infinity hides a key.
-# - A loss on new tokens that is lower than possible is a leak: change a token, look at the
-#   logits before it.
-# - A mask means what its function says. SDPA's True may look, MHA's True may not.
+# - Attention is an average: compare a query with all keys, take a softmax, and average the
+#   values. Heads do so side by side, positions encode the order, and minus infinity hides a
+#   key.
+# - A loss on new tokens that is lower than possible means a leak. Change a token, and check
+#   the logits before it.
+# - The function decides what a mask means: a key marked True may be looked at in SDPA, and is
+#   ignored in MHA.
 # - Attention treats pads as tokens. Mask the keys, not the queries.
-# - With a cache the new queries are the last rows: the mask and the positions begin where the
-#   cache ends.
-# - Attention mixes along the axis that it takes for the sequence. Change the other rows, look
-#   at row 0.
-# - A function has no mode: `dropout_p` is p in training and zero elsewhere.
-# - A masked model and a causal one answer different questions, so their losses do not compare.
+# - With a cache the new queries are the last rows, so the mask and the positions begin where
+#   the cache ends.
+# - Attention mixes along the axis that it treats as the sequence. Change the other rows, and
+#   compare row 0.
+# - A function has no mode, so pass `dropout_p` as p in training and as zero otherwise.
+# - A masked and a causal model answer different questions, so do not compare their losses.
 # - A softmax does not need a whole row at once: a running maximum, a running sum and one
 #   correction factor are enough.
-# - Flash attention, forward and without a mask, multiplies as much as the formula. It needs
-#   less memory and moves less.
+# - Without a mask, the forward pass of flash attention multiplies as much as the formula. It
+#   needs less memory and moves fewer bytes.
 # - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
-# - Different words of one bank wait for each other; an odd step through the whole warp avoids
-#   that.
-# - A warp issues every path that one of its threads takes.
-# - On small tensors launches take the time, on large ones traffic; fuse, and mask the last
-#   block.
-# - Without a GPU you can still compile, and read registers, spills and tensor cores.
+# - Different words in one bank wait for each other. An odd step between neighbouring threads
+#   avoids that.
+# - A warp issues every path that at least one of its threads takes.
+# - Small tensors cost launches, large ones traffic. Fuse operations, and mask the last block.
+# - Even without a GPU you can compile a kernel and read its registers, spills and tensor-core
+#   instructions.
 #
 # **Next:** stage 9 trains on more than one device, in fewer bits.

@@ -5,10 +5,10 @@
 # bits, cut the batch into pieces, move to two machines, and look for the time that is
 # still lost. Each of these steps is a line or two, and each has a manual page.
 #
-# Each step also changes what is computed: how numbers round, what a mean is taken over,
-# which bytes are on which card, who waits for whom. This stage counts those bytes and
-# waits in four parts: one number, one card, several ranks, a model in shards. Nearly
-# all of it runs on a CPU.
+# Each step also changes what is computed: how numbers round, what a mean is taken over, which
+# bytes are on which card, who waits for whom. This stage counts those bytes and waits in four
+# parts: one number, one card, several ranks, and a model in shards. Nearly all of it runs on a
+# CPU.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -58,22 +58,21 @@ for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16,
         (info.smallest_normal, info.max, size)]
 draw_line(ranges, log=True, title="The exponent decides the range, not the "
           "number of bytes",
-          alt="One bar a format on a logarithmic line of sizes. bfloat16 "
-          "and float32 reach from 1e-38 to 3e38, float16 and E5M2 from "
-          "6e-5 to about 6e4, E4M3 from 0.02 to 448, E2M1 from 1 to 6.")
+          alt="One bar per format on a logarithmic line of sizes. bfloat16 "
+              "and float32 reach from 1e-38 to 3e38, float16 and E5M2 from "
+              "6e-5 to about 6e4, E4M3 from 0.02 to 448, E2M1 from 1 to 6.")
 
 # %% role="concept"
 claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
 
 # %% [markdown] role="concept"
-# Below its smallest number with full precision (left of the bar), a format
-# extends a little further, with fewer and fewer fraction bits. Below that there
-# is only zero.
+# Below its smallest number with full precision (the left end of the bar), a format extends a
+# little further, with fewer and fewer fraction bits. Below that, everything is zero.
 #
-# `torch.autocast` leaves the weights in 32 bits. It has two lists of operations. Those
-# on the first, matrix products and convolutions, get 16-bit copies of their `float32`
-# inputs, because that is where the time goes. Those on the second, such as most losses,
-# are computed in 32 bits. All other operations take what they get.
+# `torch.autocast` leaves the weights in 32 bits. It has two lists of operations. Operations on
+# the first list, matrix products and convolutions, get 16-bit copies of their `float32`
+# inputs, because that is where the time goes. Operations on the second list, such as most
+# losses, run in 32 bits. All others use the format of their inputs.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
 
@@ -102,14 +101,13 @@ claim("bytes of a value of the weight's gradient",
 # %% [markdown] role="concept"
 # ## Why float16 needs a loss scale
 #
-# Gradients are small numbers. The smallest value above zero in `float16` is about
-# `6e-8`, and whatever is smaller than half of it becomes zero. A weight whose gradient
-# is zero learns nothing.
+# Gradients are small numbers. The smallest value above zero in `float16` is about `6e-8`, and
+# everything below half of that becomes zero. A weight whose gradient is zero learns nothing.
 #
-# Take a loss that is small because it is divided, by a number of micro-batches or a
-# temperature. Compute its gradients in `float16` and count those that have become zero.
-# Then multiply the loss by 65,536 first. By the chain rule every gradient is then
-# 65,536 times as large; divide it again afterwards:
+# Take a loss that is small because it is divided by a number of micro-batches, or by a
+# temperature. Compute its gradients in `float16` and count those that have become zero. Then
+# multiply the loss by 65,536 first. By the chain rule every gradient is then 65,536 times as
+# large; divide it again afterwards:
 
 # %% role="concept"
 def gradient(half, scale=1):
@@ -131,10 +129,10 @@ low, high = sizes.quantile(torch.tensor([0.1, 0.9])).tolist()
 draw_line({"gradients": [(low, high, "8 of 10")],
            "scaled": [(65536 * low, 65536 * high, "8 of 10")],
            "float16": [(2**-24, 65504, "above zero")]}, log=True,
-          title="Times 65,536 the gradients lie where float16 has numbers",
-          alt="Three bars on a logarithmic line. Most gradients lie below "
-          "the smallest numbers of float16 or reach across its lower end; "
-          "times 65,536 they lie inside its range.")
+          title="Times 65,536, the gradients are in the range of float16",
+          alt="Three bars on a logarithmic line. Without a scale, the bar "
+              "of the gradients is partly below the lower end of float16. "
+              "Times 65,536 it is inside the range.")
 
 # %% role="concept"
 claim("share of gradients that float16 loses without a scale",
@@ -143,20 +141,20 @@ claim("share of gradients lost with a scale of 65,536",
       lost[65536].item(), below=0.001)
 
 # %% [markdown] role="concept"
-# That is all a *loss scale* does: it lifts the gradients into the range of `float16`
-# for the backward pass. `torch.amp.GradScaler` does it for you. `scaler.scale(loss)`
-# multiplies. `scaler.step(opt)` divides the gradients before the optimizer uses them,
-# and skips the step if one of them has become infinite. `scaler.update()` then halves a
-# scale that was too large, and from time to time doubles one that has done no harm.
-# `bfloat16` has as many bits of exponent as `float32`, so there is nothing to lift.
+# That is all a *loss scale* does: it lifts the gradients into the range of `float16` for the
+# backward pass. `torch.amp.GradScaler` does it for you. `scaler.scale(loss)` multiplies.
+# `scaler.step(opt)` divides the gradients before the optimizer uses them, and skips the step
+# if one of them has become infinite. `scaler.update()` then halves a scale that was too large,
+# and from time to time doubles one that caused no overflow. `bfloat16` has as many bits of
+# exponent as `float32`, so there is nothing to lift.
 
 # %% [markdown] role="concept"
 # ## Which format on which card
 #
-# Why are 16 bits faster? Fewer bytes move. But products gain more from something else:
-# GPUs have units that multiply small matrices, *tensor cores*. They take 16-bit inputs,
-# add up in `float32`, and are many times as fast as the ordinary units. Which formats
-# they take depends on the generation of the card:
+# Why are 16 bits faster? Fewer bytes move. But products gain more from something else: GPUs
+# have units that multiply small matrices, *tensor cores*. They accept 16-bit inputs, add up in
+# `float32`, and are many times as fast as the ordinary units. Which formats they accept
+# depends on the generation of the card:
 
 # %% role="concept"
 older = ["float16"]
@@ -165,10 +163,10 @@ takes = {"V100, T4": older, "A100, RTX 30": ampere,
          "H100, L4, RTX 40": [*ampere, "float8"],
          "B200, RTX 50": [*ampere, "float8", "4 bits"]}
 formats = takes["B200, RTX 50"]
-draw_grids({"tensor cores take": [[f in found for f in formats]
+draw_grids({"tensor cores accept": [[f in found for f in formats]
                                   for found in takes.values()]},
            row_names=[*takes], column_names=formats,
-           title="Newer cards take more formats",
+           title="Newer cards accept more formats",
            alt="A table of four generations of cards and five formats. "
            "V100 and T4 take float16 only. From A100 on bfloat16 and TF32 "
            "are added, from H100 on float8, from B200 on 4 bits.")
@@ -190,21 +188,21 @@ claim("16-bit rate compared with float32, least of four data sheets",
 # %% [markdown] role="concept"
 # So ask the card first, with `torch.cuda.is_bf16_supported(including_emulation=False)`:
 #
-# - **It takes `bfloat16`:** `autocast` in `bfloat16`, no scaler.
-# - **V100, T4:** `autocast` in `float16`, with a `GradScaler`.
-# - **What stays in `float32`:** `torch.set_float32_matmul_precision("high")` lets
-#   tensor cores multiply it as *TF32*, with the range of `float32` and 10 bits of
-#   fraction. The default, `"highest"`, does not.
-# - **`float8` and 4 bits:** only with a library that scales each block, and only if a
-#   measurement says that it pays. The GPU section at the end times a product in each
+# - **If it supports `bfloat16`,** use `autocast` in `bfloat16`, without a scaler.
+# - **On a V100 or T4,** use `autocast` in `float16`, with a `GradScaler`.
+# - **For what stays in `float32`,** `torch.set_float32_matmul_precision("high")` lets tensor
+#   cores multiply it as *TF32*, with the range of `float32` and 10 bits of fraction. The
+#   default, `"highest"`, does not.
+# - **Use `float8` and 4 bits** only with a library that scales each block, and only if a
+#   measurement shows that it pays off. The GPU section at the end times a product in each
 #   format.
 
 # %% [markdown] trap="09.1" role="situation" fault="a GradScaler in bfloat16 and a clip without unscale_" symptom="GradScaler with bfloat16, loss does not fall, gradient norm of 30000"
 # ## A scaler out of habit
 #
-# Last year you trained in `float16`, with a `GradScaler` in the loop. This year you
-# train in `bfloat16` and keep the loop. The comment above the scaler, your own, says:
-# "In bfloat16 it is not needed, but it does no harm."
+# Last year you trained in `float16`, with a `GradScaler` in the loop. This year you train in
+# `bfloat16` and keep the loop. Your own comment above the scaler says: "In bfloat16 it is not
+# needed, but it does no harm."
 #
 # The loop clips the gradient's norm to 1, as many do. You train a digit classifier for
 # 200 steps of SGD.
@@ -261,9 +259,9 @@ measured("09.1", 2)
 claim("loss after 200 steps with the scaler", habit, above=2.1)
 
 # %% [markdown] trap="09.1" role="why"
-# `scale` does not look at the format. It multiplies the loss, and with it every
-# gradient, by 65,536 in `bfloat16` as well. The clip sees a norm in the ten thousands
-# and cuts it to 1. Then `scaler.step` divides what is left by 65,536.
+# `scale` does not look at the format. It multiplies the loss, and with it every gradient, by
+# 65,536 in `bfloat16` as well. The clip sees a norm in the tens of thousands and cuts it to 1.
+# Then `scaler.step` divides what is left by 65,536.
 
 # %% trap="09.1" role="why"
 draw_blocks(
@@ -275,15 +273,15 @@ draw_blocks(
                   "clip to 1", f"norm {min(1, norms[0]):.2f}"]},
     marks={"the habit": {"clip to 1"}},
     title="The clip cuts a gradient that is still scaled",
-    alt="Two columns of blocks. With the habit the gradient's norm is in "
-    "the ten thousands, the clip makes it 1, and the step divides it by "
-    "65,536: 0.000015 is left. In order, unscale_ divides first and the "
-    "clip sees the true norm.")
+    alt="Two columns of blocks. With the habit, the gradient's norm is in "
+        "the tens of thousands, the clip makes it 1, and the step divides "
+        "it by 65,536, which leaves 0.000015. In order, unscale_ divides "
+        "first and the clip sees the true norm.")
 
 # %% [markdown] trap="09.1" role="repair"
-# In `bfloat16` leave the scaler out. In `float16` keep it, in this order: *scale,
-# backward, unscale, clip, step, update*. Between `scale` and `unscale_` the gradients
-# are in a unit that no clip, no log and no threshold knows.
+# In `bfloat16` leave the scaler out. In `float16` keep it, in this order: *scale, backward,
+# unscale, clip, step, update*. Between `scale` and `unscale_` the gradients are too large by
+# the scale, which no clip, no log and no threshold takes into account.
 
 # %% trap="09.1" role="repair"
 def train_in_order(model, opt, scaler, dtype):
@@ -311,9 +309,9 @@ print(f"float16,  scaler, right order  loss {half:.2f}, "
 claim("loss in float16, in the right order", half, below=0.9)
 
 # %% [markdown] trap="09.1" role="repair"
-# The scale finds its own size. An overflow halves it and skips the step. After `2,000`
-# steps without an overflow it doubles; in the run below, after 20. Guess first: how
-# many steps are skipped at the start if the scale is `256` times too large?
+# The scale finds its own size. An overflow halves it and skips the step. After `2,000` steps
+# without an overflow it doubles, in the run below after 20. Before you look, guess how many
+# steps are skipped at the start if the scale is `256` times too large.
 
 # %% trap="09.1" role="repair"
 def scales(first, steps=100):
@@ -361,10 +359,10 @@ claim("loss in bfloat16 with the scaler, in the right order", in_order,
       below=0.9)
 
 # %% [markdown] trap="09.1" role="more"
-# With Adam this small net hardly notices. Adam divides each gradient by its usual size,
-# so a common factor cancels, as long as the single gradients stay above Adam's eps. In
-# a net of millions of weights they may not. And the clip no longer does its work: it
-# cuts nearly every gradient, large or small, to the same norm.
+# With Adam, the scaler hardly hurts this small net. Adam divides each gradient by its usual
+# size, so a common factor cancels, as long as each gradient stays above Adam's eps. In a net
+# with millions of weights it may not. And the clip no longer does its job, because it cuts
+# nearly every gradient, large or small, to the same norm.
 
 # %% trap="09.1" role="more"
 def adam(params):
@@ -379,15 +377,14 @@ claim("loss with Adam and the scaler, minus without", adam_habit
       - adam_without, below=0.3)
 
 # %% [markdown] trap="09.1" role="more"
-# With 8 bits one scale for the whole loss is not enough: `E4M3` ends at `448`, and a
-# value a million times as small as the largest becomes zero. One scale per tensor is
-# often enough, until an outlier takes the range. So newer formats divide a tensor into
-# blocks with a scale each. In the [microscaling
-# formats](https://arxiv.org/abs/2310.10537) `MXFP8` and `MXFP4` a power of two (8 bits,
-# `float8_e8m0fnu`) scales `32` values in `E4M3` (or `E5M2`) or `E2M1`. In `NVFP4` a
-# value in `E4M3` scales `16` values in `E2M1`, and one in `float32` the whole tensor.
-# The cell rounds a tensor with one outlier to `E4M3`, with one scale and with one for
-# each `32` values.
+# With 8 bits, one scale for the whole loss is not enough, because `E4M3` ends at `448`, and a
+# value a million times smaller than the largest becomes zero. One scale per tensor is often
+# enough, until an outlier uses up the range. So newer formats divide a tensor into blocks with
+# a scale each. In the [microscaling formats](https://arxiv.org/abs/2310.10537) `MXFP8` and
+# `MXFP4` a power of two (8 bits, `float8_e8m0fnu`) scales `32` values in `E4M3` (or `E5M2`) or
+# `E2M1`. In `NVFP4` a value in `E4M3` scales `16` values in `E2M1`, and one in `float32` the
+# whole tensor. The cell rounds a tensor with one outlier to `E4M3`, with one scale and with
+# one for each `32` values.
 
 # %% trap="09.1" role="more"
 def in_float8(x, block):
@@ -406,14 +403,14 @@ print({f"a scale for {n}": f"{share:.1%} zeros"
        for n, share in zeros.items()})
 
 # %% trap="09.1" role="more"
-claim("share that one scale for 4,096 values in E4M3 rounds to zero",
+claim("fraction that one scale for 4,096 values in E4M3 rounds to zero",
       zeros[4096], above=0.1)
-claim("the same with a scale for each 32", zeros[32], below=0.01)
+claim("the same with a scale for every 32 values", zeros[32], below=0.01)
 
 # %% [markdown] trap="09.1" role="folklore"
-# **Told:** in `bfloat16` `scale()` does nothing, because nothing can overflow.
-# **Measured:** the range of `bfloat16` ends as well, near the end of `float32`: `3e38`
-# times ten is `inf`. And `scale()` multiplies what it gets, a `bfloat16` value too.
+# **Told:** in `bfloat16` `scale()` does nothing, because nothing can overflow. **Measured:**
+# `bfloat16` can overflow as well: its range ends near that of `float32`, and `3e38` times ten
+# is `inf`. And `scale()` multiplies whatever it gets, including a `bfloat16` value.
 
 # %% trap="09.1" role="folklore"
 big = torch.tensor(3e38).bfloat16() * 10
@@ -429,19 +426,22 @@ claim("what scale() makes of a 2 in bfloat16", two_scaled.item(),
 # %% trap="09.1" role="exercise" points=3 difficulty=2 minutes=15
 def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
              loss_of, dtype: torch.dtype, max_norm: float) -> float:
-    """One step of opt under CPU autocast; returns the gradient's norm.
+    """Take one step of opt under CPU autocast; return the gradient's norm.
 
-    loss_of() gives the loss, a float32 number. Call it once, under autocast
-    with dtype. In torch.float16 use the scaler and update it once; in
-    torch.bfloat16 leave it as it is. Old gradients do not count. Where the
+    loss_of() returns the loss, a float32 scalar. Call it once, under
+    autocast with dtype. In torch.float16 use the scaler and update it once;
+    in torch.bfloat16 do not touch it. Old gradients do not count. If the
     global norm over all parameter groups is larger than max_norm, clip it
-    to max_norm. Parameters the loss does not use are ignored. If a float16
-    gradient overflows, skip the step: parameters and opt's state stay.
-    Return the norm before clipping, without the scale, as a float: inf or
-    nan after an overflow.
+    to max_norm. Parameters that the loss does not use are ignored. If a
+    float16 gradient overflows, skip the step: the parameters and opt's
+    state do not change.
 
-    Example: gradient (3, 4), max_norm 1, SGD with a rate of 1: the step is
-    (-0.6, -0.8), the norm 5.0.
+    Returns:
+        The norm before clipping, without the scale, as a float; inf or nan
+            after an overflow.
+
+    Example: with gradient (3, 4), max_norm 1 and SGD at a rate of 1, the
+    step is (-0.6, -0.8) and the norm is 5.0.
     """
     # BEGIN SOLUTION
     half = dtype == torch.float16
@@ -464,29 +464,28 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
     # END SOLUTION
 
 # %% [markdown] trap="09.1" role="hint"
-# 1. Two ways through the function: one with the scaler, one without. Only the clip is common to both.
+# 1. There are two ways through the function, one with the scaler and one without. Only the clip is common to both.
 # 2. In `float16`: scale, backward, `unscale_`, clip, `scaler.step`, `scaler.update`. It is `scaler.step` that skips a step with overflows.
-# 3. The parameters of all groups: `opt.param_groups`. `clip_grad_norm_` returns the norm before the clip, as a tensor.
+# 3. The parameters of all groups are in `opt.param_groups`. `clip_grad_norm_` returns the norm before the clip, as a tensor.
 
 # %% [markdown] trap="09.1" role="keep"
-# **Keep:** use a gradient scaler with `float16` and with nothing else. The order is
-# scale, backward, unscale, clip, step, update. **In your own code:** log the gradient's
-# norm as the clip sees it; tens of thousands at the start are most likely a scale.
-# **Seen in the wild:**
-# [`huggingface/accelerate#1036`](https://github.com/huggingface/accelerate/pull/1036)
-# takes the scaler out of `bfloat16`;
+# **Keep:** use a gradient scaler with `float16` and with nothing else. The order is scale,
+# backward, unscale, clip, step, update. **In your own code:** log the gradient's norm as the
+# clip sees it. A norm of tens of thousands at the start is most likely due to a scale. **Seen
+# in the wild:**
+# [`huggingface/accelerate#1036`](https://github.com/huggingface/accelerate/pull/1036) takes
+# the scaler out of `bfloat16`;
 # [`victorchall/EveryDream2trainer#175`](https://github.com/victorchall/EveryDream2trainer/pull/175):
-# the clip saw scaled gradients, and a limit of 1 brought the training to a halt.
-# **Source:** PyTorch documentation, [Automatic Mixed Precision
-# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), "Gradient
-# clipping".
+# the clip saw scaled gradients, and a limit of 1 brought the training to a halt. **Source:**
+# PyTorch documentation, [Automatic Mixed Precision
+# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), "Gradient clipping".
 
 # %% [markdown] trap="09.8" role="situation" core=true fault="weights in bfloat16 lose small updates" symptom="pure bfloat16 training stalls, small updates have no effect, weights do not change"
 # ## A hundred small steps
 #
-# To save memory you put the weights themselves into `bfloat16`: `model.bfloat16()`, two
-# bytes a weight, and the optimizer works on these. One weight is at 1.0, and each step
-# adds 0.004 to it. In `float32` a hundred such steps move it by 0.4.
+# To save memory you convert the weights themselves with `model.bfloat16()`. They now take two
+# bytes each, and the optimizer works on these. One weight is 1.0, and each step adds 0.004 to
+# it. In `float32` a hundred such steps move it by 0.4.
 
 # %% trap="09.8" role="break"
 def steps_of(size, dtype, steps=300):
@@ -513,15 +512,15 @@ print(f"after 100 steps: {full[100]:.3f} in 32 bits, {short[100]:.3f} "
 measured("09.8", 100 * (short[100] - 1) / 0.4, right=(180, 210))
 
 # %% [markdown] trap="09.8" role="look"
-# It moves nearly twice as far, and after 128 steps it stops. Slightly shorter steps are
-# lost from the first one on:
+# The weight moves nearly twice as far, and after 128 steps it stops. Slightly shorter steps
+# are lost from the start:
 
 # %% trap="09.8" role="look"
 plot_lines(range(301), {"0.004 in 32 bits": full,
                         "0.004 in bfloat16": short,
                         "0.003 in bfloat16": steps_of(0.003,
                                                       torch.bfloat16)},
-           title="Rounded, a step is twice as long, or nothing",
+           title="After rounding, a step is twice as long, or zero",
            xlabel="step", ylabel="the weight",
            alt="Three lines over 300 steps. In 32 bits the weight rises "
            "evenly to 2.2. In bfloat16 it rises twice as fast to 2 and "
@@ -532,11 +531,11 @@ claim("the weight after 1,000 steps of 0.001",
       steps_of(0.001, torch.bfloat16, 1000)[-1], expected=1)
 
 # %% [markdown] trap="09.8" role="why"
-# With 7 bits for the fraction there are 128 numbers from 1 to 2, and the next one after
-# 1 is about `1.008`. The sum `1.004` is a little nearer to it than to 1, so the step
-# doubles. `1.003` becomes 1 again, every time. Rounding is blunt both ways. From 2 on
-# the gaps are twice as wide, and 0.004 is lost there as well. The gradient was right
-# and the optimizer did its work; the result does not fit into the weight.
+# With 7 bits for the fraction there are 128 numbers from 1 to 2, and the next one after 1 is
+# about `1.008`. The sum `1.004` is a little nearer to that number than to 1, so the step
+# doubles. The sum `1.003` becomes 1 again, every time. Rounding is blunt both ways. From 2 on
+# the gaps are twice as wide, and 0.004 is lost there as well. The gradient was right and the
+# optimizer did its work, but the result does not fit into the weight.
 
 # %% trap="09.8" role="why"
 gap_at_1 = torch.finfo(torch.bfloat16).eps
@@ -546,14 +545,15 @@ draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
           moments={"rounds up from here": 1 + gap_at_1 / 2},
           title="1.003 rounds to 1, and 1.004 does not",
           alt="A number line. bfloat16 has the numbers 1, 1.0078 and "
-          "1.0156. The sum 1.003 lies left of the middle at 1.0039, the "
-          "sum 1.004 just right of it, where it rounds up.")
+              "1.0156. The sum 1.003 is to the left of the midpoint at "
+              "1.0039, and the sum 1.004 is just to its right, where it "
+              "rounds up.")
 
 # %% [markdown] trap="09.8" role="repair"
-# An upward step is lost when it is smaller than half the gap to the next number. At a
-# weight of 1, half the gap is one `256`th of the weight; just below 2 it is one
-# `512`th. So keep a copy in `float32`, the *master*. The optimizer steps on the master,
-# and the weight is rounded from it after each step. What is too small today adds up.
+# An upward step is lost when it is smaller than half the gap to the next number. At a weight
+# of 1, half the gap is one `256`th of the weight; just below 2 it is one `512`th. So keep a
+# copy in `float32`, the *master*. The optimizer steps on the master, and after each step the
+# weight is rounded from it. Steps that are too small alone add up.
 
 # %% trap="09.8" role="repair"
 master = torch.tensor(1.0)
@@ -591,7 +591,8 @@ print("counter", counter.item())
 # %% trap="09.8" role="more"
 claim("what a counter in bfloat16 reads after 1,000 additions of 1",
       counter.item(), expected=256)
-claim("way of 100 steps of 0.004 in bfloat16, compared with 32 bits",
+claim("distance after 100 steps of 0.004 in bfloat16, compared with 32 "
+      "bits",
       (short[100] - 1) / (full[100] - 1), expected=1.953, within=0.001)
 claim("the weight after 300 steps of 0.004 in bfloat16", short[-1],
       expected=2)
@@ -599,8 +600,8 @@ claim("steps between 1 and 2 in bfloat16",
       1 / torch.finfo(torch.bfloat16).eps, expected=128)
 
 # %% [markdown] trap="09.8" role="more"
-# What does a whole training lose? Here are classifiers with weights in `bfloat16` after
-# 400 steps, with a master and without:
+# How much does a whole training run lose? The next cell trains classifiers with weights in
+# `bfloat16` for 400 steps, with a master and without:
 
 # %% trap="09.8" role="more"
 def train_half(make, master):
@@ -652,26 +653,30 @@ claim("SGD at 0.2: loss without a master, compared with one",
       below=1.15)
 
 # %% [markdown] trap="09.8" role="folklore"
-# **Told:** gradients are noisy anyway, so rounding the weights costs nothing.
-# **Measured:** with SGD at 0.2 that is nearly so. At 0.02, and with Adam at its default
-# rate, the classifier without a master learns less in as many steps. Under `autocast`
-# the weights are the master: they stay in `float32`.
+# **Told:** gradients are noisy anyway, so rounding the weights costs nothing. **Measured:**
+# with SGD at 0.2 that is nearly true. At 0.02, and with Adam at its default rate, the
+# classifier without a master learns less in the same number of steps. Under `autocast` the
+# weights are the master: they stay in `float32`.
 
 # %% trap="09.8" role="exercise" points=3 difficulty=2 minutes=10
 def master_step(weights: list, grads: list, state: dict, lr: float,
                 momentum: float) -> None:
-    """One step of SGD with momentum on bfloat16 weights, in place.
+    """Take one step of SGD with momentum on bfloat16 weights, in place.
 
-    After each step a weight is the nearest bfloat16 to what the same steps
-    give in float32: v = momentum * v + grad, with v = 0 before, and
-    w = w - lr * v. state: a dict of your own for these weights, empty
-    before their first step, in which you keep what you need. lr may change
-    from step to step. grads: a bfloat16 tensor for each weight, left alone;
-    None leaves the weight and its v as they are. Weights have any shape and
-    any strides, and ask for no gradient.
+    After each step a weight is the bfloat16 nearest to the result of the
+    same steps in float32: v = momentum * v + grad, with v = 0 at first, and
+    w = w - lr * v.
 
-    Example: weight 1, gradient 1, lr 0.001, no momentum: after 4 steps the
-    weight is 0.99609375.
+    Args:
+        weights: of any shape and any strides, without requires_grad.
+        grads: a bfloat16 tensor for each weight, unchanged; None leaves the
+            weight and its v as they are.
+        state: a dict of your own for these weights, empty before their
+            first step; keep in it what you need.
+        lr: may change from step to step.
+
+    Example: with weight 1, gradient 1, lr 0.001 and no momentum, the weight
+    is 0.99609375 after 4 steps.
     """
     # BEGIN SOLUTION
     if not state:
@@ -686,31 +691,31 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 
 # %% [markdown] trap="09.8" role="hint"
 # 1. Before the first step `state` is empty: make a float32 copy and a float32 zero of each weight, and keep both there.
-# 2. Step on the copy. The bfloat16 weight is never read again.
+# 2. Step on the copy. You never read the bfloat16 weight again.
 # 3. Write the copy into the weight with `copy_`, which rounds and keeps the weight's own memory.
 
 # %% [markdown] trap="09.8" role="keep"
-# **Keep:** a `bfloat16` weight loses every step that is much smaller than a 256th of
-# it. Let the optimizer work on a copy in `float32`, or use one that rounds at random or
-# keeps the lost part. **In your own code:** take one step and count the weights that
-# stay the same to the last bit although their gradient is not zero. **Seen in the
-# wild:** [`workofart/ml-by-hand#85`](https://github.com/workofart/ml-by-hand/pull/85):
-# after `100` steps of Adam `0 of 768` weights had moved, with a master `603`;
-# [`pytorch/ao#1124`](https://github.com/pytorch/ao/pull/1124) adds stochastic rounding
-# for weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
+# **Keep:** a `bfloat16` weight loses every step that is much smaller than a 256th of it. Let
+# the optimizer work on a copy in `float32`, or use an optimizer that rounds at random or keeps
+# the lost part. **In your own code:** take one step and count the weights that do not change
+# by a single bit although their gradient is not zero. **Seen in the wild:**
+# [`workofart/ml-by-hand#85`](https://github.com/workofart/ml-by-hand/pull/85): after `100`
+# steps of Adam `0 of 768` weights had moved, and with a master `603`;
+# [`pytorch/ao#1124`](https://github.com/pytorch/ao/pull/1124) adds stochastic rounding for
+# weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
 # Training"](https://arxiv.org/abs/1710.03740), section 3.1.
 
 # %% [markdown] trap="09.9" role="situation" core=true fault="mixed precision with masters still takes 16 bytes a weight" symptom="how much GPU memory to train a 7B model: 84 or 112 GB, mixed precision does not halve it"
 # ## Seven billion weights
 #
-# Your model has 7 billion weights, and the card has 80 GB. In `float32`, AdamW needs 4
-# bytes for a weight, 4 for its gradient and 8 for two moments: `112` GB, before any
+# Your model has 7 billion weights, and the card has 80 GB. In `float32`, AdamW needs 4 bytes
+# for a weight, 4 for its gradient and 8 for two moments. That is `112` GB, before any
 # activation.
 #
-# So you choose the layout in which large models are often trained: weights and
-# gradients in `bfloat16`, moments in `float32`. And to lose no small step, you add the
-# master of trap 09.8. Weights and gradients now take half. The code counts the bytes of
-# a small model after one step, in four layouts. Yours is the last.
+# So you choose a layout that is common for large models: weights and gradients in `bfloat16`,
+# moments in `float32`. And to lose no small steps, you add the master of trap 09.8. Weights
+# and gradients now take half. The code counts the bytes of a small model after one step, in
+# four layouts. Yours is the last.
 
 # %% trap="09.9" role="break"
 def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
@@ -767,17 +772,17 @@ claim("bytes a weight in bfloat16 with masters",
       sum(layouts["with masters"].values()), expected=16)
 
 # %% [markdown] trap="09.9" role="why"
-# The usual sum of `84` GB forgets the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4
-# + 4 + 8. Under `autocast` nothing changes either, because weights, gradients and
-# moments are in `float32`. Only with everything in `bfloat16` is it half, and then
-# small steps are lost. What mixed precision can halve are the activations, and with a
-# small batch it keeps more of them, not fewer (*More* counts).
+# The usual estimate of `84` GB forgets the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4 +
+# 4 + 8. Under `autocast` nothing changes either, because weights, gradients and moments are in
+# `float32`. Only a layout with everything in `bfloat16` takes half, and it loses small steps.
+# Mixed precision can halve the activations, but with a small batch it keeps more bytes, not
+# fewer (*More* counts them).
 
 # %% [markdown] trap="09.9" role="repair"
-# What does not fit can be split. With several GPUs each may keep a part of the moments
-# and masters, of the gradients, of the weights. DeepSpeed calls these *ZeRO* stages 1,
-# 2 and 3. FSDP does the last; DDP splits nothing. Here are seven billion weights with
-# masters on eight cards:
+# You can split what does not fit. With several GPUs, each can keep only a part of the moments
+# and masters, then of the gradients, then of the weights. DeepSpeed calls these *ZeRO* stages
+# 1, 2 and 3. FSDP does the last, and DDP splits nothing. The plot shows seven billion weights
+# with masters on eight cards:
 
 # %% trap="09.9" role="repair"
 def on_each(weights, gradients, state, gpus=8, billions=7):
@@ -796,18 +801,18 @@ split_gb = {"DDP": on_each(False, False, False),
 draw_boxes(split_gb, limit=80, limit_name="the card",
            title="What is split eight ways fits: memory of each card",
            alt="Four stacks, the memory of one of eight cards. DDP holds "
-           "all 112 GB, above the card's 80. ZeRO-1 splits masters and "
-           "moments: 38.5 GB. ZeRO-2 splits gradients, too: 26.2 GB. "
-           "ZeRO-3 and FSDP split everything: 14 GB.")
+               "all 112 GB, above the card's 80. ZeRO-1 splits masters and "
+               "moments: 38.5 GB. ZeRO-2 also splits gradients: 26.2 GB. "
+               "ZeRO-3 and FSDP split everything: 14 GB.")
 
 # %% trap="09.9" role="repair"
 claim("GB on each of eight GPUs, everything split",
       sum(split_gb["ZeRO-3, FSDP"].values()), expected=14)
 
 # %% [markdown] trap="09.9" role="repair"
-# Guess before you look: how many cards of `80` GB does a model of `70` billion weights
-# need at least, if everything is split? And how many if the weights stay whole? Then
-# set it; the line below the panels answers.
+# Guess before you look: how many cards of `80` GB does a model of `70` billion weights need at
+# least, if everything is split? And how many if the weights stay whole? Then set these values;
+# the line below the panels has the answer.
 
 # %% role="explore" explorer="train_bytes"
 from dlsys_helpers.explorers.train_bytes import train_bytes
@@ -815,8 +820,8 @@ from dlsys_helpers.explorers.train_bytes import train_bytes
 train_bytes
 
 # %% [markdown] trap="09.9" role="more" topics="the other layouts · what mixed precision does halve"
-# A step on masters needs a copy of the gradients in `float32`. Where memory is short it
-# is made tensor by tensor. All of it at once would be 4 bytes a weight more.
+# A step on masters needs a copy of the gradients in `float32`. If memory is short, the copy is
+# made tensor by tensor. Made all at once, it would take 4 more bytes per weight.
 
 # %% trap="09.9" role="more"
 claim("bytes a weight under autocast", sum(layouts["autocast"].values()),
@@ -828,11 +833,11 @@ claim("GB on each of eight GPUs, masters and moments split",
 
 # %% [markdown] trap="09.9" role="more"
 # What mixed precision can halve is what autograd keeps for the backward pass, the
-# *activations*: the inputs of matrix products, and of operations that take 16-bit
-# results as they come. On a GPU `autocast` computes softmax and LayerNorm in `float32`,
-# on a CPU in 16 bits. Activations grow with the batch. The 16-bit copies of the
-# weights, which `autocast` makes and keeps for the backward pass, do not. So with a
-# small batch mixed precision keeps more, not less:
+# *activations*: the inputs of matrix products, and of operations that accept 16-bit results as
+# they come. On a GPU `autocast` computes softmax and LayerNorm in `float32`, on a CPU in 16
+# bits. Activations grow with the batch. The 16-bit copies of the weights, which `autocast`
+# makes and keeps for the backward pass, do not grow. So with a small batch, mixed precision
+# keeps more, not less:
 
 # %% trap="09.9" role="more"
 blocks = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU())
@@ -850,26 +855,30 @@ for rows, (full, mixed) in kept_mb.items():
     print(f"{rows:4} rows: {full:5.2f} MB in float32, {mixed:5.2f} mixed")
 
 # %% trap="09.9" role="more"
-claim("64 rows: mixed over float32", kept_mb[64][1] / kept_mb[64][0],
+claim("64 rows: bytes in mixed precision, as a multiple of float32",
+      kept_mb[64][1] / kept_mb[64][0],
       above=1.2)
-claim("2,048 rows: mixed over float32",
+claim("2,048 rows: bytes in mixed precision, as a multiple of float32",
       kept_mb[2048][1] / kept_mb[2048][0], below=0.6)
 
 # %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
 def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
-    """Bytes on each GPU for weights, gradients, masters and AdamW's
-    moments, as an int.
+    """Bytes per GPU for weights, gradients and AdamW's state, as an int.
 
-    tensors: a list of (values, trained), left as it is. layout: "float32"
-    and "autocast" hold all in float32; "bfloat16" holds all in bfloat16;
-    "master" has weights and gradients in bfloat16, a float32 master of each
-    weight, and float32 moments. A frozen tensor has its weight alone, no
-    master. shard: "none"; "state" splits masters and moments over the GPUs,
-    "gradients" these and the gradients, "all" the weights as well. Each
-    tensor is split by itself, n values into parts of n / gpus, rounded up.
+    Args:
+        layout: "float32" and "autocast" hold everything in float32;
+            "bfloat16" holds everything in bfloat16; "master" has weights
+            and gradients in bfloat16, a float32 master of each weight, and
+            float32 moments.
+        tensors: a list of (values, trained), unchanged.
+        shard: "none"; "state" splits masters and moments over the GPUs,
+            "gradients" also the gradients, "all" also the weights.
+
+    A frozen tensor has only its weight, and no master. Each tensor is split
+    by itself: n values into parts of n / gpus, rounded up.
 
     Example: [(10, True), (4, False)], "master", 4 GPUs, "state": 28 for
-    weights, 20 for gradients, 36 for the rest, together 84.
+    weights, 20 for gradients, 36 for the rest, 84 together.
     """
     # BEGIN SOLUTION
     small, state = {"float32": (4, 8), "autocast": (4, 8),
@@ -886,25 +895,25 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="09.9" role="hint"
-# 1. Three parts for each tensor: weight, gradient, and what the optimizer keeps (moments, and a master where there is one). A frozen tensor has the first alone.
-# 2. Bytes a value: 4, 4, 8 in float32; 2, 2, 4 in bfloat16; 2, 2, 12 with masters.
+# 1. Each tensor has three parts: weight, gradient, and what the optimizer keeps (moments, and a master if there is one). A frozen tensor has only the first.
+# 2. The three parts take 4, 4 and 8 bytes per value in float32, 2, 2 and 4 in bfloat16, and 2,
+#    2 and 12 with masters.
 # 3. `-(-n // gpus)` rounds up. The split begins with the optimizer's part and ends with the weights.
 
 # %% [markdown] trap="09.9" role="keep"
-# **Keep:** AdamW (without amsgrad) takes 16 bytes a weight: in `float32`, under
-# `autocast`, and in `bfloat16` with masters. What mixed precision saves are activations
-# and time. **In your own code:** before you order cards, take one step and sum `nbytes`
-# over weights, gradients and `opt.state`. **Source:** [Rajbhandari et al. 2019, "ZeRO:
-# Memory Optimizations Toward Training Trillion Parameter
-# Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16 bytes for each parameter
-# with mixed precision and Adam.
+# **Keep:** AdamW (without amsgrad) takes 16 bytes a weight: in `float32`, under `autocast`,
+# and in `bfloat16` with masters. Mixed precision saves activations and time. **In your own
+# code:** before you order cards, take one step and sum `nbytes` over weights, gradients and
+# `opt.state`. **Source:** [Rajbhandari et al. 2019, "ZeRO: Memory Optimizations Toward
+# Training Trillion Parameter Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16 bytes
+# for each parameter with mixed precision and Adam.
 
 # %% [markdown] role="concept"
 # ## One card
 #
 # A card has a memory of its own and works through a queue that Python fills. So three
-# questions decide what happens on it: what fills its memory, which tensors move there
-# with the model, and when Python has to wait for it.
+# questions matter: what fills its memory, which tensors move there with the model, and when
+# Python has to wait for it.
 #
 # ## What fills the card
 #
@@ -931,12 +940,13 @@ card_at = {
 
 # %% role="concept"
 draw_boxes(card_at, unit="MB",
-           title="Activations come and go, the moments stay",
-           alt="Five stacks of memory to scale. At first only weights; "
-           "after forward large activations on top; after backward weights "
-           "and gradients; after the step moments of twice the weights as "
-           "well. The second forward pass is the highest: weights, moments "
-           "and activations.")
+           title="Activations come and go, and the moments stay",
+           alt="Five stacks of memory to scale. At first there are only "
+               "weights. After forward there are large activations on top, "
+               "after backward weights and gradients, and after the step "
+               "also moments of twice the size of the weights. The second "
+               "forward pass is the highest: weights, moments and "
+               "activations.")
 
 # %% role="concept"
 claim("memory after the second forward, minus after the first, in weights",
@@ -945,8 +955,8 @@ claim("memory after the second forward, minus after the first, in weights",
       within=1e-6)
 
 # %% [markdown] role="concept"
-# So a run that survives its first step can still fail in the second. On a GPU these
-# calls show where you are:
+# So a run that survives its first step can still fail in the second. On a GPU these calls show
+# how much memory is in use:
 #
 # - `torch.cuda.memory_allocated()` counts the tensors that exist now, and
 #   `torch.cuda.max_memory_allocated()` the peak so far.
@@ -955,13 +965,14 @@ claim("memory after the second forward, minus after the first, in weights",
 #   `torch.cuda.memory._dump_snapshot("steps.pickle")` after them write a *snapshot*.
 #   Drop the file on [pytorch.org/memory_viz](https://pytorch.org/memory_viz): every
 #   tensor is a band over time, with the line of Python that made it.
-# - `torch.cuda.memory_reserved()` is what torch holds of the card, blocks that are free
-#   included. `torch.cuda.empty_cache()` gives free blocks back to other programs. It
-#   frees no tensor, so it seldom helps against "out of memory".
+# - `torch.cuda.memory_reserved()` is the memory of the card that torch holds, including free
+#   blocks. `torch.cuda.empty_cache()` returns free blocks to other programs. It frees no
+#   tensor, so it seldom helps against "out of memory".
 #
-# The state can be told in advance. With Adam it takes 16 bytes a weight (trap 09.9): 112 GB
-# for 7 billion weights, 208 GB for 13 billion and 1,120 GB for 70 billion. To answer only,
-# the weights in 16 bits are enough: 14, 26 and 140 GB, plus the cache of stage 8.
+# You can compute the size of the training state in advance. With Adam it takes 16 bytes per
+# weight (trap 09.9): 112 GB for 7 billion weights, 208 GB for 13 billion and 1,120 GB for 70
+# billion. For inference, the weights in 16 bits are enough: 14, 26 and 140 GB, plus the cache
+# of stage 8.
 #
 # If the activations are too large, make the batch smaller and accumulate, or use
 # checkpoints. If the state is too large, split it (trap 09.9) or train an adapter
@@ -970,11 +981,11 @@ claim("memory after the second forward, minus after the first, in weights",
 # %% [markdown] role="concept"
 # ## Activation checkpointing
 #
-# *Activation checkpointing* keeps only the input of each block, and runs the block
-# again in the backward pass. How much a step keeps can be computed before it runs. Take
-# eight blocks of a Linear and a GELU, with `N` rows of `F` values. Autograd keeps two
-# tensors of N x F for each block, the Linear's input and the GELU's. With a checkpoint
-# it keeps one, the block's input.
+# *Activation checkpointing* keeps only the input of each block, and runs the block again in
+# the backward pass. You can compute how much a step keeps before you run it. Take eight blocks
+# of a Linear and a GELU, with `N` rows of `F` values. Autograd keeps two tensors of N x F for
+# each block, the Linear's input and the GELU's. With a checkpoint it keeps one, the block's
+# input.
 
 # %% role="concept"
 from torch.utils.checkpoint import checkpoint
@@ -1002,8 +1013,8 @@ claim("bytes kept with a checkpoint for each block", few_bytes,
       expected=8 * one_map)
 
 # %% [markdown] role="concept"
-# The gradients are the same, and the price is a second forward pass, in which a
-# BatchNorm would count its batch again:
+# The gradients are the same. The price is a second forward pass, in which a BatchNorm would
+# count its batch twice:
 
 # %% role="concept"
 def slopes(run):
@@ -1019,17 +1030,18 @@ print(f"largest difference {(first - second).abs().max():.0e}, "
 # %% role="concept"
 claim("largest difference of the gradients", (first - second).abs().max(),
       expected=0)
-claim("FLOPs of a step with checkpoints, over those without", more / work,
+claim("FLOPs of a step with checkpoints, as a multiple of those without",
+      more / work,
       above=1.3, below=1.4)
 
 # %% [markdown] role="concept"
-# How much is saved depends on what a block keeps inside. A transformer's block, with
-# its wide MLP and its attention, keeps far more than two tensors, so a percentage that
-# somebody quotes belongs to one architecture. With `L` equal blocks you need not keep
-# all `L` inputs either: checkpoint every $\sqrt{L}$-th one, and about $2 \sqrt{L}$
-# tensors live at a time ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). In
-# plain PyTorch the call is `torch.utils.checkpoint.checkpoint`;
-# `model.gradient_checkpointing_enable()` belongs to Hugging Face's models.
+# How much is saved depends on what a block keeps inside. A transformer's block, with its wide
+# MLP and its attention, keeps far more than two tensors, so any quoted percentage holds for
+# one architecture only. With `L` equal blocks you need not keep all `L` inputs either.
+# Checkpoint every $\sqrt{L}$-th one, and about $2 \sqrt{L}$ tensors live at a time ([Chen et
+# al. 2016](https://arxiv.org/abs/1604.06174)). In plain PyTorch the call is
+# `torch.utils.checkpoint.checkpoint`; `model.gradient_checkpointing_enable()` belongs to
+# Hugging Face's models.
 
 # %% [markdown] trap="09.14" role="situation" fault="tensors in plain attributes are not saved or moved" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
 # ## A model that takes its scaling along
@@ -1088,10 +1100,10 @@ claim("accuracy after loading", share["loaded"], below=0.88)
 
 # %% [markdown] trap="09.14" role="why"
 # A module knows its parameters, buffers and submodules, which it keeps in the registers
-# `_parameters`, `_buffers` and `_modules`. A tensor in an ordinary attribute is in none
-# of them: `state_dict` does not save it, `load_state_dict` does not miss it, and
-# `.to(...)` does not move it. The loaded classifier scales with zeros and ones. It
-# still gets many digits right, which is why nobody looks for the fault in the file.
+# `_parameters`, `_buffers` and `_modules`. A tensor in an ordinary attribute is in none of
+# them: `state_dict` does not save it, `load_state_dict` does not miss it, and `.to(...)` does
+# not move it. The loaded classifier scales with zeros and ones. It still gets many digits
+# right, so nobody looks for the fault in the file.
 
 # %% trap="09.14" role="why" tags=["plumbing"]
 class Holder(nn.Module):
@@ -1117,16 +1129,17 @@ facts = [[name in held_at, tensor.is_meta]
 draw_grids({"": facts}, marks={"": [[not any(row)] * 2 for row in facts]},
            row_names=[*places], column_names=["saved", "moved"],
            legend="neither saved nor moved, without a word",
-           title="Only what is registered goes along",
-           alt="A table of places and what happens to a tensor there. "
-           "Parameters and buffers are saved and moved, a buffer with "
-           "persistent=False is moved only, a plain attribute and a "
-           "tensor in a list are neither.")
+           title="Only registered tensors go along",
+           alt="A table of places where a tensor can be, and what happens "
+               "to it there. Parameters and buffers are saved and moved. A "
+               "buffer with persistent=False is only moved. A plain "
+               "attribute and a tensor in a list are neither saved nor "
+               "moved.")
 
 # %% [markdown] trap="09.14" role="repair"
-# `register_buffer` fixes saving, loading and moving at once. If you move the first
-# version to a different device, it stops with an error. You need no GPU to see that:
-# the device `"meta"`, on which tensors have shapes and no values, will do.
+# `register_buffer` fixes saving, loading and moving at once. The first version stops with an
+# error if you move it to a different device. You need no GPU to see that, because the device
+# `"meta"` will do. There, tensors have shapes and no values.
 
 # %% trap="09.14" role="repair"
 class Buffered(nn.Module):
@@ -1169,11 +1182,11 @@ claim("buffers work on meta", heard["Buffered"] == "meta",
       expected=True)
 
 # %% [markdown] trap="09.14" role="more"
-# A buffer that can be computed again, such as a mask, need not be saved:
-# `register_buffer(name, tensor, persistent=False)` moves it with the model and leaves
-# it out of the file. And keep no buffer in a list: `.to` gives the module a new tensor,
-# and the list keeps the old one. A change of dtype leaves parameters in place, so for
-# parameters a list stays right.
+# A buffer that you can compute again, such as a mask, need not be saved:
+# `register_buffer(name, tensor, persistent=False)` moves it with the model and leaves it out
+# of the file. And keep no buffer in a list, because `.to` puts a new tensor into the module,
+# and the list keeps the old one. A change of dtype happens in place for parameters, so a list
+# of parameters stays right.
 
 # %% trap="09.14" role="more"
 lister = Buffered()
@@ -1193,14 +1206,15 @@ claim("a parameter in a list does", followed["the parameter"],
 def stays_behind(model: nn.Module) -> list[str]:
     """Sorted paths of the tensors that model.to(...) leaves behind.
 
-    List every tensor, of any type and shape, reachable from a module's own
-    attributes, directly or through lists, tuples and dict values, at any
-    depth; modules in lists are not searched. Skip the model's parameters
-    wherever they stand, and buffers where they are registered; the same
-    buffer under a second attribute is listed. A path has the module's name,
-    attribute, places and keys, with dots between. A module used twice has
-    its first name, a tensor held twice both paths. The model stays as it
-    is.
+    List every tensor, of any type and shape, that is reachable from a
+    module's own attributes, directly or through lists, tuples and dict
+    values, at any depth. Modules in lists are not searched. Skip the
+    model's parameters wherever they are, and buffers where they are
+    registered. The same buffer under a second attribute is listed.
+
+    A path has the module's name, the attribute, positions and keys, with
+    dots in between. A module that is used twice has its first name, and a
+    tensor that is held twice has both paths. The model is unchanged.
 
     Example: self.mean and self.tables = [sin, cos], plain tensors, in a
     part "body": ["body.mean", "body.tables.0", "body.tables.1"].
@@ -1229,33 +1243,31 @@ def stays_behind(model: nn.Module) -> list[str]:
 
 # %% [markdown] trap="09.14" role="hint"
 # 1. `vars(module)` has a module's own attributes. Its registers are among them: `_parameters`, `_buffers`, `_modules`; these move.
-# 2. Walk through lists, tuples and dicts by recursion, and carry the path along.
-# 3. A parameter held in a second place moves, too: leave out what is one of `model.parameters()`, by identity. A buffer held in a list does not.
+# 2. Walk through lists, tuples and dicts recursively, and pass the path along.
+# 3. A parameter that is held in a second place also moves, so skip every tensor that is one of `model.parameters()`, by identity. A buffer held in a list does not move.
 
 # %% [markdown] trap="09.14" role="keep"
-# **Keep:** make every tensor that belongs to the model a parameter or a buffer. **In
-# your own code:** run `copy.deepcopy(model).to("meta")` and one forward pass on meta.
-# Without a GPU, that finds tensors with dimensions that stayed behind. **Seen in the
-# wild:**
-# [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035):
-# tensor attributes of the input transforms were not moved;
-# [`OpenNMT/OpenNMT-py#240`](https://github.com/OpenNMT/OpenNMT-py/pull/240): a mask
-# becomes a buffer;
-# [`pytorch/pytorch#29807`](https://github.com/pytorch/pytorch/issues/29807): a list of
+# **Keep:** make every tensor that belongs to the model a parameter or a buffer. **In your own
+# code:** run `copy.deepcopy(model).to("meta")` and one forward pass on meta. Even without a
+# GPU, that finds tensors with dimensions that stayed behind. **Seen in the wild:**
+# [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035): tensor
+# attributes of the input transforms were not moved;
+# [`OpenNMT/OpenNMT-py#240`](https://github.com/OpenNMT/OpenNMT-py/pull/240): a mask becomes a
+# buffer; [`pytorch/pytorch#29807`](https://github.com/pytorch/pytorch/issues/29807): a list of
 # buffers does not move. **Source:** PyTorch documentation,
 # [Module.register_buffer](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer).
 
 # %% [markdown] role="concept"
 # ## Profile first: who sets the pace?
 #
-# A step is slow for one of four reasons: the data come late, Python fills the queue too
-# slowly, memory moves too many bytes, or there is much arithmetic. In the first two the
-# GPU stands idle, and a faster card changes nothing. So look before you change
-# anything, in this order.
+# A step is slow for one of four reasons: the data arrive late, Python fills the queue too
+# slowly, too many bytes move, or there is too much arithmetic. In the first two cases the GPU
+# is idle, and a faster card changes nothing. So measure before you change anything, in this
+# order.
 #
 # 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` of a `DataLoader` sets how many processes load, `persistent_workers=True` keeps them from one epoch to the next, and `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes: *pinned* memory never moves, so the GPU can fetch from it without the CPU.
 # 2. **Python.** Take a *trace*, a list of the operations with start and end. Gaps in the GPU's row are waits. New tensors that a loop makes on the CPU and sends over are another reason: make them on the device.
-# 3. **Memory or arithmetic.** Look at the operations that take longest. The profiler lists them:
+# 3. **Memory or arithmetic.** Look at the operations that take the longest. The profiler lists them:
 
 # %% role="concept" compare=false
 from torch.profiler import profile, supported_activities
@@ -1270,11 +1282,11 @@ for event in longest[:5]:
 start.zero_grad()
 
 # %% [markdown] role="concept"
-# Which of the two limits an operation? Divide its FLOPs by the bytes that it moves: its
-# *arithmetic intensity*. A card has such a ratio as well, its peak FLOPs per second
-# divided by its bytes per second, the *ridge*. Below the ridge an operation waits for
-# memory, above it for arithmetic. The plot shows both limits of one card, a *roofline*,
-# and three products in `bfloat16`:
+# Which of the two limits an operation? Divide its FLOPs by the bytes that it moves. This is
+# its *arithmetic intensity*. A card also has such a ratio, the *ridge*: its peak FLOPs per
+# second divided by its bytes per second. Below the ridge an operation waits for memory, above
+# it for arithmetic. The plot shows both limits of one card, a *roofline*, and three products
+# in `bfloat16`:
 
 # %% role="concept"
 card = datasheet("NVIDIA A100-SXM4-80GB")
@@ -1319,12 +1331,12 @@ claim("product of 4,096 rows, as a multiple of the ridge",
 # %% [markdown] trap="09.10" role="situation" fault="each step asks the GPU for numbers and waits" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
 # ## Who waits for whom
 #
-# A GPU works through a queue. Python puts the operations of a step into it and runs
-# ahead, until it asks for a value. Then Python waits until the queue is empty, and
-# afterwards the GPU has nothing to do until Python has filled the queue again.
+# A GPU works through a queue. Python puts the operations of a step into the queue and runs
+# ahead, until it needs a value. Then Python waits until the queue is empty. After that, the
+# GPU has nothing to do until Python has queued new work.
 #
-# The step below is an ordinary one. It skips rows without a label, stops on NaN, counts
-# large gradients, and adds up the loss for the log.
+# The step below is an ordinary one. It skips rows without a label, stops on NaN, counts large
+# gradients, and sums up the loss for the log.
 
 # %% trap="09.10" role="break"
 def step(model, opt, x, y, log):
@@ -1378,11 +1390,10 @@ measured("09.10", len(found), right=(5, 5))
 claim("times that one step asks for a number", len(found), expected=5)
 
 # %% [markdown] trap="09.10" role="why"
-# Only `item()` is easy to find in the code. `if` makes a `bool` of a tensor, twice. And
-# `x[labelled]` has to know how many rows are left before it can make the result, once
-# for `x` and once for `y`; in the trace that is `nonzero`. The trace is from a CPU,
-# where nobody waits. On a GPU the calls are the same, and each of them drains the
-# queue.
+# Only `item()` is easy to find in the code. `if` turns a tensor into a `bool`, twice. And
+# `x[labelled]` has to know how many rows are left before it can make the result, once for `x`
+# and once for `y`. In the trace that is `nonzero`. The trace is from a CPU, where nothing
+# waits. On a GPU the calls are the same, and each of them drains the queue.
 
 # %% trap="09.10" role="why"
 python, gpu, free = [], [], []
@@ -1394,17 +1405,17 @@ draw_lanes({"Python": python, "GPU": gpu,
             "Python, asks nothing": [(0, len(found), "queue")],
             "its GPU": free}, marks={"wait"},
            unit="time, with a queue as long as half a run",
-           title="Each question empties the queue: the GPU stands still",
-           alt="Four lanes of time. Above, Python queues and waits five "
-           "times, and the GPU stands still while Python queues. Below, "
-           "Python queues everything at once, and the GPU runs without a "
-           "pause and ends earlier.")
+           title="Each question empties the queue, and the GPU is idle",
+           alt="Four lanes of time. In the upper two, Python queues and "
+               "waits five times, and the GPU is idle while Python queues. "
+               "In the lower two, Python queues everything at once, and "
+               "the GPU runs without a pause and ends earlier.")
 
 # %% [markdown] trap="09.10" role="repair"
-# Most of these values can wait. A mask goes into the loss, where -100 leaves a row out.
-# Sums stay tensors. The log and the checks read them once in fifty steps. The price is
-# that you notice a NaN up to fifty steps late, when it is in the weights. So keep a
-# checkpoint.
+# Most of these values can wait. The mask goes into the labels, where -100 leaves a row out of
+# the loss. Sums stay tensors, and the log and the checks read them once in fifty steps. The
+# price is that you notice a NaN up to fifty steps late, when it is already in the weights. So
+# keep a checkpoint.
 
 # %% trap="09.10" role="repair"
 def quiet_step(model, opt, x, y, log):
@@ -1445,21 +1456,24 @@ print("events around the last one, itself among them:", around)
 claim("times that fifty such steps ask", 50 * len(found), expected=250)
 
 # %% [markdown] trap="09.10" role="more"
-# `tolist()` fetches both values with one copy, the only time that these fifty steps
-# wait. On a GPU a copy may wait as well, and shows in the trace as a
-# `cudaStreamSynchronize`. From pinned memory, with `non_blocking=True`, it does not
-# have to. The GPU section at the end counts such waits and times both kinds of memory.
+# `tolist()` fetches both values with one copy, the only time that these fifty steps wait. On a
+# GPU a copy may also wait, and then appears in the trace as a `cudaStreamSynchronize`. From
+# pinned memory, with `non_blocking=True`, it does not have to wait. The GPU section at the end
+# counts such waits and times both kinds of memory.
 
 # %% trap="09.10" role="exercise" points=3 difficulty=2 minutes=15
 def find_waits(events: list) -> list[str]:
-    """What a step waits for: names of operations, in order of their start.
+    """Name the operations in which a step waits, in order of their start.
 
-    events: a list of (name, start, end) of one thread, in any order, left
-    as it is. Of two that overlap one lies inside the other: it starts no
-    earlier and ends no later. aten::_local_scalar_dense, aten::nonzero and
-    cudaStreamSynchronize wait. Name the outermost aten:: event around each
-    of them, or the wait itself where there is none; with several waits
-    inside it is named once.
+    aten::_local_scalar_dense, aten::nonzero and cudaStreamSynchronize wait.
+    For each of them, name the outermost aten:: event around it, or the wait
+    itself if there is none. An event with several waits inside is named
+    once.
+
+    Args:
+        events: a list of (name, start, end) of one thread, in any order,
+            unchanged. Of two events that overlap, one is inside the other:
+            it starts no earlier and ends no later.
 
     Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8),
     ("aten::mm", 10, 12)]: ["aten::item"].
@@ -1477,33 +1491,33 @@ def find_waits(events: list) -> list[str]:
     # END SOLUTION
 
 # %% [markdown] trap="09.10" role="hint"
-# 1. For each event that waits, collect the `aten::` events around it; an event lies around itself as well.
+# 1. For each event that waits, collect the `aten::` events around it. An event counts as being around itself.
 # 2. The outermost is the longest of them.
-# 3. A set of events, not of names, keeps each operation once and two `item()` calls apart.
+# 3. A set of events (not of names) holds each operation once and keeps two `item()` calls
+#    apart.
 
 # %% [markdown] trap="09.10" role="keep"
 # **Keep:** every time Python asks the GPU for a value, it waits for the queue to drain:
-# `item()`, `tolist()`, `print`, `if` on a tensor, reading with a boolean mask. Keep
-# sums on the device and read them now and then. **In your own code:** look for
-# `aten::item`, `aten::is_nonzero` and `aten::nonzero` in a trace of one step; on a GPU,
+# `item()`, `tolist()`, `print`, `if` on a tensor, indexing with a boolean mask. Keep sums on
+# the device and read them now and then. **In your own code:** look for `aten::item`,
+# `aten::is_nonzero` and `aten::nonzero` in a trace of one step; on a GPU,
 # `torch.cuda.set_sync_debug_mode("warn")` names the lines. **Seen in the wild:**
 # [`meta-pytorch/torchtune#522`](https://github.com/meta-pytorch/torchtune/pull/522):
-# `loss.item()` in each step waited for `40` to `50` ms, and is now called only where it
-# is logged;
+# `loss.item()` in each step waited for `40` to `50` ms, and is now called only where it is
+# logged;
 # [`openvdb/fvdb-reality-capture#308`](https://github.com/openvdb/fvdb-reality-capture/pull/308):
-# a debug message with `{loss.item()}` in it waits even where nothing is logged.
-# **Source:** PyTorch documentation, [CUDA semantics, "Asynchronous
+# a debug message with `{loss.item()}` in it waits even if nothing is logged. **Source:**
+# PyTorch documentation, [CUDA semantics, "Asynchronous
 # execution"](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution).
 
 # %% [markdown] role="concept"
 # ## torch.compile: a graph and its guards
 #
-# `torch.compile` runs your Python once, writes down the tensor operations as a *graph*,
-# and makes fewer, larger kernels of it. Around the graph it puts *guards*: facts, such
-# as shapes and dtypes, for which the graph is right. If a guard fails, it compiles
-# again. Where Python wants to know a value, the graph *breaks* in two, and Python runs
-# in between. You can count both without a compiler: the backend "eager" only runs the
-# graph as it is.
+# `torch.compile` runs your Python once, writes down the tensor operations as a *graph*, and
+# makes fewer, larger kernels of it. It adds *guards*: conditions, such as shapes and dtypes,
+# under which the graph is valid. If a guard fails, torch compiles again. Where Python needs a
+# value, the graph *breaks* in two, and Python runs in between. You can count both without a
+# compiler: the backend "eager" only runs the graph as it is.
 
 # %% role="concept"
 from torch._dynamo.testing import CompileCounter
@@ -1547,27 +1561,27 @@ claim("graphs for one call with an if on a number",
       graphs["an if on a number"], expected=2)
 
 # %% [markdown] role="concept"
-# From the second size the compiler learns that this side varies, and the second graph
-# holds for further sizes of two and more. With `dynamic=False` each size costs a
-# compilation, up to a limit (`torch._dynamo.config.recompile_limit`); beyond it further
-# sizes run as plain Python. The `if` is a question to the GPU again. By default it cuts
-# the graph, and with `fullgraph=True` it raises an error that names the line.
+# At the second size, the compiler learns that this dimension varies, and its second graph
+# works for all further sizes of two and more. With `dynamic=False` each size costs a
+# compilation, up to a limit (`torch._dynamo.config.recompile_limit`). Beyond the limit,
+# further sizes run as plain Python. The `if` again asks the GPU for a value. By default it
+# cuts the graph, and with `fullgraph=True` it raises an error that names the line.
 #
-# The *mode* says what to spend compile time on. `mode="reduce-overhead"` records the
-# kernels once and replays them as a CUDA graph, which helps small batches, where Python
-# is the limit. `mode="max-autotune"` tries several kernels for each product, for
-# minutes. Compiled code may round differently, because a fused kernel keeps values in
-# `float32` that plain code would write out in 16 bits. So compare it with plain code up
-# to a tolerance, never bit by bit.
+# The *mode* decides what compile time is spent on. `mode="reduce-overhead"` records the
+# kernels once and replays them as a CUDA graph, which helps small batches, where Python is the
+# limit. `mode="max-autotune"` tries several kernels for each product, for minutes. Compiled
+# code may round differently, because a fused kernel keeps values in `float32` that plain code
+# would write out in 16 bits. So compare it with plain code up to a tolerance, never bit by
+# bit.
 
 # %% [markdown] role="concept"
 # ## Several ranks: processes and their tape
 #
-# Data-parallel training starts the same program once for each GPU. Each copy is a
-# *rank*, counted from 0; all copies together are the *world*. Ranks share no memory.
-# They talk through *collectives*, calls that all ranks of a group have to make, in the
-# same order, and in this stage with tensors of the same size. `all_reduce`, for
-# example, replaces each rank's tensor by the sum over all ranks.
+# Data-parallel training starts the same program once for each GPU. Each copy is a *rank*,
+# counted from 0; all copies together are the *world*. Ranks share no memory. They communicate
+# through *collectives*, calls that all ranks of a group have to make in the same order, and in
+# this stage with tensors of the same size. `all_reduce`, for example, replaces each rank's
+# tensor by the sum over all ranks.
 #
 # Two processes on your machine stand in for two GPUs. `ranks.run` sends a function's
 # source to both and returns a list of what the function returned, rank 0 first. A rank
@@ -1663,9 +1677,9 @@ print(f"rank 0's own gradient is {gap(of_rank[0], of_all):.0%} off, "
       f"the mean of both {gap(added, of_all):.0%}")
 
 # %% role="concept"
-claim("gradient of one rank's half, off that of all rows",
+claim("error of one rank's gradient, compared with that of all rows",
       gap(of_rank[0], of_all), above=0.1)
-claim("mean of both ranks' gradients, off that of all rows",
+claim("error of the mean of both ranks' gradients",
       gap(added, of_all), below=1e-5)
 
 # %% role="concept"
@@ -1678,41 +1692,41 @@ draw_ranks({"after backward": [["g0"], ["g1"]],
            "by two both hold the mean.")
 
 # %% [markdown] role="concept"
-# Equally many rows on each rank, and the mean of their means is the mean over all rows.
-# So one `all_reduce` and a division are enough. Every rank then makes the same step
-# from the same weights, and they stay equal without sending a weight.
-# `DistributedDataParallel`, *DDP* for short, does this during the backward pass.
-# Gradients of the last layers are ready first. DDP packs them into *buckets* and sends
-# each one while the backward pass goes on:
+# If each rank has equally many rows, the mean of their means is the mean over all rows. So one
+# `all_reduce` and a division are enough. Every rank then makes the same step from the same
+# weights, so the models stay equal without sending a single weight. `DistributedDataParallel`,
+# *DDP* for short, does this during the backward pass. The gradients of the last layers are
+# ready first. DDP packs gradients into *buckets* and sends each bucket while the backward pass
+# continues:
 
 # %% role="concept"
 draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
                          (4, 6, "layer 2"), (6, 8, "layer 1")],
             "network": [(4, 6.5, "bucket 1"), (8, 10.5, "bucket 2")]},
            unit="time, schematic",
-           title="The first bucket travels while backward goes on",
+           title="The first bucket travels while backward continues",
            alt="Two lanes of time. Backward works on layers 4, 3, 2 and 1. "
            "After layer 3 the network sends bucket 1, during layer 2; "
            "bucket 2 follows after layer 1.")
 
 # %% [markdown] role="concept"
-# **The effective batch** is what one update averages over: rows of one pass x passes
-# that are added up x ranks. 8 rows, 4 passes and 16 ranks make a batch of 512. If you
-# add ranks, you change it, and with it the number of steps in an epoch and the best
-# learning rate. For SGD the rate usually grows with the batch, after a warm-up ([Goyal
-# et al. 2017](https://arxiv.org/abs/1706.02677)); for Adam start with the square root
-# of the factor. To compare two runs, keep the effective batch the same.
+# **The effective batch** is the number of rows that one update averages over: rows per pass x
+# accumulated passes x ranks. 8 rows, 4 passes and 16 ranks make a batch of 512. If you add
+# ranks, you change the effective batch, and with it the number of steps in an epoch and the
+# best learning rate. For SGD the rate usually grows with the batch, after a warm-up ([Goyal et
+# al. 2017](https://arxiv.org/abs/1706.02677)); for Adam start with the square root of the
+# factor. To compare two runs, keep the effective batch the same.
 
 # %% [markdown] trap="09.11" role="situation" core=true fault="the forward pass goes past the DDP wrapper" symptom="DDP: ranks hold different weights, gradients are not synchronized, no error"
 # ## A name for what is inside the wrapper
 #
-# `DDP(model)` copies rank 0's weights to all ranks and promises to average the
-# gradients during `backward`. You want to call methods that the wrapper does not have.
-# So you write `net = ddp.module` at the top of the script and use `net` from then on.
-# It is the model that the wrapper holds. `loss.backward()` fills the same `.grad`, and
-# the optimizer was given `ddp.parameters()`.
+# `DDP(model)` copies rank 0's weights to all ranks and promises to average the gradients
+# during `backward`. You want to call methods that the wrapper does not have. So you write `net
+# = ddp.module` at the top of the script and use `net` from then on. `net` is the model inside
+# the wrapper. `loss.backward()` fills the same `.grad`, and the optimizer was given
+# `ddp.parameters()`.
 #
-# Both ranks train a digit classifier for 100 steps, each on digits of its own.
+# Both ranks train a digit classifier for 100 steps, each on its own digits.
 
 # %% trap="09.11" role="break"
 def train_rank(wrapped, x, y, seed, steps=100):
@@ -1741,8 +1755,8 @@ def both_ranks(wrapped):
 past, past_losses = both_ranks(wrapped=0)
 
 # %% trap="09.11" role="guess"
-guess("09.11", "Flatten each rank's weights into one vector. How far apart "
-      "are the two after 100 steps, as a percentage of either's norm?",
+guess("09.11", "After 100 steps, how far apart are the weights of the two "
+               "ranks, as vectors, as a percentage of their norm?",
       unit="%")
 
 # %% trap="09.11" role="look"
@@ -1761,12 +1775,11 @@ measured("09.11", 100 * gap(*past), right=(25, 70))
 claim("all_reduce calls in 100 steps", calls("all_reduce"), expected=0)
 
 # %% [markdown] trap="09.11" role="why"
-# Both losses fall and both ranks classify well, but each rank has a model of its own.
-# `DDP(model)` puts a hook on each parameter. The hooks do not send by themselves: each
-# call of `ddp(x)`, with gradients on, *prepares the reducer* for one backward pass.
-# Only then does a bucket whose gradients have all arrived go out in one `all_reduce`. A
-# forward pass that goes to `ddp.module` prepares nothing, and the backward pass belongs
-# to that rank alone.
+# Both losses fall and both ranks classify well, but each rank has its own model. `DDP(model)`
+# puts a hook on each parameter. The hooks do not send anything by themselves. Each call of
+# `ddp(x)`, with gradients on, *prepares the reducer* for one backward pass. Only then is a
+# bucket sent, in one `all_reduce`, once all its gradients are ready. A forward pass through
+# `ddp.module` prepares nothing, and the gradients of its backward pass stay on that rank.
 
 # %% trap="09.11" role="why"
 draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
@@ -1801,12 +1814,12 @@ claim("gap between the ranks, through the wrapper", gap(*through),
       expected=0)
 
 # %% [markdown] trap="09.11" role="repair"
-# The last part of a line is the digest that `watch` asked for: eight characters made
-# from all bits of the parameters, buffers left out.
+# The last part of a line is the digest that `watch` requested: eight characters computed from
+# all bits of the parameters, without buffers.
 #
-# The explorer has the tapes of one update, for this repair and for other strategies.
-# Before you move a control, say how many calls each rank will make and where the curves
-# will part.
+# The explorer shows the tapes of one update, for this repair and for other strategies. Before
+# you move a control, say how many calls each rank will make and where the curves will
+# separate.
 
 # %% role="explore" explorer="tape"
 from dlsys_helpers.explorers.tape import tape
@@ -1828,8 +1841,8 @@ claim("accuracy of the worse rank on the test digits", min(right),
 claim("gap between the weights of the two ranks", gap(*past), above=0.2)
 
 # %% [markdown] trap="09.11" role="more"
-# DDP divides the sum over the ranks by the number of ranks. That is the mean over all
-# rows only if each rank has equally many. Let rank 0 have three rows and rank 1 one:
+# DDP divides the sum over the ranks by the number of ranks. The result is the mean over all
+# rows only if each rank has equally many. Here rank 0 has three rows and rank 1 has one:
 
 # %% trap="09.11" role="more"
 def uneven(x, y, seed):
@@ -1854,14 +1867,14 @@ print(f"by DDP {gap(by_ddp, of_four):.0%} off, by sums "
       f"{gap(by_sums, of_four):.0e} off")
 
 # %% trap="09.11" role="more"
-claim("three rows and one: DDP's gradient, off that of the four",
+claim("three rows and one: error of DDP's gradient",
       gap(by_ddp, of_four), above=0.1)
-claim("sum of the losses by sum of the rows, off that of the four",
+claim("the same, with the sum of losses over the sum of rows",
       gap(by_sums, of_four), below=1e-5)
 
 # %% [markdown] trap="09.11" role="more"
-# A rank without rows, or without a gradient for some parameter (`allow_unused=True`
-# gives None for it, trap 09.3), has to make these calls as well, with zeros.
+# A rank without rows, or without a gradient for some parameter (`allow_unused=True` returns
+# None for it, trap 09.3), has to make these calls as well, with zeros.
 
 # %% [markdown] trap="09.11" role="folklore"
 # **Told:** DDP puts its hooks on the parameters when you make the wrapper, so one pass
@@ -1882,17 +1895,21 @@ claim("all_reduce calls then", calls("all_reduce"), expected=1)
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
-    """Mean loss over the examples of all ranks; gradients go into .grad.
+    """Mean loss over all ranks' examples; its gradients go into .grad.
 
-    losses_of(batch): losses (n,) of this rank's n examples, with a graph;
-    n >= 0 differs from rank to rank, and at least one rank has some.
-    params: the parameters; one that no loss depends on gets zeros, and what
-    .grad held before counts no more. Values of the parameters stay.
-    all_sum(tensor): the sum over ranks, a new tensor; all ranks have to
-    call it equally often, in the same order, with the same shapes and
-    dtypes.
+    Args:
+        losses_of(batch): the losses (n,) of this rank's n examples, with a
+            graph; n >= 0 differs between ranks, and at least one has some.
+        params: the parameters; one that no loss depends on gets zeros.
+        all_sum(tensor): the sum over ranks, a new tensor; all ranks have to
+            call it equally often, in the same order, with the same shapes
+            and dtypes.
 
-    Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both.
+    What .grad held before does not count. The values of the parameters do
+    not change.
+
+    Example: losses (1., 3.) on one rank and (8.,) on the other: 4.0 on
+    both.
     """
     # BEGIN SOLUTION
     losses = losses_of(batch)
@@ -1905,17 +1922,17 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
     # END SOLUTION
 
 # %% [markdown] trap="09.11" role="hint"
-# 1. Sum, do not average, what a rank has: the sum of its losses and the number of its examples. Both sums over ranks, divided, are the mean.
-# 2. A rank without examples, or without a gradient for some parameter, must not stay away: it asks for the same sums, with zeros.
-# 3. `torch.autograd.grad(total, params, allow_unused=True)` gives None where `params` has one that the loss does not use, and does not touch `.grad`.
+# 1. Do not average on a rank. Take the sum of its losses and the number of its examples, and sum both over the ranks. Their quotient is the mean.
+# 2. A rank without examples, or without a gradient for some parameter, must not skip a call. It takes part in the same sums, with zeros.
+# 3. `torch.autograd.grad(total, params, allow_unused=True)` returns None for a parameter that the loss does not use, and does not touch `.grad`.
 
 # %% [markdown] trap="09.11" role="keep"
-# **Keep:** call the DDP wrapper for every forward pass whose loss you differentiate.
-# `ddp.module` is for saving and for reading weights. **In your own code:** compare a
-# digest of the parameters between ranks every few hundred steps, and search for
-# `.module` in what leads to a loss. **Source:** [DistributedDataParallel,
-# "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward
-# prepares the reducer. **Seen in the wild:** [minimind
+# **Keep:** call the DDP wrapper for every forward pass whose loss you differentiate. Use
+# `ddp.module` only to save or read weights. **In your own code:** compare a digest of the
+# parameters between ranks every few hundred steps, and search for `.module` in what leads to a
+# loss. **Source:** [DistributedDataParallel,
+# "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward prepares the
+# reducer. **Seen in the wild:** [minimind
 # #853](https://github.com/jingyaogong/minimind/issues/853): three trainers unwrapped
 # the policy before its loss; [sd-scripts
 # #604](https://github.com/kohya-ss/sd-scripts/pull/604): "everything may look okay";
@@ -1925,10 +1942,10 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # %% [markdown] trap="09.3" role="situation" fault="find_unused_parameters=True where every parameter is used" symptom="Expected to have finished reduction in the prior iteration, find_unused_parameters=True is slow"
 # ## A flag against an error
 #
-# A net has one body and two heads. In an early version of its training each batch used
-# one head, and DDP stopped with a long error that named `find_unused_parameters=True`.
-# The flag went in, the error was gone, and the flag has been in every script since.
-# Today each batch uses both heads.
+# A net has one body and two heads. In an early version of its training each batch used one
+# head, and DDP stopped with a long error that named `find_unused_parameters=True`. Somebody
+# set the flag, the error was gone, and the flag has been in every script since. Today each
+# batch uses both heads.
 
 # %% trap="09.3" role="break"
 def two_heads(seed):
@@ -1991,11 +2008,11 @@ claim("all_reduce calls a step, with the flag", len(flagged) / 3,
       expected=2)
 
 # %% [markdown] trap="09.3" role="why"
-# All gradients of this net fit into one bucket, which is one call. With the flag, DDP
-# walks through the graph of each forward pass to find the parameters that backward will
-# not reach, so that their buckets do not wait for them. After each backward pass the
-# ranks also tell each other which parameters they used, one value for each tensor, in a
-# call of its own. That call is small, but it waits for all ranks.
+# All gradients of this net fit into one bucket, which is one call. With the flag, DDP walks
+# through the graph of each forward pass to find the parameters that backward will not reach,
+# so that their buckets do not wait for them. In a second call, the ranks tell each other which
+# parameters they used, with one value for each tensor. That call is small, but it waits for
+# all ranks.
 
 # %% trap="09.3" role="why"
 draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
@@ -2010,8 +2027,8 @@ draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
            "Walk and used? are marked.")
 
 # %% [markdown] trap="09.3" role="repair"
-# Every step pays for all of that (unless you set `static_graph=True`), also where
-# nothing is unused. Without the flag:
+# Every step pays for all of that (unless you set `static_graph=True`), even if nothing is
+# unused. Without the flag:
 
 # %% trap="09.3" role="repair"
 _, unflagged = reduced(search=False, heads=["ab"])
@@ -2026,9 +2043,9 @@ claim("all_reduce calls a step, both heads, without the flag",
       len(unflagged) / 3, expected=1)
 
 # %% [markdown] trap="09.3" role="repair"
-# So the flag is for nets in which a step may leave a parameter without a gradient. A
-# dry run in one process can tell, before anything is wrapped. `torch.autograd.grad`
-# with `allow_unused=True` returns None for such a parameter:
+# So the flag is for nets in which a step may leave a parameter without a gradient. A dry run
+# in one process can tell you, before you wrap anything. `torch.autograd.grad` with
+# `allow_unused=True` returns None for such a parameter:
 
 # %% trap="09.3" role="repair"
 dry, some = two_heads(SEED), slice(0, 8)
@@ -2071,13 +2088,12 @@ claim("all_reduce calls before the errors",
       sum(len(calls) for _, calls in ways), expected=0)
 
 # %% [markdown] trap="09.3" role="folklore"
-# If the ranks differ, it does hang. Rank 0 uses both heads, rank 1 head a alone. Rank 0
-# sends its gradients and waits, and rank 1 goes on to the `barrier` at the end of the
-# epoch. Neither raises an error until the timeout of the process group is over, which
-# is `30` minutes with gloo and `10` with NCCL unless you set it. An `all_reduce` behind
-# `if rank == 0:`, as when one rank alone evaluates, hangs in the same way. A limit on
-# the run, and the last line of each tape, name the two calls that do not belong
-# together.
+# If the ranks differ, DDP does hang. Here rank 0 uses both heads, and rank 1 only head a. Rank
+# 0 sends its gradients and waits, while rank 1 continues to the `barrier` at the end of the
+# epoch. Neither raises an error until the timeout of the process group is over, which is `30`
+# minutes with gloo and `10` with NCCL unless you set it. An `all_reduce` under `if rank ==
+# 0:`, as when only one rank evaluates, hangs in the same way. With a time limit on the run,
+# the last line of each tape names the two calls that do not match.
 
 # %% trap="09.3" role="folklore"
 def one_without_b(x, y, seed):
@@ -2101,13 +2117,14 @@ draw_lanes({"rank 0": [(0, 2, "forward"), (2, 4, "backward"),
                        (4, 9, "barrier …")]},
            moments={"both wait, for different calls": 4},
            unit="time, schematic", marks={"all_reduce …", "barrier …"},
-           title="A deadlock: each rank waits for a call of the other",
-           alt="Two lanes, one a rank. Both end their backward pass at the "
-           "same time. Then rank 0 waits in an all_reduce and rank 1 in a "
-           "barrier, and neither goes on.")
+           title="A deadlock: each rank waits for a call that the other "
+                 "does not make",
+           alt="Two lanes, one per rank. Both end their backward pass at "
+               "the same time. Then rank 0 waits in an all_reduce and rank "
+               "1 in a barrier, and neither goes on.")
 
 # %% trap="09.3" role="folklore"
-claim("does a rank wait in its all_reduce, the other in a barrier",
+claim("does one rank wait in an all_reduce and the other in a barrier",
       "all_reduce" in waiting and "barrier" in waiting, expected=True)
 claim("processes left behind", len(ranks.processes), expected=0)
 
@@ -2115,15 +2132,18 @@ claim("processes left behind", len(ranks.processes), expected=0)
 def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
     """Sorted names of the parameters that some batch leaves unused.
 
-    A batch leaves a parameter unused when loss_of(model, batch) has no
-    gradient with respect to it; one of zeros is a gradient. batches: any
-    number of them; without any the list is empty. A loss may depend on no
-    parameter at all. Frozen parameters are never listed, and one with two
-    names goes by the name that named_parameters() gives. model runs in the
-    modes that it has, and is left as it was: values, buffers, gradients,
-    modes; torch's global generator, too.
+    A batch leaves a parameter unused if loss_of(model, batch) has no
+    gradient with respect to it; a gradient of zeros counts as one. There
+    may be any number of batches; without any, the list is empty. A loss may
+    depend on no parameter at all.
 
-    Example: heads a and b; one batch uses a alone: b's two names.
+    Frozen parameters are never listed. A parameter with two names has the
+    name that named_parameters() returns. Run the model in the modes that it
+    has. Its values, buffers, gradients and modes do not change, and neither
+    does torch's global generator.
+
+    Example: with heads a and b and a batch that uses only a, the two names
+    of b are listed.
     """
     # BEGIN SOLUTION
     live = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -2144,8 +2164,8 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 
 # %% [markdown] trap="09.3" role="hint"
 # 1. `torch.autograd.grad(loss, tensors, allow_unused=True)` gives None for a tensor that the loss does not depend on, and leaves `.grad` alone.
-# 2. A loss with `requires_grad` False depends on nothing.
-# 3. In train mode a forward pass moves the buffers of a BatchNorm, and dropout draws from the global generator: keep copies, or `torch.random.fork_rng(devices=[])`.
+# 2. A loss whose `requires_grad` is False depends on no parameter.
+# 3. In train mode a forward pass moves the buffers of a BatchNorm, and dropout draws from the global generator. Save and restore copies, and use `torch.random.fork_rng(devices=[])`.
 
 # %% [markdown] trap="09.3" role="keep"
 # **Keep:** set `find_unused_parameters=True` only if a step can leave a parameter
@@ -2158,10 +2178,10 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # %% [markdown] trap="09.6" role="situation" fault="no_sync holds backward but not the forward pass" symptom="DDP gradient accumulation sends gradients at every micro-batch, no_sync has no effect"
 # ## Four small batches, one update
 #
-# A batch does not fit, so you add up the gradients of four small ones and then update.
-# Under DDP the ranks exchange gradients in `backward`, and `ddp.no_sync()` switches
-# that off. So you put `with ddp.no_sync():` around the first three calls of `backward`
-# and leave the fourth alone.
+# A batch does not fit, so you add up the gradients of four small batches and then update.
+# Under DDP the ranks exchange gradients in `backward`, and `ddp.no_sync()` switches the
+# exchange off. So you put `with ddp.no_sync():` around the first three calls of `backward` and
+# leave the fourth alone.
 
 # %% trap="09.6" role="break"
 def in_pieces(x, y, seed):
@@ -2202,10 +2222,10 @@ measured("09.6", len(sent), right=(4, 4))
 claim("exchanges with no_sync around backward", len(sent), expected=4)
 
 # %% [markdown] trap="09.6" role="why"
-# The gradient is right up to rounding, so no test of its values finds this. The bytes
-# are wrong. `ddp(x)` outside `no_sync` has prepared the reducer (trap 09.11), and the
-# next `backward` makes the exchange, wherever you call it. So the forward pass belongs
-# inside `no_sync`.
+# The gradient is right up to rounding, so no test of its values finds the fault. Only the
+# bytes show it. `ddp(x)` outside `no_sync` has prepared the reducer (trap 09.11), and the next
+# `backward` makes the exchange, wherever you call it. So the forward pass belongs inside
+# `no_sync`.
 
 # %% trap="09.6" role="repair"
 def in_pieces_quiet(x, y, seed):
@@ -2234,13 +2254,13 @@ for lane, count in zip(lanes.values(), (len(sent), len(sent_once))):
             lane.append((now, now + 2, "send"))
             now += 2
 draw_lanes(lanes, unit="time, schematic: F forward, B backward",
-           title="With forward inside no_sync one exchange is left",
+           title="With forward inside no_sync, one exchange is left",
            alt="Two lanes of four batches, F for forward and B for "
-           "backward. With no_sync around backward each batch ends in a "
-           "send; with it around both only the fourth does.")
+               "backward. With no_sync around backward, each batch ends in "
+               "a send. With it around both, only the fourth batch does.")
 
 # %% [markdown] trap="09.6" role="more" topics="the gradient is right both times · an epoch that ends in silence"
-# The gradient after both versions, off the one of a single process:
+# These are the errors of the gradient in both versions, compared with a single process:
 
 # %% trap="09.6" role="more"
 claim("gradient after it, off the one of a single process",
@@ -2251,9 +2271,9 @@ claim("bytes of the exchange over those of the parameters",
       sent_once[0] / (4 * one_gradient.numel()), expected=1)
 
 # %% [markdown] trap="09.6" role="more"
-# One case is left. An epoch of six batches, four to an update, ends with two batches
-# that were added up without an exchange. If you step on them anyway, each rank steps on
-# gradients of its own:
+# One case is left. An epoch of six batches, with four per update, ends with two batches that
+# were added up without an exchange. If you step on them anyway, each rank steps on its own
+# gradients:
 
 # %% trap="09.6" role="more"
 def with_rest(last_is_loud, x, y, seed):
@@ -2283,16 +2303,20 @@ claim("different models where the last batch is exchanged",
 
 # %% trap="09.6" role="exercise" points=4 difficulty=3 minutes=15
 def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
-    """One update for each `every` batches, in turn; returns how many.
+    """Make one update for each `every` batches; return how many.
 
-    batches: (x, y) pairs with equally many rows; what is left over at the
-    end makes a last update of its own. An update follows the mean of its
-    batches' losses, loss_fn(ddp(x), y); what .grad held before counts no
-    more. Batch by batch: one forward through ddp, then its backward. Ranks
-    exchange gradients once an update, in its last backward. Afterwards ddp
-    exchanges again.
+    An update follows the mean of its batches' losses, loss_fn(ddp(x), y).
+    What .grad held before does not count. Each batch is one forward pass
+    through ddp, followed by its backward pass. Ranks exchange gradients
+    once per update, in its last backward pass. Afterwards ddp exchanges
+    gradients again.
 
-    Example: 5 batches, every 2: 3 updates, exchanges in batches 2, 4 and 5.
+    Args:
+        batches: (x, y) pairs with equally many rows; the batches left over
+            at the end make a last update of their own.
+
+    Example: 5 batches, every 2: 3 updates, with exchanges in batches 2, 4
+    and 5.
     """
     # BEGIN SOLUTION
     updates = 0
@@ -2312,7 +2336,7 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
 # %% [markdown] trap="09.6" role="hint"
 # 1. Cut the list into groups of `every` batches first; the last group may be shorter, and divides by its own length.
 # 2. All batches of a group but the last run, forward and backward, inside `with ddp.no_sync():`.
-# 3. Clear the gradients before each group, step after it, and count the steps.
+# 3. Clear the gradients before each group, step after the group, and count the steps.
 
 # %% [markdown] trap="09.6" role="keep"
 # **Keep:** put the forward pass inside `no_sync`, together with its backward pass.
@@ -2331,12 +2355,12 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
 # %% [markdown] trap="09.2" role="situation" core=true fault="accumulation divides by pieces, not by labels that count" symptom="gradient accumulation gives another loss curve than the big batch, padding, ignore_index -100"
 # ## Ten pieces instead of one batch
 #
-# On one card or on many, a batch of 160 rows may not fit. You feed it in ten pieces of
-# 16 rows and divide each piece's loss by ten.
+# A batch of 160 rows does not fit. You split it into ten pieces of 16 rows, and divide the
+# loss of each piece by ten.
 #
-# Some labels are padding: they are -100, and `F.cross_entropy` leaves them out of its
-# mean. You compare the sum of the ten gradients with the gradient of all 160 rows at
-# once, at the same weights.
+# Some labels are padding. They are -100, and `F.cross_entropy` leaves them out of its mean.
+# You compare the sum of the ten gradients with the gradient of all 160 rows at once, at the
+# same weights.
 
 # %% trap="09.2" role="break"
 counts = [1, 2, 16, 3, 12, 1, 8, 2, 14, 5]        # labels that count
@@ -2362,7 +2386,7 @@ tenths = gradient_of(start, pieces, lambda y: 1 / len(pieces))
 # %% trap="09.2" role="guess"
 guess("09.2", "How wrong is the sum of the ten gradients, as a percentage "
       "of the norm of the whole batch's gradient?",
-      choices=["0 %, but for rounding", "about 5 %", "about 25 %",
+      choices=["0 %, except for rounding", "about 5 %", "about 25 %",
                "more than 50 %"])
 
 # %% trap="09.2" role="look"
@@ -2380,24 +2404,25 @@ claim("ten pieces, a tenth each: relative error of the gradient",
       miss(tenths, target), above=0.5)
 
 # %% [markdown] trap="09.2" role="why"
-# A tenth for each piece makes the single label of the first piece count as much as all
-# sixteen labels of the third together. The mean over all labels needs one divisor for
-# all pieces: the number of labels that count in the whole step. You know that number
-# before the first `backward`, from the labels alone.
+# With a tenth for each piece, the single label of the first piece counts as much as all
+# sixteen labels of the third together. The mean over all labels needs one divisor for all
+# pieces: the number of labels that count in the whole step. You know that number before the
+# first `backward`, from the labels alone.
 
 # %% trap="09.2" role="why"
 plot_columns({k: 1 / len(pieces) / count
               for k, count in enumerate(counts, 1)},
              reference=(1 / sum(counts), "one divisor for all"),
-             title="A tenth a piece: few labels share as much as many",
+             title="A tenth for each piece: few labels share as much as "
+                   "many",
              xlabel="piece", ylabel="weight of one label", form=".2f",
              alt="Ten columns, the weight of one label in each piece. In "
-             "the pieces with one label it is 0.1, in the piece with "
-             "sixteen 0.006; a dashed line at 0.016 is what each label "
-             "should weigh.")
+                 "the pieces with one label it is 0.1, and in the piece "
+                 "with sixteen it is 0.006. A dashed line at 0.016 shows "
+                 "what each label should weigh.")
 
 # %% [markdown] trap="09.2" role="repair"
-# Multiply each piece's mean by its share of the labels:
+# Multiply the mean of each piece by its fraction of the labels:
 
 # %% trap="09.2" role="repair"
 def mass(y, weight=None):
@@ -2410,14 +2435,15 @@ by_count = gradient_of(start, pieces, lambda y: mass(y) / mass(all_y))
 print(f"divided by the labels that count: {miss(by_count, target):.0e} off")
 
 # %% trap="09.2" role="repair"
-claim("divided by the labels that count: the miss", miss(by_count, target),
+claim("divided by the labels that count: relative error",
+      miss(by_count, target),
       below=1e-5)
 
 # %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
-# With class weights, and class numbers as labels, `F.cross_entropy` divides by the sum
-# of the labels' weights. For the pieces that is the sum over the whole step.
-# `reduction="sum"` gives each piece's sum without a divisor of its own, so that one
-# divisor for all can follow:
+# With class weights, and class numbers as labels, `F.cross_entropy` divides by the sum of the
+# labels' weights. For the pieces, the divisor is the sum over the whole step.
+# `reduction="sum"` returns the sum of each piece without its own divisor, so that you can use
+# one divisor for all:
 
 # %% trap="09.2" role="more"
 rare = torch.linspace(0.2, 3, 10)                 # weights of ten classes
@@ -2438,15 +2464,15 @@ offs = {"labels": miss(weighed(pieces, mass(all_y)), heavy),
 print({f"sums over {name}": f"{off:.0e} off" for name, off in offs.items()})
 
 # %% trap="09.2" role="more"
-claim("class weights, divided by the number of labels: the miss",
+claim("class weights, divided by the number of labels: relative error",
       offs["labels"], above=0.05)
-claim("class weights, divided by the sum of weights: the miss",
+claim("class weights, divided by the sum of weights: relative error",
       offs["their weights"], below=1e-5)
 
 # %% [markdown] trap="09.2" role="more"
-# The end of the epoch needs care as well. A step takes four pieces, and of ten pieces
-# two are left. Divided by four they make a gradient, and with plain SGD a step, half as
-# large as it should be. Without a step they are lost, or their gradient stays and joins
+# The end of the epoch also needs care. If a step takes four of ten pieces, two are left at the
+# end. If you divide these by four, the gradient, and with plain SGD the step, is half as large
+# as it should be. If you make no step, they are lost, or their gradient stays and is added to
 # the first step of the next epoch.
 
 # %% trap="09.2" role="more"
@@ -2461,8 +2487,8 @@ claim("two pieces left, divided by four: norm compared with a fair step",
       (short.norm() / fair.norm()).item(), expected=0.5, within=1e-4)
 
 # %% [markdown] trap="09.2" role="more"
-# A piece in which no label counts has a mean of 0 / 0, and NaN times zero stays NaN. Its
-# sum is 0.
+# A piece in which no label counts has a mean of 0 / 0, which is NaN, and NaN times zero is
+# still NaN. Its sum is 0.
 
 # %% trap="09.2" role="more"
 nothing = torch.full((16,), -100)
@@ -2475,10 +2501,9 @@ claim("a mean over no label is a number", not empty.isnan().item(),
       expected=False)
 
 # %% [markdown] trap="09.2" role="folklore"
-# **Told:** with the right divisor accumulation *is* the big batch. **Measured:** not
-# where rows of a batch see each other. BatchNorm takes its statistics from the piece,
-# and the gradient is a different one. LayerNorm works row by row, and in float32 the
-# difference is rounding.
+# **Told:** with the right divisor accumulation *is* the big batch. **Measured:** not if the
+# rows of a batch affect each other. BatchNorm takes its statistics from the piece, so the
+# gradient differs. LayerNorm works row by row, and in float32 only rounding differs.
 
 # %% trap="09.2" role="folklore"
 def with_norm(norm):
@@ -2493,26 +2518,31 @@ batch_miss, layer_miss = with_norm(nn.BatchNorm1d), with_norm(nn.LayerNorm)
 print(f"BatchNorm {batch_miss:.0%} off, LayerNorm {layer_miss:.0e} off")
 
 # %% trap="09.2" role="folklore"
-claim("BatchNorm: the miss of ten equal pieces", batch_miss, above=0.08)
-claim("LayerNorm: the miss of ten equal pieces", layer_miss, below=1e-5)
+claim("BatchNorm: relative error with ten equal pieces",
+      batch_miss, above=0.08)
+claim("LayerNorm: relative error with ten equal pieces",
+      layer_miss, below=1e-5)
 
 # %% trap="09.2" role="exercise" points=3 difficulty=3 minutes=15
 def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
                n: int, weight: torch.Tensor | None) -> list[float]:
-    """Train through batches once, a step of opt for each n of them.
+    """Train through batches once, with a step of opt for every n of them.
 
-    batches: an iterator of pairs x (rows, F) float32, y (rows,) int64, left
-    as they are; labels of -100 do not count. Each step follows the mean
-    cross-entropy over all labels that count in its batches; weight, (C,)
-    float32 above 0, weighs classes as in F.cross_entropy. The last step
-    takes what is left, be it fewer than n; where no label counts, there is
-    no step. Only one graph may live at a time: call backward for each
-    batch. Old gradients do not count; all of opt's parameters have a part
-    in each loss. Returns the mean loss of each step, before it, as a list
-    of floats.
+    Each step follows the mean cross-entropy over all labels that count in
+    its batches. The last step takes the batches that are left, even if
+    fewer than n. If no label counts, there is no step. Only one graph may
+    exist at a time, so call backward for each batch. Old gradients do not
+    count; every loss depends on all of opt's parameters.
 
-    Example: n 2 and batches with 3, 1 and 2 labels that count: two steps;
-    in the first the labels weigh 1/4 each.
+    Args:
+        batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,
+            which are unchanged. Labels of -100 do not count.
+        weight: (C,) float32 above 0, class weights as in F.cross_entropy.
+
+    Returns:
+        The mean loss of each step, before it, as a list of floats.
+    Example: n 2, and batches with 3, 1 and 2 labels that count: two steps;
+    in the first each label weighs 1/4.
     """
     # BEGIN SOLUTION
     def mass(y):
@@ -2537,31 +2567,29 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
     # END SOLUTION
 
 # %% [markdown] trap="09.2" role="hint"
-# 1. Take n batches at a time from the iterator, fewer at the end, and look at their labels first: the divisor of the step.
-# 2. `reduction="sum"` with `weight` gives the weighted sum over the labels that count; -100 adds nothing.
-# 3. The loss of a step is the sum of its batches' shares.
+# 1. Take n batches at a time from the iterator (fewer at the end), and count their labels first: this is the divisor of the step.
+# 2. `reduction="sum"` with `weight` returns the weighted sum over the labels that count; -100 adds nothing.
+# 3. The loss of a step is the sum of what its batches contribute.
 
 # %% [markdown] trap="09.2" role="keep"
-# **Keep:** divide by the number of labels that count in the whole step, not by the
-# number of pieces. The last step of an epoch has a size of its own. **In your own
-# code:** compare the gradient of the pieces with that of one big batch, once, on rows
-# with padding. **Seen in the wild:**
+# **Keep:** divide by the number of labels that count in the whole step, not by the number of
+# pieces. The last step of an epoch has its own number. **In your own code:** compare the
+# gradient of the pieces once with the gradient of one big batch, on rows with padding. **Seen
+# in the wild:**
 # [`huggingface/transformers#24725`](https://github.com/huggingface/transformers/issues/24725)
-# and [`#34191`](https://github.com/huggingface/transformers/pull/34191), the fix a year
-# later;
-# [`meta-pytorch/torchtune#1875`](https://github.com/meta-pytorch/torchtune/pull/1875):
-# "the day the ML community first discovered" that means of unequal parts do not add.
-# **Source:** PyTorch documentation,
+# and [`#34191`](https://github.com/huggingface/transformers/pull/34191), the fix a year later;
+# [`meta-pytorch/torchtune#1875`](https://github.com/meta-pytorch/torchtune/pull/1875): "the
+# day the ML community first discovered" that means of unequal parts do not add. **Source:**
+# PyTorch documentation,
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
 # the formula of the weighted mean.
 
 # %% [markdown] trap="09.5" role="situation" fault="set_epoch is not called, every epoch has the same order" symptom="DistributedSampler gives the same order every epoch, duplicated samples in distributed evaluation"
 # ## A sampler for each rank
 #
-# Each rank gets a `DistributedSampler` over the 1,300 training digits, with shuffling
-# on. The sampler deals the digits out, so that no two ranks see the same one, and
-# passes its rank's share to a `DataLoader`. Your loop is `for epoch in range(10): for
-# batch in loader: ...`.
+# Each rank gets a `DistributedSampler` over the 1,300 training digits, with shuffling on. The
+# samplers deal out the digits so that no two ranks see the same digit, and each passes its
+# part to a `DataLoader`. Your loop is `for epoch in range(10): for batch in loader: ...`.
 
 # %% trap="09.5" role="break"
 from torch.utils.data import DistributedSampler
@@ -2588,10 +2616,9 @@ measured("09.5", len(set(orders)), right=(1, 1))
 claim("different orders in 10 epochs", len(set(orders)), expected=1)
 
 # %% [markdown] trap="09.5" role="why"
-# The digits are shuffled, once. All ranks have to deal from the same order, so a
-# sampler may not use a random generator of its rank's own. It seeds a fresh one with
-# `seed + epoch`. But it cannot know the epoch: `set_epoch` tells it, before you ask the
-# loader for batches.
+# The digits are shuffled, once. All ranks have to deal from the same order, so a sampler may
+# not use its rank's random generator. It seeds a fresh generator with `seed + epoch`. But it
+# does not know the epoch unless you call `set_epoch`, before you ask the loader for batches.
 
 # %% trap="09.5" role="repair"
 told = []
@@ -2610,22 +2637,22 @@ first = {name: [[digit / 1300 for digit in order[:8]] for order in seen[:6]]
                             ("with set_epoch", told))}
 draw_grids(first, rows="epoch", columns="first eight digits",
            title="Without set_epoch each epoch repeats the first",
-           alt="Two grids, a row for each of six epochs, the shade of a "
-           "cell the number of the digit. Without set_epoch all rows are "
-           "alike, with it each row differs.")
+           alt="Two grids with a row for each of six epochs. The shade of "
+               "a cell is the number of the digit. Without set_epoch all "
+               "rows are equal, with it they differ.")
 
 # %% [markdown] trap="09.5" role="more" topics="the order is shuffled · digits that an evaluation reads twice"
-# The one order is a shuffled one:
+# The single order is at least shuffled:
 
 # %% trap="09.5" role="more"
 claim("is the order just 0, 2, 4, ...",
       list(orders[0]) == sorted(orders[0]), expected=False)
 
 # %% [markdown] trap="09.5" role="more"
-# The second surprise waits in the evaluation. All ranks get equally many digits,
-# because otherwise one of them would wait in a collective for a batch that another rank
-# does not have. So if the division leaves a rest, the sampler repeats digits from the
-# beginning, and an accuracy over all ranks counts these twice.
+# The second surprise comes in evaluation. All ranks get equally many digits, because otherwise
+# one of them would wait in a collective for a batch that a different rank does not have. So if
+# the division leaves a remainder, the sampler repeats digits from the beginning, and an
+# accuracy over all ranks counts these twice.
 
 # %% trap="09.5" role="more"
 ten = [[str(digit) for digit in sampler_of(rank, 4, 10, shuffle=False)]
@@ -2633,12 +2660,13 @@ ten = [[str(digit) for digit in sampler_of(rank, 4, 10, shuffle=False)]
 draw_ranks({"ten digits on four ranks": ten},
            marks={"ten digits on four ranks": [(n % 4, n // 4)
                                                for n in range(10, 12)]},
-           title="Two of ten digits are read twice",
+           title="Two of ten digits are evaluated twice",
            alt="Four ranks with three digits each: 0 4 8, 1 5 9, 2 6 0 and "
-           "3 7 1. The last 0 and 1 are marked, they are read again.")
+               "3 7 1. The last 0 and 1 are marked, because they are "
+               "evaluated again.")
 
 # %% [markdown] trap="09.5" role="more"
-# Four ranks read the 497 test digits:
+# Four ranks evaluate the 497 test digits:
 
 # %% trap="09.5" role="more"
 dealt = [list(sampler_of(rank, 4, 497, shuffle=False))
@@ -2649,34 +2677,36 @@ print("digits on each rank:", *map(len, dealt), "  together:", len(read))
 print("read twice:", *twice)
 
 # %% trap="09.5" role="more"
-claim("digits that four ranks read, of 497", len(read), expected=500)
-claim("of them, read twice", len(twice), expected=3)
+claim("digits that four ranks evaluate, of 497", len(read), expected=500)
+claim("digits evaluated twice", len(twice), expected=3)
 
 # %% [markdown] trap="09.5" role="more"
-# `drop_last=True` gives equal shares the other way: 496 digits, and one is never read.
-# If the result has to be exact, deal the digits out yourself, and sum hits and counts
-# over the ranks, not their accuracies.
+# `drop_last=True` makes the parts equal in the opposite way: it uses 496 digits and leaves one
+# out. If the result has to be exact, deal out the digits yourself, and sum hits and counts
+# over the ranks, not accuracies.
 
 # %% trap="09.5" role="more"
 dropped = {digit for rank in range(4) for digit in
            sampler_of(rank, 4, 497, shuffle=False, drop_last=True)}
-claim("different digits read with drop_last", len(dropped), expected=496)
+claim("different digits evaluated with drop_last",
+      len(dropped), expected=496)
 
 # %% trap="09.5" role="exercise" points=3 difficulty=2 minutes=15
 def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
                   exact: bool) -> list[int]:
-    """The examples that a rank gets in an epoch, in their order.
+    """Return the examples that a rank gets in an epoch, in their order.
 
     All ranks deal from one order of the n >= 1 examples: torch.randperm(n)
     of a torch.Generator that is seeded with seed + epoch. Rank r takes the
-    places r, r + world, r + 2 world, and so on. exact: nothing is repeated
-    and nothing dropped, so that shares may differ by one, and may be empty.
-    Otherwise the order is first made longer, by itself, from its beginning
-    and as often as needed, until it is the next multiple of world. torch's
-    global generator is left as it is found.
+    positions r, r + world, r + 2 world, and so on.
 
-    Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact:
-    [5, 8].
+    If exact is True, nothing is repeated and nothing dropped, so shares may
+    differ by one, and may be empty. Otherwise the order is first extended
+    by itself, from its beginning and as often as needed, to the next
+    multiple of world. torch's global generator is unchanged.
+
+    Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact: [5,
+    8].
     """
     # BEGIN SOLUTION
     generator = torch.Generator().manual_seed(seed + epoch)
@@ -2693,23 +2723,22 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # 3. With fewer examples than ranks the order has to be repeated more than once.
 
 # %% [markdown] trap="09.5" role="keep"
-# **Keep:** call `sampler.set_epoch(epoch)` before each epoch. Expect repeated examples
-# in an evaluation whose size the ranks do not divide. **In your own code:** print the
-# first indices of two epochs, and the length of all shares together. **Source:**
+# **Keep:** call `sampler.set_epoch(epoch)` before each epoch. Expect repeated examples in an
+# evaluation whose size the ranks do not divide. **In your own code:** print the first indices
+# of two epochs, and the total length over all ranks. **Source:**
 # [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler):
 # without `set_epoch` "the same ordering will be always used". **Seen in the wild:**
-# [DALLE-pytorch #230](https://github.com/lucidrains/DALLE-pytorch/pull/230);
-# [ParallelWaveGAN #177](https://github.com/kan-bayashi/ParallelWaveGAN/issues/177);
-# [pytorch #31771](https://github.com/pytorch/pytorch/issues/31771), "can't shuffle the
-# dataset".
+# [DALLE-pytorch #230](https://github.com/lucidrains/DALLE-pytorch/pull/230); [ParallelWaveGAN
+# #177](https://github.com/kan-bayashi/ParallelWaveGAN/issues/177); [pytorch
+# #31771](https://github.com/pytorch/pytorch/issues/31771), "can't shuffle the dataset".
 
 # %% [markdown] role="concept"
 # ## The switches of a multi-GPU run
 #
-# Outside a notebook `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE`,
-# `LOCAL_RANK` and the address where the ranks meet, and ends all of them if one fails.
-# `init_process_group` reads these values. `LOCAL_RANK` is the rank's number on its own
-# machine, and so the number of its GPU:
+# Outside a notebook `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE`, `LOCAL_RANK`
+# and the address where the ranks meet, and ends all of them if one fails. `init_process_group`
+# reads these values. `LOCAL_RANK` is the rank's number on its own machine, and therefore the
+# number of its GPU:
 
 # %% role="concept" tags=["plumbing"]
 import os
@@ -2762,7 +2791,7 @@ claim("ranks of torchrun that hold the sum of both",
 #     --rdzv-id=run7 --rdzv-endpoint=first-machine:29500 train.py
 # ```
 #
-# When a run hangs, fails or crawls, these switches tell more:
+# If a run hangs, fails or is slow, these switches tell you more:
 
 # %% [markdown] role="concept"
 # | switch | what it does |
@@ -2774,24 +2803,23 @@ claim("ranks of torchrun that hold the sum of both",
 # | `torch.set_float32_matmul_precision("high")` | TF32 for what stays in `float32` |
 # | `DataLoader(num_workers=..., pin_memory=True)` | for each rank: eight ranks with four workers are 32 processes |
 #
-# The first two are variables of the environment, so put them in front of the command:
-# `NCCL_DEBUG=INFO torchrun ...`. Every rank then prints NCCL's version, the network
-# interface that it chose, and how it reaches the other cards. If a run hangs at its start,
-# compare these lines: two ranks on different interfaces never meet
-# (`NCCL_SOCKET_IFNAME` names the right one), and `NET/Socket` where you expect InfiniBand
-# means the slow network. With `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a rank that makes another
-# call than the others, or the same call with another shape, raises an error that names
-# both. Without it, the run hangs.
+# The first two are environment variables, so put them in front of the command:
+# `NCCL_DEBUG=INFO torchrun ...`. Every rank then prints NCCL's version, the network interface
+# that it chose, and how it reaches the other cards. If a run hangs at its start, compare these
+# lines: two ranks on different interfaces never meet (`NCCL_SOCKET_IFNAME` names the right
+# one), and `NET/Socket` where you expect InfiniBand means the slow network. With
+# `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a rank that makes a different call from the others, or the
+# same call with a different shape, raises an error that names both. Without it, the run hangs.
 
 # %% [markdown] role="concept"
 # ## Shards: a model in pieces
 #
-# Under DDP each rank holds the whole model. If that does not fit, cut it. Each rank
-# then holds its *shard* of each parameter, of its gradient and of its moments. A layer
-# is put together only for the moment in which it works: an `all_gather` collects its
-# shards, and afterwards each rank keeps its own shard again. In the backward pass a
-# `reduce_scatter` adds up the gradients, and leaves each rank the sum for its own
-# shard (`fully_shard` divides it by the number of ranks, so that it is the average):
+# Under DDP each rank holds the whole model. If the model does not fit, cut it. Each rank then
+# holds only its *shard* of each parameter, gradient and moment. A layer is whole only while it
+# computes: an `all_gather` collects its shards, and afterwards each rank keeps only its own
+# shard again. In the backward pass a `reduce_scatter` adds up the gradients and leaves each
+# rank the sum for its own shard (`fully_shard` divides it by the number of ranks, so that it
+# is the average):
 
 # %% role="concept"
 own = [["A", ""], ["", "B"]]
@@ -2813,10 +2841,10 @@ draw_ranks({"between": own, "while it works": [["A", "B"], ["A", "B"]],
 # %% [markdown] trap="09.4" role="situation" fault="a model that fits is sharded layer by layer" symptom="FSDP slower than DDP, too many all_gather calls, fully_shard of a model that fits"
 # ## Six layers, each by itself
 #
-# You have six linear layers. You shard each one by itself with `fully_shard(layer)`,
-# and then the net. You know what data parallelism sends: one `all_reduce` of the
-# gradients per step. A sharded net has to fetch its weights as well, because each rank
-# holds only a part of them.
+# Your net has six linear layers. You shard each layer by itself with `fully_shard(layer)`, and
+# then the net. You know what data parallelism sends: one `all_reduce` of the gradients per
+# step. A sharded net has to fetch its weights as well, because each rank holds only a part of
+# them.
 
 # %% trap="09.4" role="break"
 def one_step(plan, layers=6):
@@ -2859,13 +2887,13 @@ claim("all_gather calls of six layers", len(each["all_gather"]),
       expected=12)
 
 # %% [markdown] trap="09.4" role="why"
-# A layer is gathered for its forward pass, given back, and gathered again for its
-# backward pass. Then a `reduce_scatter` leaves each rank the averaged gradients of its
-# own part. That is what saves memory: a rank holds its share and a layer or two. You
-# pay with bytes and with calls, and each call waits for the slowest rank.
+# A layer is gathered for its forward pass, released, and gathered again for its backward pass.
+# Then a `reduce_scatter` leaves each rank the averaged gradients of its own part. That saves
+# memory, because a rank holds only its own part and a layer or two. The price is bytes and
+# calls, and each call waits for the slowest rank.
 #
-# In a ring an `all_reduce` is made of a `reduce_scatter` and an `all_gather` of the
-# same tensor, and costs as much as both:
+# In a ring, an `all_reduce` consists of a `reduce_scatter` and an `all_gather` of the same
+# tensor, and costs as much as both:
 
 # %% trap="09.4" role="why"
 hold = [[str(r)] * 3 for r in range(3)]
@@ -2884,15 +2912,15 @@ for n in range(4):
 draw_ranks(steps, arrows=arrows,
            title="A ring: two sends add up, two pass the sums on",
            alt="Three ranks in a ring with three shards each; a cell lists "
-           "the ranks whose numbers are in its sum. After two sends each "
-           "rank has one shard with the sum of all three, after two more "
-           "each rank has all shards.")
+               "the ranks whose values are in its sum. After two sends "
+               "each rank has one shard with the sum of all three, after "
+               "two more each rank has all shards.")
 
 # %% [markdown] trap="09.4" role="repair"
-# A model that fits need not pay all of it. Layers may stay whole until the backward
-# pass (`reshard_after_forward=False`), the net may be one piece, or nothing is sharded
-# at all. The bars count an `all_reduce` once, and it is sent as two. So DDP and layers
-# that are kept cost the same bytes, and giving layers back adds half.
+# A model that fits need not pay all of that. You can keep layers whole until the backward pass
+# (`reshard_after_forward=False`), shard the net as one piece, or shard nothing at all. The
+# bars count an `all_reduce` once, although it sends as much as two calls. So DDP and kept
+# layers cost the same bytes, and releasing layers adds half.
 
 # %% trap="09.4" role="repair"
 plans = ("each", "kept", "as one", "DDP")
@@ -2905,7 +2933,7 @@ plan_bytes = {plan: sum(map(sum, kinds.values()))
 # %% trap="09.4" role="repair"
 plot_bars({f"{plan}, {n} call{'s' * (n > 1)}": plan_bytes[plan] / 1000
            for plan, n in plan_calls.items()},
-          title="What is given back after forward is sent three times",
+          title="Layers released after forward are sent three times",
           xlabel="kB of whole tensors in one step",
           alt="Four bars. Each layer sharded sends three times the bytes "
           "of DDP's all_reduce, in 18 calls. Kept until backward and as "
@@ -2913,7 +2941,8 @@ plot_bars({f"{plan}, {n} call{'s' * (n > 1)}": plan_bytes[plan] / 1000
           "call.")
 
 # %% trap="09.4" role="repair"
-claim("bytes of each layer sharded, over those of DDP's all_reduce",
+claim("bytes with each layer sharded, as a multiple of those of DDP's "
+      "all_reduce",
       sum(map(sum, each.values())) / sum(table["DDP"]["all_reduce"]),
       expected=3)
 
@@ -2928,17 +2957,17 @@ claim("calls of the net as one piece",
       sum(map(len, table["as one"].values())), expected=2)
 
 # %% [markdown] trap="09.4" role="more"
-# The net as one piece is gathered once, because the outermost module keeps its weights
-# until the backward pass unless you say `reshard_after_forward=True`. The bytes are
-# those of the whole tensors. [NCCL's page on
-# performance](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md) says
-# which part of them crosses the network, for each collective.
+# The net as one piece is gathered once, because the outermost module keeps its weights until
+# the backward pass unless you say `reshard_after_forward=True`. The bytes are those of the
+# whole tensors. [NCCL's page on
+# performance](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md) says which
+# part of these bytes crosses the network, for each collective.
 
 # %% [markdown] trap="09.4" role="folklore"
-# **Told:** wrapping the whole model once is enough to shard it. **Measured:** as one
-# piece the six layers are gathered in a single call, so in the forward pass each rank
-# holds all weights. The calls are few. Only the moments stay cut through the whole
-# step: at the end of the backward pass each rank holds all gradients, until the one
+# **Told:** wrapping the whole model once is enough to shard it. **Measured:** as one piece,
+# the six layers are gathered in a single call, so in the forward pass each rank holds all
+# weights. There are few calls. But only the moments stay sharded during the whole step,
+# because at the end of the backward pass each rank holds all gradients, until the single
 # `reduce_scatter`.
 
 # %% trap="09.4" role="folklore"
@@ -2948,22 +2977,23 @@ claim("bytes gathered at once, compared with the model's",
 
 # %% trap="09.4" role="exercise" points=3 difficulty=2 minutes=15
 def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
-    """What one training step of a sharded model sends and holds:
+    """Count what one training step of a sharded model sends and holds.
 
-    "all_gather" and "reduce_scatter": how many calls of each; "bytes": of
-    all these calls together, a call counting the whole tensor; "whole": the
-    most bytes of gathered layers held at once in forward, which runs one
-    layer at a time.
+    "all_gather" and "reduce_scatter": the number of calls; "bytes": their
+    total, each call with the whole tensor; "whole": the most bytes of
+    gathered layers held at once in forward, which runs one layer at a time.
 
-    sizes: float32 numbers of each layer, left as it is; a layer without
-    numbers makes no call, and one number counts 4 bytes. Before a call a
-    layer, or the model where it is sharded as one, is filled up to the next
-    multiple of world numbers. each: every layer is sharded by itself;
-    otherwise the model is one piece, gathered once for forward. reshard:
-    what forward gathered is given back when it has been used and gathered
-    again for backward; otherwise it stays until backward is done. With a
-    world of one there are no calls, and all layers are whole.
+    Args:
+        sizes: float32 values per layer, unchanged; a layer without values
+            makes no call, and one value has 4 bytes.
+        each: shard every layer by itself, or else the model as one piece,
+            gathered once for forward.
+        reshard: release what forward gathered and gather it again for
+            backward, or else keep it until backward ends.
 
+    Before a call, a layer (or the model as one piece) is padded to a
+    multiple of world values. With a world of one there are no calls, and
+    all layers are whole.
     Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, 96 bytes,
     24 whole.
     """
@@ -2980,24 +3010,24 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="09.4" role="hint"
-# 1. Make the list of pieces first, those with numbers, each filled up; a model as one is a list of one piece.
-# 2. A piece is gathered for forward, and with `reshard` for backward again; its gradients go through one `reduce_scatter`.
-# 3. What forward holds at once is the largest piece if pieces are given back, and their sum if they stay.
+# 1. First make a list of the pieces that have values, each padded. A model as one piece is a list of length one.
+# 2. A piece is gathered for forward, and with `reshard` again for backward; its gradients go through one `reduce_scatter`.
+# 3. Forward holds at most the largest piece if pieces are released, and the sum of all pieces if they stay.
 
 # %% [markdown] trap="09.4" role="keep"
 # **Keep:** shard what does not fit, layer by layer. If a model fits together with its
-# gradients and optimizer state, use DDP: it gathers nothing, and it sends no more than
-# any of these plans. **In your own code:** count the collectives of a step in a
-# profiler's trace before you compare speeds. **Source:**
+# gradients and optimizer state, use DDP. It gathers nothing, and sends no more than any of
+# these plans. **In your own code:** count the collectives of a step in a profiler's trace
+# before you compare speeds. **Source:**
 # [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
 # `reshard_after_forward`.
 
 # %% [markdown] role="concept"
 # ## Four ways to shard, and the bits on the wire
 #
-# How much should be cut? The more, the less memory each card needs and the more has to
-# be sent. Call what an `all_gather` of the whole model sends 1; an `all_reduce` then
-# sends 2:
+# How much should you cut? The more you cut, the less memory each card needs, and the more has
+# to be sent. In the table, 1 is what an `all_gather` of the whole model sends; an `all_reduce`
+# then sends 2:
 #
 # | strategy | each of `n` ranks keeps whole | sent per step | in torch |
 # |---|---|---|---|
@@ -3052,17 +3082,16 @@ claim("bytes of the gradients, added up in float32 both times",
       / wire["float32"]["reduce_scatter"], expected=1)
 
 # %% [markdown] role="concept"
-# If you do not name a `reduce_dtype`, gradients are added up in `param_dtype`. In 16
-# bits, sums over many ranks lose small gradients, so name `torch.float32` until a
-# measurement says that you can afford less.
+# If you do not set a `reduce_dtype`, gradients are added up in `param_dtype`. In 16 bits, sums
+# over many ranks lose small gradients, so set `torch.float32` until a measurement shows that
+# you can afford less.
 
 # %% [markdown] trap="09.13" role="situation" fault="the optimizer is made before fully_shard" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
 # ## One line for shards
 #
-# A script for one GPU makes the model, then the optimizer, then trains. You add one
-# line that cuts the model into shards: `fully_shard(net)`. It changes the model in
-# place and returns it. You put the line where the comment says "distributed", right
-# before the loop.
+# A script for one GPU makes the model, then the optimizer, then trains. You add the line
+# `fully_shard(net)`, which cuts the model into shards. It changes the model in place and
+# returns it. You put the line where the comment says "distributed", right before the loop.
 #
 # The model has a test loss of about `2.3`, and AdamW makes 60 steps.
 
@@ -3117,10 +3146,10 @@ measured("09.13", 2)
 claim("change of the test loss in 60 steps", late[1] - late[0], expected=0)
 
 # %% [markdown] trap="09.13" role="why"
-# `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's
-# shard. The optimizer still holds the old ones. Their `.grad` stays None, and the
-# optimizer skips a parameter without a gradient, silently. The old tensors also keep
-# their memory, so nothing was saved either.
+# `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's shard. The
+# optimizer still holds the old ones. Their `.grad` stays None, and the optimizer silently
+# skips a parameter without a gradient. The old tensors also keep their memory, so you did not
+# save any.
 
 # %% trap="09.13" role="why"
 draw_tree({"net": "after fully_shard", "optimizer": "made before it",
@@ -3130,16 +3159,16 @@ draw_tree({"net": "after fully_shard", "optimizer": "made before it",
            ("optimizer", "old tensors")],
           cuts=[("optimizer", "shards (DTensor)")], marks={"old tensors"},
           cut_name="nothing leads from the optimizer to the shards",
-          title="The optimizer holds what the model has given up",
+          title="The optimizer holds what the model has discarded",
           alt="The net points to its shards, whose grad backward fills. "
-          "The optimizer points to the old tensors, whose grad stays "
-          "None; its way to the shards is cut.")
+              "The optimizer points to the old tensors, whose grad stays "
+              "None; no arrow leads from it to the shards.")
 
 # %% [markdown] trap="09.13" role="repair"
-# The order that works is model, shard, optimizer. Between the last two there is a
-# second way to lose the parameters without an error: a forward pass. While it runs, the
-# model holds whole tensors. In the outermost module they stay until a backward pass
-# ends, so an optimizer made in between holds those.
+# The order that works is model, shard, optimizer. Between the last two, a forward pass is a
+# second way to lose the parameters without an error. While it runs, the model holds whole
+# tensors. In the outermost module these stay until a backward pass ends, so an optimizer made
+# in between holds the whole tensors.
 
 # %% trap="09.13" role="repair"
 early = ordered("shard, optimizer")
@@ -3153,8 +3182,8 @@ for name, seen in {"shard, optimizer": early,
 claim("test loss, optimizer right after the shard", early[1], below=1)
 
 # %% [markdown] trap="09.13" role="more" topics="what an optimizer holds"
-# What an optimizer holds is in `optimizer.param_groups`: each group is a dict with a
-# list "params" and the settings, such as "lr". Counted by identity:
+# An optimizer keeps its parameters in `optimizer.param_groups`. Each group is a dict with a
+# list "params" and the settings, such as "lr". Here they are counted by identity:
 
 # %% trap="09.13" role="more"
 claim("tensors of the model that the optimizer holds", late[2], expected=0)
@@ -3164,16 +3193,19 @@ claim("change of the test loss, with a forward pass in between",
 
 # %% trap="09.13" role="exercise" points=3 difficulty=2 minutes=15
 def rebuild(optimizer, names: list, model: nn.Module):
-    """An optimizer like this one, for the parameters that model has now.
+    """Make an optimizer like this one for the model's present parameters.
 
-    names: for each group, in their order, the names of its tensors, as
-    model.named_parameters() gives them. The new optimizer has the same
-    class, with nothing in its state. It has the same groups: each with all
-    settings that the group has now, none of them a tensor, and with the
-    parameters that go by its names now, in that order, trainable or not.
-    The old optimizer and the model are left as they are.
+    The new optimizer has the same class and an empty state. It has the same
+    groups, each with all settings that the group has now, none of them a
+    tensor, and with the parameters that now have its names, in that order,
+    trainable or not. The old optimizer and the model are unchanged.
 
-    Example: SGD with lr 0.1, names [["bias"]]: SGD, lr 0.1, model's bias.
+    Args:
+        names: for each group, in order, the names of its tensors, as
+            model.named_parameters() returns them.
+
+    Example: SGD with lr 0.1 and names [["bias"]]: SGD with lr 0.1 for the
+    model's bias.
     """
     # BEGIN SOLUTION
     present = dict(model.named_parameters())
@@ -3186,7 +3218,7 @@ def rebuild(optimizer, names: list, model: nn.Module):
 
 # %% [markdown] trap="09.13" role="hint"
 # 1. `type(optimizer)` takes a list of dicts, one for each group: "params" and settings.
-# 2. The settings of a group are all its keys but "params". `optimizer.defaults` is what they were at the start, which a schedule may have changed.
+# 2. The settings of a group are all its keys except "params". `optimizer.defaults` has the settings from the start, and a schedule may have changed them since.
 # 3. Build new dicts, so that the old optimizer keeps its own.
 
 # %% [markdown] trap="09.13" role="keep"
@@ -3207,10 +3239,10 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # The gradient of a shard is a shard as well: `p.grad.to_local()` is a plain tensor with
 # this rank's part of the values.
 #
-# You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: take
-# the norm of all gradients, and if it is larger, multiply every gradient by `0.1 /
-# norm`. You run it on what `to_local()` returns, on two ranks, in a step in which the
-# norm of the whole gradient is well above 0.1.
+# You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: it takes the
+# norm of all gradients, and if that is larger, multiplies every gradient by `0.1 / norm`. You
+# run it on what `to_local()` returns, on two ranks, in a step in which the norm of the whole
+# gradient is well above 0.1.
 
 # %% trap="09.12" role="break"
 def norm_of(grads):
@@ -3288,11 +3320,11 @@ guess("09.12", "What is the norm of the whole gradient after the clip?",
 plot_bars({"whole gradient": norm, "rank 0 believes": own[0][0],
            "rank 1 believes": own[1][0],
            "whole, after the clip": own[0][1].norm().item()},
-          title="Both ranks clip to 0.1, and together they are above it",
+          title="Both ranks clip to 0.1, and together they exceed it",
           xlabel="norm of the gradient",
           alt="Four bars. The whole gradient is the longest; each rank "
-          "believes in a smaller norm, its own. After the clip at 0.1 the "
-          "whole is longer than 0.1.")
+              "computes a smaller norm, that of its own part. After the "
+              "clip at 0.1, the norm of the whole is above 0.1.")
 
 # %% trap="09.12" role="look"
 measured("09.12", 1)
@@ -3302,14 +3334,14 @@ claim("norm of the whole gradient after a clip at 0.1",
       own[0][1].norm().item(), above=0.11, below=0.1415)
 
 # %% [markdown] trap="09.12" role="why"
-# Each rank sees a part of the values, so the norm that it computes is too small, and it
-# clips too little, each rank by a factor of its own. If all of `R` ranks clip, each
-# ends with a norm of 0.1, and together they have $0.1 \sqrt{R}$, with two ranks up to
-# `0.1414`. Nothing diverges here: the steps are longer, and they turn a little. With
-# `64` ranks they could be eight times too long.
+# Each rank sees only a part of the values, so the norm that it computes is too small, and it
+# clips too little, each rank by a different factor. If all `R` ranks clip, each ends with a
+# norm of 0.1, and together they have $0.1 \sqrt{R}$, with two ranks up to `0.1414`. Nothing
+# diverges here, but the steps are longer, and their direction changes a little. With `64`
+# ranks they could be eight times too long.
 
 # %% [markdown] trap="09.12" role="repair"
-# Norms do not add up, their squares do. One `all_reduce` of a single value is enough:
+# Norms do not add up, but their squares do. One `all_reduce` of a single value is enough:
 
 # %% trap="09.12" role="repair"
 def norm_of(grads):
@@ -3332,21 +3364,22 @@ claim("norm of the whole gradient, squares summed over the ranks",
 # Both clips, compared with the run of a single process:
 
 # %% trap="09.12" role="more"
-claim("the larger norm that a rank believes, compared with the true one",
+claim("the larger of the two norms that the ranks compute, compared with "
+      "the true one",
       max(own[0][0], own[1][0]) / norm, below=0.95)
-claim("weights after 30 steps, off those of a single process",
+claim("error of the weights after 30 steps, compared with a single process",
       gap(own[0][2], ended), above=0.02)
-claim("its gradient, off the one of a single process",
+claim("error of its gradient, compared with a single process",
       gap(shared[0][1], clipped), below=1e-4)
-claim("weights then, off those of a single process",
+claim("error of its weights after 30 steps",
       gap(shared[0][2], ended), below=5e-3)
 
 # %% [markdown] trap="09.12" role="folklore"
-# **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:**
-# on the gradients of `fully_shard`, all over the same ranks, it clips as a single
-# process does: they are `DTensor`s, which know that they are parts. The advice comes
-# from the older FSDP class, which has a method of its own for this. What torch's clip
-# *returns* is a DTensor as well, so take `.full_tensor()` before you log it.
+# **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:** on the
+# gradients of `fully_shard`, all over the same ranks, it clips as a single process does,
+# because they are `DTensor`s, which know that they are parts. The advice comes from the older
+# FSDP class, which has its own method for this. Torch's clip also *returns* a DTensor, so call
+# `.full_tensor()` on it before you log it.
 
 # %% trap="09.12" role="folklore"
 def torch_clip(x, y, seed):
@@ -3367,19 +3400,22 @@ claim("norm after torch's own clip on DTensors", clipped_norm,
 
 # %% trap="09.12" role="exercise" points=3 difficulty=2 minutes=15
 def clip_shards(shards: list, max_norm: float, all_sum) -> float:
-    """Clip this rank's shards in place; returns the norm of the whole.
+    """Clip this rank's shards in place; return the whole gradient's norm.
 
-    shards: this rank's parts of the gradients, float32, any shapes; some
-    may have no elements, and a rank may hold none. all_sum(tensor): the sum
-    over ranks, a new tensor; all ranks have to call it equally often, in
-    the same order, with the same shapes and dtypes. The whole gradient, all
-    shards of all ranks, gets the norm max_norm > 0 where its norm is
-    larger, up to a relative 1e-4; otherwise no shard changes. The sum of
-    all squares is within float32. The norm returned is the one before the
-    clip.
+    If the norm of the whole gradient, all shards of all ranks, is above
+    max_norm > 0, clip it to max_norm, up to a relative 1e-4; otherwise
+    change no shard. The sum of all squares fits into float32. The norm
+    returned is the one before the clip.
 
-    Example: a shard [3.] here, [4.] elsewhere, max_norm 1: returns 5.0, the
-    shard becomes [0.6].
+    Args:
+        shards: this rank's parts of the gradients, float32, of any shape;
+            some may have no elements, and a rank may hold none.
+        all_sum(tensor): the sum over ranks, a new tensor; all ranks have to
+            call it equally often, in the same order, with the same shapes
+            and dtypes.
+
+    Example: a shard [3.] here and [4.] elsewhere, max_norm 1: returns 5.0,
+    and the shard becomes [0.6].
     """
     # BEGIN SOLUTION
     squares = torch.zeros(())
@@ -3393,9 +3429,10 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
     # END SOLUTION
 
 # %% [markdown] trap="09.12" role="hint"
-# 1. Which quantity of two parts adds up to that of the whole: the norm, or its square?
-# 2. A rank that holds nothing has to ask for the sum as well, with a zero.
-# 3. Take the root after the sum over ranks, and scale all shards by the same `max_norm / norm`, in place, only where the norm is larger.
+# 1. Which of these can you add up over two parts to get the value for the whole: the norm, or
+#    its square?
+# 2. A rank that holds nothing also has to take part in the sum, with a zero.
+# 3. Take the root after the sum over ranks, and scale all shards by the same `max_norm / norm`, in place, and only if the norm is larger.
 
 # %% [markdown] trap="09.12" role="keep"
 # **Keep:** the norm over shards is the root of the squares summed over all ranks that
@@ -3416,9 +3453,9 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # You save it as you always have, in one process: `if dist.get_rank() == 0:
 # torch.save(net.state_dict(), path)`.
 #
-# The next day two ranks build and shard the net again, from other random weights. Each
-# loads the file: `net.load_state_dict(torch.load(path))`. "Names and shapes are the
-# same, so it will load without a complaint," a colleague says.
+# The next day two ranks build and shard the net again, from different random weights. Each of
+# them loads the file: `net.load_state_dict(torch.load(path))`. "Names and shapes are the same,
+# so it will load without a complaint," a colleague says.
 
 # %% trap="09.7" role="break"
 def shard_and_train(x, y, seed, steps=60):
@@ -3468,14 +3505,14 @@ print(f"numbers that are not as saved: {other:.1%}")
 measured("09.7", 0)
 
 # %% trap="09.7" role="look"
-claim("share of values that are not as saved", other, expected=0.5,
+claim("fraction of values that are not as saved", other, expected=0.5,
       within=1e-3)
 
 # %% [markdown] trap="09.7" role="why"
-# After `fully_shard` the values of `state_dict()` are `DTensor`s. Such a tensor reports
-# the shape of the whole and holds the rows of its rank. Rank 0's file has rank 0's
-# rows. When rank 1 loads it, shapes and names are right, so rank 1's own rows are
-# replaced by rank 0's. An error would need shards of different sizes.
+# After `fully_shard` the values of `state_dict()` are `DTensor`s. Such a tensor reports the
+# shape of the whole, but holds only the rows of its rank. The file of rank 0 has the rows of
+# rank 0. When rank 1 loads the file, shapes and names match, so its own rows are replaced by
+# those of rank 0. Only shards of different sizes would raise an error.
 
 # %% trap="09.7" role="why"
 upper, lower = read_back[:32 * 64].view(2, 16, 64)
@@ -3486,15 +3523,16 @@ draw_ranks({"trained": [["A", ""], ["", "B"]],
            marks={"loaded": [(1, 1)]},
            title="Rank 1 takes rank 0's rows for its own",
            alt="Three tables of two ranks and two halves of the rows, A "
-           "and B. Trained: rank 0 holds A, rank 1 holds B. In the file: A "
-           "only. Loaded: both ranks hold A, rank 1 in the place of B.")
+               "and B. Trained: rank 0 holds A, rank 1 holds B. In the "
+               "file: A only. Loaded: both ranks hold A, rank 1 instead of "
+               "B.")
 
 # %% [markdown] trap="09.7" role="repair"
-# Saving a sharded net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short,
-# lets each rank write its own part into one folder, with a table of contents. A program
-# that loads asks for the parts that it needs, so a different number of ranks can read
-# what two have written. `get_state_dict` names parameters and optimizer state in the
-# same way, however they are sharded.
+# Saving a sharded net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short, lets
+# each rank write its own part into one folder, with a table of contents. A program that loads
+# asks only for the parts that it needs, so a different number of ranks can read what two ranks
+# have written. `get_state_dict` names parameters and optimizer state in the same way, however
+# they are sharded.
 
 # %% trap="09.7" role="repair"
 def save(folder, net, optimizer):
@@ -3541,7 +3579,7 @@ print(f"digits read by one process that loaded them: {alone_reads:.2f}")
 claim("numbers in which the resumed run differs after two more steps",
       (resumed != straight).sum(), expected=0)
 
-# %% [markdown] trap="09.7" role="more" topics="both loads, as bounds · how rows are cut · one file to hand on"
+# %% [markdown] trap="09.7" role="more" topics="both loads, as bounds · how rows are cut · one file to pass on"
 # Both ways of loading, as bounds:
 
 # %% trap="09.7" role="more"
@@ -3555,8 +3593,7 @@ claim("numbers in which a single process loaded something else",
       (flat(alone.parameters()) != before).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more"
-# Each rank takes an equal share of the rows, rounded up; the last ranks get what is
-# left:
+# Each rank takes an equal number of rows, rounded up, and the last ranks get what is left:
 
 # %% trap="09.7" role="more"
 def rows_held(features):
@@ -3573,27 +3610,32 @@ print("ten rows on four ranks:", *map(len, torch.arange(10).chunk(4)))
 claim("rows of one that rank 1 holds", second[0], expected=0)
 
 # %% [markdown] trap="09.7" role="more"
-# To hand a model on, one file with whole tensors is often better. All ranks have to
-# help to make it: `get_model_state_dict(net,
-# options=StateDictOptions(full_state_dict=True, cpu_offload=True))` gathers them. So
-# the call belongs outside `if rank == 0`, and only `torch.save` inside.
-# (`dcp.save_state_dict`, in older scripts, is deprecated; it takes a storage writer.)
+# To pass a model on, one file with whole tensors is often better. All ranks have to help to
+# write it: `get_model_state_dict(net, options=StateDictOptions(full_state_dict=True,
+# cpu_offload=True))` gathers them. So the call belongs outside `if rank == 0`, and only
+# `torch.save` inside. (`dcp.save_state_dict`, in older scripts, is deprecated; it takes a
+# storage writer.)
 
 # %% trap="09.7" role="exercise" points=3 difficulty=2 minutes=15
 def reshard(shards: list, world: int) -> list[dict]:
-    """The shards of a state for `world` ranks, made from those of others.
+    """Make the shards of a state for `world` ranks from other shards.
 
-    shards: for each rank, in order, a dict of name to its part, a tensor;
-    all have the same names in the same order, maybe none. A tensor of n
-    rows is cut along its first dimension: each rank in turn takes
-    ceil(n / ranks) rows, or what is left; a part without rows keeps the
-    other sizes. A tensor without dimensions is whole on each rank. The
-    result is a list of the same kind, with names in their order and types
-    kept. Each of its tensors has memory of its own, without room for
-    anything else. shards and their tensors are left as they are.
+    A tensor of n rows is cut along its first dimension: each rank in turn
+    takes ceil(n / ranks) rows, or what is left. A part without rows keeps
+    its other sizes. A tensor without dimensions is whole on each rank.
 
-    Example: 5 numbers are on two ranks [0., 1., 2.] and [3., 4.], on four
-    [0., 1.], [2., 3.], [4.] and [].
+    Args:
+        shards: for each rank, in order, a dict from name to part, a tensor;
+            all have the same names in the same order, maybe none.
+
+    Returns:
+        A list of the same kind, with the order of names and the types kept.
+            Each of its tensors has memory of its own, without room for
+            anything else.
+
+    shards and their tensors are unchanged.
+    Example: 5 values on two ranks, [0., 1., 2.] and [3., 4.], become [0.,
+    1.], [2., 3.], [4.] and [] on four.
     """
     # BEGIN SOLUTION
     found = [{} for _ in range(world)]
@@ -3616,27 +3658,27 @@ def reshard(shards: list, world: int) -> list[dict]:
 # 3. A slice is a view: its memory is that of the whole, and `torch.save` would write all of it. Copy it. A tensor without dimensions has no rows to cut.
 
 # %% [markdown] trap="09.7" role="keep"
-# **Keep:** save a sharded model from all ranks: `dcp.save` and `dcp.load` with one
-# folder to resume, one gathered `state_dict` to hand on. **In your own code:** load
-# each kind of checkpoint once into a fresh model, right after saving, and compare a
-# loss. **Seen in the wild:**
+# **Keep:** save a sharded model from all ranks: `dcp.save` and `dcp.load` with one folder to
+# resume, and one gathered `state_dict` to pass the model on. **In your own code:** load each
+# kind of checkpoint once into a fresh model, right after saving, and compare a loss. **Seen in
+# the wild:**
 # [`huggingface/transformers#48569`](https://github.com/huggingface/transformers/pull/48569):
-# under tensor parallelism saving hangs, because rank 0 alone gathers, and the optimizer
-# comes back wrong "without a word";
+# under tensor parallelism saving hangs, because rank 0 alone gathers, and the optimizer comes
+# back wrong "without a word";
 # [`PrimeIntellect-ai/prime-rl#827`](https://github.com/PrimeIntellect-ai/prime-rl/issues/827):
 # a file for each rank, hard to resume on a different number of GPUs;
-# [`pytorch/pytorch#120356`](https://github.com/pytorch/pytorch/issues/120356): plain
-# tensors of one name, different on each rank, are taken for copies, and one is saved.
+# [`pytorch/pytorch#120356`](https://github.com/pytorch/pytorch/issues/120356): plain tensors
+# of one name, different on each rank, are treated as copies, and only one of them is saved.
 # **Source:** PyTorch documentation,
 # [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html).
 
 # %% [markdown] role="concept"
 # ## Further: the same step in JAX
 #
-# JAX has one program for all devices and no wrapper to go past. Arrays say how they are
-# spread: here the batch over eight devices, and the weights whole on each. JAX reads
-# that and puts in the all-reduce itself. Eight devices on a CPU are a flag, which has
-# to be set before JAX starts, so this runs in a process of its own.
+# JAX has one program for all devices and no wrapper that you could bypass. Arrays say how they
+# are distributed: here the batch over eight devices, and the weights whole on each. JAX reads
+# that and inserts the all-reduce itself. A flag makes eight devices out of a CPU. It has to be
+# set before JAX starts, so this runs in its own process.
 
 # %% role="concept"
 jax_script = Path(disk.name) / "step.py"
@@ -3677,35 +3719,38 @@ disk.cleanup()
 # %% [markdown] role="quiz"
 # **1. You train with `autocast` in `bfloat16`. The optimizer's moments are in**
 #
-# - [x] `float32`, as are weights and gradients :: `autocast` casts the inputs of some operations. What is stored keeps its type.
-# - [ ] `bfloat16`, as all is :: That is `model.bfloat16()`, where small steps are lost.
-# - [ ] `bfloat16`, and a master is kept :: There is no second copy: the weights never left `float32`.
+# - [x] `float32`, like weights and gradients :: `autocast` casts the inputs of some operations. Stored tensors keep their type.
+# - [ ] `bfloat16`, like everything else :: That is `model.bfloat16()`, where small steps are
+#   lost.
+# - [ ] `bfloat16`, with a master :: There is no second copy: the weights never left `float32`.
 
 # %% [markdown] role="quiz"
-# **2. In `float16`, `clip_grad_norm_` stands between `backward` and `scaler.step`, without `unscale_`. With SGD**
+# **2. In `float16`, `clip_grad_norm_` is called between `backward` and `scaler.step`, without
+# `unscale_`. With SGD**
 #
-# - [x] the steps become far too short :: The clip cuts a scaled gradient to 1, then the scale is taken away.
-# - [ ] nothing changes, as the scaler divides again :: It divides what the clip has left: a norm of 1 over 65,536.
+# - [x] the steps become far too short :: The clip cuts a scaled gradient to 1, and then the scale is divided out.
+# - [ ] nothing changes, as the scaler divides again :: It divides what the clip has left, so the norm is 1 over 65,536.
 # - [ ] gradients overflow :: Overflows are found and skipped either way.
 
 # %% [markdown] role="quiz"
 # **3. A `bfloat16` weight of 2 gets steps of 0.003. It**
 #
-# - [ ] moves by about 0.003 each time :: The next number after 2 is 0.0156 away, half the gap is more than 0.003.
-# - [ ] moves in every fifth step :: Nothing is kept from one step to the next, unless there is a master.
+# - [ ] moves by about 0.003 each time :: The next number after 2 is 0.0156 away, and half of that gap is more than 0.003.
+# - [ ] moves in every fifth step :: Without a master, nothing is kept from one step to the next.
 # - [x] stays where it is :: Each sum rounds back to 2.
 
 # %% [markdown] role="quiz"
 # **4. Four pieces with 10, 10, 10 and 2 labels that count. Each mean is divided by four. A label of the last piece counts**
 #
 # - [ ] as much as any other :: That needs one divisor, 32, for the sums of all pieces.
-# - [ ] a fifth as much :: It is the other way round: few labels share a whole quarter.
-# - [x] five times as much :: A quarter over two labels, against a quarter over ten.
+# - [ ] a fifth as much :: It is the other way round, because few labels share a whole quarter.
+# - [x] five times as much :: A quarter is divided by two labels instead of ten.
 
 # %% [markdown] role="quiz"
-# **5. Of eight GPUs each holds all weights and gradients in 16 bits and an eighth of masters and moments. For 7 billion weights that is**
+# **5. Each of eight GPUs holds all weights and gradients in 16 bits, and an eighth of the
+# masters and moments. For 7 billion weights that is**
 #
-# - [ ] 14 GB each :: That is so when weights and gradients are split as well.
+# - [ ] 14 GB each :: That is right if weights and gradients are split as well.
 # - [x] 38.5 GB each :: 28 GB are whole, 84 GB are split by eight.
 # - [ ] 112 GB each :: Then nothing would be split.
 
@@ -3717,10 +3762,11 @@ disk.cleanup()
 # - [ ] raises an error at the first call :: It may, once the model has moved to a different device.
 
 # %% [markdown] role="quiz"
-# **7. Two ranks train with DDP. The tape of a step has no `all_reduce`, the losses fall. You look first for**
+# **7. Two ranks train with DDP. The tape of a step has no `all_reduce`, but the losses fall.
+# You look first for**
 #
-# - [ ] gradients that are too small to send :: DDP sends them whatever their size, zeros too.
-# - [x] a forward pass that goes to `ddp.module` :: The wrapper's forward prepares the exchange; past it the backward pass is the rank's own.
+# - [ ] gradients that are too small to send :: DDP sends them whatever their size, even zeros.
+# - [x] a forward pass that goes to `ddp.module` :: The wrapper's forward pass prepares the exchange. Without it, the gradients stay on the rank.
 # - [ ] a network that is down :: A call that cannot be made is on the tape all the same, and its rank waits or raises.
 
 # %% [markdown] role="quiz"
@@ -3728,10 +3774,11 @@ disk.cleanup()
 #
 # - [ ] rank 0 gets the sum over itself :: A collective has to be made by all ranks of its group.
 # - [ ] an error on rank 1, which was not asked :: Rank 1 does not know of the call; it goes on to its own next one.
-# - [x] rank 0 waits for a call of rank 1, which makes another one later :: If that is a barrier, both wait until a limit ends them. If it is an `all_reduce` as large, the two pair up, and both numbers are wrong.
+# - [x] rank 0 waits for a call of rank 1, which makes a different call later :: If that is a barrier, both wait until a timeout ends them. If it is an `all_reduce` of the same size, the two calls pair up, and both results are wrong.
 
 # %% [markdown] role="quiz"
-# **9. Four ranks each clip the shard that they hold to a norm of 1, and each had more than that. The norm of the whole gradient is then**
+# **9. Each of four ranks clips its own shard to a norm of 1, and all of the norms were larger.
+# The norm of the whole gradient is then**
 #
 # - [ ] 1 :: That would take the norm of the whole: squares summed over the ranks.
 # - [x] 2 :: Four squares of 1 make 4, and its root is 2.
@@ -3747,15 +3794,15 @@ disk.cleanup()
 # %% [markdown] role="gpu"
 # ## On a GPU: what fewer bits, copies and waits cost
 #
-# Four things of this stage need a clock: the rate of each format, the way of the data
-# to the card, the waits of trap 09.10, and a whole step. The step trains a small GPT, 4
-# blocks of width 2,048, on 8 texts of 1,024 tokens. Its *MFU*, model FLOPs utilization,
-# says how much of the card's rate the step's FLOPs use.
+# Four things in this stage need a clock: the rate of each format, the transfer of data to the
+# card, the waits of trap 09.10, and a whole step. The step trains a small GPT, 4 blocks of
+# width 2,048, on 8 texts of 1,024 tokens. Its *MFU*, model FLOPs utilization, says how much of
+# the card's rate the step's FLOPs use.
 #
-# **Before you run anything:** how many FLOPs does a step of this GPT take for each
-# token and weight? How many times as fast as `float32` is a product in `bfloat16`, and
-# in `float8`? What does a copy cost that runs at the same time as a product? And how
-# often do three steps wait if each asks for its loss?
+# **Before you run anything:** how many FLOPs does a step of this GPT take for each token and
+# weight? How many times as fast as `float32` is a product in `bfloat16`, and in `float8`? What
+# does a copy cost if it runs at the same time as a product? And how often do three steps wait
+# if each asks for its loss?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3915,9 +3962,9 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the H100 of the record** a product in `float32` takes 15.6 times as long as in
-# `bfloat16`, in TF32 1.9 times, in `float8` 0.55 times. The cell that measures this
-# leaves torch's float32 products on TF32. So what the two cells after it call float32
-# has its products in TF32: the product next to the copies takes 2.7 ms, not 21.
+# `bfloat16`, in TF32 1.9 times, in `float8` 0.55 times. The cell that measures this leaves
+# torch's float32 products on TF32. So in the two cells after it, what is called float32 has
+# its products in TF32, and the product next to the copies takes 2.7 ms, not 21 ms.
 #
 # Pinned memory copies six times as fast, and a product at the same time as a copy is
 # free: both together take as long as the copy. One after the other they would take 1.13
@@ -3927,30 +3974,30 @@ answers
 # autocast twice as much. Three steps wait three times if each asks for its loss, and
 # never if none does.
 #
-# **Keep:** count a step's FLOPs and divide them by the card's rate in their format.
-# That is the time that the step cannot go below, and the MFU says how near you are.
-# Give the card 16 bits, pinned memory and no questions. **Source:** [Narayanan et al.
-# 2021](https://arxiv.org/abs/2104.04473) for utilization at scale, recomputed FLOPs
-# counted; PyTorch documentation, [CUDA
-# semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned
-# memory and streams.
+# **Keep:** count a step's FLOPs and divide them by the card's rate in their format. The step
+# cannot take less time than that, and the MFU says how close you are. Use 16 bits and pinned
+# memory, and do not ask the card for values. **Source:** [Narayanan et al.
+# 2021](https://arxiv.org/abs/2104.04473) for utilization at scale, recomputed FLOPs counted;
+# PyTorch documentation, [CUDA
+# semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned memory and
+# streams.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A format is a range and a gap. `float16` lacks range, and `bfloat16` is coarse.
+# - A format has a range and a gap. `float16` lacks range, and `bfloat16` is coarse.
 # - Use a scaler with `float16` only: scale, backward, unscale, clip, step, update.
-# - With 8 bits each tensor has a scale of its own, or each block of it: `MXFP8`,
-#   `NVFP4`.
-# - Steps below half a gap are lost. A master in `float32` adds them up.
+# - With 8 bits, each tensor has its own scale, or each block of a tensor does (`MXFP8`,
+#   `NVFP4`).
+# - Steps below half a gap are lost. A master copy in `float32` adds them up.
 # - Profile before you change anything: the data, then Python, then memory or
 #   arithmetic.
-# - AdamW takes 16 bytes a weight in three layouts of four. Mixed precision can halve
-#   the activations.
-# - The effective batch is rows x passes x ranks. Divide by the labels that count in the
-#   whole step.
-# - All ranks of a group have to make the same collectives, in the same order. A tape of
-#   each shows where they part.
+# - AdamW takes 16 bytes per weight in three of four layouts. Mixed precision can halve the
+#   activations.
+# - The effective batch is rows x passes x ranks. Divide by the number of labels that count in
+#   the whole step.
+# - All ranks of a group have to make the same collectives, in the same order. A tape of each
+#   rank shows where they differ.
 # - Compute the loss through the wrapper, sum a norm's squares over the ranks, make the
 #   optimizer after the shards, and save from all ranks.
 # - Every value asked of the GPU is a wait and, unless you set otherwise, a break in a

@@ -163,7 +163,7 @@ def test_every_drawing_of_an_idea_is_shown_with_words_in_front(number):
 
 
 def test_your_turn_says_the_task():
-    assert "How far do earlier outputs move" in words(column(8, "08.1")[-1])
+    assert "Measure how far each position leaks" in words(column(8, "08.1")[-1])
     for entry in STAGES:
         for trap in catalog.traps(entry.number):
             assert len(deck.beginning(deck.asked_of(trap), 1).split()) > 3, trap.id

@@ -19,19 +19,21 @@ ex = exercise("08.10", "decode_step", seen=("q", "k", "v", "sizes", "base", "twi
 
 ex.promise_table("""
 result | Causal attention of the n newest tokens, with a cache and RoPE. | result
-new    | q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, | result; cache
-order  | in memory in any order, | raised RuntimeError
-left   | left as they are, by later steps too. | numbers changed
+new    | Args: q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, | result; cache
+order  | in any memory order; | raised RuntimeError
+left   | they are unchanged, also by later steps. | values changed
 empty  | cache: a dict, empty at the first step. | step 1; raised KeyError
 cache  | After each step its "k" and "v" hold the keys and values of all tokens so far, (B, H, t,
-         D), the keys turned. | cache
-places | rotate(x, place) returns x (B, H, n, D) turned for the places (n,), int64, counted from 0
-         at the first token of all. | places; result; cache's k; raised
-values | Queries and keys are turned, values are not. | result; cache
-causal | A token looks at itself and at all before it. | result
-whole  | The result (B, H, n, D) is what the whole row gives for these tokens in one run. | result
-twins  | Two caches know nothing of each other. | result of step; cache
-copy   | The cache holds all that is kept: a deep copy of it goes on alike. | of a copy
+         D), with the keys rotated. | cache
+places | rotate(x, place): returns x (B, H, n, D) rotated for the positions place (n,), int64,
+         counted from 0 at the very first token. | positions; result; cache's k; raised
+values | Queries and keys are rotated, values are not. | result; cache
+causal | A token looks at itself and at all tokens before it. | result
+whole  | The result (B, H, n, D) is what one run over the whole row returns for these tokens. |
+         result
+twins  | Two caches do not affect each other. | result of step; cache
+copy   | A cache holds everything that is kept: decoding can continue from a deep copy of it. | of a
+         copy
 """)
 
 
@@ -139,9 +141,9 @@ def law(out, q, k, v, sizes, base, twins):
             one = out[number * len(rows) + r]
             expect_parts(one, "out", "cache", "copy", "copy's v", "changed", "places")
             where = f"step {number + 1}" + (f" of row {r + 1}" if twins else "")
-            expect_equal(f"numbers changed in q, k and v of {where}", one["changed"], [0, 0, 0],
+            expect_equal(f"values changed in q, k and v of {where}", one["changed"], [0, 0, 0],
                          "Work on copies.")
-            expect_equal(f"dtypes of the places up to {where}", one["places"], ["torch.int64"])
+            expect_equal(f"dtypes of the positions up to {where}", one["places"], ["torch.int64"])
             expect_close(f"result of {where}", one["out"], result[:, :, start:start + n].float(),
                          rtol=1e-3, atol=1e-4)
             expect_parts(one["cache"], "k", "v", what=f"cache after {where}")

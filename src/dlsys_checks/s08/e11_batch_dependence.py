@@ -14,25 +14,26 @@ ex = exercise("08.11", "batch_dependence", seen=("kind", "x", "others", "weight"
               says="result")
 
 ex.promise_table("""
-result    | How far the output for x[0] moves when it gets other neighbours. | result
-model     | model maps (N, ...) to (N, ...), one output a row. | case attention across the batch;
-            images; one number a row; sums by row; three axes in the output; columns first in memory
-x         | x: (N, ...), N >= 2, | case two rows; many rows; the example
+result    | Measure how far the output for x[0] moves when other rows change. | result
+model     | Args: model: maps (N, ...) to (N, ...), one output per row. | case attention across the
+            batch; images; one number a row; sums by row; three axes in the output; columns first in
+            memory
+x         | x: (N, ...) with N >= 2, | case two rows; many rows; the example
 tokens    | float32 or int64, | case tokens, by their embedding
-memory    | in memory in any order; | case columns first in memory
-others    | others: (N - 1, ...), the rows that take the place of x[1:]. | result
-largest   | The result is the largest absolute change of a number of output 0, | result
+memory    | in any memory order. | case columns first in memory
+others    | others: (N - 1, ...), the rows that replace x[1:]. | result
+largest   | The result is the largest absolute change of a value of output 0, | result
 eval      | measured in eval mode | result; calls in train mode
-no graph  | and without building a graph; | calls with gradients
-grad mode | the grad mode is as before afterwards. | grad mode after the call
-modes     | The model, which writes no buffer in eval mode, comes back as it was: every module in
-            its former mode, | training flags
-buffers   | parameters and buffers untouched, | weights and buffers
-facts     | their dtype, gradients and requires_grad included. | facts of parameters
-writes    | It may write into what it is given, but x and others stay as they were. | case a model
-            that writes; a model that writes, no dependence | result; numbers changed
-example   | Example: a model that subtracts the mean of the batch, x [[1.], [3.]], others [[7.]]:
-            the output for row 0 moves from -1 to -3, the result is 2. | case the example
+no graph  | and without building a graph. | calls with gradients
+grad mode | The grad mode is afterwards what it was. | grad mode after the call
+modes     | So is the model, which writes no buffer in eval mode: every module's training flag, |
+            training flags
+buffers   | all parameters and buffers, | weights and buffers
+facts     | and their dtype, gradients and requires_grad. | facts of parameters
+writes    | The model may write into its input, but x and others are unchanged. | case a model that
+            writes; a model that writes, no dependence | result; values changed
+example   | Example: for a model that subtracts the mean of the batch, x [[1.], [3.]] and others
+            [[7.]], the output for row 0 moves from -1 to -3: 2. | case the example
 """)
 
 
@@ -188,12 +189,12 @@ def law(out, kind, x, others, weight, order):
                      "Each module gets its own mode back.")
     expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
     expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
-    expect_equal("numbers changed in weights and buffers", out["held"], 0)
+    expect_equal("values changed in weights and buffers", out["held"], 0)
     expect_equal("facts of parameters that changed (objects, dtype, requires_grad, gradients, "
                  "attributes and hooks of the model)", out["facts"], [0] * 5)
     expect_equal("grad mode after the call: on at first, then off", out["left"], [1, 0],
                  "Use with torch.no_grad().")
-    expect_equal("numbers changed in x and others", out["changed"], 0, "Hand over copies.")
+    expect_equal("values changed in x and others", out["changed"], 0, "Pass copies.")
 
 
 # ---- wrong, by name

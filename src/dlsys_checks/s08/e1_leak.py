@@ -13,24 +13,25 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("08.1", "leak", seen=("kind", "x", "others", "weight"), says="entry")
 
 ex.promise_table("""
-whole     | How far do earlier outputs move when one place of the rows changes? | entry
-model     | model maps (N, T, ...) to (N, T, ...): T places a row. | case the mean of all places;
-            attention without a mask; more axes; numbers without axes; tokens, by their embedding
-sizes     | x and others have one shape (N, T, ...), T >= 1, | case one place; two places; many
+whole     | Measure how far each position leaks into the outputs before it. | entry
+model     | Args: model: maps (N, T, ...) to (N, T, ...). | case the mean of all places; attention
+            without a mask; more axes; numbers without axes; tokens, by their embedding
+sizes     | x, others: one shape, (N, T, ...) with T >= 1, | case one place; two places; many
             places; one row; many rows
 tokens    | float32 or int64. | case tokens, by their embedding
-list      | The result is a list of T floats. | type of the; number of entries
-alone     | For entry t, x takes the place t of others, in all rows and at this place alone; | entry
-entry     | the entry is the largest absolute change of an output at a place before t, | entry
-rows      | in any row. | entry
+list      | Returns: A list of T floats. | type of the; number of entries
+alone     | For every position t, replace x[:, t] by others[:, t] and nothing else, and run the
+            model again. | entry
+entry     | Entry t is the largest absolute change of any output before position t, | entry
+rows      | over all rows. | entry
 first     | Entry 0 is 0.0. | entry 0
-eval      | Measured in eval mode | entry; calls in train mode
-no graph  | and without building a graph; | calls with gradients
-grad mode | the grad mode is as before afterwards. | grad mode after the call
-modes     | Every module comes back in its former mode, | training flags
-left      | x and others as they were. | numbers changed in x and others
-example   | Example: a model that moves all places one to the left, x [[1., 2., 3.]], others [[5.,
-            5., 9.]]: [0.0, 3.0, 6.0]. | case the example
+eval      | The model runs in eval mode | entry; calls in train mode
+no graph  | and without building a graph. | calls with gradients
+grad mode | Afterwards the grad mode | grad mode after the call
+modes     | and every module's training flag are what they were, | training flags
+left      | and x and others are unchanged. | values changed in x and others
+example   | Example: a model that shifts all positions one to the left, with x [[1., 2., 3.]] and
+            others [[5., 5., 9.]]: [0.0, 3.0, 6.0]. | case the example
 """)
 
 
@@ -166,7 +167,7 @@ def law(out, kind, x, others, weight):
     expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
     expect_equal("grad mode after the call: on at first, then off", out["left"], [1, 0],
                  "Use with torch.no_grad().")
-    expect_equal("numbers changed in x and others", out["changed"], 0, "Change a copy.")
+    expect_equal("values changed in x and others", out["changed"], 0, "Change a copy.")
 
 
 # ---- wrong, by name

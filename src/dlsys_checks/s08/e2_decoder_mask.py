@@ -12,18 +12,18 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("08.2", "decoder_mask", seen=("real", "order"))
 
 ex.promise_table("""
-mask    | Mask for SDPA in a causal model whose rows are padded. | mask
-kinds   | real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32, | case bool;
+mask    | Build the mask for SDPA in a causal model whose rows are padded. | mask
+kinds   | Args: real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32, | case bool;
           float32; float32, no pads
-sizes   | B and T from 1 on, | case one token; one pad; a row; many places
-memory  | in memory in any order. | case a transposed tensor; a crop; one row, expanded
-places  | Pads stand on the right, on the left or in between. | mask
-form    | The mask is bool, of shape (B, 1, T, T), True where the row's place may look at the
-          column's. | mask
-tokens  | A token looks at itself and at the tokens before it, not at pads. | mask
-pads    | A pad looks at itself and at nothing else, so no row is empty. | mask
-left    | real stays as it is, | numbers changed
-later   | and a later call leaves this mask alone. | after a later call; of a second call
+sizes   | with B and T >= 1, | case one token; one pad; a row; many places
+memory  | in any memory order. | case a transposed tensor; a crop; one row, expanded
+places  | Pads may be on the right, on the left or in between. | mask
+form    | Returns: A bool mask (B, 1, T, T), True where the row's position may look at the column's.
+          | mask
+tokens  | A token may look at itself and at the tokens before it, but not at pads. | mask
+pads    | A pad may look only at itself, so no row is empty. | mask
+left    | real is unchanged, | values changed
+later   | and a later call does not change this mask. | after a later call; of a second call
 example | Example: for [[1, 1, 0]] the mask is [[[[True, False, False], [True, True, False], [False,
           False, True]]]]. | case the example
 """)
@@ -91,7 +91,7 @@ def law(out, real, order):
     expected = mask_by_place(real)
     look = "True where the row may look at the column."
     expect_equal("mask", out["mask"], expected, look)
-    expect_equal("numbers changed in real", out["changed"], 0, "Work on a copy.")
+    expect_equal("values changed in real", out["changed"], 0, "Work on a copy.")
     expect_equal("mask of a second call", out["second"], mask_by_place(real.flip(1)), look)
     expect_equal("mask after a later call", out["later"], expected, look)
 

@@ -14,22 +14,23 @@ ex = exercise("08.3", "next_token_nll", seen=("ids", "mask_id", "table", "scale"
               says="nats")
 
 ex.promise_table("""
-result    | Nats (N, T - 1) that a masked model pays for each next token. | nats
-ids       | ids: (N, T) int64, T >= 2, | case two tokens; one row; a long row
-memory    | in memory in any order, | case ids transposed
-left      | left as they are; | numbers of ids changed
-in text   | mask_id may stand in the text as well. | case masks in the text
-model     | model maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab), float32, with everything
-            in view. | calls with rows too long; nats; raised
-entry     | Entry [n, t - 1] is -ln p of ids[n, t]: | nats
-before    | the model sees the tokens before place t, | nats
-mask      | a mask_id at place t | nats
-behind    | and nothing behind it, | nats
-place     | and is asked at place t. | nats
-large     | The logits may be large: no p becomes 0 on the way. | case large logits; very large
-            logits
+result    | Score each next token with a masked model: nats, (N, T - 1). | nats
+ids       | ids: (N, T) int64 with T >= 2, | case two tokens; one row; a long row
+memory    | in any memory order. | case ids transposed
+left      | ids is unchanged. | values of ids changed
+in text   | mask_id: the token that marks a gap; it may also occur in the text. | case masks in the
+            text
+model     | Args: model: maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab), float32; every
+            position sees all others. | calls with rows too long; nats; raised
+entry     | Entry [n, t - 1] is -ln p of ids[n, t]. | nats
+before    | For it the model sees the tokens before position t, | nats
+mask      | a mask_id at position t | nats
+behind    | and nothing after it, | nats
+place     | and you use its logits at position t. | nats
+large     | The logits may be large, and no p may become 0 on the way. | case large logits; very
+            large logits
 no graph  | No graph is built, | graphs; with gradients on
-grad mode | and the grad mode is as before afterwards. | grad mode after the call
+grad mode | and the grad mode is afterwards what it was. | grad mode after the call
 """)
 
 
@@ -119,7 +120,7 @@ def law(out, ids, mask_id, table, scale, order):
     expect_equal("grad mode after the call: on at first, then off", out["after"], [1, 0],
                  "Use with torch.no_grad().")
     expect_equal("calls with rows too long", out["longer"], 0)
-    expect_equal("numbers of ids changed", out["changed"], 0)
+    expect_equal("values of ids changed", out["changed"], 0)
     expect_close("nats under no_grad", out["off"], right, atol=2e-5 * max(1.0, scale))
 
 

@@ -24,30 +24,30 @@ ex.promise("tile", "tile keys at a time.", says=ROWS,
                   "the largest score last", "NaN behind a ragged end",
                   "infinity behind a ragged end", "columns first in memory",
                   "every second slot of a cache"))
-ex.promise("shapes", "q: (M, D), k: (N, D), v: (N, E), float32, M, D and E from 1 on.",
+ex.promise("shapes", "Args: q, k, v: (M, D), (N, D), (N, E), float32, M, D and E >= 1,",
            says=("rows of attention", "raised"))
-ex.promise("memory layout", "They may lie in memory in any order,",
+ex.promise("memory layout", "in any memory order,",
            cases=("columns first in memory", "every second slot of a cache"))
-ex.promise("left", "and stay as they are.", says=("inputs after the call",))
-ex.promise("filled", "Only the first length slots of the cache are filled, 0 <= length <= N; what "
-           "the others hold, NaN and infinity too, changes nothing.", says=ROWS)
-ex.promise("corner", "The queries are the last M of these length positions: query i sees the keys "
-           "0 to i + length - M.", says=ROWS)
-ex.promise("no key", "A query that sees no key gives zeros.", says=ROWS,
+ex.promise("left", "and unchanged.", says=("inputs after the call",))
+ex.promise("filled", "length: 0 <= length <= N; other slots (NaN, inf too) change nothing.",
+           says=ROWS)
+ex.promise("corner", "The queries are the last M of the length filled positions: query i sees the "
+                     "keys 0 to i + length - M.", says=ROWS)
+ex.promise("no key", "A query that sees no key returns zeros.", says=ROWS,
            cases=("more queries than keys", "an empty cache", "no slots"))
-ex.promise("scale", "Scores are divided by sqrt(D),", says=ROWS)
-ex.promise("thousands", "and may reach tens of thousands, of either sign.", says=ROWS,
+ex.promise("scale", "Scores are divided by sqrt(D);", says=ROWS)
+ex.promise("thousands", "they may reach tens of thousands, of either sign.", says=ROWS,
            cases=("scores times forty", "scores of thousands", "scores far below zero",
                   "hundreds below zero", "the largest score first", "the largest score last"))
 ex.promise("memory", "Hold one tile of scores at a time: make no tensor whose size depends on N or "
            "length,", says=("by which the largest tensor grows",))
-ex.promise("no larger", "and for M >= tile none of more than M * max(D, E, tile) numbers.",
+ex.promise("no larger", "and for M >= tile none with more than M * max(D, E, tile) values.",
            says=("largest tensor for tiles of 2 keys", "by which the largest tensor"))
 ex.promise("by hand", "Do not call torch's own attention.", says=("functions called",))
-ex.promise("anew", "Each call reads the cache anew,", says=("values turned to their opposite",))
-ex.promise("results", "and leaves earlier results alone.", says=("after a second call",))
+ex.promise("anew", "Each call reads the cache again", says=("values turned to their opposite",))
+ex.promise("results", "and leaves earlier results unchanged.", says=("after a second call",))
 ex.promise("example", "Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length 2 "
-           "and tile 1 give [[2.]].", cases=("the example",))
+                      "and tile 1 return [[2.]].", cases=("the example",))
 
 
 # Where the largest tensor is compared, for caches of so many tiles.
@@ -195,7 +195,7 @@ def law(out, q, k, v, length, tile, sizes, order):
                  **near)
     expect_equal("bytes by which the largest tensor grows, cache of 128 slots against 32",
                  out["grown"], 0, "Keep one tile at a time.")
-    expect_equal("numbers too many of the largest tensor for tiles of 2 keys, 64 queries",
+    expect_equal("surplus values in the largest tensor for tiles of 2 keys, 64 queries",
                  out["wide"], 0, "Keep to the tile that is asked for.")
     expect_equal("library functions called", out["library"], [], "Write it by hand.")
 

@@ -14,22 +14,22 @@ ex = exercise("08.5", "sectors", seen=("addresses", "size"))
 
 SECTOR = 32
 COUNT = ("sectors of warp", "number of warps", "type of the")
-ex.promise("each warp", "For each warp of a block, the number of sectors that it touches.",
+ex.promise("each warp", "Count the sectors that each warp of a block touches, as a list.",
            says=COUNT)
-ex.promise("addresses", "addresses: for each thread, in order, the byte where its read begins, "
-           "from 0 on; in any order, and several may be the same.", says=COUNT,
+ex.promise("addresses", "Args: addresses: for each thread, in order, the byte where its read "
+                        "begins, from 0 on; in any order, and several may be the same.", says=COUNT,
            cases=("a permutation", "everybody reads one number", "far away", "scattered",
                   "from the last to the first", "beyond 2^40", "any number of bytes"))
-ex.promise("none", "None for a thread that reads nothing.", says=(*COUNT, "raised"),
+ex.promise("none", "It is None for a thread that reads nothing.", says=(*COUNT, "raised"),
            cases=("a tail that is masked", "every second thread", "a warp that reads nothing",
                   "half of the first warp reads nothing", "a whole block that reads nothing"))
-ex.promise("left", "The list is left as it is.", says=("inputs after the call",))
-ex.promise("warps", "A warp is 32 threads in a row, the last one maybe fewer;", says=COUNT,
+ex.promise("left", "The list is unchanged.", says=("inputs after the call",))
+ex.promise("warps", "A warp is 32 consecutive threads; the last one may have fewer.", says=COUNT,
            cases=("two warps on the same numbers", "a short last warp", "three threads",
                   "no thread", "two warps apart", "many warps", "the example"))
-ex.promise("sector", f"a sector is {SECTOR} bytes from a multiple of {SECTOR} on.", says=COUNT)
-ex.promise("across", "A thread reads size bytes from there, 1 to 16; where they lie in two "
-           "sectors, both are touched.", says=COUNT,
+ex.promise("sector", f"A sector is {SECTOR} bytes, from a multiple of {SECTOR} on.", says=COUNT)
+ex.promise("across", "A thread reads size bytes, 1 to 16; if they are in two sectors, it touches "
+                     "both.", says=COUNT,
            cases=("records of 12 bytes", "one byte off", "pairs across the border",
                   "single bytes", "four numbers a thread", "scattered", "three bytes a thread",
                   "five bytes a thread", "any number of bytes"))

@@ -16,22 +16,22 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("08.6", "conflict_degree", seen=("addresses",))
 
 TURNS = ("turns", "type of the")
-ex.promise("turns", "How many turns shared memory takes for one read of a warp.", says=TURNS)
-ex.promise("addresses", "addresses: for each of at most 32 threads the byte that it reads, from 0 "
-           "on,", says=TURNS)
-ex.promise("none", "or None for one that reads nothing.", says=(*TURNS, "raised"),
+ex.promise("turns", "Count the turns that shared memory needs for one read of a warp.", says=TURNS)
+ex.promise("addresses", "Args: addresses: for each of at most 32 threads, the byte that it reads, "
+                        "from 0 on,", says=TURNS)
+ex.promise("none", "or None for a thread that reads nothing.", says=(*TURNS, "raised"),
            cases=("half a column", "every second thread", "nobody reads", "no thread",
                   "the example"))
-ex.promise("banks", "A word is 4 bytes from a multiple of 4 on, and word w lies in bank w % 32.",
+ex.promise("banks", "A word is 4 bytes, from a multiple of 4 on, and word w is in bank w % 32.",
            says=TURNS)
-ex.promise("one word", "In a turn each bank gives out one word, to all threads that read any byte "
-           "of it;", says=TURNS,
+ex.promise("one word", "In a turn, each bank returns one word, to all threads that read any byte "
+                       "of it.", says=TURNS,
            cases=("everybody reads one word", "most threads on one word", "single bytes",
                   "pairs share a word", "two words of a bank, many readers", "half words",
                   "the example"))
-ex.promise("idle", "where nobody reads, there is no turn.", says=TURNS,
+ex.promise("idle", "If no thread reads, there is no turn.", says=TURNS,
            cases=("nobody reads", "no thread"))
-ex.promise("left", "The list is left as it is.", says=("inputs after the call",))
+ex.promise("left", "The list is unchanged.", says=("inputs after the call",))
 ex.promise("example", "Example: conflict_degree([0, 128, 2, None]) is 2.", cases=("the example",))
 
 

@@ -15,20 +15,23 @@ ex = exercise("08.7", "warp_passes", seen=("paths", "lengths"))
 
 WARP = 32
 ISSUED = ("instructions issued", "type of the")
-ex.promise("issued", "How many instructions the warps of a block issue at a branch.", says=ISSUED)
-ex.promise("paths", "paths: for each thread, in order, the name of the path that it takes,",
+ex.promise("issued", "Count the instructions that the warps of a block issue at a branch.",
            says=ISSUED)
-ex.promise("none", "or None if it has left already.", says=(*ISSUED, "raised"),
+ex.promise("paths", "Args: paths: for each thread, in order, the name of the path that it takes,",
+           says=ISSUED)
+ex.promise("none", "or None if it has already left.", says=(*ISSUED, "raised"),
            cases=("some have left", "a warp that has left", "all have left", "the example",
                   "many have left the first warp", "names that look like others"))
-ex.promise("equal", "two paths may be of one length.", says=ISSUED,
+ex.promise("equal", "two paths may have the same length.", says=ISSUED,
            cases=("two paths of one length",))
-ex.promise("left", "paths and lengths are left as they are.", says=("inputs after the call",))
-ex.promise("lengths", "lengths: instructions on each path, by name, 0 or more;", says=ISSUED,
+ex.promise("left", "paths and lengths are unchanged.", says=("inputs after the call",))
+ex.promise("lengths", "lengths: the instructions on each path, by name, 0 or more;", says=ISSUED,
            cases=("a path that nobody takes", "a path without instructions", "many paths",
                   "even and odd", "one path", "some have left", "halves"))
-ex.promise("warps", f"A warp is {WARP} threads in a row, the last one maybe fewer;", says=ISSUED)
-ex.promise("once", "it issues each path that one of its threads takes, once, whoever else waits.",
+ex.promise("warps", f"A warp is {WARP} consecutive threads; the last one may have fewer.",
+           says=ISSUED)
+ex.promise("once", "It issues each path that at least one of its threads takes, once, while the "
+                   "other threads wait.",
            says=ISSUED)
 ex.promise("example", 'Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.',
            cases=("the example",))

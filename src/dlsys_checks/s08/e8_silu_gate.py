@@ -12,25 +12,28 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("08.8", "silu_gate", seen=("a", "b", "block", "programs", "other"))
 
-NUMBERS = ("numbers of y",)
-ex.promise("one program", "One program of a kernel that writes y = a * sigmoid(a) * b.",
+NUMBERS = ("values of y",)
+ex.promise("one program", "Run one program of a kernel that writes y = a * sigmoid(a) * b.",
            says=NUMBERS)
-ex.promise("load", 'load("a", places) and load("b", places) give the numbers there,',
+ex.promise("load", "load(\"a\", places) and load(\"b\", places) return the values at these "
+                   "positions;",
            says=(*NUMBERS, "raised"))
-ex.promise("store", 'store("y", places, values) writes as many;', says=(*NUMBERS, "raised"))
-ex.promise("places", "places: an int64 tensor (m,), from 0 to n - 1, beyond which lies somebody "
-           "else's memory.", says=("beyond the end", "below 0", "raised"))
-ex.promise("programs", "Program p has the places from p * block on, block of them or what is left; "
-           "there are as many programs as n needs. They run in any order,",
-           says=("another program", "times that places", *NUMBERS))
-ex.promise("others", "those of other kernels between them, and share nothing.",
+ex.promise("store", "store(\"y\", places, values) writes as many.", says=(*NUMBERS, "raised"))
+ex.promise("places", "places is an int64 tensor (m,) of positions from 0 to n - 1; the memory "
+                     "beyond belongs to somebody else.",
+           says=("beyond the end", "below 0", "raised"))
+ex.promise("programs", "Program p handles the positions from p * block on: block of them, or as "
+                       "many as are left. There are as many programs as n needs. They run in any "
+                       "order,",
+           says=("another program", "times that positions", *NUMBERS))
+ex.promise("others", "mixed with those of other kernels, and share nothing.",
            says=("another program", *NUMBERS), cases=("two kernels in turn",))
-ex.promise("once", "Each number is loaded once, and nothing but y is stored.",
+ex.promise("once", "Load each value once, and store nothing but y.",
            says=("times that", "other stores"))
 ex.promise("large", "a may be as large as 1000 and b as large as a million, of either sign, and y "
            "stays finite.", says=NUMBERS,
            cases=("large numbers", "large numbers below zero", "a large b"))
-ex.promise("example", "Example: n 5, block 4, program 1: it loads and stores at place 4 alone.",
+ex.promise("example", "Example: with n 5 and block 4, program 1 loads and stores only position 4.",
            cases=("the example",))
 
 
@@ -126,21 +129,21 @@ def law(out, a, b, block, programs, other):
                  "foreign")
     a, b = a.double(), b.double()
     size = f"n {len(a)}, block {block}"
-    expect_equal(f"places beyond the end, {size}", out["beyond"], 0, "Keep the places below n.")
-    expect_equal(f"places below 0, {size}", out["below"], 0)
-    expect_equal(f"places of another program, {size}", out["foreign"], 0)
+    expect_equal(f"positions beyond the end, {size}", out["beyond"], 0, "Stay below n.")
+    expect_equal(f"positions below 0, {size}", out["below"], 0)
+    expect_equal(f"positions of another program, {size}", out["foreign"], 0)
     expect_equal("other stores than y", out["other"], 0)
     # By the tanh: sigmoid(a) = (1 + tanh(a / 2)) / 2.
     near = {"atol": 1e-7 * max(1e-3, float(b.abs().max()))}
-    expect_close("numbers of y", out["y"], (a * (1 + (a / 2).tanh()) / 2 * b).float(), **near)
+    expect_close("values of y", out["y"], (a * (1 + (a / 2).tanh()) / 2 * b).float(), **near)
     if other:
-        expect_close("numbers of y of the other kernel, on -a and -b", out["opposite"],
+        expect_close("values of y of the other kernel, on -a and -b", out["opposite"],
                      (a * (1 - (a / 2).tanh()) / 2 * b).float(), **near)
     else:
         expect_equal("another kernel", out["opposite"], None)
-    expect_equal("fewest and most times that places of y are stored", out["stored"], [1, 1])
-    expect_equal("fewest times that places of a and b are loaded", out["loads"], [1, 1])
-    expect_equal("most times that places of a and b are loaded", out["most"], [1, 1])
+    expect_equal("fewest and most times that positions of y are stored", out["stored"], [1, 1])
+    expect_equal("fewest times that positions of a and b are loaded", out["loads"], [1, 1])
+    expect_equal("most times that positions of a and b are loaded", out["most"], [1, 1])
 
 
 # ---- wrong, by name
@@ -222,7 +225,7 @@ def from_the_end(load, store, n, block, program):
     program_of(load, store, n, block, -(-n // block) - 1 - program)
 
 
-@ex.wrong("loading a a second time for the product", says="times that places", breaks="once")
+@ex.wrong("loading a a second time for the product", says="times that positions", breaks="once")
 def loaded_twice(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     gate = torch.sigmoid(load("a", places))
@@ -278,7 +281,7 @@ wrong("using one value for all positions", "store",
       "a * torch.sigmoid(a) * b", "(a * torch.sigmoid(a) * b)[0]", says="raised ValueError")
 
 
-@ex.wrong("leaving out the example's last position", says="numbers of y", breaks="example")
+@ex.wrong("leaving out the example's last position", says="values of y", breaks="example")
 def looked_up(load, store, n, block, program):
     if (n, block, program) != (5, 4, 1):
         program_of(load, store, n, block, program)

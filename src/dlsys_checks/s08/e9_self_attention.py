@@ -22,26 +22,26 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("08.9", "self_attention", seen=("x", "weight", "heads", "p", "calls", "order"))
 
 ex.promise_table("""
-result     | Self-attention (B, T, d) of several heads, with dropout. | result
-weight     | x: (B, T, d), weight: (3d, d), float32, | result in eval
-memory     | in memory in any order; | case columns first in memory
+result     | Multi-head self-attention (B, T, d) with dropout. | result
+weight     | Args: x, weight: (B, T, d) and (3d, d), float32, | result in eval
+memory     | in any memory order. | case columns first in memory
 parts      | F.linear(x, weight) holds q, k and v in this order, | result in eval
-heads      | each the heads side by side, d / heads numbers a head. | result in eval
+heads      | each with its heads side by side, d / heads values per head. | result in eval
 tokens     | Every token looks at all tokens of its row. | result in eval
-dropped    | With training True each attention weight is zeroed with probability p, 0 <= p < 1, |
-             share of weights; weights in training
-one by one | one by one, | neighbours; weights in training
-anew       | anew at every call, | equal calls; share of weights
-divided    | and the others are divided by 1 - p. | weights in training
-eval       | With training False nothing is dropped and nothing drawn, | result in eval; draws in
-             eval
+dropped    | If training is True, each attention weight is set to zero with probability p, 0 <= p <
+             1, | share of weights; weights in training
+one by one | independently of the others | neighbours; weights in training
+anew       | and newly drawn at every call; | equal calls; share of weights
+divided    | the remaining weights are divided by 1 - p. | weights in training
+eval       | If training is False, nothing is dropped and nothing is drawn, | result in eval; draws
+             in eval
 grad mode  | whether gradients are on or off. | result in eval; weights in training; share of
              weights
-left       | x and weight stay as they are; | changed
-gradients  | gradients reach both, | gradient
-trained    | in training and out of it. | gradient
-computes   | Each call computes anew, | numbers turned around
-results    | and leaves earlier results alone. | after later calls
+left       | x and weight are unchanged, | changed
+gradients  | and gradients reach both, | gradient
+trained    | in training and outside it. | gradient
+computes   | Each call computes its result again | numbers turned around
+results    | and leaves earlier results unchanged. | after later calls
 """)
 
 

@@ -12,24 +12,24 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("09.10", "find_waits", seen=("events",), says="operation")
 
 ex.promise_table("""
-names      | What a step waits for: names of operations, in order of their start. | operation;
-             number of; type of
-events     | events: a list of (name, start, end) of one thread, in any order, | case order by the
-             end; shuffled; masks and items, shuffled | operation; number of
-left alone | left as it is. | inputs after the call
-inside     | Of two that overlap one lies inside the other: it starts no earlier and ends no
+names      | Name the operations in which a step waits, in order of their start. | operation; number
+             of; type of
+events     | Args: events: a list of (name, start, end) of one thread, in any order, | case order by
+             the end; shuffled; masks and items, shuffled | operation; number of
+left alone | unchanged. | inputs after the call
+inside     | Of two events that overlap, one is inside the other: it starts no earlier and ends no
              later. | case equal starts; equal ends; a wait inside three; side by side; operations
              that touch a wait; equal starts, the inner first; a step nobody knows
 waits      | aten::_local_scalar_dense, aten::nonzero and cudaStreamSynchronize wait. | case one of
              each; kernels and copies; waits alone; shuffled; order by the end; nothing waits; names
              that look alike; two bare waits; a step nobody knows
-outermost  | Name the outermost aten:: event around each of them, or the wait itself where there is
-             none; | case a wait inside three; waits alone; inside a step of one's own; one of each;
-             equal starts; equal ends; shuffled; order by the end; many steps; kernels and copies;
-             two waits in one; two bare waits; names that look alike; equal starts, the inner first;
-             operations that touch a wait; a step nobody knows
-once       | with several waits inside it is named once. | case two waits in one; many steps; a step
-             nobody knows
+outermost  | For each of them, name the outermost aten:: event around it, or the wait itself if
+             there is none. | case a wait inside three; waits alone; inside a step of one's own; one
+             of each; equal starts; equal ends; shuffled; order by the end; many steps; kernels and
+             copies; two waits in one; two bare waits; names that look alike; equal starts, the
+             inner first; operations that touch a wait; a step nobody knows
+once       | An event with several waits inside is named once. | case two waits in one; many steps;
+             a step nobody knows
 example    | Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8), ("aten::mm", 10,
              12)]: ["aten::item"]. | case the example
 """)

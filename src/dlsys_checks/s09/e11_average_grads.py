@@ -13,20 +13,21 @@ from dlsys_helpers.lockstep import expect_agreement
 ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "old", "shift"))
 
 ex.promise_table("""
-loss    | Mean loss over the examples of all ranks; | mean loss
-grads   | gradients go into .grad. | gradient of
-ragged  | losses_of(batch): losses (n,) of this rank's n examples, with a graph; n >= 0 differs from
-          rank to rank, and at least one rank has some. | case ranks of other sizes; a rank without
-          examples; many examples; four ranks, two without examples; a branch on one rank; the
-          example
-idle    | params: the parameters; one that no loss depends on gets zeros, | parameter idle;
+loss    | Mean loss over all ranks' examples; | mean loss
+grads   | its gradients go into .grad. | gradient of
+ragged  | Args: losses_of(batch): the losses (n,) of this rank's n examples, with a graph; n >= 0
+          differs between ranks, and at least one has some. | case ranks of other sizes; a rank
+          without examples; many examples; four ranks, two without examples; a branch on one rank;
+          the example
+idle    | params: the parameters; one that no loss depends on gets zeros. | parameter idle;
           parameter branch; parameter twig
-old     | and what .grad held before counts no more. | case gradients of an earlier step
-values  | Values of the parameters stay. | values of the parameters
+old     | What .grad held before does not count. | case gradients of an earlier step
+values  | The values of the parameters do not change. | values of the parameters
 calls   | all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it equally
           often, in the same order, with the same shapes and dtypes. | what the ranks ask for;
           parameter branch; parameter twig
-example | Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both. | case the example
+example | Example: losses (1., 3.) on one rank and (8.,) on the other: 4.0 on both. | case the
+          example
 """)
 
 

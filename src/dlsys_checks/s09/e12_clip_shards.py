@@ -20,20 +20,20 @@ ex = exercise("09.12", "clip_shards", seen=("parts", "max_norm", "views"), kept=
 
 ex.promise_table("""
 in place | Clip this rank's shards in place; | shard; other tensors in the list
-norm     | returns the norm of the whole. | norm on rank; norm returned
-shapes   | shards: this rank's parts of the gradients, float32, any shapes; some may have no
+norm     | return the whole gradient's norm. | norm on rank; norm returned
+shapes   | Args: shards: this rank's parts of the gradients, float32, of any shape; some may have no
            elements, and a rank may hold none. | case shards without elements; a rank that holds
            none; numbers alone; shards that are views
 calls    | all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it equally
            often, in the same order, with the same shapes and dtypes. | what the ranks ask for
-clip     | The whole gradient, all shards of all ranks, gets the norm max_norm > 0 where its norm is
-           larger, up to a relative 1e-4; | shard
-small    | otherwise no shard changes. | case a norm below the limit; all zeros; a norm just below
+clip     | If the norm of the whole gradient, all shards of all ranks, is above max_norm > 0, clip
+           it to max_norm, up to a relative 1e-4; | shard
+small    | otherwise change no shard. | case a norm below the limit; all zeros; a norm just below
            the limit
-before   | The sum of all squares is within float32. The norm returned is the one before the clip. |
+before   | The sum of all squares fits into float32. The norm returned is the one before the clip. |
            norm on rank
-example  | Example: a shard [3.] here, [4.] elsewhere, max_norm 1: returns 5.0, the shard becomes
-           [0.6]. | case the example
+example  | Example: a shard [3.] here and [4.] elsewhere, max_norm 1: returns 5.0, and the shard
+           becomes [0.6]. | case the example
 """)
 
 

@@ -11,21 +11,22 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("09.13", "rebuild", seen=("made_by", "settings", "names", "stepped", "frozen"))
 
-ex.promise("new", "An optimizer like this one, for the parameters that model has now.",
+ex.promise("new", "Make an optimizer like this one for the model's present parameters.",
            says=("tensors of group", "type of the new", "class of the new", "number of groups"))
-ex.promise("names", "names: for each group, in their order, the names of its tensors, as "
-           "model.named_parameters() gives them.", says=("tensors of group",))
-ex.promise("class", "The new optimizer has the same class,", says=("class of the new", "raised"))
-ex.promise("state", "with nothing in its state.", says=("entries in the new state",))
-ex.promise("groups", "It has the same groups:", says=("number of groups",))
+ex.promise("names", "Args: names: for each group, in order, the names of its tensors, as "
+                    "model.named_parameters() returns them.", says=("tensors of group",))
+ex.promise("class", "The new optimizer has the same class", says=("class of the new", "raised"))
+ex.promise("state", "and an empty state.", says=("entries in the new state",))
+ex.promise("groups", "It has the same groups,", says=("number of groups",))
 ex.promise("settings", "each with all settings that the group has now, none of them a tensor,",
            says=("settings of group",
                                                                            "setting lr of"))
-ex.promise("parameters", "and with the parameters that go by its names now, in that order, "
-           "trainable or not.", says=("tensors of group",))
-ex.promise("left alone", "The old optimizer and the model are left as they are.",
+ex.promise("parameters", "and with the parameters that now have its names, in that order, "
+                         "trainable or not.", says=("tensors of group",))
+ex.promise("left alone", "The old optimizer and the model are unchanged.",
            says=("changed in the old optimizer or the model", "old optimizer's lr"))
-ex.promise("example", 'Example: SGD with lr 0.1, names [["bias"]]: SGD, lr 0.1, model\'s bias.',
+ex.promise("example", "Example: SGD with lr 0.1 and names [[\"bias\"]]: SGD with lr 0.1 for the "
+                      "model's bias.",
            cases=("the example",))
 
 

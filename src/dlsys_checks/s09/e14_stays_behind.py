@@ -14,28 +14,29 @@ ex = exercise("09.14", "stays_behind", seen=("kind", "width"), says="number of p
 ex.promise_table("""
 paths      | Sorted paths of the tensors that model.to(...) leaves behind. | path; number of paths;
              type of the paths
-where      | reachable from a module's own attributes, directly or through lists, tuples and dict
-             values, | case two attributes; a tensor hung on a layer; a list; a tuple; a dict;
+where      | that is reachable from a module's own attributes, directly or through lists, tuples and
+             dict values, | case two attributes; a tensor hung on a layer; a list; a tuple; a dict;
              inside a block; a kind of dict and of tuple; a name that begins with _; a set and other
              objects; of the class, not the model; keys that are numbers; a list of twelve
-depth      | at any depth; | case lists in dicts in tuples
+depth      | at any depth. | case lists in dicts in tuples
 kinds      | List every tensor, of any type and shape, | case integers, one number, none; two other
              types; views and sparse
-registered | Skip the model's parameters wherever they stand, and buffers where they are
-             registered; | case registered; the parameters once more; a frozen parameter once more;
-             a parameter of another part; a parameter that is not registered; the memory of a
-             parameter; equal to a parameter; nothing; a tensor that takes gradients
-twin       | the same buffer under a second attribute is listed. | case a buffer once more in a
+registered | Skip the model's parameters wherever they are, and buffers where they are registered. |
+             case registered; the parameters once more; a frozen parameter once more; a parameter of
+             another part; a parameter that is not registered; the memory of a parameter; equal to a
+             parameter; nothing; a tensor that takes gradients
+twin       | The same buffer under a second attribute is listed. | case a buffer once more in a
              list; a buffer under a second attribute
-names      | A path has the module's name, attribute, places and keys, with dots between. | case
-             inside a block; a list; a tuple; a dict; lists in dicts in tuples; a kind of dict and
-             of tuple; a list of twelve; the example; keys that are numbers; a block in a block; a
-             tensor in two places; a buffer once more in a list; a parameter that is not registered;
-             a module under two names; a tensor hung on a layer; a list in two places
-first      | A module used twice has its first name, a tensor held twice both paths. | case a module
-             under two names; a tensor in two places; a list in two places
-modules    | modules in lists are not searched. | case a module in a list
-left alone | The model stays as it is. | changes in the model; when asked again
+names      | A path has the module's name, the attribute, positions and keys, with dots in between.
+             | case inside a block; a list; a tuple; a dict; lists in dicts in tuples; a kind of
+             dict and of tuple; a list of twelve; the example; keys that are numbers; a block in a
+             block; a tensor in two places; a buffer once more in a list; a parameter that is not
+             registered; a module under two names; a tensor hung on a layer; a list in two places
+first      | A module that is used twice has its first name, and a tensor that is held twice has
+             both paths. | case a module under two names; a tensor in two places; a list in two
+             places
+modules    | Modules in lists are not searched. | case a module in a list
+left alone | The model is unchanged. | changes in the model; when asked again
 example    | Example: self.mean and self.tables = [sin, cos], plain tensors, in a part "body":
              ["body.mean", "body.tables.0", "body.tables.1"]. | case the example
 """)

@@ -33,28 +33,28 @@ ALL = ("ignored labels", "a leftover", "a leftover of one row", "fewer batches t
 SHORT = ("a leftover", "a leftover of one row", "fewer batches than n", "the example",
          "momentum", "many batches", "a leftover without a label")
 EMPTY = ("steps without a label", "a leftover without a label")
-ex.promise("once", "Train through batches once, a step of opt for each n of them.",
+ex.promise("once", "Train through batches once, with a step of opt for every n of them.",
            says=("number of steps", "change of parameter", "number of losses"))
-ex.promise("iterator", "batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,",
+ex.promise("iterator", "Args: batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,",
            says=("raised TypeError", "number of steps"))
-ex.promise("left alone", "left as they are;", says=("inputs after the call",))
-ex.promise("ignored", f"labels of {IGNORE} do not count.",
+ex.promise("left alone", "which are unchanged.", says=("inputs after the call",))
+ex.promise("ignored", f"Labels of {IGNORE} do not count.",
            says=("change of parameter", "number of steps", "loss of step"))
 ex.promise("mean", "Each step follows the mean cross-entropy over all labels that count in its "
-           "batches;", says=("change of parameter", "number of steps", "loss of step"))
-ex.promise("weight", "weight, (C,) float32 above 0, weighs classes as in F.cross_entropy.",
+                   "batches.", says=("change of parameter", "number of steps", "loss of step"))
+ex.promise("weight", "weight: (C,) float32 above 0, class weights as in F.cross_entropy.",
            cases=("class weights", "class weights and ignored labels", "small class weights"))
-ex.promise("last", "The last step takes what is left, be it fewer than n;",
+ex.promise("last", "The last step takes the batches that are left, even if fewer than n.",
            cases=SHORT)
-ex.promise("none", "where no label counts, there is no step.", cases=EMPTY)
-ex.promise("graph", "Only one graph may live at a time: call backward for each batch.",
+ex.promise("none", "If no label counts, there is no step.", cases=EMPTY)
+ex.promise("graph", "Only one graph may exist at a time, so call backward for each batch.",
            says=("graphs alive", "rows in one graph"))
-ex.promise("old", "Old gradients do not count; all of opt's parameters have a part in each loss.",
+ex.promise("old", "Old gradients do not count; every loss depends on all of opt's parameters.",
            says=("change of parameter",))
-ex.promise("losses", "Returns the mean loss of each step, before it, as a list of floats.",
+ex.promise("losses", "Returns: The mean loss of each step, before it, as a list of floats.",
            says=("loss of step", "number of losses", "type of the losses"))
-ex.promise("example", "Example: n 2 and batches with 3, 1 and 2 labels that count: two steps; in "
-           "the first the labels weigh 1/4 each.", cases=ALL)
+ex.promise("example", "Example: n 2, and batches with 3, 1 and 2 labels that count: two steps; in "
+                      "the first each label weighs 1/4.", cases=ALL)
 
 
 @ex.cases

@@ -15,23 +15,24 @@ ex = exercise("09.3", "unused_names", seen=("x", "routes", "frozen", "tied", "au
 ex.promise_table("""
 names      | Sorted names of the parameters that some batch leaves unused. | unused parameters; type
              of the names
-unused     | A batch leaves a parameter unused when loss_of(model, batch) has no gradient with
-             respect to it; one of zeros is a gradient. | unused parameters
-batches    | batches: any number of them; without any the list is empty. | case no batches; another
-             head each time; the last of four batches; a head left out by the first batch; the
-             example
+unused     | A batch leaves a parameter unused if loss_of(model, batch) has no gradient with respect
+             to it; a gradient of zeros counts as one. | unused parameters
+batches    | There may be any number of batches; without any, the list is empty. | case no batches;
+             another head each time; the last of four batches; a head left out by the first batch;
+             the example
 constant   | A loss may depend on no parameter at all. | case a loss that depends on nothing; a loss
              that depends on nothing, then others; two heads that share a weight, none used
-frozen     | Frozen parameters are never listed, | case a frozen head; a frozen body; all frozen;
+frozen     | Frozen parameters are never listed. | case a frozen head; a frozen body; all frozen;
              any parts frozen; any parts frozen, a head used
-tied       | and one with two names goes by the name that named_parameters() gives. | case two heads
-             that share a weight; two heads that share a weight, one used; two heads that share a
-             weight, none used
-modes      | model runs in the modes that it has, | case a head for training only, in train mode; a
-             head for training only, in eval mode
-left alone | and is left as it was: values, buffers, gradients, modes; torch's global generator,
-             too. | changed by the call
-example    | Example: heads a and b; one batch uses a alone: b's two names. | case the example
+tied       | A parameter with two names has the name that named_parameters() returns. | case two
+             heads that share a weight; two heads that share a weight, one used; two heads that
+             share a weight, none used
+modes      | Run the model in the modes that it has. | case a head for training only, in train mode;
+             a head for training only, in eval mode
+left alone | Its values, buffers, gradients and modes do not change, and neither does torch's global
+             generator. | changed by the call
+example    | Example: with heads a and b and a batch that uses only a, the two names of b are
+             listed. | case the example
 """)
 
 

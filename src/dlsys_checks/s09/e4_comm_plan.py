@@ -15,27 +15,27 @@ ex = exercise("09.4", "comm_plan", seen=("sizes", "world", "each", "reshard"),
 
 BYTES = 4
 DTYPE = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}[BYTES]
-ex.promise("report", "What one training step of a sharded model sends and holds:",
+ex.promise("report", "Count what one training step of a sharded model sends and holds.",
            says=("parts of the plan", "type of the plan"))
-ex.promise("gathers", '"all_gather" and "reduce_scatter": how many calls of each;',
+ex.promise("gathers", "\"all_gather\" and \"reduce_scatter\": the number of calls;",
            says=("all_gather calls", "reduce_scatter calls"))
-ex.promise("bytes", '"bytes": of all these calls together, a call counting the whole tensor;',
+ex.promise("bytes", "\"bytes\": their total, each call with the whole tensor;",
            says=("bytes of all calls",))
-ex.promise("whole", '"whole": the most bytes of gathered layers held at once in forward, which '
-           "runs one layer at a time.", says=("bytes held whole",))
-ex.promise("sizes", f"sizes: {str(DTYPE)[6:]} numbers of each layer, left as it is; a layer "
-           f"without numbers makes no call, and one number counts {BYTES} bytes.",
+ex.promise("whole", "\"whole\": the most bytes of gathered layers held at once in forward, which "
+                    "runs one layer at a time.", says=("bytes held whole",))
+ex.promise("sizes", f"Args: sizes: {str(DTYPE)[6:]} values per layer, unchanged; a layer without "
+                    f"values makes no call, and one value has {BYTES} bytes.",
            cases=("a layer without numbers", "no numbers at all", "no layers"))
 ex.promise_table("""
-padded  | Before a call a layer, or the model where it is sharded as one, is filled up to the next
-          multiple of world numbers. | case layers that world does not divide; a model that world
-          does not divide; kept layers that world does not divide; eight ranks, tiny layers
-each    | each: every layer is sharded by itself; otherwise the model is one piece, gathered once
-          for forward. | case each layer, resharded; each layer, kept; as one, resharded; as one,
-          kept; a model that world does not divide; kept layers that world does not divide
-reshard | reshard: what forward gathered is given back when it has been used and gathered again for
-          backward; otherwise it stays until backward is done. | case each layer, resharded; each
-          layer, kept; as one, resharded; as one, kept; kept layers that world does not divide
+padded  | Before a call, a layer (or the model as one piece) is padded to a multiple of world
+          values. | case layers that world does not divide; a model that world does not divide; kept
+          layers that world does not divide; eight ranks, tiny layers
+each    | each: shard every layer by itself, or else the model as one piece, gathered once for
+          forward. | case each layer, resharded; each layer, kept; as one, resharded; as one, kept;
+          a model that world does not divide; kept layers that world does not divide
+reshard | reshard: release what forward gathered and gather it again for backward, or else keep it
+          until backward ends. | case each layer, resharded; each layer, kept; as one, resharded; as
+          one, kept; kept layers that world does not divide
 alone   | With a world of one there are no calls, and all layers are whole. | case a world of one
 """)
 ex.promise("example", "Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, "

@@ -16,18 +16,18 @@ ex = exercise("09.5", "epoch_indices", seen=("n", "world", "rank", "epochs", "se
               says="number of examples")
 
 ex.promise_table("""
-list    | The examples that a rank gets in an epoch, in their order. | examples of rank; number of
-          examples; type of the examples; type of a
+list    | Return the examples that a rank gets in an epoch, in their order. | examples of rank;
+          number of examples; type of the examples; type of a
 order   | All ranks deal from one order of the n >= 1 examples: torch.randperm(n) of a
           torch.Generator that is seeded with seed + epoch. | examples of rank
-places  | Rank r takes the places r, r + world, r + 2 world, and so on. | examples of rank
-exact   | exact: nothing is repeated and nothing dropped, so that shares may differ by one, and may
-          be empty. | case exact, a rest; exact, no rest; exact, fewer examples than ranks; the
-          example, exact
-longer  | Otherwise the order is first made longer, by itself, from its beginning and as often as
-          needed, until it is the next multiple of world. | case a rest; a rest, the first rank;
-          fewer examples than ranks; one example, many ranks; the example
-global  | torch's global generator is left as it is found. | global generator
+places  | Rank r takes the positions r, r + world, r + 2 world, and so on. | examples of rank
+exact   | If exact is True, nothing is repeated and nothing dropped, so shares may differ by one,
+          and may be empty. | case exact, a rest; exact, no rest; exact, fewer examples than ranks;
+          the example, exact
+longer  | Otherwise the order is first extended by itself, from its beginning and as often as
+          needed, to the next multiple of world. | case a rest; a rest, the first rank; fewer
+          examples than ranks; one example, many ranks; the example
+global  | torch's global generator is unchanged. | global generator
 example | Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact: [5, 8]. | case the
           example; the example, exact
 """)

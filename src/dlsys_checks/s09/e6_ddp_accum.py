@@ -18,19 +18,20 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("09.6", "ddp_accum", seen=("start", "xs", "ys", "every", "momentum", "old"))
 
 ex.promise_table("""
-updates  | One update for each `every` batches, in turn; returns how many. | batches that an update
+updates  | Make one update for each `every` batches; return how many. | batches that an update
            follows; returned number of updates; order of the batches
-leftover | batches: (x, y) pairs with equally many rows; what is left over at the end makes a last
-           update of its own. | case one left over; two left over, momentum; fewer than one update
-           takes; the example
-mean     | An update follows the mean of its batches' losses, loss_fn(ddp(x), y); | parameters after
+leftover | Args: batches: (x, y) pairs with equally many rows; the batches left over at the end make
+           a last update of their own. | case one left over; two left over, momentum; fewer than one
+           update takes; the example
+mean     | An update follows the mean of its batches' losses, loss_fn(ddp(x), y). | parameters after
            the pass
-old      | what .grad held before counts no more. | case gradients from before
-in turn  | Batch by batch: one forward through ddp, then its backward. | order of forward and
-           backward; rows of the forward passes
-exchange | Ranks exchange gradients once an update, in its last backward. | batches with an exchange
-after    | Afterwards ddp exchanges again. | exchanges in a pass afterwards
-example  | Example: 5 batches, every 2: 3 updates, exchanges in batches 2, 4 and 5. | case the
+old      | What .grad held before does not count. | case gradients from before
+in turn  | Each batch is one forward pass through ddp, followed by its backward pass. | order of
+           forward and backward; rows of the forward passes
+exchange | Ranks exchange gradients once per update, in its last backward pass. | batches with an
+           exchange
+after    | Afterwards ddp exchanges gradients again. | exchanges in a pass afterwards
+example  | Example: 5 batches, every 2: 3 updates, with exchanges in batches 2, 4 and 5. | case the
            example
 """)
 

@@ -16,23 +16,23 @@ ex = exercise("09.7", "reshard", seen=("tensors", "ranks", "worlds", "gaps"), sa
 FEWER = ("fewer rows than ranks", "a single row on many ranks", "no rows at all",
          "three ranks to two", "one rank to three", "six rows to four", "from ranks without rows",
          "all kinds", "the example")
-ex.promise("result", "The shards of a state for `world` ranks, made from those of others.",
+ex.promise("result", "Make the shards of a state for `world` ranks from other shards.",
            says=("part of", "number of ranks", "rows of"))
-ex.promise("given", "shards: for each rank, in order, a dict of name to its part, a tensor; all "
-           "have the same names in the same order, maybe none.",
+ex.promise("given", "Args: shards: for each rank, in order, a dict from name to part, a tensor; "
+                    "all have the same names in the same order, maybe none.",
            says=("number of rows", "part of", "raised StopIteration"))
 ex.promise("rows", "A tensor of n rows is cut along its first dimension: each rank in turn takes "
-           "ceil(n / ranks) rows, or what is left;", says=("part of", "rows of"))
-ex.promise("none", "a part without rows keeps the other sizes.", cases=FEWER)
+                   "ceil(n / ranks) rows, or what is left.", says=("part of", "rows of"))
+ex.promise("none", "A part without rows keeps its other sizes.", cases=FEWER)
 ex.promise("whole", "A tensor without dimensions is whole on each rank.",
            cases=("numbers without dimensions", "all kinds"))
-ex.promise("kind", "The result is a list of the same kind, with names in their order and types "
-           "kept.", says=("type of", "names of", "dtype", "number of"))
+ex.promise("kind", "Returns: A list of the same kind, with the order of names and the types kept.",
+           says=("type of", "names of", "dtype", "number of"))
 ex.promise("memory", "Each of its tensors has memory of its own, without room for anything else.",
            says=("memory",))
-ex.promise("left", "shards and their tensors are left as they are.", says=("given",))
-ex.promise("example", "Example: 5 numbers are on two ranks [0., 1., 2.] and [3., 4.], on four "
-           "[0., 1.], [2., 3.], [4.] and [].", cases=("the example",))
+ex.promise("left", "shards and their tensors are unchanged.", says=("given",))
+ex.promise("example", "Example: 5 values on two ranks, [0., 1., 2.] and [3., 4.], become [0., 1.], "
+                      "[2., 3.], [4.] and [] on four.", cases=("the example",))
 
 
 @ex.cases

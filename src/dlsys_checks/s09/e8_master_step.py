@@ -13,26 +13,26 @@ ex = exercise("09.8", "master_step", seen=("sets", "steps", "momentum"), says="w
 
 MOVING = ("momentum", "large gradients", "a rate that changes", "a gradient missing now and then",
           "a gradient of zeros", "a momentum with many digits")
-ex.promise("step", "One step of SGD with momentum on bfloat16 weights,", says=("weight",))
+ex.promise("step", "Take one step of SGD with momentum on bfloat16 weights,", says=("weight",))
 ex.promise("in place", "in place.", says=("weight",))
-ex.promise("nearest", "After each step a weight is the nearest bfloat16 to what the same steps "
-           "give in float32:", says=("weight",))
+ex.promise("nearest", "After each step a weight is the bfloat16 nearest to the result of the same "
+                      "steps in float32:", says=("weight",))
 ex.promise("rule", "v = momentum * v + grad,",
            cases=MOVING)
-ex.promise("start", "with v = 0 before,", cases=MOVING)
+ex.promise("start", "with v = 0 at first,", cases=MOVING)
 ex.promise_table("""
 descent | and w = w - lr * v. | weight
 state   | state: a dict of your own for these weights, | case two sets in turn; sets of two sizes in
           turn
-empty   | empty before their first step, in which you keep what you need. | raised KeyError
-rate    | lr may change from step to step. | case a rate that changes; a large step, then tiny ones
-grads   | grads: a bfloat16 tensor for each weight, left alone; | the caller's gradients
+empty   | empty before their first step; keep in it what you need. | raised KeyError
+rate    | lr: may change from step to step. | case a rate that changes; a large step, then tiny ones
+grads   | grads: a bfloat16 tensor for each weight, unchanged; | the caller's gradients
 None    | None leaves the weight and its v as they are. | case a gradient missing now and then; no
           gradient at first
-shapes  | Weights have any shape and any strides, and ask for no gradient. | case shapes of all
+shapes  | Args: weights: of any shape and any strides, without requires_grad. | case shapes of all
           kinds; columns of a table
-example | Example: weight 1, gradient 1, lr 0.001, no momentum: after 4 steps the weight is
-          0.99609375. | case the example
+example | Example: with weight 1, gradient 1, lr 0.001 and no momentum, the weight is 0.99609375
+          after 4 steps. | case the example
 """)
 
 

@@ -13,31 +13,32 @@ ex = exercise("09.9", "state_bytes", seen=("tensors", "layout", "gpus", "shard")
               says="bytes on each GPU")
 
 ex.promise_table("""
-bytes    | Bytes on each GPU for weights, gradients, masters and AdamW's moments, | bytes on each
-           GPU
+bytes    | Bytes per GPU for weights, gradients and AdamW's state, | bytes on each GPU
 int      | as an int. | type of the bytes
-tensors  | tensors: a list of (values, trained), left as it is. | inputs after the call
-float32  | layout: "float32" and "autocast" hold all in float32; | case float32; autocast; float32,
-           gradients split; autocast, all split; float32, state split; frozen under autocast
-bfloat16 | "bfloat16" holds all in bfloat16; | case bfloat16; bfloat16, all split
+tensors  | tensors: a list of (values, trained), unchanged. | inputs after the call
+float32  | Args: layout: "float32" and "autocast" hold everything in float32; | case float32;
+           autocast; float32, gradients split; autocast, all split; float32, state split; frozen
+           under autocast
+bfloat16 | "bfloat16" holds everything in bfloat16; | case bfloat16; bfloat16, all split
 master   | "master" has weights and gradients in bfloat16, a float32 master of each weight, and
            float32 moments. | case master; many GPUs, nothing split; master, state split; master,
            gradients split; master, all split; frozen tensors; frozen tensors, all split; seven
            billion values; billions of values, all split; the example; more GPUs than values; three
            GPUs; frozen, gradients split
-frozen   | A frozen tensor has its weight alone, no master. | case frozen tensors; frozen tensors,
-           all split; the example; frozen in float32; frozen under autocast; frozen, gradients split
-shard    | shard: "none"; "state" splits masters and moments over the GPUs, "gradients" these and
-           the gradients, "all" the weights as well. | case master, state split; master, gradients
-           split; master, all split; float32, gradients split; autocast, all split; bfloat16, all
-           split; frozen tensors, all split; more GPUs than values; three GPUs; billions of values,
-           all split; the example; many GPUs, nothing split; float32, state split; frozen, gradients
+frozen   | A frozen tensor has only its weight, and no master. | case frozen tensors; frozen
+           tensors, all split; the example; frozen in float32; frozen under autocast; frozen,
+           gradients split
+shard    | shard: "none"; "state" splits masters and moments over the GPUs, "gradients" also the
+           gradients, "all" also the weights. | case master, state split; master, gradients split;
+           master, all split; float32, gradients split; autocast, all split; bfloat16, all split;
+           frozen tensors, all split; more GPUs than values; three GPUs; billions of values, all
+           split; the example; many GPUs, nothing split; float32, state split; frozen, gradients
            split
-rounded  | Each tensor is split by itself, n values into parts of n / gpus, rounded up. | case three
+rounded  | Each tensor is split by itself: n values into parts of n / gpus, rounded up. | case three
            GPUs; more GPUs than values; the example; billions of values, all split; frozen tensors,
            all split; master, state split
 example  | Example: [(10, True), (4, False)], "master", 4 GPUs, "state": 28 for weights, 20 for
-           gradients, 36 for the rest, together 84. | case the example
+           gradients, 36 for the rest, 84 together. | case the example
 """)
 
 
