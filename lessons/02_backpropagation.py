@@ -2,13 +2,13 @@
 # # 2. Backpropagation and autograd
 #
 # A network has a million weights, and its answer is wrong. Which of the weights
-# should change, in which direction, and by how much? *Backpropagation* answers for
-# all of them in one pass, and `loss.backward()` runs it for you.
+# should change, in which direction, and by how much? *Backpropagation* answers this
+# question for all of them in one pass, and `loss.backward()` runs it for you.
 #
-# This stage computes gradients by hand and with autograd, torch's engine for them,
-# and builds a training loop from them. Then it breaks the backward pass in six ways
-# that look right and mostly raise no error. At the end you write an engine of your
-# own.
+# This stage computes gradients by hand and with *autograd*, PyTorch's engine for
+# gradients, and builds a training loop from them. Then it breaks the backward pass in
+# six ways that look right, and most of them raise no error. At the end you write an
+# engine of your own.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -35,11 +35,11 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## A gradient by hand
 #
-# To improve a weight, you need one number: by how much does the loss change when the
+# To improve a weight, you need one number: how much does the loss change when the
 # weight grows a little? That number is the *slope* of the loss for this weight, and
-# the slopes of all weights together are the *gradient*. The obvious way to find a
-# slope is to nudge the weight and compute the loss again. Take one input, one weight
-# and one bias: the model predicts $3 \cdot 2 + 0.5$, and the target is 10.
+# the slopes for all weights together are the *gradient*. The obvious way to find a
+# slope is to nudge the weight and compute the loss again. Take a model with one input,
+# one weight and one bias. It predicts $3 \cdot 2 + 0.5$, and the target is 10.
 
 # %% role="concept"
 def loss_for(w):
@@ -51,14 +51,14 @@ slope = (loss_for(3 + nudge) - loss_for(3)) / nudge
 print(f"loss {loss_for(3)}, slope about {slope:.1f}")
 
 # %% [markdown] role="concept"
-# A larger weight makes the loss smaller: it falls by about 14 for each unit of
-# weight, at first. But this answer is only approximate, and it costs one forward pass
-# for every weight.
+# A larger weight makes the loss smaller. At first, the loss falls by about 14 for each
+# unit that you add to the weight. But this answer is only approximate, and it costs one
+# forward pass for every weight.
 #
 # The *chain rule* gives the exact answer for all weights at once. Split the
 # computation into small operations, $z = wx + b$, $e = z - y$ and $L = e^2$. Each
-# operation has a simple slope of its own, and the slope of the whole is the product
-# of the slopes along the path. The *forward pass* computes the values, from the
+# operation has a simple slope of its own, and the slope of the whole computation is the
+# product of the slopes along the path. The *forward pass* computes the values, from the
 # inputs to the loss. The *backward pass* starts at the loss with $dL/dL = 1$. Every
 # node multiplies the gradient that arrives by its own slope, and passes the product
 # on.
@@ -80,9 +80,9 @@ loss.backward()
 
 # %% role="concept"
 claim("loss", loss, expected=12.25)
-claim("dL/dw by autograd, compared with by hand",
+claim("dL/dw from autograd (expected: the one by hand)",
       leaves[0].grad, expected=d_w)
-claim("dL/db by autograd, compared with by hand",
+claim("dL/db from autograd (expected: the one by hand)",
       leaves[1].grad, expected=d_b)
 
 # %% role="concept"
@@ -102,21 +102,22 @@ draw_backward(
      ("e = z - y", "L = e²"): f"times 2e = {2 * e:g}"},
     title="Values go down, gradients come back up",
     alt="A graph. Arrows lead down from w, x and b to z, from z and y to "
-        "e, and from e to L. All but the one from y have an arrow back up "
-        "with a factor. Every node but y shows its gradient.")
+        "e, and from e to L. Next to each of them, except for the one "
+        "from y, an arrow with a factor leads back up. Every node except "
+        "y shows its gradient.")
 
 # %% [markdown] role="concept"
 # Read the gradient of `w` off the arrows, from the bottom up: 1, times −7, times 1,
-# times 2. Two things to notice. First, the factors are values of the forward pass:
-# the arrow to `w` needs `x`, and the arrow to `e` needs `e` itself. A graph has to
-# keep those values until the backward pass. Second, autograd computed no gradient for
+# times 2. Notice two things. First, the factors come from the forward pass: the arrow
+# to `w` needs `x`, and the arrow to `e` needs `e` itself. So the graph has to keep
+# those values until the backward pass. Second, autograd computed no gradient for
 # `x` and `y`, because they were plain numbers. Only a tensor with
-# `requires_grad=True` gets one, in its attribute `.grad`. A tensor like this that you
-# made yourself, such as a parameter of a model, is called a *leaf*.
+# `requires_grad=True` gets a gradient, in its attribute `.grad`. If you created such a
+# tensor yourself, like a parameter of a model, it is called a *leaf*.
 #
-# While the forward pass runs, autograd records one node per operation and links it to
-# the nodes that its inputs came from. A result's `grad_fn` is its node, and
-# `backward` walks the links:
+# While the forward pass runs, autograd records one node per operation, and links it to
+# the nodes that produced its inputs. The node of a result is its `grad_fn`, and
+# `backward` follows the links:
 
 # %% role="concept"
 def walk(node, depth=0):
@@ -129,13 +130,13 @@ def walk(node, depth=0):
 walk(loss.grad_fn)
 
 # %% [markdown] role="concept"
-# `AccumulateGrad` is the node of a leaf: there the gradient that arrives is put into
-# the leaf's `.grad`.
+# `AccumulateGrad` is the node of a leaf. It adds the gradient that arrives to the
+# leaf's `.grad`.
 #
 # ## Two uses, two gradients
 #
-# What if a value is used more than once? Then a change of the value reaches the loss
-# on several paths, and all of them count. So their gradients are added:
+# What if a value is used more than once? Then a change in the value reaches the loss
+# along several paths, and all of them count. So autograd adds up their gradients:
 
 # %% role="concept"
 a = torch.tensor(3.0, requires_grad=True)
@@ -143,22 +144,23 @@ a = torch.tensor(3.0, requires_grad=True)
 print(a.grad)
 
 # %% role="concept"
-claim("gradient at a = 3: 3 + 3 from the square, 5 from the other",
+claim("gradient at a = 3: 3 + 3 from the square, 5 from 5 * a",
       a.grad, expected=11)
 
 # %% [markdown] role="concept"
-# *Skip connections* live on this sum. A residual block computes $h = x + F(x)$, where
+# *Skip connections* rely on this sum. A residual block computes $h = x + F(x)$, where
 # $F$ is a layer or two, so `x` is used twice. One gradient comes back through $F$.
 # The other comes back unchanged, however small the slopes inside $F$ are. That is why
-# networks with skips can be trained at depths where plain ones cannot; *Further*
-# measures it. It is no guarantee: if $F(x) = -x$, the two gradients cancel.
+# networks with skip connections can be trained at depths where plain networks cannot.
+# *Further* measures this. It is no guarantee, because if $F(x) = -x$, the two gradients
+# cancel.
 #
 # ## Backward through a layer
 #
 # A layer has a whole matrix of weights, and nobody writes down their slopes one by
-# one. Three products are enough for all of them. Take a batch of `N` rows with `D`
-# features each, and a layer of `U` units with a ReLU, which replaces negative values
-# by zero: $z = xW^T + b$ and $h = \max(0, z)$.
+# one. Two matrix products and a sum are enough for all of them. Take a batch of `N` rows
+# with `D` features each, and a layer of `U` units followed by a ReLU, which replaces
+# negative values with zero: $z = xW^T + b$ and $h = \max(0, z)$.
 
 # %% role="concept"
 draw = torch.Generator().manual_seed(SEED)
@@ -170,10 +172,10 @@ h = z.relu()
 d_h = torch.randn(4, 5, generator=draw)       # arrives from the next layer
 
 # %% [markdown] role="concept"
-# `d_h` is the gradient of the loss for each entry of `h`. First it goes back through
-# the ReLU. Where `z` is positive, ReLU passes its input on, so its slope is 1.
-# Elsewhere its output is 0 whatever the input is, so its slope is 0. The slopes form
-# a *mask* of ones and zeros, and the gradient is multiplied by it:
+# `d_h` is the gradient of the loss for each entry of `h`. First it passes back through
+# the ReLU. Where `z` is positive, the ReLU returns its input, so its slope is 1.
+# Elsewhere it returns 0 whatever its input is, so its slope is 0. The slopes form a
+# *mask* of ones and zeros, and the backward pass multiplies the gradient by it:
 
 # %% role="concept"
 mask = z > 0
@@ -187,16 +189,18 @@ draw_grids({"slope of ReLU": mask, "arrives: d_h": arrives,
            marks={"goes on: d_z": ~mask}, rows="row", columns="unit",
            legend="blocked: this unit was off for this row",
            title="A unit that was off passes no gradient back",
-           alt="Three grids of four rows and five units: the mask of ones "
-               "and zeros, the sizes of the gradients that arrive, and "
-               "the same with the blocked cells crossed.")
+           alt="Three grids of four rows and five units. The first is the "
+               "mask of ones and zeros, and the second shows the sizes of "
+               "the gradients that arrive. The third shows those that "
+               "pass, with the blocked cells crossed out.")
 
 # %% [markdown] role="concept"
-# Then it goes back through the product. Unit $u$ computes
+# Then the gradient passes back through the product. Unit $u$ computes
 # $z_u = b_u + \sum_d W_{ud}\, x_d$. So the slope for the weight $W_{ud}$ is $x_d$,
-# and the slope for the input $x_d$ is $W_{ud}$. A weight is used once in every row,
-# and an input once in every unit, so the gradients are added up over rows or over
-# units. Each of these sums is a matrix product:
+# and the slope for the input $x_d$ is $W_{ud}$. Every row uses each weight once, so the
+# gradient of a weight is a sum over rows. Every unit uses each input once, so the
+# gradient of an input is a sum over units. Each of these sums is a matrix product. The
+# gradient of a bias is a plain sum over rows:
 
 # %% role="concept"
 d_weight = d_z.T @ x                          # (U, D), like weight
@@ -210,23 +214,23 @@ gap = max((ours - theirs).abs().max() for ours, theirs in zip(
     (d_weight, d_x, d_bias), by_autograd))
 
 # %% role="concept"
-claim("largest gap between the three by hand and autograd", gap,
+claim("largest gap between our three gradients and autograd's", gap,
       below=1e-5)
 
 # %% [markdown] role="concept"
-# You need not learn the formulas by heart: a gradient has the shape of its tensor,
-# and only one order of the factors gives that shape. And `d_x` is the `d_h` of the
+# You need not learn the formulas by heart. A gradient has the shape of its tensor,
+# and only one order of the factors produces that shape. And `d_x` is the `d_h` of the
 # layer before. Repeat the two steps from the last layer to the first, and you have
-# backpropagation through a network.
+# backpropagation through a whole network.
 
 # %% [markdown] role="concept"
 # ### No need for the whole Jacobian
 #
-# For a layer that maps $n$ values to $m$, all slopes together form a matrix, the
-# *Jacobian* $J$ of shape $(m, n)$. In the notation of matrices the chain rule is a
-# product of Jacobians. The backward pass never builds one. A node receives one value
-# per *output*, a vector $v$, and returns $vJ$, one value per *input*: a
-# *vector-Jacobian product*. That is what the mask and the products above are.
+# For a layer that maps $n$ values to $m$ values, all slopes together form a matrix, the
+# *Jacobian* $J$ of shape $(m, n)$. In matrix notation, the chain rule is a product of
+# Jacobians. But the backward pass never builds a Jacobian. A node receives a vector $v$
+# with one value per *output*, and returns $vJ$, which has one value per *input*. This is
+# a *vector-Jacobian product*. The mask and the matrix products above are examples.
 
 # %% role="concept"
 weight, point = torch.randn(4, 6), torch.randn(6, requires_grad=True)
@@ -246,23 +250,23 @@ print(f"vector: {4 * numbers / 1e3:.0f} kB   "
 
 # %% role="concept"
 claim("largest gap between backward and v @ J", gap, below=1e-5)
-claim("bytes of the Jacobian of one layer",
+claim("bytes in the Jacobian of one layer",
       4 * numbers ** 2, above=1e9)
 
 # %% [markdown] role="concept"
 # A loss is a single number, so $v$ starts with one entry, and **one** backward pass
-# gives the slopes of all parameters, even of a billion. The other direction, forward
-# mode, needs one pass for each *input* value. That is why networks are trained
-# backwards.
+# computes the slopes for all parameters, even for a billion of them. The other
+# direction, forward mode, needs one pass for each *input* value. That is why networks
+# are trained backwards.
 #
 # ## What is saved for the backward pass
 #
-# The factors on the arrows are values of the forward pass, so they stay in memory
-# until the backward pass has used them. In training they often take more memory than
+# The factors on the arrows come from the forward pass, so these values stay in memory
+# until the backward pass has used them. In training, they often take more memory than
 # the weights. Which values an operation keeps depends on its slope. A product of two
-# tensors keeps both, because each is the slope of the other. `tanh` keeps its own
-# result. A sum keeps nothing, because its slopes are 1. `saved_bytes` asks autograd
-# itself; the vectors have 1,000 values of 4 bytes each.
+# tensors keeps both, because each is the slope for the other. `tanh` keeps its own
+# result. A sum keeps nothing, because its slopes are 1. In the next cell, `saved_bytes`
+# asks autograd how much it keeps for vectors of 1,000 values of 4 bytes each.
 
 # %% role="concept"
 def kept_by(operation, count=1):
@@ -282,8 +286,8 @@ claim("bytes kept by tanh", kept["tanh"], expected=4000)
 claim("bytes kept by a product of two", kept["a * b"], expected=8000)
 
 # %% [markdown] role="concept"
-# In a network, each row of the batch brings its own inputs and results. So what the
-# graph keeps grows with the batch:
+# In a network, each row of the batch adds its own inputs and results. So the memory of
+# the graph grows with the batch:
 
 # %% role="concept"
 net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(),
@@ -295,18 +299,18 @@ print({rows: f"{bytes:,}" for rows, bytes in kept.items()})
 # %% role="concept"
 claim("bytes for 64 rows: the input and two ReLU results", kept[64],
       expected=3 * 64 * 256 * 4)
-claim("bytes for twice the rows, in fp32 without norm layers", kept[128],
+claim("bytes for twice as many rows, fp32, no norm layers", kept[128],
       expected=2 * kept[64])
 
 # %% [markdown] role="concept"
-# A graph is used once: `backward()` frees what it kept, and a second call raises an
-# error.
+# You can use a graph only once. `backward()` frees the tensors that the graph kept, so a
+# second call raises an error.
 #
 # ## A training loop in five steps
 #
 # A gradient says which way is less wrong, but only for a small step. So you take a
 # small step, compute the gradient again, and repeat. Here is the loop by hand, for
-# the one weight from above. The *learning rate*, 0.05, says how far a step goes.
+# the single weight from above. The *learning rate*, 0.05, sets how far a step goes.
 
 # %% role="concept"
 w = torch.tensor(3.0, requires_grad=True)
@@ -320,10 +324,10 @@ for _ in range(4):
     print(f"loss {loss:5.2f}, gradient {w.grad:6.2f}, weight {w:.2f}")
 
 # %% [markdown] role="concept"
-# The step goes *against* the slope: the slope of `w` is negative, so `w` grows. In a
-# program, steps 3 and 5 belong to an *optimizer*. It knows all parameters of the
-# model; plain gradient descent is `torch.optim.SGD`. And a step rarely sees all the
-# data. It sees a *batch*, a few rows drawn at random, and one pass over all rows is
+# The step goes *against* the slope. Here the slope for `w` is negative, so `w` grows. In
+# a real program, an *optimizer* does steps 3 and 5 for all parameters of the model. The
+# optimizer for plain gradient descent is `torch.optim.SGD`. And a step rarely sees all
+# the data. It sees a *batch* of a few rows drawn at random. One pass over all rows is
 # called an *epoch*.
 
 # %% role="concept"
@@ -357,22 +361,23 @@ draw_blocks({"the five steps": ["1. predict: model(x)",
                                          "the weights have moved"]},
             bypass={"the five steps": [(4, 0)]},
             title="Five steps, then the next batch",
-            alt="Two columns of five boxes: predict, compare, clear, "
-                "backward, step, with an arrow from the last to the "
-                "first; and what each of the steps leaves behind.")
+            alt="Two columns of five boxes. The first holds the steps "
+                "predict, compare, clear, backward and step, with an "
+                "arrow from the last to the first. The second says what "
+                "each of the steps leaves behind.")
 
 # %% [markdown] role="concept"
-# Every training program has these five steps in some form. `fit`, which the course
-# uses where the loop is not the subject, is this loop with Adam as its optimizer.
-# Each step is one line, and each line is easy to forget.
+# Every training program has these five steps in some form. The course calls `fit` where
+# the loop is not the subject, and `fit` is this loop with Adam as its optimizer. Each
+# step is one line, and each line is easy to forget.
 
 # %% [markdown] trap="02.1" role="situation" core=true fault="zero_grad is missing: gradients add up" symptom="loss goes up and down and never settles, zero_grad missing"
 # ## A training loop from memory
 #
-# You write the five steps from memory and leave one out: `zero_grad`. "Without it
-# each step is only too long, as with a higher rate," says a comment in an old script.
-# The data are noiseless and linear, so the loss can reach zero. You try it twice:
-# each step sees all rows, or 8 rows drawn at random.
+# You write the five steps from memory and forget `zero_grad`. "Without it, the steps are
+# just too long, as with a higher rate," says a comment in an old script. The data are
+# linear and have no noise, so the loss can reach zero. You run the loop on all rows, and
+# again with 8 random rows in each step.
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)
@@ -406,11 +411,12 @@ pushed = descend(400, clear=False, batch=8)
 
 # %% trap="02.1" role="guess" quoted="wrong"
 guess("02.1",
-      "With `clear=False`, what does the loss do over 400 steps?",
-      choices=["all rows: it swings; batches of 8: it swings",
-               "all rows: it grows; batches of 8: it grows",
-               "all rows: it falls; batches of 8: it swings",
-               "all rows: it swings; batches of 8: it grows"])
+      "Without `zero_grad`, what does the loss do over 400 steps, on all "
+      "rows and in batches of 8?",
+      choices=["it swings on all rows, and it swings in batches",
+               "it grows on all rows, and it grows in batches",
+               "it falls on all rows, and it swings in batches",
+               "it swings on all rows, and it grows in batches"])
 
 # %% trap="02.1" role="look"
 measured("02.1", 3)
@@ -419,22 +425,22 @@ measured("02.1", 3)
 runs = {"zero_grad": cleared, "all rows": piled, "batches of 8": pushed}
 plot_lines(range(400), {name: [max(loss, 1e-6) for loss in losses]
                         for name, losses in runs.items()}, logy=True,
-           title="Without zero_grad: a swing on all rows, growth in "
-                 "batches",
+           title="Without zero_grad, the loss swings on all rows and "
+                 "grows in batches",
            xlabel="step", ylabel="mean squared error, cut at 1e-6",
-           alt="Three curves on a log scale. With zero_grad the loss falls "
-               "to the floor. Without it, on all rows, it keeps swinging "
-               "below its first value; in batches of 8 it climbs by "
-               "several powers of ten.")
+           alt="Three curves on a log scale. With zero_grad, the loss "
+               "falls to the floor. Without zero_grad, the loss on all "
+               "rows keeps swinging at about its first value or below, "
+               "and in batches of 8 it climbs by several powers of ten.")
 
 # %% trap="02.1" role="look"
-claim("batches of 8, not cleared: highest loss divided by the first",
+claim("highest loss in batches of 8, divided by the first loss",
       max(pushed) / pushed[0], above=20)
 
 # %% [markdown] trap="02.1" role="look"
-# On all rows the loss neither settles nor diverges. In batches of 8 it grows by
-# powers of ten; how many depends on the draw. Four equal batches without a step
-# between them show why: each `backward` adds its gradient to the ones before.
+# On all rows, the loss neither settles nor diverges. In batches of 8, it grows by several
+# powers of ten. To see why, call `backward` four times on one batch, without a step. Each
+# call adds its gradient to the earlier ones:
 
 # %% trap="02.1" role="look"
 probe = nn.Linear(3, 1)
@@ -445,30 +451,29 @@ for _ in range(4):                        # equal batches, no step
 print("norms:", [f"{norm / norms[0]:.0f}x" for norm in norms])
 
 # %% trap="02.1" role="look"
-claim("norm of the fourth gradient divided by that of the first",
+claim("gradient norm after four calls, divided by that after one",
       norms[3] / norms[0], expected=4, within=1e-4)
 
 # %% [markdown] trap="02.1" role="why"
-# `backward` *adds* to `.grad`. If nothing clears it, each step uses the sum of all
-# gradients so far. Such a sum is called *momentum*: SGD with momentum $m$ multiplies
-# its running sum by $m$, then adds the new gradient. So a forgotten `zero_grad` is
-# SGD with a momentum of 1, as long as there is no weight decay, and nothing is
-# forgotten. On all rows the weights swing around the minimum like a pendulum without
-# friction. Random batches push the pendulum at random moments, and it swings higher
-# and higher.
+# `backward` *adds* to `.grad`. If nothing clears `.grad`, each step uses the sum of all
+# gradients so far. Such a sum is called *momentum*: SGD with momentum $m$ multiplies its
+# running sum by $m$ and then adds the new gradient. So without weight decay, a forgotten
+# `zero_grad` is a momentum of 1. On all rows, the weights swing around the minimum like a
+# pendulum without friction. Random batches push the pendulum at random moments, and it
+# swings higher and higher.
 
 # %% trap="02.1" role="why"
 plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
-           title="On all rows the loss swings like a pendulum",
+           title="On all rows, the loss swings like a pendulum",
            xlabel="step", ylabel="mean squared error",
-           alt="The first 60 steps on all rows. One curve falls to zero "
-               "and stays there. The other falls and rises again and "
-               "again, with swings of changing height.")
+           alt="The first 60 steps on all rows. The curve with zero_grad "
+               "falls to zero and stays there. The curve without it falls "
+               "and rises again and again, with swings of changing "
+               "height.")
 
 # %% [markdown] trap="02.1" role="repair"
-# Clear at the start of **every** step, before its first `backward`. Then it does not
-# matter what other code left in `.grad`. The run below sets a momentum of 1 on
-# purpose:
+# Clear the gradients at the start of **every** step. Then it does not matter what other
+# code has left in `.grad`. The run below clears them, and sets a momentum of 1 on purpose:
 
 # %% trap="02.1" role="repair"
 pendulum = descend(40, clear=True, momentum=1.0)
@@ -477,10 +482,10 @@ print(f"largest gap between momentum 1 and no zero_grad: {gap:.0e}")
 print(f"cleared: loss {cleared[-1]:.0e} after 400 steps")
 
 # %% trap="02.1" role="repair"
-claim("loss after 400 steps, cleared", cleared[-1], below=1e-3)
+claim("loss after 400 steps with zero_grad", cleared[-1], below=1e-3)
 
 # %% [markdown] trap="02.1" role="more" topics="momentum 1 in numbers · None and zeros · batches with zero_grad"
-# To rounding, the run that never clears is the run with a momentum of 1:
+# Up to rounding, the run that never clears equals the run with a momentum of 1:
 
 # %% trap="02.1" role="more"
 import inspect
@@ -490,18 +495,18 @@ print(arguments["set_to_none"])
 
 # %% trap="02.1" role="more"
 claim("largest gap to momentum 1 in 40 steps", gap, below=1e-3)
-claim("all rows: highest of the last hundred losses, by the first",
+claim("all rows: highest of the last 100 losses / first loss",
       max(piled[-100:]) / piled[0], above=0.2)
-claim("all rows: highest loss of all, by the first",
+claim("all rows: highest loss / first loss",
       max(piled) / piled[0], below=2)
 claim("is set_to_none on by default",
       arguments["set_to_none"].default, expected=True)
 
 # %% [markdown] trap="02.1" role="more"
-# `zero_grad` sets each gradient to None by default, and that is more than a saving of
-# memory. Adam keeps running means of past gradients. If the gradient is None, it
-# leaves the weight alone. If the gradient is a tensor of zeros, it makes a step from
-# the memory alone:
+# By default, `zero_grad` sets each gradient to None, and that does more than save
+# memory. Adam keeps running means of past gradients. If a weight's gradient is None,
+# Adam leaves the weight alone. If the gradient is a tensor of zeros, Adam still takes a
+# step, using the running means:
 
 # %% trap="02.1" role="more"
 def after_idle_step(to_none):
@@ -521,35 +526,42 @@ print(f"an idle step of Adam: {none:.3f} with None, {zeros:.3f} with zeros")
 # %% trap="02.1" role="more"
 claim("weight after the idle step with None: Adam leaves it alone", none,
       expected=0.9, within=1e-3)
-claim("with zeros: it moves on by its own momentum", zeros, expected=0.833,
-      within=1e-3)
+claim("weight after the idle step with zeros: Adam moves it on", zeros,
+      expected=0.833, within=1e-3)
 
 # %% [markdown] trap="02.1" role="more"
-# With `zero_grad` in its place, the loss in the same batches of 8 rows falls to zero:
+# With `zero_grad` back in its place, the loss in batches of 8 rows also falls to zero:
 
 # %% trap="02.1" role="more"
 calm = descend(400, clear=True, batch=8)
 
 # %% trap="02.1" role="more"
-claim("loss after 400 steps in batches of 8, cleared", calm[-1],
+claim("loss after 400 steps in batches of 8 with zero_grad", calm[-1],
       below=1e-3)
 
 # %% [markdown] trap="02.1" role="folklore"
-# **Told:** without `zero_grad` the loss falls faster at first, then diverges.
+# **Told:** without `zero_grad`, the loss falls faster at first and then diverges.
 # **Measured:** in random batches of 8 it does grow, to more than 20 times its first
-# value within 400 steps. On the noiseless full batch at a rate of 0.05 it swings and
-# stays below 2 times that value. **Told:** pass `set_to_none=True` to save memory.
-# **Measured:** it is the default. The real difference: under Adam, an idle weight
-# stays at 0.9 with None and moves to 0.833 with zeros.
+# value within 400 steps. On the full batch without noise, at a rate of 0.05, it swings
+# and stays below 2 times its first value. **Told:** pass `set_to_none=True` to save
+# memory. **Measured:** this is the default, and it does more than save memory. Under
+# Adam, an idle weight stays at 0.9 with None and moves to 0.833 with zeros.
 
 # %% trap="02.1" role="exercise" points=3 difficulty=2 minutes=10
 def train_step(model: nn.Module, opt: torch.optim.Optimizer,
                x: torch.Tensor, y: torch.Tensor) -> float:
-    """The loss before the update, as a float; makes one optimizer step.
+    """Make one optimizer step on the mean squared error over all rows.
 
-    x: (N, F) float32, y: (N, 1) float32. The loss is the mean squared
-    error over all rows. Whatever the gradients held before must not count.
-    Some parameters may be frozen, some unused.
+    Args:
+        model: some of its parameters may be frozen, some unused.
+        opt: the optimizer of this model.
+        x: (N, F) float32.
+        y: (N, 1) float32.
+
+    Returns:
+        The loss before the update, as a float.
+
+    Gradients that the model already holds must not count.
 
     Example: for a model that outputs 0 and y = [[2.], [0.]] it returns 2.0.
     """
@@ -562,26 +574,25 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
     # END SOLUTION
 
 # %% [markdown] trap="02.1" role="hint"
-# 1. Four things happen in one step, and their order matters: clear, loss, backward, step.
-# 2. Clearing between `backward` and `step` throws away what you just computed. Clearing only at the end trusts the caller.
-# 3. `opt.zero_grad()` clears every parameter the optimizer knows, biases included. `loss.item()` gives a number without a graph.
+# 1. One step consists of four calls, and their order matters: clear, loss, backward, step.
+# 2. If you clear between `backward` and `step`, you throw away what you have just computed. If you clear only at the end, you trust your caller to have cleared before.
+# 3. `opt.zero_grad()` clears every parameter that the optimizer knows, including the biases. `loss.item()` returns a number without a graph.
 
 # %% [markdown] trap="02.1" role="keep"
 # **Keep:** `backward` adds to `.grad`, so clear the gradients at the start of every
-# step. If you forget, plain SGD becomes SGD with a momentum of `1`: the loss swings,
-# or it grows. **In your own code:** if a loss swings with a steady period, call
-# `backward` twice on one batch and print the gradient norm each time. Twice the norm
-# means that nothing clears. And log norms *before* you clear. **Source:** PyTorch
+# step. If you forget, SGD gets a momentum of `1`, and the loss swings or grows. **In your
+# own code:** if a loss swings with a steady period, run your step twice on one batch at a
+# learning rate of 0. If the gradient norm doubles, nothing clears. **Source:** PyTorch
 # documentation,
 # [Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
 # %% [markdown] trap="02.2" role="situation" fault="backward on a vector of ones: a sum, not the mean" symptom="RuntimeError: grad can be implicitly created only for scalar outputs"
 # ## Backward on a vector
 #
-# You want to give each example a weight of its own, so you ask `cross_entropy` for
-# one loss per row, with `reduction="none"`. Now `backward` refuses, because it wants
-# a single number. The first answer you find online passes it a vector of ones. The
-# error goes away.
+# You want to give each example its own weight in the loss, so you ask `cross_entropy`
+# for one loss per row, with `reduction="none"`. Now `backward` raises an error, because
+# it expects a single number. The first answer you find online passes it a vector of
+# ones. The error goes away.
 
 # %% trap="02.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -593,10 +604,10 @@ with_ones = reader.weight.grad.clone()
 
 # %% trap="02.2" role="guess"
 guess("02.2",
-      "How large is the norm of `with_ones`, compared with that of the "
+      "How does the norm of `with_ones` compare with the norm of the "
       "gradient of the mean loss?",
-      choices=["the same", "64 times as large",
-               "8 times as large, the square root of 64"])
+      choices=["it is the same", "it is 64 times as large",
+               "it is 8 times as large, the square root of 64"])
 
 # %% trap="02.2" role="look"
 try:
@@ -613,13 +624,13 @@ print(f"gradient with ones / gradient of the mean: {ratio:.1f}")
 measured("02.2", 1)
 
 # %% trap="02.2" role="look"
-claim("norm with ones, divided by the norm for the mean",
+claim("gradient norm with ones divided by that of the mean loss",
       ratio, expected=64,
       within=0.01)
 
 # %% [markdown] trap="02.2" role="look"
-# Is that only a different scale? Train with it, at a learning rate that suits the
-# mean:
+# Does a different scale do any harm? Train with both gradients, at a learning rate that
+# suits the mean:
 
 # %% trap="02.2" role="look"
 def worst_loss(vector):
@@ -645,19 +656,19 @@ print(f"worst loss on the way: {calm:.1f} with the mean, "
 plot_bars({"the mean": calm, "ones": wild},
           xlabel="worst mean loss in 20 steps", log=True,
           title="With ones, a learning rate of 0.5 acts like 32",
-          alt="Two bars on a log scale: the worst loss on the way stays "
-              "near two with the mean and exceeds twenty with ones.")
+          alt="Two bars on a log scale: the worst loss in 20 steps. It is "
+              "near two with the mean and above twenty with ones.")
 
 # %% trap="02.2" role="look"
 claim("worst loss with ones at the same learning rate", wild, above=20)
 
 # %% [markdown] trap="02.2" role="why"
 # Each row has its own loss, and each loss has a gradient. `backward(v)` multiplies
-# the gradient of row $i$ by $v_i$ and adds the results up. With ones every row counts
-# in full, so you get the gradient of the *sum* of the losses, 64 times that of the
-# mean. A learning rate of 0.5 then acts like a rate of 32. For the mean, pass a
-# vector of 1/64. For a weighted mean, divide the weights by **their own** sum, so
-# that doubling all weights changes nothing.
+# the gradient of row $i$ by $v_i$ and adds up the results. With ones, every row counts
+# in full, so you get the gradient of the *sum* of the losses, which is 64 times the
+# gradient of their mean. A learning rate of 0.5 then acts like a rate of 32. For the
+# mean, pass a vector whose entries are all 1/64. For a weighted mean, divide the weights
+# by **their own** sum, so that doubling all weights changes nothing.
 
 # %% trap="02.2" role="repair"
 counts = torch.where(y_train[:64] == 8, 5.0, 1.0)  # an eight counts 5 times
@@ -678,38 +689,43 @@ claim("largest gap between the vector and the weighted mean",
       (as_vector - as_scalar).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="more" topics="a rate of 0.5 that acts like 32 · torch's class weights"
-# The two values in the bars:
+# These claims hold the first of the two bars, and the rate that has the same effect:
 
 # %% trap="02.2" role="more"
 claim("worst loss with the mean", calm, below=2.6)
-claim("the learning rate of the mean that does the same",
+claim("the rate at which the mean takes the same steps",
       0.5 * ratio, expected=32,
       within=0.01)
 
 # %% [markdown] trap="02.2" role="more"
-# Torch's own class weights give the same gradient:
+# PyTorch's own class weights produce the same gradient:
 
 # %% trap="02.2" role="more"
 classes = torch.ones(10)
 classes[8] = 5.0
 built_in = F.cross_entropy(reader(x_train[:64]), y_train[:64], classes)
-claim("largest gap to torch with class weights",
+claim("largest gap to PyTorch's gradient with class weights",
       (as_scalar - gradient(built_in)).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="folklore"
-# **Told:** reduce with `(weights * losses).sum()`, or pass a vector of ones; the two
-# are equivalent. **Measured:** both are sums. In this batch the gradient is 64 times
-# that of the mean. The factor changes with the size of the batch, so one learning
-# rate means something different for each size.
+# **Told:** reduce the losses with `(weights * losses).sum()`, or pass a vector of ones,
+# which is equivalent. **Measured:** both are sums. In this batch, the vector of ones
+# makes the gradient 64 times as large as the mean does. The factor grows with the batch,
+# so the same learning rate means something different for each batch size.
 
 # %% trap="02.2" role="exercise" points=2 difficulty=2 minutes=10
 def weighted_loss(losses: torch.Tensor,
                   weights: torch.Tensor) -> torch.Tensor:
-    """The weighted mean of per-row losses, a scalar that keeps its graph.
+    """Compute the weighted mean of per-row losses.
 
-    losses: (N,) float32, with a graph. weights: (N,) float32, at least 0,
-    some of them 0, not all. If every weight is doubled, nothing changes,
-    be they tiny or huge. The result is float32.
+    Args:
+        losses: (N,) float32, with a graph.
+        weights: (N,) float32, at least 0. Some can be 0, but not all.
+
+    Returns:
+        A float32 scalar that keeps its graph.
+
+    Doubling every weight changes nothing, whether they are tiny or huge.
 
     Example: losses [1., 3.] with weights [1., 3.] give 2.5.
     """
@@ -718,14 +734,15 @@ def weighted_loss(losses: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="02.2" role="hint"
-# 1. Which vector says how much each row counts? Its entries add up to one.
+# 1. You need a vector that says how much each row counts, and its entries have to add up to one. How do you get it from the weights?
 # 2. The mean of a product is not the product of the means.
-# 3. Stay in tensors from `losses` to the result: `.item()`, `float()` and `detach()` cut the graph.
+# 3. Use tensors all the way from `losses` to the result, because `.item()`, `float()` and `detach()` cut the graph.
 
 # %% [markdown] trap="02.2" role="keep"
-# **Keep:** `backward(v)` weights the rows by `v`, and ones give the gradient of the
-# sum. For a mean, the weights have to add up to one. **In your own code:** after you
-# change a reduction, compare the gradient norm with the norm before the change.
+# **Keep:** `backward(v)` weights the rows by `v`, so a vector of ones gives you the
+# gradient of the sum. For a mean, the weights have to add up to one. **In your own
+# code:** after you change a reduction, compare the gradient norm with the norm before the
+# change.
 # **Source:** PyTorch documentation,
 # [torch.autograd.backward](https://docs.pytorch.org/docs/stable/generated/torch.autograd.backward.html)
 # and
@@ -734,21 +751,22 @@ def weighted_loss(losses: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Five switches, and what each is for
 #
-# Autograd records everything that you compute from a parameter. Often you want less:
-# an evaluation needs no graph, and a target must not learn. Sometimes you want more
-# than one backward pass. There is a switch for each wish:
+# Autograd records everything that you compute from a parameter. Often you want it to
+# record less, because an evaluation needs no graph, and a target must not learn.
+# Sometimes you want more than one backward pass. There is a switch for each of these
+# cases:
 #
 # | switch | what it does | what it is for |
 # |---|---|---|
-# | `t.detach()` | cuts one tensor off its graph; same memory | one part of a computation must not learn |
+# | `t.detach()` | returns the tensor without its graph, in the same memory | a part of a computation that must not learn |
 # | `no_grad()` | records no graph inside the block | evaluation; updating weights by hand |
-# | `inference_mode()` | the same, and no later graph can save its tensors | serving |
-# | `retain_graph=True` | keeps the saved tensors after a backward | a second backward over **one** graph |
-# | `create_graph=True` | records the backward pass as well | derivatives of derivatives |
+# | `inference_mode()` | records no graph, and no later graph can save its tensors | serving |
+# | `retain_graph=True` | keeps the saved tensors after a backward pass | a second backward pass over **one** graph |
+# | `create_graph=True` | also records the backward pass | derivatives of derivatives |
 #
-# The first three record less. `detach` acts on one tensor, `no_grad` on everything in
-# its block. As a decorator, `@torch.no_grad()` above a function makes the whole
-# function such a block.
+# With the first three, autograd records less. `detach` acts on a single tensor, and
+# `no_grad` acts on everything in its block. If you write `@torch.no_grad()` above a
+# function, the whole function becomes such a block.
 
 # %% role="concept"
 p = torch.ones(2, requires_grad=True)
@@ -762,10 +780,10 @@ print(recorded.requires_grad, recorded.detach().requires_grad,
       measured_only(p).requires_grad)
 
 # %% [markdown] role="concept"
-# `detach` is for a value that is used in the forward pass while its source must not
-# learn. In a GAN, a *generator* makes samples, and a *judge* learns to call them
-# fakes. The step of the judge must not train the generator, so the judge gets
-# `fake.detach()`:
+# Use `detach` if the forward pass needs a value, but the part that computed the value
+# must not learn from it. In a GAN, a *generator* makes samples, and a *judge* learns to
+# recognise them as fakes. The judge's training step must not train the generator, so the
+# judge gets `fake.detach()`:
 
 # %% role="concept"
 generator, judge = nn.Linear(2, 4), nn.Linear(4, 1)
@@ -775,7 +793,7 @@ print("judge:", judge.weight.grad is not None,
       "  generator:", generator.weight.grad is not None)
 
 # %% role="concept"
-claim("has the generator got a gradient",
+claim("does the generator have a gradient",
       generator.weight.grad is not None, expected=False)
 
 # %% role="concept"
@@ -785,21 +803,21 @@ draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
            ("fake", "judge"), ("judge", "loss")],
           cuts=[("fake", "judge")], cut_name="detach: no gradient passes",
           title="detach stops the gradient on its way back",
-          alt="A chain from noise to generator, fake, judge and loss. The "
-              "edge from fake to judge is cut.")
+          alt="A chain leads from noise to generator, fake, judge and "
+              "loss. The edge from fake to judge is cut.")
 
 # %% [markdown] role="concept"
-# Two other uses of the same kind: the target of a *momentum encoder*, a slow copy of
-# the model that the model learns to match, and the target network of Q-learning, a copy
-# that supplies the values to aim at. For a long sequence, `h = h.detach()` after every chunk keeps the hidden state and cuts
-# its graph, so that the backward pass does not walk back to the beginning (*truncated
-# backpropagation through time*).
+# Targets are detached for the same reason. A *momentum encoder* is a slow copy of a model
+# that supplies outputs for the model to match, and the target network of Q-learning is a
+# copy that supplies values to aim at. In a long sequence, `h = h.detach()` after every
+# chunk keeps the hidden state and cuts its graph, so that the backward pass does not go
+# all the way back to the beginning (*truncated backpropagation through time*).
 #
-# The last two switches are about a second backward pass. If you have two losses over
-# one graph, add them and call `backward` once: gradients of sums are sums of
-# gradients. You need `retain_graph` only if you want the two gradients separately.
-# `create_graph` is for a gradient of a gradient, as in second derivatives, gradient
-# penalties, or MAML, which learns by differentiating through a training step:
+# The last two switches are for a second backward pass. If you have two losses over one
+# graph, add them and call `backward` once, because the gradient of a sum is the sum of
+# the gradients. You need `retain_graph` only if you want the two gradients separately.
+# You need `create_graph` for the gradient of a gradient, as in second derivatives,
+# gradient penalties, or MAML, which learns by differentiating through a training step:
 
 # %% role="concept"
 t = torch.tensor(3.0, requires_grad=True)
@@ -813,16 +831,16 @@ print(f"first {first:g}, second {second:g}; "
 claim("second derivative of t cubed at 3", second, expected=18)
 
 # %% [markdown] role="concept"
-# With `retain_graph` alone there is nothing to differentiate a second time. *Further*
-# measures what each switch does in a longer example.
+# With `retain_graph` alone, the first derivative has no graph, so you cannot
+# differentiate it again. *Further* shows the switches in longer examples.
 
 # %% [markdown] trap="02.3" role="situation" core=true fault="an edit of .data changes what backward reads" symptom="gradients are zero or wrong after editing tensor.data, no error"
 # ## Small outputs set to zero for a plot
 #
-# For a plot, you want to set the small outputs of a layer to zero. "`y.data` is a
-# copy without a graph, you can edit it freely," says your own comment from March. You
-# do. The plot looks fine, the loss was computed before the edit, and `backward`
-# raises nothing.
+# For a plot, you want to set the small outputs of a layer to zero. "`y.data` is a copy
+# without a graph, so you can edit it freely," says your own comment from March. So you
+# edit it. The plot looks fine, the loss was computed before the edit, and `backward`
+# raises no error.
 
 # %% trap="02.3" role="break"
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -835,12 +853,12 @@ shown[shown < 0.99] = 0          # for the plot
 loss.backward()
 
 # %% trap="02.3" role="guess" quoted="wrong"
-guess("02.3", "Which gradients do the three inputs get with `y.data`, and "
-      "which if you write `y.detach()` instead?",
-      choices=["`data`: zeros; `detach()`: an error in `backward`",
-               "`data`: the true slopes; `detach()`: zeros",
-               "`data`: zeros; `detach()`: zeros",
-               "`data`: the true slopes; `detach()`: the true slopes"])
+guess("02.3", "Which gradients do the inputs get with `y.data`, and what "
+      "happens if you write `y.detach()` instead?",
+      choices=["zeros with `data`, an error in `backward` with `detach()`",
+               "the true slopes with `data`, zeros with `detach()`",
+               "zeros with `data`, and also zeros with `detach()`",
+               "the true slopes with `data`, and also with `detach()`"])
 
 # %% trap="02.3" role="look"
 s = 1 / (1 + torch.exp(-torch.tensor([1.0, 2.0, 3.0])))
@@ -859,16 +877,17 @@ plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
     xlabel="", ylabel="gradient", form=".3f",
     marks=[f"got, x = {v}" for v in (1, 2, 3)],
     title="Three slopes are lost without an error",
-    alt="Columns in pairs for x = 1, 2 and 3: the true slope, and the "
-        "gradient that came out, which is zero each time.")
+    alt="Pairs of columns for x = 1, 2 and 3. The first of each pair is "
+        "the true slope. The second is the gradient that came out, and "
+        "it is zero each time.")
 
 # %% [markdown] trap="02.3" role="why"
-# `.data` is no copy: it shares its memory with `y`. The slope of a sigmoid is $y(1 -
-# y)$, so sigmoid had kept its *result* for the backward pass, and you overwrote that
-# result with zeros. Autograd counts the edits of each tensor in order to notice this.
-# An edit through `.data` is not counted. `detach()` shares the memory as well, but it
-# also shares the count, so an edit through torch makes `backward` raise, as *More*
-# shows. For a copy that you may edit, add `clone()`.
+# `.data` is not a copy, because it shares its memory with `y`. The slope of a sigmoid is
+# $y(1 - y)$, so the sigmoid had kept its *result* for the backward pass, and you
+# overwrote that result with zeros. To notice this, autograd counts the edits of each
+# tensor. But it does not count an edit through `.data`. `detach()` also shares the memory,
+# but it shares the count as well. So after an edit with a PyTorch operation, `backward`
+# raises an error, as *More* shows. To get a copy that you can edit, add `clone()`.
 
 # %% trap="02.3" role="why"
 measured("02.3", 0)
@@ -879,9 +898,9 @@ draw_tree({"x": "1, 2, 3", "y": "kept for backward", "shown": "y.data",
           [("x", "y"), ("y", "loss"), ("y", "shown")],
           cuts=[("y", "shown")], marks=["y"], cut_name="no graph",
           title="The graph is cut, the memory is not",
-          alt="x leads to y, and y leads to the loss and to shown. The "
-              "edge "
-              "to shown is cut. y is marked, because the edit changed it.")
+          alt="Arrows lead from x to y, and from y to the loss and to "
+              "shown. The edge to shown is cut. y is marked, because the "
+              "edit changed it.")
 
 # %% trap="02.3" role="repair"
 x.grad = None
@@ -896,8 +915,8 @@ claim("largest error of the gradient after detach and clone",
       (x.grad - truth).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.3" role="more" topics="where the same edit does no harm · what detach notices"
-# An edit does no harm if the operation kept nothing. `2 * x` gets the right gradient
-# after the same edit:
+# An edit does no harm if the operation kept nothing. After the same edit, `2 * x` still
+# gets the right gradient:
 
 # %% trap="02.3" role="more"
 x.grad = None
@@ -910,12 +929,12 @@ print(x.grad)
 claim("gradient after the same edit of 2x", x.grad[0], expected=2)
 claim("true slope of the sigmoid at 1",
       truth[0], expected=0.197, within=1e-3)
-claim("largest value in y itself after the edit for the plot",
+claim("largest value of y itself after the edit for the plot",
       edited.abs().max(), expected=0)
 
 # %% [markdown] trap="02.3" role="more"
-# Autograd counts an edit of the detached tensor through torch. It does not count one
-# through numpy:
+# Autograd counts an edit that you make to the detached tensor with PyTorch. It does not
+# count an edit that you make with NumPy:
 
 # %% trap="02.3" role="more"
 x.grad = None
@@ -935,44 +954,49 @@ print(f"detach: noticed {noticed}   numpy: {x.grad.tolist()}")
 
 # %% trap="02.3" role="more"
 claim("is an edit of the detached tensor noticed", noticed, expected=True)
-claim("largest gradient after an edit through numpy, no error",
+claim("largest gradient after an edit with NumPy, no error",
       x.grad.abs().max(), expected=0)
 
 # %% trap="02.3" role="exercise" points=2 difficulty=2 minutes=8
 def stop_grad(t: torch.Tensor) -> torch.Tensor:
-    """A copy of t that carries no gradient and may be edited freely.
+    """Copy t, so that no gradient flows through the copy.
 
-    t: float32 or float16 of any shape, with or without a graph. Neither an
-    edit of the result nor this call may change t, its graph or the
-    gradients that flow through it. Shape and dtype stay.
+    Args:
+        t: float32 or float16 of any shape, with or without a graph.
 
-    Example: with c = stop_grad(y), c.zero_() leaves y as it is.
+    Returns:
+        A copy with the same shape and dtype. It is safe to edit.
+
+    Neither this call nor an edit of the result changes t, its graph, or
+    the gradients that flow through it.
+
+    Example: after c = stop_grad(y), c.zero_() leaves y unchanged.
     """
     # BEGIN SOLUTION
     return t.detach().clone()
     # END SOLUTION
 
 # %% [markdown] trap="02.3" role="hint"
-# 1. You need two things: out of the graph, and memory of your own. No single call gives both.
-# 2. Methods that end in an underscore change the tensor they are called on, and it is not yours.
-# 3. One of the two is `clone()`. Which one leaves the graph?
+# 1. The result has to leave the graph, and it needs memory of its own. That takes two calls.
+# 2. Methods that end in an underscore change the tensor they are called on. Do not call one on `t`.
+# 3. One of the two calls is `clone()`. Which call leaves the graph?
 
 # %% [markdown] trap="02.3" role="keep"
-# **Keep:** `.data` shares memory and hides your edit from autograd. `detach()` shares
-# memory, and autograd notices edits made through torch. Only `detach().clone()` is
-# yours to edit. **In your own code:** search for `.data` and replace it; to set a
-# weight by hand, use `no_grad()`. **Source:** PyTorch notes, [Autograd
+# **Keep:** `.data` shares memory with its tensor and hides your edits from autograd.
+# `detach()` also shares memory, but autograd notices edits that you make with PyTorch.
+# Only `detach().clone()` is yours to edit. **In your own code:** search for `.data` and
+# replace it. To set a weight by hand, use `no_grad()`. **Source:** PyTorch notes, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), in-place
 # correctness checks.
 
 # %% [markdown] trap="02.4" role="situation" core=true fault="accumulated gradients weigh unequal parts alike" symptom="gradient accumulation: loss explodes or differs from the large batch"
 # ## Four small batches for one big one
 #
-# Your batch of 32 rows does not fit into memory. So you cut it into 4 *micro-batches*
-# of 8, call `backward` on each, and make one step: the gradients add up in `.grad` by
-# themselves. Six of the rows are padding: their label is `-100`, which
-# `cross_entropy` leaves out. "Divide each loss by 4, or your learning rate is in
-# effect 4 times too large," says a reviewer. You do.
+# Your batch of 32 rows does not fit into memory. So you cut it into 4 *micro-batches* of
+# 8 rows, call `backward` on each, and then take one step, because the gradients add up in
+# `.grad` anyway. Six of the rows are padding. Their label is `-100`, and `cross_entropy`
+# ignores such rows. "Divide each loss by 4, or your learning rate will in effect be about
+# 4 times too large," says a reviewer. You divide.
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
@@ -997,8 +1021,8 @@ by_four = error(gradient_of(x, y) / 4
 guess("02.4",
       "How large is the error of the accumulated gradient, compared with "
       "the norm of `whole`, the gradient of the whole batch?",
-      choices=["zero, up to rounding", "a few percent",
-               "more than a third"])
+      choices=["zero, up to rounding", "a few percent of that norm",
+               "more than a third of that norm"])
 
 # %% trap="02.4" role="look"
 print(f"error: {by_four:.0%}; labelled rows in each part: "
@@ -1008,16 +1032,16 @@ print(f"error: {by_four:.0%}; labelled rows in each part: "
 measured("02.4", 2)
 
 # %% trap="02.4" role="look"
-claim("error with padding, divided by 4, over the norm of whole", by_four,
+claim("error when divided by 4, as a fraction of the norm", by_four,
       above=1 / 3)
 
 # %% [markdown] trap="02.4" role="why"
 # Each part's loss is the mean over its *labelled* rows. The first part has only two
-# of them, yet it supplies a quarter of the gradient, like every part. So each of its
-# rows counts as much as four rows of another part. Dividing by the *number* of parts
-# is right only if all parts average over equally many rows. Weight each loss by **its
-# share of the denominator**: its labelled rows, divided by the labelled rows of the
-# whole batch.
+# labelled rows, yet like every part it supplies a quarter of the gradient. So each of its
+# rows counts as much as four rows of another part. Dividing by the *number* of parts is
+# right only if all parts average over the same number of rows. Instead, weight each loss
+# by **its share of the denominator**: the number of its labelled rows, divided by the
+# number of labelled rows in the whole batch.
 
 # %% trap="02.4" role="why"
 draw_boxes({"labelled rows": {f"part {k}": n for k, n in enumerate(
@@ -1025,9 +1049,9 @@ draw_boxes({"labelled rows": {f"part {k}": n for k, n in enumerate(
             "divided by 4": {f"part {k}": 6.5 for k in range(1, 5)}},
            unit="rows",
            title="Divided by 4, two rows weigh like six and a half",
-           alt="Two stacks. By labelled rows the parts weigh 2, 8, 8 and "
-               "8. "
-               "Divided by the number of parts, each weighs 6.5.")
+           alt="Two stacks of four boxes. Counted in labelled rows, the "
+               "parts have weights of 2, 8, 8 and 8. Divided by the "
+               "number of parts, each part has a weight of 6.5.")
 
 # %% trap="02.4" role="repair"
 labelled = int((labels >= 0).sum())
@@ -1040,8 +1064,8 @@ claim("error when weighted by the share of the labelled rows",
       by_labels, below=1e-5)
 
 # %% [markdown] trap="02.4" role="more" topics="a smaller last part · BatchNorm · Adam hides a factor"
-# Without padding, the share of the rows is enough. With 28 rows the last part has
-# only 4, and if you divide by 4, each of its rows counts twice:
+# Without padding, you can weight each part by its share of the rows. With 28 rows, the
+# last part has only 4 of them, and if you divide by 4, each of its rows counts twice:
 
 # %% trap="02.4" role="more"
 wanted = inputs @ torch.randn(16, 1)
@@ -1071,18 +1095,18 @@ with_norm = off(normed, 32, lambda n: n / 32)
 # %% trap="02.4" role="more"
 claim("relative error when divided by 4, equal parts",
       off(model, 32, lambda n: 1 / 4), below=1e-5)
-claim("when divided by 4, a smaller last part",
+claim("relative error when divided by 4, a smaller last part",
       off(model, 28, lambda n: 1 / 4), above=0.05)
-claim("when weighted by the share of the rows",
+claim("relative error when weighted by the share of the rows",
       off(model, 28, lambda n: n / 28), below=1e-5)
-claim("relative error with BatchNorm, by share of the rows", with_norm,
+claim("relative error with BatchNorm, weighted by share", with_norm,
       above=0.15)
 
 # %% [markdown] trap="02.4" role="more"
-# BatchNorm in train mode computes its statistics over 8 rows instead of 32, and no
-# factor repairs that. And what if you forget to divide? Every gradient is then four
-# times too large. SGD diverges. Adam divides each gradient by its own running size,
-# so the factor cancels:
+# In train mode, BatchNorm computes its statistics over 8 rows instead of 32, and no
+# factor repairs that. And what if you forget to divide? Then every gradient is four times
+# too large, and SGD diverges. Adam divides each gradient by the gradient's own running
+# size, so the factor cancels:
 
 # %% trap="02.4" role="more"
 def fitted(optimizer, lr, scale, size=8):
@@ -1106,31 +1130,37 @@ once = accumulate(model, 32, undivided, size=32).norm()
 ratio = (accumulate(model, 32, undivided).norm() / once).item()
 
 # %% trap="02.4" role="more"
-claim("norm of the undivided gradient, divided by that of the whole", ratio,
+claim("norm of the undivided gradient / the whole batch's norm", ratio,
       expected=4, within=1e-3)
-claim("largest gap between Adam's weights, without weight decay",
+claim("largest gap between Adam's weights in the two runs",
       (adam_big - adam_small).abs().max(), below=1e-4)
 claim("final loss of SGD, whole batch", sgd_big, below=2)
 claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
 
 # %% [markdown] trap="02.4" role="folklore"
-# **Told:** divide by the number of micro-batches, and you have the big batch.
-# **Measured:** that is true for equal parts without padding and without BatchNorm. If
-# the last part is half as large as the others, the gradient is off by more than 5 %.
-# With most of one part padded, it is off by more than a third, and with BatchNorm in
-# parts of 8 rows by more than 15 %. **Told:** without dividing, training becomes
-# unstable. **Measured:** with SGD at 0.15 it does. With Adam, without weight decay,
-# the weights agree.
+# **Told:** divide by the number of micro-batches, and you get the gradient of the big
+# batch. **Measured:** that is true for equal parts without padding and without BatchNorm.
+# If the last part is half as large as the others, the gradient is off by more than 5 %.
+# If most of one part is padding, it is off by more than a third. With BatchNorm in parts
+# of 8 rows, it is off by more than 15 %. **Told:** if you do not divide, training becomes
+# unstable. **Measured:** with SGD at a rate of 0.15 it does. With Adam and no weight
+# decay, you end with the same weights.
 
 # %% trap="02.4" role="exercise" points=4 difficulty=3 minutes=15
 def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
                batches: list) -> float:
-    """One optimizer step on the mean cross-entropy over all rows.
+    """Make one optimizer step on the mean cross-entropy over all rows.
 
-    batches: pairs x (n, F) float32, y (n,) int64; n differs from pair to
-    pair. Only one graph may live at a time: call backward for each pair.
-    Gradients from before must not count. Returns the mean loss over all
-    rows before the step, as a float.
+    Args:
+        model, opt: the model and its optimizer.
+        batches: pairs of x (n, F) float32 and y (n,) int64, where n
+            differs from pair to pair.
+
+    Returns:
+        The mean loss over all rows before the step, as a float.
+
+    Only one graph may exist at a time, so call backward for each pair.
+    Gradients that the model already holds must not count.
 
     Example: parts of 3 rows and 1 row count 3/4 and 1/4.
     """
@@ -1147,32 +1177,33 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
     # END SOLUTION
 
 # %% [markdown] trap="02.4" role="hint"
-# 1. Each row counts the same. How much does the mean over a part of n rows count then?
-# 2. You need the number of all rows before the first `backward`; afterwards the gradients are already added.
-# 3. Clear once before the loop, step once after it; the scaled losses add up to the mean.
+# 1. Every row has to count the same. So how much does the mean over a part of n rows have to count?
+# 2. You need the total number of rows before the first `backward`, because afterwards the gradients have already been added.
+# 3. Clear the gradients once before the loop, and step once after it. The scaled losses add up to the mean.
 
 # %% [markdown] trap="02.4" role="keep"
-# **Keep:** when you accumulate gradients, weight each part by its share of what the
-# loss divides by: its rows, or its labelled rows. With a wrong constant factor SGD
-# may diverge, and Adam without weight decay hides it. **In your own code:** once,
-# compare the accumulated gradient with the gradient of the whole batch. **Source:**
+# **Keep:** when you accumulate gradients, weight each part by its share of the rows, or
+# of the labelled rows if there is padding. If a constant factor is wrong, SGD can
+# diverge, and Adam without weight decay hides the mistake. **In your own code:** compare
+# the accumulated gradient with the gradient of the whole batch once. **Source:**
 # PyTorch notes, [Automatic Mixed Precision
 # examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which
 # divide by the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980),
-# section 2.1. **Seen in the wild:** [huggingface/transformers
-# 24725](https://github.com/huggingface/transformers/issues/24725): the trainer
-# counted a sample of 11 tokens as much as one of 101.
+# section 2.1. **Seen in the wild:** in [huggingface/transformers
+# 24725](https://github.com/huggingface/transformers/issues/24725), the trainer gave a
+# sample of 11 tokens the same weight as a sample of 101 tokens.
 
 # %% [markdown] trap="02.5" role="situation" core=true fault="the summed loss keeps every batch's graph in memory" symptom="out of memory during evaluation, memory grows with every batch"
 # ## An evaluation that runs out of memory
 #
-# Training fits into memory. Evaluation, with the same batch size, runs out of memory
-# after a while, although it only adds up the losses of 4 batches of 124 digits.
-# "`no_grad` is missing; `eval()` is about layers," says the ticket.
+# Training fits into memory. Evaluation has the same batch size, calls `eval()`, and only
+# adds up the losses of its batches, and yet it runs out of memory after a while. "It
+# needs `no_grad`, because `eval()` only affects layers," says the ticket. You measure 4
+# batches of 124 digits.
 
 # %% [markdown] trap="02.5" role="break"
 # `held_bytes()` adds up the memory of all tensors that autograd still holds for a
-# backward pass, and counts shared memory once. It sees the tensors that a graph saves
+# backward pass, and counts shared memory once. It sees only tensors that a graph saves
 # inside a `watched()` block.
 
 # %% trap="02.5" role="break" tags=["plumbing"]
@@ -1211,7 +1242,8 @@ with watched():                  # only looks, changes nothing
         held.append(held_bytes())
 
 # %% trap="02.5" role="guess" quoted="right"
-guess("02.5", "By how many kB does `held` grow from one batch to the next?",
+guess("02.5",
+      "By how many kB does `held` grow from one batch to the next?",
       unit="kB")
 
 # %% trap="02.5" role="look"
@@ -1228,26 +1260,26 @@ measured("02.5", each / 1000, right=(550, 750))
 plot_columns({f"batch {n}": kept / 1000 for n, kept in enumerate(held, 1)},
              xlabel="", ylabel="kB held by graphs", form=".0f",
              title="Each batch adds a graph, and none is freed",
-             alt="Four columns. Each is higher than the one before by the "
-                 "same amount.")
+             alt="Four columns: the kB held after each batch. Each column "
+                 "is higher than the one before by the same amount.")
 
 # %% trap="02.5" role="look"
 claim("growth from batch 1 to 4, divided by growth from 1 to 2",
       (held[3] - held[0]) / each, expected=3)
 
 # %% [markdown] trap="02.5" role="look"
-# The first batch also counts what all graphs share: the weights and the digits. From
-# then on every batch adds a graph of its own, and none is freed, because the sum of
-# the losses holds them all. Delete the sum, and they are freed:
+# The first column also counts the weights and the digits, which all graphs share. From
+# then on, every batch adds its own graph. None of the graphs is freed, because the sum of
+# the losses holds them all. Once you delete the sum, they are freed:
 
 # %% trap="02.5" role="look"
 claim("bytes held after the sum is deleted", held_bytes(), expected=0)
 
 # %% [markdown] trap="02.5" role="why"
 # `total` is a tensor with a graph, and its graph contains the graph of every batch.
-# `eval()` switches the mode of layers, such as dropout; it has nothing to do with
-# graphs. `.item()` returns a plain number, so each graph is freed, after it was built
-# for nothing. Inside `no_grad()` no graph is built at all.
+# `eval()` switches the mode of layers such as dropout, and has nothing to do with graphs.
+# If you add up `.item()`, which is a plain number, autograd builds each graph for nothing
+# and frees it again. Inside `no_grad()`, it does not build a graph at all.
 
 # %% trap="02.5" role="repair"
 def one_pass():
@@ -1266,9 +1298,9 @@ claim("bytes kept by no_grad", spent["no_grad"], expected=0)
 
 # %% [markdown] trap="02.5" role="more" topics="item() and inference_mode · the mean of batch means"
 # `inference_mode()` builds no graph either. In addition, no later graph can save a
-# tensor that was made inside. You may add such a tensor to a parameter, but a layer
-# that has to save it raises an error. A clone made outside the block is an ordinary
-# tensor.
+# tensor that was created inside the block. You can add such a tensor to a parameter, but
+# a layer that has to save it raises an error. If you clone the tensor outside the block,
+# the clone is an ordinary tensor.
 
 # %% trap="02.5" role="more"
 with torch.inference_mode():
@@ -1284,18 +1316,18 @@ nn.Linear(64, 2)(features.clone()).sum().backward()    # no error
 # %% trap="02.5" role="more"
 claim("bytes for each batch, mostly the results of 20 ReLUs", each,
       expected=20 * 124 * 64 * 4, within=10_000)
-claim("does the sum have a graph", had_graph, expected=True)
-claim("bytes of the one graph that item() frees",
+claim("does the sum of the losses have a graph", had_graph, expected=True)
+claim("bytes in the graph that item() frees",
       spent["eval() and item()"], expected=each, within=10_000)
 claim("bytes kept by inference_mode", spent["inference_mode"], expected=0)
 
 # %% trap="02.5" role="more"
-claim("gradient of a sum with 8 such rows", shift.grad[0], expected=8)
+claim("gradient through a sum with 8 such rows", shift.grad[0], expected=8)
 
 # %% [markdown] trap="02.5" role="more"
-# Many evaluation loops contain a second mistake: they take the mean of the batch
-# means. Cut the 497 test digits into batches of 62, and the last batch is a single
-# digit, which then counts as much as 62 others.
+# Many evaluation loops make a second mistake: they take the mean of the batch means. If
+# you cut the 497 test digits into batches of 62, the last batch holds a single digit, and
+# this digit counts as much as 62 others.
 
 # %% trap="02.5" role="more"
 trained = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -1316,12 +1348,18 @@ claim("error of the mean weighted by rows", abs(by_rows - mean),
 
 # %% trap="02.5" role="exercise" points=3 difficulty=3 minutes=12
 def evaluate(model: nn.Module, batches: list) -> tuple:
-    """(mean cross-entropy, accuracy) over all rows, as two floats.
+    """Compute mean cross-entropy and accuracy over all rows, in eval mode.
 
-    batches: pairs x (n, F) float32, y (n,) int64; the last may be smaller.
-    Measured in eval mode; afterwards grad mode and the mode of each module
-    are as before. No graph is built at any time, and nothing of a batch is
-    kept but sums.
+    Args:
+        model: any module.
+        batches: pairs of x (n, F) float32 and y (n,) int64. The last pair
+            can have fewer rows than the others.
+
+    Returns:
+        (mean cross-entropy, accuracy), two floats.
+
+    No graph is built at any time, and only sums are kept of each batch.
+    Afterwards the grad mode and the mode of every module are as before.
 
     Example: 3 of 4 rows right, in batches of 3 and 1, is accuracy 0.75.
     """
@@ -1341,14 +1379,15 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="02.5" role="hint"
-# 1. Two switches, each with its own job: one for the layers, one for the graph.
-# 2. Add up sums over rows and divide once, at the end, by the number of rows.
-# 3. As in 01.1: store the `training` of every module before you change it, and put each back.
+# 1. You need two switches: one for the layers and one for the graph.
+# 2. Add up sums over rows, and divide once at the end by the number of rows.
+# 3. As in 01.1, store the `training` flag of every module before you change it, and restore each one afterwards.
 
 # %% [markdown] trap="02.5" role="keep"
-# **Keep:** a loss with a graph keeps its whole batch in memory. `eval()` is about
-# layers and `no_grad()` is about graphs; an evaluation needs both. Take the mean over
-# rows, not over batches. **In your own code:** look for `+= loss` without `.item()`.
+# **Keep:** a loss with a graph keeps the activations of its whole batch in memory.
+# `eval()` is about layers and `no_grad()` is about graphs, and an evaluation needs both.
+# Take the mean over rows, not over batches. **In your own code:** look for `+= loss`
+# without `.item()`.
 # **Source:** PyTorch notes, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), locally
 # disabling gradient computation.
@@ -1356,10 +1395,10 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # %% [markdown] trap="02.6" role="situation" fault="a node reports before all its uses have" symptom="hand-written autograd gives wrong gradients when a value is used twice"
 # ## An engine of your own
 #
-# You write a small autograd of your own: each value remembers its parents and its
-# slope for each of them. The backward pass is a queue. Take a node out, pass its
-# gradient on to its parents, and put the parents into the queue. You test it on a
-# chain of products and on `tanh`, and it is right. You ship it.
+# You write a small autograd of your own. Each value remembers its parents and its slope
+# for each of them. The backward pass uses a queue. It takes a node out, passes the node's
+# gradient on to its parents, and puts the parents into the queue. You test it on a chain
+# of products and on `tanh`, the gradients are right, and you ship it.
 
 # %% trap="02.6" role="break"
 class Value:
@@ -1404,8 +1443,8 @@ grads = hasty(out)
 # %% trap="02.6" role="guess"
 guess("02.6",
       "Which of the gradients of `a`, `b` and `w` does `hasty` get wrong?",
-      choices=["only the one of `w`", "only the one of `a`", "all three",
-               "the ones of `a` and `b`"])
+      choices=["only the gradient of `w`", "only the gradient of `a`",
+               "all three", "the gradients of `a` and `b`"])
 
 # %% trap="02.6" role="look"
 def slope_of(place, step=1e-6):
@@ -1428,11 +1467,11 @@ measured("02.6", 0)
 claim("error of dL/dw", abs(grads[w] - true_w), above=0.5)
 
 # %% [markdown] trap="02.6" role="why"
-# `a` is used twice. The engine reached it through its first use, the direct one, and
-# passed its gradient on at once. The gradient of the second use arrived later, when
-# `w` had already been served. A node may report only after **all** its uses have
-# reported: every child before its parents, a *topological order*. One way to get it:
-# list every node after its parents, then walk that list backwards.
+# `a` is used twice. The engine reached `a` through its first use, the direct one, and
+# passed its gradient on at once. The gradient from the second use arrived later, after `w`
+# had got its share. A node may report only after **all** its uses have reported. This
+# order, with every child before its parents, is a *topological order*. To get it, list
+# every node after its parents, and then go through that list backwards.
 
 # %% trap="02.6" role="why"
 draw_tree({"w": f"{grads[w]:.2f}, true {true_w:.2f}", "x": "", "b": "",
@@ -1441,8 +1480,9 @@ draw_tree({"w": f"{grads[w]:.2f}, true {true_w:.2f}", "x": "", "b": "",
            ("a + b", "tanh"), ("a", "L"), ("tanh", "L")],
           marks=["w"],
           title="One use of a is one step from L, the other is three",
-          alt="A graph. w and x lead to a. a leads to L directly, and also "
-              "through a + b and tanh. The gradient of w is marked wrong.")
+          alt="A graph. Arrows lead from w and x to a, and from a to L, "
+              "once directly and once through a + b and tanh. The "
+              "gradient of w is marked as wrong.")
 
 # %% trap="02.6" role="repair"
 def after_parents(node, order, seen):
@@ -1474,12 +1514,12 @@ for node, leaf in zip((w, x, b), leaves):
     print(f"engine {grads[node]:.4f}   torch {leaf.grad:.4f}")
 
 # %% trap="02.6" role="repair"
-claim("dL/dw, compared with finite differences", grads[w], expected=true_w,
-      within=1e-6)
+claim("dL/dw (expected: the value from finite differences)", grads[w],
+      expected=true_w, within=1e-6)
 
 # %% [markdown] trap="02.6" role="repair"
-# Step backwards through the same graph. Then switch the order, and compare the slope
-# of `w` with the true one.
+# In the explorer, step backwards through the same graph. Then switch the order, and
+# compare the slope for `w` with the true slope.
 
 # %% role="explore" explorer="scalar_graph"
 from dlsys_helpers.explorers.scalar_graph import scalar_graph
@@ -1487,17 +1527,19 @@ from dlsys_helpers.explorers.scalar_graph import scalar_graph
 scalar_graph
 
 # %% [markdown] trap="02.6" role="more" topics="long chains · paths that double"
-# The hasty engine was right for `b`, and in the end even for `a`. The patient engine
-# agrees with torch:
+# The hasty engine was right about `b` and, in the end, even about `a`. The patient engine
+# agrees with PyTorch on all three leaves:
 
 # %% trap="02.6" role="more"
 gap = max(abs(grads[n] - leaf.grad.item())
           for n, leaf in zip((w, x, b), leaves))
 hurried = hasty(out)
-claim("dL/db by the engine", hurried[b], expected=true_b, within=1e-6)
-claim("x times the engine's dL/da: what dL/dw should be",
+claim("dL/db from the hasty engine", hurried[b], expected=true_b,
+      within=1e-6)
+claim("x times the hasty engine's dL/da (expected: true dL/dw)",
       hurried[a] * x.data, expected=true_w, within=1e-6)
-claim("largest gap of all three to torch", gap, below=1e-12)
+claim("largest gap between the patient engine and PyTorch", gap,
+      below=1e-12)
 
 # %% [markdown] trap="02.6" role="more"
 # But the patient engine fails on a long chain:
@@ -1513,15 +1555,16 @@ except RecursionError:
     deep_enough = False
 
 # %% trap="02.6" role="more"
-claim("does it survive a chain of 5000 nodes", deep_enough, expected=False)
+claim("does the patient engine survive a chain of 5000 nodes", deep_enough,
+      expected=False)
 
 # %% [markdown] trap="02.6" role="more"
-# Its helper calls itself once for each node, and Python allows only so many nested
-# calls. Torch's engine does not recurse. It first **counts** how often each node is
-# used, and a node is ready as soon as that many gradients have arrived. Yours will do
-# the same. You could also walk every *path* instead of every node. That is right, but
-# too slow: in the ladder below, each value that is used twice doubles the number of
-# paths.
+# Its helper calls itself for each node along the chain, and Python limits the number of
+# nested calls. PyTorch's engine does not recurse. It first **counts** how often each node
+# is used, and a node is ready as soon as that many gradients have arrived. Your engine
+# will do the same. You could also follow every *path* instead of visiting every node. The
+# result is right, but it takes too long. In the ladder below, each value that is used
+# twice doubles the number of paths:
 
 # %% trap="02.6" role="more"
 def paths(node):
@@ -1541,18 +1584,24 @@ print(*(f"{rungs:2} rungs: {count:5,} paths"
 
 # %% trap="02.6" role="more"
 claim("paths through 10 rungs", found[10], expected=1024)
-claim("nodes that report when each reports once",
+claim("nodes that report in 10 rungs, if each reports once",
       len(after_parents(ladder(10), [], set())), expected=11)
 
 # %% trap="02.6" role="exercise" points=5 difficulty=4 minutes=25
 def gradients(out, inputs: list) -> list:
-    """[d out / d node for each node in inputs], as floats.
+    """Compute d out / d node for each node in inputs.
 
-    A node has one attribute, node.parents: a list of pairs (node, slope),
-    the slope being d(this node) / d(parent), a float. A parent may stand
-    there twice. An input that out does not depend on gets 0.0.
-    The graph may be a chain of thousands of nodes: do not recurse. It may
-    have millions of paths: each node reports once.
+    Args:
+        out: a node. A node has one attribute, node.parents, a list of
+            pairs (parent, slope), where slope is d node / d parent, a
+            float. The same parent can occur twice in it.
+        inputs: a list of nodes.
+
+    Returns:
+        A list of floats. It has 0.0 where out does not depend on the input.
+
+    The graph can be a chain of thousands of nodes, so do not recurse. It
+    can have millions of paths, so let each node report only once.
 
     Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a].
     """
@@ -1575,14 +1624,14 @@ def gradients(out, inputs: list) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="02.6" role="hint"
-# 1. Two walks: the first only counts how often each node appears among the parents of others.
-# 2. In the second walk a node is ready when as many gradients have arrived as you counted uses; `out` is ready from the start, with gradient 1.
-# 3. Use a list as a stack instead of recursion, and let a pair that appears twice count twice.
+# 1. Walk through the graph twice. In the first walk, only count how often each node appears among the parents of other nodes.
+# 2. In the second walk, a node is ready when as many gradients have arrived as you counted uses. `out` is ready from the start, with a gradient of 1.
+# 3. Use a list as a stack instead of recursion. A parent that appears twice counts twice.
 
 # %% [markdown] trap="02.6" role="keep"
-# **Keep:** in a backward pass, a node may pass its gradient on only once, after all
-# its uses have added theirs. **In your own code:** test an engine, or a custom
-# backward, on a value that is used twice, and compare it with finite differences in
+# **Keep:** in a backward pass, a node may pass its gradient on only once, after all of
+# its uses have added theirs. **In your own code:** test an engine, or a custom backward
+# pass, on a value that is used twice, and compare the gradient with finite differences in
 # float64 (`torch.autograd.gradcheck`). **Source:** [Baydin et al. 2018, "Automatic
 # Differentiation in Machine Learning: a Survey"](https://arxiv.org/abs/1502.05767),
 # section 3.2.
@@ -1597,8 +1646,8 @@ def gradients(out, inputs: list) -> list:
 #
 # ### A retained graph does not grow
 #
-# Some say that every backward on a retained graph doubles its memory. Count it, with
-# `held_bytes` from trap 02.5:
+# Some people say that every backward pass on a retained graph doubles its memory. You can
+# measure that with `held_bytes` from trap 02.5:
 
 # %% role="concept"
 with watched():
@@ -1612,21 +1661,21 @@ held["not retained"] = held_bytes()
 print(held)
 
 # %% [markdown] role="concept"
-# Three backward passes on a retained graph leave its memory as it was.
+# Three backward passes on a retained graph do not change its memory:
 
 # %% role="concept"
-claim("bytes held after three retained backwards",
+claim("bytes held after three passes that retain the graph",
       held["retained three times"], expected=held["fresh"])
-claim("bytes held after one that does not retain", held["not retained"],
-      expected=0)
+claim("bytes held after a pass that does not retain it",
+      held["not retained"], expected=0)
 
 # %% [markdown] role="concept"
 # ### The switches at work
 #
-# First `detach`. Rounding has slope zero almost everywhere, so nothing learns through
-# it. Write $x + (\mathrm{round}(x) - x)$ and detach the bracket: the value is
-# rounded, and the slope is that of $x$. This is called a *straight-through
-# estimator*.
+# The first example is for `detach`. Rounding has a slope of zero almost everywhere, so
+# nothing can learn through it. Write $x + (\mathrm{round}(x) - x)$ instead, and detach
+# the bracket. Then the value is rounded, but the slope is 1, as for $x$ itself. This is
+# called a *straight-through estimator*.
 
 # %% role="concept"
 x = torch.tensor([0.4, 1.7], requires_grad=True)
@@ -1637,16 +1686,17 @@ blocked, = torch.autograd.grad(x.round().sum(), x)
 # %% role="concept"
 claim("1.7 rounded", rounded[1], expected=2)
 claim("slope that round alone passes", blocked.abs().sum(), expected=0)
-claim("slopes of both values added up, with the bracket detached",
+claim("sum of both slopes, with the bracket detached",
       through.sum(),
       expected=2)
 
 # %% [markdown] role="concept"
-# In Q-learning a network predicts how good each action is. Its target comes from a
-# second, frozen network and must not learn. The target is the reward plus the
-# discounted best value of the next state, and it belongs to **one** action: the one
-# that was taken. Three mistakes to look for in a sketch: no reward, a target for all
-# actions alike, and a `.detach()` inside `no_grad`, which has nothing to do there.
+# In Q-learning, a network predicts how good each action is. Its target comes from a
+# second, frozen network and must not learn. The target is the reward plus the discounted
+# best value of the next state, and it is the target of only **one** action, the action
+# that was taken. When you read such code, look for three mistakes: the reward is missing,
+# all actions get the same target, or there is a `.detach()` inside `no_grad`, where it
+# has no effect.
 
 # %% role="concept"
 online, frozen = nn.Linear(8, 4), nn.Linear(8, 4)   # state to 4 actions
@@ -1671,12 +1721,12 @@ claim("values of 128 that the loss corrects", (slope != 0).sum(),
       expected=32)
 
 # %% [markdown] role="concept"
-# That cell also shows what `retain_graph` is for: two losses over one graph, each
-# with a gradient of its own. It is *not* for derivatives of derivatives, which need
-# `create_graph`. And if you sum a gradient and differentiate the sum, you get the row
-# sums of the Hessian, the matrix of second derivatives. These equal its diagonal only
-# where the rest of each row adds up to zero, for instance where each output depends
-# on its own input alone.
+# That cell also shows what `retain_graph` is for: two losses over one graph, each with
+# its own gradient. It is *not* for derivatives of derivatives, which need `create_graph`.
+# And if you sum a gradient and differentiate the sum, you get the row sums of the
+# Hessian, the matrix of second derivatives. The row sums equal the diagonal only if the
+# rest of each row adds up to zero, for instance because each term of the loss depends on
+# only one input.
 
 # %% role="concept"
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -1693,20 +1743,20 @@ print(f"diagonal of the Hessian:      {hessian.diagonal().tolist()}")
 # %% role="concept"
 claim("does the slope have a graph with retain_graph",
       plain_slope.requires_grad, expected=False)
-claim("largest gap between it and the row sums",
+claim("largest gap between the summed slope's gradient and row sums",
       (second - hessian.sum(1)).abs().max(), expected=0)
 
 # %% [markdown] role="concept"
-# Here the two differ by a factor of three:
+# Here the row sums are three times as large as the diagonal:
 
 # %% role="concept"
-claim("the first row sum", second[0], expected=6)
-claim("the first of the diagonal", hessian[0, 0], expected=2)
+claim("first row sum of the Hessian", second[0], expected=6)
+claim("first entry on its diagonal", hessian[0, 0], expected=2)
 
 # %% [markdown] role="concept"
 # For long sequences, `retain_graph` does not help. Truncated backpropagation through
-# time *cuts* the hidden state after each chunk, with `detach`. If you retain the
-# graph instead, every chunk walks back to the beginning:
+# time *cuts* the graph of the hidden state after each chunk, with `detach`. If you retain
+# the graph instead, the backward pass of every chunk goes back to the beginning:
 
 # %% role="concept"
 def graph_nodes(tensor):
@@ -1733,18 +1783,19 @@ def chunk_sizes(cut, cell=nn.RNNCell(4, 8)):
 
 # %% role="concept"
 cut, retained = chunk_sizes(cut=True), chunk_sizes(cut=False)
-print(f"nodes behind each chunk: {cut} detached, {retained} retained")
+print(f"graph nodes of each chunk: {cut} detached, {retained} retained")
 
 # %% role="concept"
-claim("nodes behind the fourth chunk, detached", cut[-1], expected=cut[0])
-claim("nodes behind the fourth, divided by the first, retained",
+claim("graph nodes of the fourth chunk, detached", cut[-1], expected=cut[0])
+claim("graph nodes of the fourth chunk / the first chunk, retained",
       retained[-1] / retained[0], above=3)
 
 # %% [markdown] role="concept"
 # ### Thirty layers, with and without skips
 #
-# Stack 30 tanh layers, with and without a skip around each, with torch's default
-# weights and with Xavier's. How much of the gradient reaches the input?
+# Stack 30 tanh layers, with and without a skip connection around each of them. Without
+# skips, try PyTorch's default weights and also Xavier init. How much of the gradient
+# reaches the input?
 
 # %% role="concept"
 def share_at_input(skip, init=None, depth=30, width=32):
@@ -1768,14 +1819,14 @@ print(f"reaches the input: {plain:.0e} plain, {xavier:.2f} plain with "
 
 # %% role="concept"
 claim("fraction that reaches the input, default weights", plain, below=1e-5)
-claim("the same with Xavier", xavier, above=1e-3)
-claim("the same with default weights and skips", skipped, above=1)
+claim("fraction that reaches the input, Xavier init", xavier, above=1e-3)
+claim("fraction that reaches the input, default weights and skips",
+      skipped, above=1)
 
 # %% [markdown] role="concept"
-# So 30 plain layers lose the gradient with the default weights and keep part of it
-# with Xavier's. With skips it survives even the default weights. But a skip
-# guarantees nothing: a branch that computes the opposite of its input cancels the
-# gradient.
+# So with the default weights, 30 plain layers lose the gradient, and with Xavier init
+# they keep part of it. With skips, the gradient survives even the default weights. But a
+# skip guarantees nothing. If a branch computes minus its input, it cancels the gradient:
 
 # %% role="concept"
 x = torch.randn(5, requires_grad=True)
@@ -1783,17 +1834,17 @@ slope, = torch.autograd.grad((x + (-1.0 * x)).sum(), x)
 print(slope)
 
 # %% role="concept"
-claim("what arrives where the branch is minus x", slope.abs().max(),
-      expected=0)
+claim("gradient that arrives if the branch is minus x",
+      slope.abs().max(), expected=0)
 
 # %% [markdown] role="concept"
 # ### The same gradient in JAX
 #
-# Torch records a graph while your code runs. JAX transforms the *function*: `grad`
-# returns a new function that computes the gradient, `vmap` returns one that works on
-# a batch, and `jit` one that is compiled. There is no `.grad`, so nothing adds up and
-# nothing needs clearing. The parameters go in, and the gradients come out in the same
-# structure.
+# PyTorch records a graph while your code runs. JAX transforms the *function*. `grad`
+# returns a new function that computes the gradient, `vmap` returns a function that works
+# on a batch, and `jit` returns a compiled function. There is no `.grad`, so nothing adds
+# up and nothing needs clearing. You pass the parameters in, and the gradients come out in
+# the same structure.
 
 # %% role="concept"
 import jax
@@ -1837,16 +1888,16 @@ print(f"one gradient per example: {each['w1'].shape}")
 mean = {name: value.mean(axis=0) for name, value in each.items()}
 
 # %% role="concept"
-claim("largest gap between JAX and torch",
+claim("largest gap between the gradients of JAX and PyTorch",
       largest_gap(slopes, in_torch), below=1e-4)
-claim("gap between their mean and the gradient of the batch",
+claim("gap between the mean over examples and the batch gradient",
       largest_gap(mean, slopes), below=1e-4)
 
 # %% [markdown] role="concept"
-# `jit` runs your Python once for every shape, dtype and structure of the inputs, with
-# stand-ins for the values, and compiles what it saw. A side effect, such as the
-# `append` above, happens at that moment and not in later calls. Remember that when
-# you print or count inside a compiled function.
+# `jit` runs your Python code once for every shape, dtype and structure of the inputs. It
+# uses placeholders instead of values, and compiles what it sees. A side effect, such as
+# the `append` above, happens during that run and not in later calls. Remember this when
+# you print or count something inside a compiled function.
 
 # %% role="concept"
 compiled = jax.jit(jax.grad(jax_loss))
@@ -1860,56 +1911,56 @@ print(f"Python ran for shapes {traces}")
 
 # %% role="concept"
 claim("traces in three equal calls", once, expected=1)
-claim("with a new shape and a new dtype", len(traces), expected=3)
-claim("gap between compiled and not", largest_gap(fast, slopes),
-      below=1e-4)
+claim("traces after a new shape and a new dtype", len(traces), expected=3)
+claim("largest gap between compiled and not compiled",
+      largest_gap(fast, slopes), below=1e-4)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. Full batch: your loss swings up and down with a period of about twenty steps and never settles. First check**
+# **1. You train on the full batch, and the loss swings with a period of about twenty steps and never settles. What do you check first?**
 #
-# - [ ] whether the learning rate is too high :: Then the loss grows, or jumps up and down at every step. A swing over many steps needs a memory.
-# - [ ] whether the data are shuffled :: A full batch holds the same rows in each order.
-# - [x] whether gradients are cleared before each backward :: Plain SGD on a running sum of gradients is SGD with momentum 1, a pendulum without friction.
+# - [ ] Whether the learning rate is too high :: Then the loss would grow, or jump up and down at every step. A swing over many steps needs a memory.
+# - [ ] Whether the data are shuffled :: A full batch holds the same rows in any order.
+# - [x] Whether the gradients are cleared before each backward pass :: Plain SGD on a running sum of gradients is SGD with a momentum of 1, a pendulum without friction.
 
 # %% [markdown] role="quiz"
-# **2. `losses` has 32 rows. `losses.backward(torch.ones(32))` gives the gradient of**
+# **2. `losses` has 32 rows. What does `losses.backward(torch.ones(32))` compute the gradient of?**
 #
-# - [ ] the mean loss :: The mean is the vector of 1/32.
-# - [x] the sum of the losses :: Each row counts in full, so the gradient is 32 times that of the mean.
-# - [ ] each row, as 32 gradients :: One backward gives one vector-Jacobian product. For a gradient per row, use `vmap` of `grad`.
+# - [ ] The mean loss :: For the mean, pass a vector whose entries are all 1/32.
+# - [x] The sum of the losses :: Each row counts in full, so the gradient is 32 times the gradient of the mean.
+# - [ ] Each row, as 32 gradients :: One backward pass computes one vector-Jacobian product. For a gradient per row, use `vmap` of `grad`.
 
 # %% [markdown] role="quiz"
 # **3. Which operation keeps no tensor for the backward pass?**
 #
 # - [ ] `a * b` :: Its slopes are `b` and `a`, so it keeps both.
 # - [x] `a + b` :: Its slopes are 1, whatever the inputs are.
-# - [ ] `tanh(a)` :: It keeps its result: the slope is one minus its square.
+# - [ ] `tanh(a)` :: It keeps its result, because the slope is one minus the square of the result.
 
 # %% [markdown] role="quiz"
-# **4. You need the second derivative of a loss. You call the first `autograd.grad` with**
+# **4. You need the second derivative of a loss. What do you pass to the first call of `autograd.grad`?**
 #
-# - [x] `create_graph=True` :: The backward pass is recorded, so its result has a graph of its own.
-# - [ ] `retain_graph=True` :: That keeps the forward graph. The gradient you get is a plain number without a graph.
-# - [ ] nothing; gradients always have a graph :: By default `autograd.grad` returns tensors that do not require gradients.
+# - [x] `create_graph=True` :: Autograd then records the backward pass, so its result has a graph of its own.
+# - [ ] `retain_graph=True` :: That keeps the forward graph. The gradient that you get is a plain tensor without a graph.
+# - [ ] Nothing, because gradients always have a graph :: By default, `autograd.grad` returns tensors that do not require gradients.
 
 # %% [markdown] role="quiz"
-# **5. With Adam without weight decay, you forget to divide the loss of four equal micro-batches by four. The weights**
+# **5. You use Adam without weight decay, and forget to divide the loss of four equal micro-batches by four. What happens to the weights?**
 #
-# - [ ] blow up, as with a rate four times too large :: That is SGD. Adam divides by the gradient's own size.
-# - [ ] learn four times more slowly :: The factor cancels, in either direction.
-# - [x] end where they would have ended, up to rounding :: So the mistake stays unnoticed until Adam gets a weight decay, or a clip or SGD arrives.
+# - [ ] They blow up, as with a rate four times too large :: That happens with SGD. Adam divides each gradient by the gradient's own size.
+# - [ ] They learn four times more slowly :: The factor cancels, whether it is too large or too small.
+# - [x] They end where they would have ended, up to rounding :: So nobody notices the mistake until somebody adds weight decay or clipping, or switches to SGD.
 
 # %% [markdown] role="quiz"
-# **6. An evaluation calls `model.eval()` and adds up `loss.item()`. Its memory**
+# **6. An evaluation calls `model.eval()` and adds up `loss.item()`. What happens to its memory?**
 #
-# - [ ] grows with every batch :: `item()` frees each graph.
-# - [x] rises to one graph during each batch, needlessly :: `no_grad()` would save that one too.
-# - [ ] is the least possible, because of `eval()` :: `eval()` switches dropout and norms. Graphs are built as before.
+# - [ ] It grows with every batch :: Only the number is kept, so each graph is freed.
+# - [x] It holds one graph during each batch, and needlessly so :: `no_grad()` would save the memory of that graph as well.
+# - [ ] It is as small as possible, because of `eval()` :: `eval()` switches the mode of dropout and of norm layers. Autograd still builds the graphs.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what the backward pass costs
@@ -1917,18 +1968,20 @@ claim("gap between compiled and not", largest_gap(fast, slopes),
 # A training step is a forward pass, a backward pass and an update. Before you speed
 # one up, find out how much of the step each of them takes.
 #
-# **Before you run anything:** for a stack of equal linear layers, how many times as
-# long as the forward pass does the backward pass take? And if the batch is twice as
-# large, what happens to the memory with a graph, and without one?
+# **Before you run anything:** in a stack of equal linear layers, how many times as long
+# as the forward pass does the backward pass take? And if you double the batch, what
+# happens to the memory, with a graph and without one?
 #
-# FLOPs (floating-point operations), bytes and orders to the GPU can be counted on any
-# machine, on *meta* tensors, which have a shape and no data. A linear layer is one
-# matrix product forward and two backward: one for its weight, one for its input. The
-# first layer does without the second, because the data need no gradient.
+# You can count FLOPs (floating-point operations), bytes and orders to the GPU on any
+# machine, with *meta* tensors, which have a shape but no data. A linear layer needs one
+# matrix product in the forward pass and two in the backward pass, one for its weight and
+# one for its input. The first layer does not need the product for its input, because the
+# data need no gradient.
 #
-# Time needs a GPU, or a prediction: the datasheet says how long FLOPs and bytes take
-# at least. A small stack waits for its kernels to be launched, so its FLOPs say
-# little. The update has no matrix product: it reads four tensors and writes three.
+# To know the time, you need a GPU or a prediction. From the datasheet you can compute how
+# long the FLOPs and the bytes take at least. A small stack mostly waits for its kernels
+# to be launched, so its FLOPs say little. The update has no matrix product. It reads four
+# tensors and writes three.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -1967,11 +2020,11 @@ for rows in (4096, 8192):
               f"{peak[rows, graph]:.1f} MB at the peak of a forward pass")
 
 # %% role="gpu"
-claim("FLOPs of backward over forward: 2, but 1 for the first of 6 layers",
+claim("FLOPs backward / forward: 2, but 1 for the first of 6 layers",
       ratio, expected=2 - 1 / 6, within=1e-9)
 claim("MB at the peak: a 16-bit result for each of 6 layers",
       peak[8192, True], expected=6 * 8192 * 4096 * 2 / 1e6, within=0.1)
-claim("peak without a graph over the one with it: two results of six",
+claim("peak without / with a graph: two results instead of six",
       peak[8192, False] / peak[8192, True], expected=1 / 3, within=0.001)
 
 # %% role="gpu"
@@ -1981,11 +2034,12 @@ weights = 6 * (4096**2 + 4096) * 2
 plot_lines(many, {"graph": [5 * rows * 4096 * 2 / 1e6 for rows in many],
                   "weights": [weights / 1e6] * len(many),
                   "all four": [4 * weights / 1e6] * len(many)},
-           title="The graph grows with the batch, all else stays",
+           title="The graph grows with the batch, the rest does not",
            xlabel="rows in the batch", ylabel="MB", logx=True, logy=True,
-           alt="The graph's line rises with the batch and crosses the "
-               "weights near 5000 rows. All four, which are the weights, "
-               "their gradients and the two means of AdamW, lie higher.")
+           alt="Three lines. The line of the graph rises with the batch "
+               "and crosses the flat line of the weights near 5000 rows. "
+               "A second flat line, above that of the weights, is for all "
+               "four: weights, gradients and the two means of AdamW.")
 
 # %% role="gpu"
 @gpu_result("02/backward", uses=[stack_on, passes],
@@ -2051,26 +2105,27 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# Read the trace below the table from the matrix products down. On the H100 they take
-# 87 % of the forward pass and 83 % of the backward pass. The rest is ReLU, its
-# backward, and the sums for the biases.
+# Read the trace below the table from the matrix products down. On the H100, they take
+# 87 % of the forward pass and 83 % of the backward pass. The rest goes to ReLU, to its
+# backward pass, and to the sums for the biases.
 #
-# **On the H100 of the record** the large stack behaves as counted: its memory, and a
-# backward pass of about two forward passes. In the small stacks the orders to the GPU
-# decide: 256 times the FLOPs take only an eighth more time, and the backward pass
-# takes more than four forward passes instead of two.
+# **On the H100 of the record**, the large stack behaves as counted. It takes the memory
+# that was predicted, and its backward pass takes about as long as two forward passes. In
+# the small stacks, the orders to the GPU decide the time. There, 256 times as many FLOPs
+# take only an eighth more time, and the backward pass takes longer than four forward
+# passes instead of two.
 #
 # Compared with the backward pass, the update takes nearly three times as long as
 # predicted, and the trace shows why. The prediction counts one pass, which reads four
-# tensors and writes three. `foreach`, torch's default here, makes eight passes over
-# all weights and reads or writes twenty tensors. (One more call of `_foreach_add_`
-# counts the steps, on the CPU.) The update takes a fifth of the step's kernel time.
-# Stage 4 measures the fused update, which makes a single pass.
+# tensors and writes three. `foreach`, PyTorch's default here, makes eight passes over all
+# weights, and reads or writes twenty tensors. (One more call of `_foreach_add_` counts
+# the steps on the CPU.) The update takes a fifth of the step's kernel time. Stage 4
+# measures the fused update, which makes a single pass.
 #
-# **Keep:** a backward pass is about twice the arithmetic of a forward pass, and the
-# graph's memory is proportional to the batch. If memory is short, halve the batch and
-# accumulate, or keep fewer results and compute them again (checkpointing, stage 9).
-# If time is short, look at the matrix products first. **Source:** PyTorch
+# **Keep:** a backward pass needs about twice the arithmetic of a forward pass, and the
+# graph's memory is proportional to the batch. If you run short of memory, halve the batch
+# and accumulate gradients, or keep fewer results and compute them again (checkpointing,
+# stage 9). If you run short of time, look at the matrix products first. **Source:** PyTorch
 # documentation, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html) and
 # [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html); Epoch AI,
@@ -2080,22 +2135,23 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - The backward pass is the chain rule, from the loss to the inputs: each node
-#   multiplies the gradient that arrives by its slope. Where a value is used twice,
-#   the two gradients are added.
-# - Through a linear layer that is three products: for the weights, for the input, for
-#   the bias. ReLU's slope is a mask.
-# - A training step is: predict, compare, clear, backward, step. `backward` adds to
-#   `.grad`. If you never clear it, plain SGD has a momentum of 1.
-# - `backward(v)` weights the rows by `v`. A vector of ones gives the gradient of the
+# - The backward pass applies the chain rule from the loss to the inputs. Each node
+#   multiplies the gradient that arrives by its slope. If a value is used twice, its two
+#   gradients are added.
+# - A linear layer needs two matrix products, for its weights and its input, and a sum for
+#   its bias. ReLU's slope is a mask.
+# - A training step has five parts: predict, compare, clear, backward, step. `backward`
+#   adds to `.grad`. If you never clear it, plain SGD has a momentum of 1.
+# - `backward(v)` weights the rows by `v`. A vector of ones gives you the gradient of the
 #   sum.
 # - The graph keeps the tensors that the backward pass will need. That memory grows
 #   with the batch, is freed by `backward()`, and is never allocated under
 #   `no_grad()`.
-# - `detach().clone()` is a copy. `.data` shares memory and hides edits.
-#   `retain_graph` is for two backward passes, `create_graph` for second derivatives.
-# - When you cut a batch into parts, weight each part by its share of what the loss
-#   divides by, in training and in evaluation.
-# - A node passes its gradient on once, after all its uses have added theirs.
+# - `detach().clone()` is a copy. `.data` shares memory and hides your edits.
+#   `retain_graph` is for two backward passes, and `create_graph` is for second
+#   derivatives.
+# - When you cut a batch into parts, weight each part by its share of the rows that the
+#   loss averages over. This holds for training and for evaluation.
+# - A node passes its gradient on once, after all of its uses have added theirs.
 #
-# **Next:** stage 3 asks where the gradient starts: at the loss, and what it teaches.
+# **Next:** stage 3 is about the loss, where the gradient starts, and what a loss teaches.

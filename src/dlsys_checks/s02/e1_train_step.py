@@ -16,14 +16,15 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("02.1", "train_step", seen=("models", "calls"))
 
 ex.promise_table("""
-loss      | The loss before the update, as a float; | loss before the update
-step      | makes one optimizer step. | change of parameter; optimizer steps
-shapes    | x: (N, F) float32, y: (N, 1) float32. | case one row; one feature; many rows
-mean      | The loss is the mean squared error over all rows. | loss before the update; change of
-            parameter
-gradients | Whatever the gradients held before must not count. | change of parameter; loss before
-            the update
-frozen    | Some parameters may be frozen, some unused. | case a frozen part; a part without use
+step      | Make one optimizer step | change of parameter; optimizer steps
+mean      | on the mean squared error over all rows. | loss before the update; change of parameter
+frozen    | Args: model: some of its parameters may be frozen, some unused. | case a frozen part; a
+            part without use
+shapes    | opt: the optimizer of this model. x: (N, F) float32. y: (N, 1) float32. | case one row;
+            one feature; many rows
+loss      | Returns: The loss before the update, as a float. | loss before the update
+gradients | Gradients that the model already holds must not count. | change of parameter; loss
+            before the update
 example   | Example: for a model that outputs 0 and y = [[2.], [0.]] it returns 2.0. | case the
             example
 """)

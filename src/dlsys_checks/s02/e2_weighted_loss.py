@@ -13,16 +13,16 @@ ex = exercise("02.2", "weighted_loss", seen=("x", "shift", "weights", "theta"),
               says="weighted mean")
 
 ex.promise_table("""
-mean    | The weighted mean of per-row losses, | weighted mean; gradient through
-scalar  | a scalar that keeps its graph. | shape of the weighted mean; graph behind; way from the
+mean    | Compute the weighted mean of per-row losses. | weighted mean; gradient through
+losses  | Args: losses: (N,) float32, with a graph. | case one row; losses of both signs; huge
+          losses; tiny losses; many rows
+weights | weights: (N,) float32, at least 0. Some can be 0, but not all. | case some weights are
+          zero; a single weight; equal weights
+float32 | Returns: A float32 | dtype of the weighted mean
+scalar  | scalar that keeps its graph. | shape of the weighted mean; graph behind; way from the
           result; gradient through
-losses  | losses: (N,) float32, with a graph. | case one row; losses of both signs; huge losses;
-          tiny losses; many rows
-weights | weights: (N,) float32, at least 0, some of them 0, not all. | case some weights are zero;
-          a single weight; equal weights
-doubled | If every weight is doubled, nothing changes, be they tiny or huge. | case tiny weights;
+doubled | Doubling every weight changes nothing, whether they are tiny or huge. | case tiny weights;
           weights below one; huge weights
-float32 | The result is float32. | dtype of the weighted mean
 example | Example: losses [1., 3.] with weights [1., 3.] give 2.5. | case the example
 """)
 
@@ -76,10 +76,10 @@ def law(out, x, shift, weights, theta):
                  look=f"Of {len(weights)} losses, {losses.min():.4g} to {losses.max():.4g}, with "
                       f"weights that add up to {weights.double().sum():.4g}.")
     expect_equal("graph behind the result", out["linked"], True,
-                 "Stay in tensors that require gradients.")
+                 "Compute the result from the losses with tensor operations only.")
     if out["grad"] is None:
         raise Broken("way from the result to the losses", "none", "one",
-                     "A new tensor knows nothing of them.")
+                     "A new tensor has no link to the losses.")
     by_hand = 2 * (shares * score) @ x.double()
     expect_close("gradient through the result", out["grad"], by_hand.float(), rtol=1e-4,
                  atol=ROUNDED * float((2 * (shares * reach) @ x.double().abs()).max()))

@@ -17,22 +17,22 @@ ex = exercise("02.3", "stop_grad", seen=("x", "kind", "edit"),
 LEAVES = ("a parameter", "a leaf with a gradient", "a plain tensor", "NaN and infinity")
 
 ex.promise_table("""
-copy        | A copy of t | copy; returned value
-no gradient | that carries no gradient | requires_grad of the copy
-edited      | and may be edited freely. | copy after an edit; next copy of t
-dtypes      | t: float32 or float16 | case a float16 result; a plain float16 tensor; an expanded
-              float16 tensor
+copy        | Copy t, | copy; returned value
+no gradient | so that no gradient flows through the copy. | requires_grad of the copy
+edited      | It is safe to edit. | copy after an edit; next copy of t
+dtypes      | Args: t: float32 or float16 | case a float16 result; a plain float16 tensor; an
+              expanded float16 tensor
 any shape   | of any shape, | case a single number; an empty tensor; a transposed result; a slice of
               a result; an expanded float16 tensor; one row
 """)
 ex.promise("graph or none", "with or without a graph.",
            cases=(*LEAVES, "a plain float16 tensor", "an expanded float16 tensor"))
 ex.promise_table("""
-harmless | Neither an edit of the result nor this call may change t, its graph or the gradients that
+harmless | Neither this call nor an edit of the result changes t, its graph, or the gradients that
            flow through it. | t after; of t afterwards; gradient through t; gradient stored in t;
            graph of t
-form     | Shape and dtype stay. | shape of the copy; dtype of the copy
-example  | Example: with c = stop_grad(y), c.zero_() leaves y as it is. | t after an edit
+form     | Returns: A copy with the same shape and dtype. | shape of the copy; dtype of the copy
+example  | Example: after c = stop_grad(y), c.zero_() leaves y unchanged. | t after an edit
 """)
 
 
@@ -125,7 +125,7 @@ def expect_copy(what, got, value, look=""):
     expect_like(what, got, value, look)
     if not acting.same(got, value):
         expect_equal(what, got.nan_to_num(), value.nan_to_num(), look)
-        raise Broken(what, got, value, "NaN stays NaN.")
+        raise Broken(what, got, value, "A copy of NaN is NaN.")
 
 
 @ex.law
@@ -135,7 +135,8 @@ def law(out, x, kind, edit):
     value, graph = given(x, kind), kind not in ("plain", "expanded")
     expect_copy("copy", out["copy"], value)
     expect_equal("requires_grad of the copy", out["copy_requires"], False)
-    expect_copy("t after an edit of the copy", out["after"], value, "The two share their memory.")
+    expect_copy("t after an edit of the copy", out["after"], value,
+                "The copy shares memory with t.")
     if out["edited"] is None:
         raise Broken("copy after an edit", "a RuntimeError", "the new numbers")
     expect_copy("copy after an edit", out["edited"], edit)

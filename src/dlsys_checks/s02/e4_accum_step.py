@@ -19,14 +19,15 @@ UNEQUAL = ("a small last part", "gradients left over from before", "NaN left ove
            "logits in the hundreds", "many parts", "two models in turn", "parts of one row",
            "the example")
 
-ex.promise("step", "One optimizer step on the mean cross-entropy over all rows.",
+ex.promise("step", "Make one optimizer step on the mean cross-entropy over all rows.",
            says=("change of parameter",))
-ex.promise("sizes", "batches: pairs x (n, F) float32, y (n,) int64; n differs from pair to pair.",
-           cases=UNEQUAL)
-ex.promise("graph", "Only one graph may live at a time: call backward for each pair.",
+ex.promise("sizes", "Args: model, opt: the model and its optimizer. batches: pairs of x (n, F) "
+                    "float32 and y (n,) int64, where n differs from pair to pair.", cases=UNEQUAL)
+ex.promise("graph", "Only one graph may exist at a time, so call backward for each pair.",
            says=("graphs alive at a time", "graphs kept after", "rows in one graph"))
-ex.promise("gradients", "Gradients from before must not count.", says=("change of parameter",))
-ex.promise("loss", "Returns the mean loss over all rows before the step, as a float.",
+ex.promise("gradients", "Gradients that the model already holds must not count.",
+           says=("change of parameter",))
+ex.promise("loss", "Returns: The mean loss over all rows before the step, as a float.",
            says=("mean loss over all rows",))
 ex.promise("example", "Example: parts of 3 rows and 1 row count 3/4 and 1/4.", cases=UNEQUAL)
 
@@ -188,9 +189,9 @@ def law(out, models, calls):
     expect_equal("graphs alive at a time, beyond one", out["more_graphs"], 0,
                  "Call backward for each part before the next forward pass.")
     expect_equal("graphs kept after their backward pass", out["kept_graphs"], 0,
-                 "A loss that is added up takes its graph along: add loss.item().")
+                 "A sum of losses keeps their graphs. Add up loss.item() instead.")
     expect_equal("rows in one graph, beyond the largest part", out["more_rows"], [0] * len(calls),
-                 "Each part has a forward pass of its own.")
+                 "Run a separate forward pass for each part.")
 
 
 # ---- wrong, by name

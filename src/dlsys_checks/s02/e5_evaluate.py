@@ -22,15 +22,16 @@ ex = exercise("02.5", "evaluate", seen=("models", "calls"))
 SMALLER = ("a small last batch", "a model in eval mode", "an own class", "BatchNorm",
            "a last batch of one row", "a frozen BatchNorm", "two models in turn", "the example")
 
-ex.promise("result", "(mean cross-entropy, accuracy) over all rows, as two floats.",
+ex.promise("result", "Returns: (mean cross-entropy, accuracy), two floats.",
            says=("mean cross-entropy", "accuracy", "result"))
-ex.promise("sizes", "batches: pairs x (n, F) float32, y (n,) int64; the last may be smaller.",
-           cases=SMALLER)
-ex.promise("eval", "Measured in eval mode;", says=("mean cross-entropy", "accuracy", "raised"))
-ex.promise("modes", "afterwards grad mode and the mode of each module are as before.",
+ex.promise("sizes", "Args: model: any module. batches: pairs of x (n, F) float32 and y (n,) int64. "
+                    "The last pair can have fewer rows than the others.", cases=SMALLER)
+ex.promise("eval", "Compute mean cross-entropy and accuracy over all rows, in eval mode.",
+           says=("mean cross-entropy", "accuracy", "raised"))
+ex.promise("modes", "Afterwards the grad mode and the mode of every module are as before.",
            says=("modules in another mode", "grad mode afterwards"))
 ex.promise("graph", "No graph is built at any time,", says=("tensors kept for a backward",))
-ex.promise("kept", "and nothing of a batch is kept but sums.",
+ex.promise("kept", "and only sums are kept of each batch.",
            says=("numbers kept of each row", "rows in one forward pass"))
 ex.promise("example", "Example: 3 of 4 rows right, in batches of 3 and 1, is accuracy 0.75.",
            cases=("the example",))
@@ -203,13 +204,13 @@ def law(out, models, calls):
     expect_equal("tensors kept for a backward", out["kept"], none,
                  "Switch the graph off while you measure.")
     expect_equal("modules in another mode afterwards", out["other_modes"], none,
-                 "Note the mode of each before eval().")
+                 "Store the mode of each module before you call eval().")
     expect_equal("grad mode afterwards", out["grad"], [k == 0 for k in range(len(calls))],
-                 "It is as the caller had it.")
+                 "Restore the mode that the caller had.")
     expect_equal("rows in one forward pass, beyond the largest batch", out["more_rows"], none,
-                 "Each batch has a pass of its own.")
+                 "Run a separate forward pass for each batch.")
     expect_equal("numbers kept of each row", out["left"], none,
-                 "Add up, and let the batch go.")
+                 "Add to the sums, and keep nothing else of the batch.")
 
 
 class Evaluating:

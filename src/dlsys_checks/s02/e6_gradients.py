@@ -18,19 +18,20 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("02.6", "gradients", seen=("graph", "calls"), says="carried forwards")
 
 ex.promise_table("""
-each        | [d out / d node for each node in inputs], as floats. | gradient of input; gradients;
+each        | Compute d out / d node for each node in inputs. | gradient of input; gradients;
               result
-parents     | A node has one attribute, node.parents: a list of pairs (node, slope), the slope being
-              d(this node) / d(parent), a float. | case more than two parents; slopes of zero; a
-              random graph; tiny slopes
-twice       | A parent may stand there twice. | case a parent that stands twice; a value added to
-              itself; many paths over pairs; the example
-independent | An input that out does not depend on gets 0.0. | case inputs that do not matter; an
-              inner node for out; a random graph; two calls on one graph
-long        | The graph may be a chain of thousands of nodes: do not recurse. | case a long chain |
-              calls inside calls
-paths       | It may have millions of paths: each node reports once. | reads of a node's parents;
-              uses of a slope
+parents     | Args: out: a node. A node has one attribute, node.parents, a list of pairs (parent,
+              slope), where slope is d node / d parent, a float. | case more than two parents;
+              slopes of zero; a random graph; tiny slopes
+twice       | The same parent can occur twice in it. | case a parent that stands twice; a value
+              added to itself; many paths over pairs; the example
+independent | inputs: a list of nodes. Returns: A list of floats. It has 0.0 where out does not
+              depend on the input. | case inputs that do not matter; an inner node for out; a random
+              graph; two calls on one graph
+long        | The graph can be a chain of thousands of nodes, so do not recurse. | case a long
+              chain | calls inside calls
+paths       | It can have millions of paths, so let each node report only once. | reads of a node's
+              parents; uses of a slope
 example     | Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a]. | case the example
 """)
 
@@ -174,7 +175,7 @@ def law(out, graph, calls):
     expect_parts(out, "grads", "deeper", "more_reads", "more_uses")
     # Seen by the nodes, beside the learner's code: gradients do not show how they were found.
     expect_equal("calls inside calls, which grow with the chain", out["deeper"], 0,
-                 "Keep the nodes still to do in a list.")
+                 "Keep the nodes that are still to be visited in a list.")
     expect_length("answers", out["grads"], len(calls))
     for (last, inputs), grads in zip(calls, out["grads"], strict=True):
         expect_type("result", grads, list)
@@ -182,11 +183,11 @@ def law(out, graph, calls):
         for k, (place, got) in enumerate(zip(inputs, grads, strict=True)):
             wanted, size = forward(graph, last, place)
             expect_close(f"gradient of input {k}", got, wanted, rtol=1e-9, atol=1e-12 * size,
-                         look="Compared with slopes carried forwards.")
+                         look="The expected values are slopes carried forwards through the graph.")
     expect_equal("reads of a node's parents, which grow with the paths", out["more_reads"], 0,
                  "Each node reports once, not once per path.")
     expect_equal("uses of a slope, which grow with the graph", out["more_uses"], 0,
-                 "Each node reports once, when its uses have.")
+                 "Each node reports once, after all of its uses have reported.")
 
 
 def counted(out):
@@ -227,9 +228,9 @@ def collected(out, inputs):
 
 wrong = ex.edits(collected)
 AT_ONCE = "uses = dict.fromkeys(uses, 1)\n    grad, ready ="  # a node is ready at its first share
-wrong("using a queue: each node reports as soon as it is reached", "each",
+wrong("using a queue, in which each node reports as soon as it is reached", "each",
       "grad, ready =", AT_ONCE, "ready.pop()", "ready.pop(0)", says="carried forwards")
-wrong("using a stack: each node reports as soon as it is reached", "each",
+wrong("using a stack, in which each node reports as soon as it is reached", "each",
       "grad, ready =", AT_ONCE, says="carried forwards")
 wrong("keeping the last contribution instead of the sum", "each",
       "grad.get(parent, 0.0) + ", "", says="carried forwards")
