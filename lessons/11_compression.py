@@ -2461,11 +2461,11 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # 3. The power is `largest.frexp().exponent - 3`, because `frexp` returns a mantissa from 0.5 to 1. Zeros get a power as well, so you never divide by 0.
 
 # %% [markdown] trap="11.8" role="keep"
-# **Keep:** in block formats such as MXFP4, blocks must run along the axis that is summed,
-# because hardware applies the scales outside the sum. Then a loud channel costs its
-# neighbours their precision. An emulation with other blocks promises what no device
-# delivers. **In your own code:** make one column of a test tensor 35 times as large. With
-# blocks along the sum, its neighbours become zeros. **Seen in the wild:**
+# **Keep:** blocks that share a scale must run along the axis that is summed, because
+# hardware applies the scales outside the sum. A loud channel then costs its neighbours
+# their precision. An emulation with other blocks promises what no device delivers. **In
+# your own code:** make one column of a test tensor 35 times as large. Along the sum, its
+# neighbours become zeros. **Seen in the wild:**
 # [`btxchain/btx#89`](https://github.com/btxchain/btx/pull/89) describes a design with two
 # products in which the scales ran along the free axis, so no block-scaled unit could
 # compute them; in

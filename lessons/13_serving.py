@@ -450,19 +450,20 @@ claim("Ann's next letter: total variation caused by Cem", moved,
 
 # %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
 class Blocks:
-    """The n blocks of a paged cache, numbered 0 to n - 1; at first all
-    free.
+    """Manage the n blocks of a paged cache, numbered 0 to n - 1. At first
+    all blocks are free.
 
-    take(k): a list of k blocks that are free, different ones, each of which
-    has one reader now. MemoryError where fewer are free; then none is
-    taken. share(table, k): a new list of the first k blocks of a table in
-    use, each of which has one reader more now. give(table): each block of
-    the table has one reader fewer now, and is free again when that was the
-    last one. ValueError where a block of it has no reader; then none is
-    given back. left(): how many blocks are free. No table is changed. A
-    table may be joined from several lists, or have grown since; it holds no
-    block twice, and none but 0 to n - 1. What happens to one object changes
-    no other.
+    take(k) returns a list of k different free blocks. Each of them now has
+    one reader. If fewer are free, raise MemoryError and take none.
+    share(table, k) returns a new list of the first k blocks of a table in
+    use. Each of them now has one more reader. give(table) removes one
+    reader from each block of the table, and a block without readers is free
+    again. If a block of the table has no reader, raise ValueError and give
+    none back. left() returns the number of free blocks.
+
+    No method changes a table. A table may be joined from several lists or
+    have grown since. It contains no block twice, and only blocks from 0 to
+    n - 1. Objects do not affect each other.
 
     Example: n 3, a = take(2), b = share(a, 1), give(a): left() is 2, and
     after give(b) it is 3.
@@ -742,18 +743,19 @@ claim("chained keys: letters found for the same prompt again", again,
 
 # %% trap="13.2" role="exercise" points=3 difficulty=2 minutes=12
 def block_keys(ids: list, size: int, extra: str) -> list:
-    """The key of each full block of a prompt, for a cache of prefixes.
+    """Compute the key of each full block of a prompt, for a prefix cache.
 
-    ids: the tokens, whole numbers, also below 0; none is possible. A block
-    is size neighbours; what is left over at the end has no key. For one
-    size, two keys are equal exactly if all tokens up to the end of the
-    block are equal and extra is, however many blocks there are. extra: a
-    text, such as the name of an adapter. A key can be a key of a dict, and
-    repr(key) has at most 200 characters, however long ids and extra are.
-    ids stays as it is.
+    ids: a list of tokens, which are integers and may be negative; it may be
+    empty. A block is size consecutive tokens; a shorter rest at the end has
+    no key. extra: a text, such as the name of an adapter.
 
-    Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second is another
-    one than the second of [0, 6, 7, 8], though both blocks are [7, 8].
+    For the same size, two keys are equal exactly if all tokens up to the
+    end of the block are equal and extra is equal, however many blocks there
+    are. A key can be used as a key of a dict, and repr(key) has at most 200
+    characters, however long ids and extra are. ids is not changed.
+
+    Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second differs from
+    the second key of [0, 6, 7, 8], although both blocks are [7, 8].
     """
     # BEGIN SOLUTION
     keys, key = [], extra
@@ -922,18 +924,21 @@ claim("different letters in 200, seed and step mixed",
 
 # %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=12
 def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
-    """One token for each row of a batch: (B,) int64, drawn from its row.
+    """Draw one token for each row of a batch: (B,) int64, each from its own
+    row.
 
-    probs: (B, V) float64; each row sums to 1, up to rounding, and may hold
-    zeros, which never come. Row r asks for token number steps[r] of a
-    request with seed seeds[r], both from 0 to 2**31 - 1. The token depends
-    on probs[r], seeds[r] and steps[r] alone: not on other rows, the row's
-    place, the batch's size or what was drawn before. The tokens of many
-    steps of one request follow the row, and so do those of one step of many
-    requests. No two pairs of seed and step use the same random numbers: not
-    those of neighbours, nor where one request is some steps behind another,
-    nor where seed and step change places. No generator of torch, numpy or
-    Python is moved. Nothing handed over changes.
+    probs: (B, V) float64. Each row sums to 1, up to rounding, and may
+    contain zeros, which are never drawn. Row r draws token number steps[r]
+    of a request with seed seeds[r]; both are from 0 to 2**31 - 1.
+
+    The token depends only on probs[r], seeds[r] and steps[r], not on other
+    rows, the row's position, the batch size or earlier draws. The tokens of
+    many steps of one request follow the row's probabilities, and so do
+    those of one step of many requests. No two pairs of seed and step use
+    the same random numbers, also if the pairs are neighbours, if one
+    request is some steps behind the other, or if seed and step are
+    exchanged. The generators of torch, numpy and Python are not advanced.
+    Inputs are not changed.
 
     Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0].
     """
@@ -1096,8 +1101,8 @@ claim("the stream equals the text before the stop word", repaired == body,
 
 # %% [markdown] trap="13.4" role="more" topics="letters that vanish · a search in the text so far"
 # Two other repairs come to mind first, and both fail. `errors="ignore"` silently drops
-# broken letters. A search in the text so far finds the stop word only after most of it
-# has been sent:
+# broken letters. A search in all the text so far finds the stop word only when most of it
+# has already been sent:
 
 # %% trap="13.4" role="more"
 def late_stream(tokens):
@@ -1122,18 +1127,20 @@ claim("letters of the stop word that a late search has sent", len(leaked),
 
 # %% trap="13.4" role="exercise" points=4 difficulty=3 minutes=15
 class Stream:
-    """The text of an answer while it is written, up to its first stop word.
+    """Send the text of an answer while it is written, up to the first stop
+    word.
 
-    stops: a list of texts, none empty, none inside another, none with
-    "\\ufffd", perhaps no text at all; it stays as it is. push(token): token
-    is the next bytes of the answer in UTF-8, cut anywhere; the result is
-    what can be sent now, a text. Bytes that are no UTF-8 come as "\\ufffd".
-    What was sent is never taken back, so the ending that may still become a
-    stop word is held, and bytes that are no whole letter yet. Nothing else
-    is held: all that is sure is sent. From the first stop word on nothing
-    comes, neither the word nor what follows. end(), called once, when the
-    answer is over: what is still held; an unfinished letter comes as
-    "\\ufffd". What happens to one object changes no other.
+    stops: a list of texts, possibly empty. No text is empty, is part of
+    another one or contains "\\ufffd". The list is not changed.
+
+    push(token): token is the next bytes of the answer in UTF-8, cut
+    anywhere. It returns the text that can be sent now. Bytes that are not
+    UTF-8 become "\\ufffd". Sent text is never taken back, so push holds the
+    ending that may become a stop word and the bytes of an unfinished
+    letter. It holds nothing else. From the first stop word on it returns
+    "", neither the word nor what follows. end() is called once, when the
+    answer is over, and returns what is still held; an unfinished letter
+    becomes "\\ufffd". Objects do not affect each other.
 
     Example: stops ["\\nUser"], push(b"Hi\\nU") "Hi", push(b"se") "",
     push(b"d!") "\\nUsed!", end() "".
@@ -1307,16 +1314,18 @@ claim("largest total variation in the eight sets", max(apart), above=0.3)
 
 # %% trap="13.10" role="exercise" points=3 difficulty=2 minutes=10
 def given_valid(logprob: Callable, words: list) -> torch.Tensor:
-    """The probability of each word, given that the model writes one of
-    them.
+    """Compute the probability of each word, given that the model writes one
+    of them.
 
-    words: different lists of tokens, one token or more each, of any length;
-    none is the beginning of another. logprob(begin) gives what the model
-    says behind the tokens of the list begin, [] at first: the
-    log-probabilities of the next token, (V,) float64, perhaps minus
-    infinity, but not so for all words. The result is (len(words),) float64
-    and sums to 1, also where each word is less likely than the least float
-    above 0. words and what logprob returned stay as they are.
+    words: different lists of one or more tokens, of any length; none is the
+    beginning of another. logprob(begin) returns what the model predicts
+    after the tokens of the list begin, which is [] at first: the
+    log-probabilities of the next token, (V,) float64, possibly minus
+    infinity, but not for all words.
+
+    Returns (len(words),) float64. The entries sum to 1, even if every word
+    is less likely than the smallest positive float. words and the results
+    of logprob are not changed.
 
     Example: 'ab' 0.5 * 0.2, 'ba' 0.5 * 0.6 for the model: [0.25, 0.75].
     """
@@ -1346,7 +1355,7 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ## Who may come in
 #
-# The cost of decoding shows in how much has to be read. One call reads every weight once,
+# Decoding is expensive because of what it has to read. One call reads every weight once,
 # whether it processes one letter or a prompt of 24. (The FLOPs below are those of
 # products with weights; the products of queries with keys are left out.)
 
@@ -1671,13 +1680,16 @@ claim("sampled again after a mismatch: total variation",
 # %% trap="13.5" role="exercise" points=3 difficulty=2 minutes=12
 def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
                  v: float) -> tuple:
-    """(token, kept): the token to write for a draft x, and whether it is x.
+    """Return (token, kept): the token to write for a draft x, and whether
+    it is x.
 
-    p, q: probabilities of target and draft, (V,) float64, zeros among them.
-    x: a token that was drawn from q. u and v: uniform and independent, more
-    than 0 and less than 1. x is kept where u is less than p[x] / q[x]; else
-    v alone picks the token. Over all draws of x, u and v the token follows
-    p exactly. token is an int, kept a bool; p and q stay as they are.
+    p, q: the probabilities of target and draft, (V,) float64, possibly with
+    zeros. x: a token that was sampled from q. u, v: uniform and
+    independent, more than 0 and less than 1.
+
+    x is kept if u is less than p[x] / q[x]; otherwise only v decides which
+    token is written. Over all x, u and v the token follows p exactly. token
+    is an int and kept a bool. p and q are not changed.
 
     Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7
     gives (1, False).
@@ -1839,16 +1851,19 @@ claim("calls for 40 letters", rolled[2], below=39)
 
 # %% trap="13.6" role="exercise" points=3 difficulty=2 minutes=10
 def commit(past: int, draft: list, says: list) -> tuple:
-    """(write, feed, stay) after one round of greedy speculative decoding.
+    """Compute (write, feed, stay) after one round of greedy speculative
+    decoding.
 
-    past: the entries of the cache before the round. Then the token written
-    last was fed, and with it draft, a list of guesses, perhaps none; each
-    token left an entry. says: what the model itself wants behind each of
-    them, so one more than draft. Tokens are whole numbers, 0 or more.
-    write: the tokens to write, a list: as many as this round makes sure
-    that the model alone would write. feed: the token to feed next, the last
-    one written, as it has no entry. stay: the first entries of the cache
-    that may stay, as a number. draft and says stay as they are.
+    past: the number of cache entries before the round. In the round the
+    last written token was fed, followed by draft, a list of guesses that
+    may be empty; each token left one entry. says: the token that the model
+    itself wants after each fed token, so one more than draft. Tokens are
+    integers, 0 or more.
+
+    write: the list of tokens to write, as many as this round proves that
+    the model alone would write. feed: the token to feed next, which is the
+    last one written, because it has no entry. stay: how many of the first
+    cache entries may stay. draft and says are not changed.
 
     Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2]: ([4, 8], 8, 12).
     """
@@ -2059,19 +2074,21 @@ claim("bytes per token and head, groups of 32", bytes_a_token(32),
 
 # %% trap="13.7" role="exercise" points=3 difficulty=2 minutes=12
 def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
-    """(codes, scales, rest): keys on a grid of their own for each channel.
+    """Compute (codes, scales, rest): keys with a separate grid for each
+    channel.
 
-    k: (B, H, T, D) float32, left as it is. The tokens are cut into groups
-    of `group` neighbours; what is left over at the end is rest, as it is.
-    In each group each channel of each head of each row has a scale: its
-    largest absolute value over 2**(bits - 1) - 1, or 1. where all are 0.
-    scales: (B, H, T // group, D) float32. codes: int8, the whole number
-    nearest to k / scale, (B, H, T // group * group, D). bits: 2 to 8. T may
-    be less than group. None of the three is a view of k or of a copy of it:
-    each holds its own numbers and nothing more.
+    k: (B, H, T, D) float32, not changed. bits: 2 to 8. The tokens are cut
+    into groups of `group` consecutive tokens; rest is what is left over at
+    the end, unchanged. T may be less than group.
 
-    Example: k of one channel, [3., -7., 1.], bits 4, group 2: codes
-    [3, -7], scales [1.], rest [1.].
+    In every group, each channel of each head and row has its own scale: its
+    largest absolute value divided by 2**(bits - 1) - 1, or 1. if all values
+    are 0. scales: (B, H, T // group, D) float32. codes: int8, the integer
+    nearest to k / scale, (B, H, T // group * group, D). None of the three
+    is a view of k or of a copy of k: each stores only its own values.
+
+    Example: k of one channel, [3., -7., 1.], bits 4, group 2: codes [3,
+    -7], scales [1.], rest [1.].
     """
     # BEGIN SOLUTION
     B, H, T, D = k.shape
@@ -2254,15 +2271,17 @@ claim("bfloat16 server, no cut: mean absolute log ratio", noise,
 # %% trap="13.8" role="exercise" points=3 difficulty=2 minutes=10
 def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
                  temperature: float, kept: torch.Tensor) -> torch.Tensor:
-    """The log-probability of each token under the distribution it was drawn
-    from: the softmax of logits / temperature over the kept tokens alone.
+    """Compute the log-probability of each token under the distribution it
+    was sampled from: the softmax of logits / temperature over the kept
+    tokens only.
 
     logits: (..., V) float32 or bfloat16. tokens: (...) int64, each of them
     kept. temperature: above 0. kept: (..., V) bool, as the server reports
-    it, whatever rule it cut by. What stands in logits at other tokens
-    changes nothing, be it infinity or nan. The result is (...) float32,
-    calculated in float32. Gradients flow to logits. Nothing handed over
-    changes.
+    it, by any rule. Logits of tokens that are not kept have no effect, even
+    if they are infinite or nan.
+
+    Returns (...) float32, computed in float32. Gradients flow to logits.
+    Inputs are not changed.
 
     Example: logits [2., 2., 5.], token 0, temperature 1, kept [True, True,
     False]: -0.6931.
@@ -2432,17 +2451,20 @@ claim("tokens with pads, divided by tokens",
 
 # %% trap="13.9" role="exercise" points=3 difficulty=2 minutes=12
 def first_token(arrive: list, chunks: list) -> tuple:
-    """(p99, gap, rate) of a run of a server, times in seconds, as floats.
+    """Compute (p99, gap, rate) of a server's run, as floats, with times in
+    seconds.
 
     arrive: when each request was due, one or more, in any order. chunks:
-    for each request its pieces, (time, tokens), in the order of time. A
-    piece with 0 tokens only says that the server is there, and is no piece
-    of the answer. p99: the least time within which at least 99 % of the
-    requests have their first token, counted from when each was due; one
-    that never gets a token takes math.inf. gap: the longest wait between
-    two pieces of one answer, 0.0 where none has two. rate: tokens of all
-    answers a second, from the first arrival to the last piece of an answer.
-    At least one request gets a token. Nothing handed over changes.
+    for each request its pieces, (time, tokens), in order of time. A piece
+    with 0 tokens only shows that the server is alive and is not part of the
+    answer. At least one request gets a token.
+
+    p99: the smallest time within which at least 99 % of the requests have
+    their first token, measured from when each request was due; a request
+    that never gets a token counts as math.inf. gap: the longest wait
+    between two consecutive pieces of one answer, or 0.0 if no answer has
+    two. rate: the tokens of all answers per second, from the first arrival
+    to the last piece of an answer. Inputs are not changed.
 
     Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]]: (2.0, 0.5,
     1.6).

@@ -408,23 +408,22 @@ claim("pairs the wrong way round: reward lost",
 
 # %% trap="14.1" role="exercise" points=4 difficulty=3 minutes=15
 def dpo_loss(policy: nn.Module, beta: float):
-    """The loss of DPO for a policy whose training begins now.
+    """Return the DPO loss for a policy whose training begins now.
 
     policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a
-    place are those of the token behind it. Returns a function
-    loss(chosen, rejected), which is called at each step. Both are pairs
-    (ids, answer) with answer (B, T) bool, true at the tokens of the answer
-    and never at the first place; row by row they answer the same prompt.
-    T may differ between the two, B between calls.
+    position predict the next token. Returns a function loss(chosen,
+    rejected), which is called at each step. Both are pairs (ids, answer)
+    with answer (B, T) bool, true at the answer's tokens and never at the
+    first position. Row by row they answer the same prompt. T may differ
+    between the two, and B between calls.
 
     The loss is the mean over rows of -log(sigmoid(beta * margin)), a
-    float32 scalar. margin: by how much the log-probability of the chosen
-    answer has grown since dpo_loss was called, minus the same for the
-    rejected one. The policy runs in the mode that it is in, what it is
-    compared with in evaluation mode. It stays finite for margins of
-    hundreds of nats. Gradients flow to the policy as it is now. Neither
-    call changes its weights, their requires_grad, their gradients or the
-    mode of a part, and neither sets a seed.
+    float32 scalar. margin: the increase of the chosen answer's
+    log-probability since dpo_loss was called, minus that of the rejected
+    one. The policy runs in its current mode, the reference in evaluation
+    mode. The loss is finite for margins of hundreds of nats. Gradients flow
+    to the current policy. Neither call changes its weights, their
+    requires_grad or gradients, or the mode of a part, or sets a seed.
 
     Example: at the first step of a policy in evaluation mode: 0.6931.
     """
@@ -661,20 +660,19 @@ claim("a group of equal rewards, nothing added: nan advantages",
 # %% trap="14.2" role="exercise" points=3 difficulty=2 minutes=12
 def group_advantage(rewards: torch.Tensor,
                     prompt_ids: torch.Tensor) -> torch.Tensor:
-    """How each answer did among the answers to the same prompt.
+    """Compare each answer with the answers to the same prompt.
 
-    rewards: (N,) float32. prompt_ids: (N,) int64, any numbers; a group is
-    all answers with one id, wherever they stand, and groups may differ in
+    rewards: (N,) float32. prompt_ids: (N,) int64, any values. A group is
+    all answers with the same id, at any positions, and groups may differ in
     size. The advantage of an answer is its reward minus the mean of its
     group, divided by the standard deviation of its group (with n - 1) plus
-    1e-4. It is 0 for an answer that is alone in its group, and, but for
-    rounding, for all of a group whose rewards are equal.
+    1e-4. It is 0 for an answer that is alone in its group and, up to
+    rounding, for all answers of a group with equal rewards.
 
-    Returns (N,) float32, in the order of rewards. Nothing handed over
-    changes.
+    Returns (N,) float32, in the order of rewards. Inputs are not changed.
 
-    Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2]:
-    [-0.7071, -0.7070, 0.7071, 0.7070].
+    Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2]: [-0.7071,
+    -0.7070, 0.7071, 0.7070].
     """
     # BEGIN SOLUTION
     found = torch.zeros_like(rewards)
@@ -874,14 +872,15 @@ claim("half the square: largest gap to the gradient of the KL",
 
 # %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
 def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
-    """A term of a loss, a scalar, which pulls the policy to the reference.
+    """Compute a term of a loss, a scalar, that pulls the policy to the
+    reference. Averaged over all answers that the policy may sample, its
+    gradient is that of KL(policy, reference) in nats. The KL is that of
+    whole answers.
 
-    Averaged over all answers that the policy may draw, its gradient is
-    that of KL(policy, reference) in nats. The KL is that of whole answers.
     logp, logp_ref: (N, T), the log-probability of each token of N answers,
-    given those before it, by the policy that drew them and by the
-    reference; 0 in both behind the end of a shorter answer. Both float32
-    or both float64, and so is the term. They stay as they are.
+    given the tokens before it, under the policy that sampled them and under
+    the reference; both are 0 after the end of a shorter answer. Both are
+    float32 or both float64, and so is the term. They are not changed.
 
     Example: two answers of one token, each with probability 0.5; the
     reference gives them 0.25 and 0.75. At their logits the mean gradient is
@@ -1107,17 +1106,20 @@ claim("sampled at 0.6, scored at 1: fraction outside the clip",
 # %% trap="14.4" role="exercise" points=3 difficulty=2 minutes=12
 def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
                adv: torch.Tensor, eps: float) -> torch.Tensor:
-    """PPO's loss of one inner step, a scalar: minus the mean, over all
-    tokens, of the smaller of ratio * advantage and clipped ratio *
+    """Compute PPO's loss for one inner step, a scalar: minus the mean, over
+    all tokens, of the smaller of ratio * advantage and clipped ratio *
     advantage.
 
-    A token's ratio says how many times as likely it is now as when it was
-    drawn; clipped, it stays between 1 - eps and 1 + eps. logp,
-    logp_sampled: (N, T), its log-probability now and then. adv: (N,), the
-    advantage of each answer. In the first inner step after a draw every
-    ratio is 1, and the gradient is that of adv * logp. Gradients flow to
-    logp alone, even if logp_sampled or adv come with a graph. All are
-    float32 or all float64, and so is the loss. Nothing handed over changes.
+    A token's ratio is its probability now, divided by its probability when
+    it was sampled; the clipped ratio stays between 1 - eps and 1 + eps.
+    logp, logp_sampled: (N, T), the token's log-probability now and then.
+    adv: (N,), the advantage of each answer. In the first inner step after
+    sampling every ratio is 1, and the gradient is that of the mean of adv *
+    logp, negated.
+
+    Gradients flow only to logp, even if logp_sampled or adv have a graph.
+    All are float32 or all float64, and so is the loss. Inputs are not
+    changed.
 
     Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps
     0.2: -2.2, and the gradient at logp is [[-1., 0.]].

@@ -359,8 +359,8 @@ claim("gradient of rank 0's A with it, divided by the true one",
       (twice.norm() / of_a.norm()).item(), expected=2, within=0.01)
 
 # %% [markdown] trap="15.1" role="more"
-# `parallelize_module` puts both sums where they belong. Its `ColwiseParallel` is the cut
-# of `A` with the entrance, and its `RowwiseParallel` is the cut of `B` with the exit:
+# `parallelize_module` puts both sums where they belong. `ColwiseParallel` cuts `A` and
+# adds the entrance. `RowwiseParallel` cuts `B` and adds the exit:
 
 # %% trap="15.1" role="more"
 def by_torch(seed, x, y):
@@ -403,18 +403,20 @@ claim("gradient of the bias on rank 0: error",
 # %% trap="15.1" role="exercise" points=4 difficulty=3 minutes=12
 def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
               c: torch.Tensor, dy: torch.Tensor, all_sum) -> tuple:
-    """y = relu(h A.T) B.T + c on one of several ranks, and its gradients.
+    """Compute y = relu(h A.T) B.T + c on one of several ranks, and its
+    gradients.
 
-    The units of the layer are cut: a (f, D) holds this rank's rows of A,
-    b (E, f) its columns of B; f is at least 1 and differs from rank to
-    rank. h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss
-    for y, are whole and the same on all ranks. all_sum(tensor): the sum
-    over the ranks, a new tensor; all ranks have to call it equally often,
-    60 times at most, in the same order, with the same shapes and dtypes.
+    The layer is cut by units: a (f, D) is this rank's rows of A, b (E, f)
+    its columns of B; f is at least 1 and may differ between ranks. h (N,
+    D), the bias c (E,) and dy (N, E), the gradient of the loss with respect
+    to y, are complete and the same on all ranks. all_sum(tensor) returns
+    the sum over the ranks as a new tensor. All ranks have to call it
+    equally often, at most 60 times, in the same order and with the same
+    shapes and dtypes.
 
-    Returns (y, dh, da, db, dc), in the one dtype of all inputs: y, and the
-    gradients of h, a, b and c as the uncut layer has them. The slope of
-    ReLU at 0 is 0. Inputs stay as they are, requires_grad as well.
+    Returns (y, dh, da, db, dc), in the common dtype of the inputs: y, and
+    the gradients of h, a, b and c as in the uncut layer. The derivative of
+    ReLU at 0 is 0. Inputs are not changed, nor is their requires_grad.
 
     Example: h 2, c 0, dy 1; on one rank a 3, b 5, on the other a 4, b 7: y
     is 86 and dh 43 on both, da 10 on the first.
@@ -656,17 +658,18 @@ claim("cosine of the mixed gradient and the mean",
 
 # %% trap="15.2" role="exercise" points=3 difficulty=2 minutes=12
 def pass_losses(labels: list, divides: bool) -> list:
-    """By what to divide the summed loss of each micro-batch of a step.
+    """Compute by what to divide the summed loss of each micro-batch of a
+    step.
 
     labels[p][m], at least 1: how many labels count in micro-batch m of pass
     p. Each pass has one or more micro-batches, and passes may differ in
-    their number. Gradients of all passes add up in .grad, and at the end
-    .grad has to hold the gradient of the mean loss over all labels of the
-    step. divides: at the end of each pass the schedule divides all that
-    .grad holds by the number of micro-batches of this pass. Otherwise
-    nobody divides a gradient.
+    their number. The gradients of all passes add up in .grad, and at the
+    end .grad has to be the gradient of the mean loss over all labels of the
+    step. divides: at the end of each pass, the schedule divides everything
+    in .grad by the number of micro-batches of this pass. Otherwise no
+    gradient is divided.
 
-    Returns floats, laid out as labels are. labels stays as it is.
+    Returns floats, nested like labels. labels is not changed.
 
     Example: [[3, 1], [4]] gives [[4.0, 4.0], [8.0]] if the schedule
     divides, else [[8.0, 8.0], [8.0]].
@@ -977,23 +980,22 @@ claim("bytes of gathered keys and values on the tape", on_tape,
 # %% trap="15.3" role="exercise" points=4 difficulty=2 minutes=13
 def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
                world: int) -> tuple:
-    """What a rank needs of a batch whose sequences are split: (tokens,
-    positions, labels, mask).
+    """Compute a rank's (tokens, positions, labels, mask) of split
+    sequences.
 
     tokens: (B, T) int64, T at least 1. labels: (B, T) int64, not shifted
-    yet: the token at each place, or -100 where none is to be learnt. Both
-    are filled at the end to N, the next multiple of 2 * world: tokens with
-    0, labels with -100. N is T where T is a multiple. The N places are cut
-    into 2 * world pieces of neighbours, all of one length. A rank, 0 to
-    world - 1, holds n = N // world places: piece rank, and behind it piece
-    2 * world - 1 - rank.
+    yet, with -100 where none is to be learned. Both are filled at the end
+    to N, the next multiple of 2 * world: tokens with 0, labels with -100. N
+    is T if T is a multiple. The N positions are cut into 2 * world pieces
+    of equal length. A rank, 0 to world - 1, holds n = N // world positions:
+    piece rank, followed by piece 2 * world - 1 - rank.
 
-    The result's tokens: (B, n) int64, what stands at these places.
-    positions: (n,) int64, their places in the whole sequence, from 0.
-    labels: (B, n) int64, for each place the label of the place after it,
-    whoever holds that one, and -100 for the last of all. mask: (n, N) bool,
-    whether its place may look at place j of the whole: at itself and at all
-    before it, filled ones too. Nothing handed over changes.
+    The result's tokens: (B, n) int64, the tokens at these positions.
+    positions: (n,) int64, counted from 0 in the whole sequence. labels: (B,
+    n) int64, for each position the label of the next one, on any rank, and
+    -100 for the last of all. mask: (n, N) bool, whether a position may look
+    at position j of the whole: at itself and at all before it, including
+    filled ones. Inputs are not changed.
 
     Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2:
     tokens [[1, 2, 7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]].
@@ -1208,9 +1210,9 @@ claim("gradient at the router: divided, relative to not divided",
       below=1e-4)
 
 # %% [markdown] trap="15.4" role="repair"
-# With one expert per token, use the weight that the softmax gives. Testing whether the
-# router has a gradient does not reveal the fault. The broken router has one, which is
-# neither `None` nor exactly zero. It is rounding error.
+# With one expert per token, use the softmax weight as it is. Testing whether the router
+# has a gradient does not reveal the fault. The broken router has one, which is neither
+# `None` nor exactly zero. It is rounding error.
 
 # %% trap="15.4" role="repair" tags=["varies-by-cpu"]
 switch = copy.deepcopy(start)
@@ -1307,19 +1309,19 @@ claim("one expert per token, not divided: how far the router moved", moved,
 
 # %% trap="15.4" role="exercise" points=3 difficulty=2 minutes=10
 def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
-    """(weights, experts): the k likeliest experts of each token.
+    """Compute (weights, experts): the k likeliest experts of each token.
 
-    logits: (..., E) float32 or bfloat16, one for each expert, no two of a
-    token alike, nor their chances in float32. experts: (..., k) int64, the
-    likeliest first. weights: (..., k) float32, calculated in float32: the
-    chance of each of them, under the softmax over all E. With renorm they
-    are divided by their sum, so that they add to 1; with k = 1 never, for
-    then the router would get no gradient. The gradient of each weight flows
-    to logits, through a sum that divides it as well. k: 1 to E. Nothing
-    handed over changes.
+    logits: (..., E) float32 or bfloat16, one per expert. For each token
+    they all differ, and so do their probabilities in float32. k: 1 to E.
+    experts: (..., k) int64, the likeliest first. weights: (..., k) float32,
+    computed in float32: the probability of each of these experts under the
+    softmax over all E. With renorm they are divided by their sum, so that
+    they add up to 1, but never for k = 1, because then the router would get
+    no gradient. The gradient of each weight flows to logits, also through
+    the sum that divides it. Inputs are not changed.
 
-    Example: logits [2., 1., 0.], k 2: weights [0.6652, 0.2447], experts
-    [0, 1]; with renorm [0.7311, 0.2689].
+    Example: logits [2., 1., 0.], k 2: weights [0.6652, 0.2447], experts [0,
+    1]; with renorm [0.7311, 0.2689].
     """
     # BEGIN SOLUTION
     weights, experts = logits.float().softmax(-1).topk(k, dim=-1)
@@ -1429,10 +1431,10 @@ claim("counts squared, weight 5: fraction of tokens at the busiest expert",
       percent / 100, above=0.5)
 
 # %% [markdown] trap="15.5" role="why"
-# A count is made from indices, and an index has no gradient. So this loss is a number
-# that no weight can change through backward. `backward` does not complain, because the
-# task's part of the sum has a gradient. So the weight of the loss does not matter.
-# Without the loss the mixture is the same, to the last bit.
+# A count is made from indices, and an index has no gradient. So this loss sends no
+# gradient to any weight. `backward` does not complain, because the task's part of the sum
+# has a gradient. So the weight of the loss does not matter. Without the loss the mixture
+# is the same, to the last bit.
 
 # %% trap="15.5" role="why"
 without, _ = balanced(squared, 0)
@@ -1570,16 +1572,18 @@ claim("the same router: tokens at an expert that serves mostly their kind",
 
 # %% trap="15.5" role="exercise" points=3 difficulty=2 minutes=12
 def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """How unevenly a router uses its experts, as a loss that it can lower:
-    E times the sum over experts of share times mean chance.
+    """Measure how unevenly a router uses its experts, as a loss that it can
+    lower: E times the sum over experts of fraction times mean probability.
 
-    p: (T, E) float32, T at least 1, the chances of each token, a row adds
-    to 1. chosen: (T, k) int64, the k different experts of each token, by
-    whatever rule. Share: the part of all T * k choices that fell on an
-    expert; some may have none. Mean chance: over all T tokens, of all E
-    experts. The result is a float32 tensor without axes, and 1 if both are
-    even, for each E and k. Its gradient flows to p through the mean
-    chances; shares are constants. Nothing handed over changes.
+    p: (T, E) float32, T at least 1, the probabilities of each token; each
+    row sums to 1. chosen: (T, k) int64, the k different experts of each
+    token, by any rule. The fraction of an expert is its part of all T * k
+    choices, which may be 0. The mean probability is taken over all T
+    tokens, for all E experts.
+
+    Returns a float32 tensor without axes. It is 1 if both are even, for
+    every E and k. Its gradient flows to p through the mean probabilities;
+    the fractions are constants. Inputs are not changed.
 
     Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]]: 1.4, and its
     gradient [[1., 0.], [1., 0.]].
@@ -1620,9 +1624,9 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 # block a second time when the backward pass gets there. You wrap six blocks with it.
 #
 # Each block drops half of its activations. Ranks with different rows should not drop the
-# same ones (tensor ranks should, in copied layers), so each block draws its masks from
-# its own generator. You compare the first step. The loss with checkpoints and the loss
-# without agree to the last digit.
+# same ones (tensor-parallel ranks should, in layers that are copies), so each block draws
+# its masks from its own generator. You compare the first step. The loss with checkpoints
+# and the loss without agree to the last digit.
 #
 # "Torch restores the random state before the second run," says the description of the
 # pull request. "So the gradient is the same as well."
@@ -1872,18 +1876,19 @@ claim("batches seen after one step, second run on copies",
 
 # %% trap="15.6" role="exercise" points=4 difficulty=3 minutes=18
 def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """block(x), with nothing that the block computes inside kept for
-    backward: there it runs a second time, once for each call.
+    """Compute block(x), keeping nothing for backward that the block
+    computes inside. In backward the block runs a second time, once for each
+    call.
 
     Output, gradients of x and of the block's parameters, its buffers and
-    the state of every generator are those of block(x), which runs once:
-    after the call, and again after backward. block: a module of one tensor,
-    made of any modules, in train or eval mode. x: float32, with or without
-    requires_grad. A pass may draw from torch's generator, and from
-    generators that are themselves attributes of the block's modules. It may
-    read buffers, tensors from the start, and change them, in place or by
-    putting a new tensor there, of any shape. Between a call and its one
-    backward, further calls of the block and other draws may come.
+    the state of every generator are those of a block(x) that runs once:
+    after the call, and again after backward. block: a module that takes one
+    tensor, made of any modules, in train or eval mode. x: float32, with or
+    without requires_grad. The block may draw from torch's generator and
+    from generators that are themselves attributes of its modules. It may
+    read its buffers, which are tensors from the start, and change them, in
+    place or by assigning a new tensor of any shape. Between a call and its
+    one backward there may be further calls of the block and other draws.
 
     Example: after a call and its backward an nn.BatchNorm1d has seen 1
     batch.
@@ -2161,22 +2166,22 @@ claim("kernels twice as fast: fraction of the time saved",
 
 # %% trap="15.7" role="exercise" points=4 difficulty=3 minutes=20
 def exposed(events: list) -> list:
-    """A list: (computing, transferring, waiting, idle) of rank 0, of rank 1
-    and so on, in ms.
+    """List (computing, transferring, waiting, idle) of each rank in ms,
+    from rank 0 on.
 
-    events: a list of bars (rank, lane, name, start, end) with start < end,
-    ints or floats, in any order, in ms on one clock; each rank has one or
-    more. Bars may overlap, or lie inside another. lane is "compute", where
-    a name says nothing, or "network". All network bars of one name are one
-    collective, at most one bar a rank: from that rank's call to the end
-    there. It transfers as soon as all its bars have begun, and none ends
-    before. A rank without such a bar has no part in it.
+    events: bars (rank, lane, name, start, end) with start < end, ints or
+    floats, in any order, in ms on one clock; each rank has at least one.
+    Bars may overlap or lie inside each other. lane is "compute", where the
+    name means nothing, or "network". All network bars of one name are one
+    collective, at most one bar per rank, from the call to the end there. It
+    transfers as soon as all its bars have begun, and none ends earlier. A
+    rank without such a bar has no part in it.
 
-    From the first start of all bars to the last end each moment of a rank
-    is one thing, the first that fits: computing, with a compute bar of its
-    own open; transferring, with a network bar of its own open that
-    transfers; waiting, with one open that does not yet; or idle. events
-    stays as it is.
+    From the first start to the last end of all bars, each moment of a rank
+    counts as the first of these that fits: computing, if a compute bar of
+    its own is open; transferring, if a network bar of its own is open and
+    transfers; waiting, if one is open that does not transfer yet; otherwise
+    idle. events is not changed.
 
     Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1,
     "network", "r", 6, 9)]: [(4., 3., 2., 0.), (0., 3., 0., 6.)].
@@ -2592,38 +2597,37 @@ claim("GB of the published run, divided by its card",
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
-    """(rows, best): what a GPU holds and how long a step takes under each
-    split, and which is best.
+    """Compute (rows, best): what a GPU holds and how long a step takes with
+    each split, and which split is best.
 
-    model: weights; layers; batch, the sequences of a step; and of one
-    sequence: whole and cut: bytes that a layer keeps, and tp divides cut
-    but not whole; input, bytes of a layer's input; logits, bytes; work,
-    operations forward and backward; again, those that checkpoints repeat.
-    machine: memory, bytes; speed and peak, operations a second that a GPU
-    reaches and that its datasheet promises; alpha and beta of its links.
-    splits: one or more dicts: dp, tp, pp; zero, 0, 1 or 3; checkpoint, a
-    bool; micro, the sequences of a micro-batch. All divisions come out
-    even, and each of the dp copies of the model takes m = batch / dp /
-    micro micro-batches.
+    model: weights; layers; batch, the sequences per step; and for one
+    sequence: whole and cut, the bytes that a layer keeps, of which tp
+    divides only cut; input, the bytes of a layer's input; logits, in bytes;
+    work, the operations forward and backward; again, those that checkpoints
+    repeat. machine: memory, in bytes; speed and peak, the operations per
+    second that a GPU reaches and that its datasheet promises; alpha and
+    beta of its links. splits: one or more dicts: dp, tp, pp; zero, 0, 1 or
+    3; checkpoint, a bool; micro, the sequences of a micro-batch. All
+    divisions come out even, and each of the dp copies of the model
+    processes m = batch / dp / micro micro-batches.
 
-    rows: for each split a dict of these five numbers. state: 16 bytes a
-    weight, which tp and pp divide; dp divides the optimizer's 12 with
-    zero 1, and all with 3. activations: of layers / pp layers and
-    min(m, pp) micro-batches what they keep; with checkpoint only their
-    inputs, which tp leaves whole, and what one layer keeps for one
-    micro-batch. logits: of a micro-batch, divided by tp. seconds:
-    (products + tp's calls) * (1 + (pp - 1) / m) + dp's calls. products:
-    all operations of the batch over the speed of all GPUs. Half a ring
-    of b bytes on n ranks takes (n - 1) * (alpha + b / n / beta). tp's
-    calls: for each layer of a GPU and each micro-batch 4 whole rings of
-    the micro-batch's input, 5 with checkpoint. dp's calls: for 2 bytes
-    of each weight that tp and pp leave to a GPU one whole ring, with
-    zero 3 three half rings in each micro-batch. mfu: operations of
-    work, for the whole batch, over what all GPUs could do in these
-    seconds at their peak.
+    rows: for each split a dict of these five values. state: 16 bytes per
+    weight, divided by tp and pp; dp divides the optimizer's 12 bytes with
+    zero 1, and all 16 with zero 3. activations: what layers / pp layers
+    keep for min(m, pp) micro-batches; with checkpoint only their inputs,
+    which tp does not divide, and what one layer keeps for one micro-batch.
+    logits: those of a micro-batch, divided by tp. seconds: (products + tp's
+    calls) * (1 + (pp - 1) / m) + dp's calls. products: all operations of
+    the batch, divided by the speed of all GPUs. Half a ring of b bytes on n
+    ranks takes (n - 1) * (alpha + b / n / beta). tp's calls: for each layer
+    of a GPU and each micro-batch, 4 whole rings of the micro-batch's input,
+    5 with checkpoint. dp's calls: one whole ring of 2 bytes for each weight
+    that tp and pp leave to a GPU; with zero 3, three half rings in each
+    micro-batch. mfu: the operations of work for the whole batch, divided by
+    what all GPUs could do in these seconds at their peak.
 
     best: the index of the fastest split whose bytes are at most memory, or
-    None; no two are equally fast. Nothing handed over changes.
+    None; no two are equally fast. Inputs are not changed.
 
     Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100.
     """

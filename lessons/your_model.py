@@ -1,15 +1,18 @@
 # %% [markdown] role="hook"
 # # Your model
 #
-# Fifty-seven of your answers fit together. In this notebook they are a language model:
-# its attention, its norms, its optimizer, its checkpoint, its adapters, its compression.
-# You train it, stop it, run it on two processes, talk to it, and make it smaller.
+# Fifty-seven of your answers fit together. In this notebook they form a language model:
+# its attention, its norms, its optimizer, its checkpoint, its adapters and its
+# compression. You train it, stop it, run it on two processes, talk to it, and make it
+# smaller.
 #
-# What you have not solved comes from torch, or from another library that is named. So
-# the notebook runs today, and each exercise that you solve changes hands.
+# For every exercise that you have not solved, the notebook uses torch or another library,
+# which it names. So it runs today, and each exercise that you solve replaces one of these
+# parts with yours.
 #
-# It begins with few steps, so that all cells run in about a minute. Set `STEPS` to 1000
-# below for a model whose words can be read; that takes about three minutes of one core.
+# It starts with few steps, so that all cells run in about a minute. Set `STEPS` to 1000
+# below to get a model that writes readable words. That takes about three minutes on one
+# core.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -47,21 +50,22 @@ folder = Path(tempfile.mkdtemp())   # for checkpoints and the adapter
 # %% [markdown] role="concept"
 # ## The parts
 #
-# A part is *yours* where the last check of its exercise passed. Each box below is one;
-# it leads to its exercise once you have started that stage. Point at it to read what it
-# does here and what stands in. `dlsys parts` shows the same table in a terminal, and
-# writes your own code to `my-work/my_parts.py`.
+# A part is *yours* if the last check of its exercise passed. Each box below is a part,
+# and it links to its exercise once you have started that stage. Point at a box to read
+# what the part does here and what replaces it if it is missing. `dlsys parts` shows the
+# same table in a terminal and writes your own code to `my-work/my_parts.py`.
 
 # %% role="concept"
 parts = load()
 map_of(parts)
 
 # %% [markdown] role="concept"
-# A check tries a function alone. In a model a function meets others: another dtype under
-# autocast, a backward pass that finds a tensor changed in place. So first a rehearsal:
-# each of your parts alone in a tiny model, against its stand-in. One that breaks is
-# named, with its shapes. To go on without it, write
-# `parts = load().without("08.10")` above, with its number.
+# A check tests a function alone. In a model, a function has to work with others: a
+# different dtype under autocast, or a backward pass that finds a tensor changed in place.
+# So first comes a rehearsal, which tries each of your parts alone in a tiny model and
+# compares it with its stand-in. If a part breaks, the rehearsal names it, with the
+# shapes. To continue without that part, write `parts = load().without("08.10")` above,
+# with the part's number.
 
 # %% role="concept"
 rehearse(parts)
@@ -70,10 +74,11 @@ print("rehearsed:", len(parts.mine), "parts of yours")
 # %% [markdown] role="concept"
 # ## The text
 #
-# The model reads what you have read: the prose of the lessons, frozen, 317,272
-# characters. Every tenth block of 2,000 is kept for validation. For a text of your own
-# write `text = from_file("mine.txt", parts.class_numbers)` below; it takes 10,000
-# characters in UTF-8. Give it a prompt in its own letters, too.
+# The model reads what you have read: the prose of the lessons, a frozen copy of 317,272
+# characters. Every tenth block of 2,000 characters is held out for validation. To use a
+# text of your own, write `text = from_file("mine.txt", parts.class_numbers)` below. It
+# needs at least 10,000 characters in UTF-8. Also give it a prompt that uses only letters
+# from that text.
 
 # %% role="concept"
 text = prose(parts.class_numbers)
@@ -81,15 +86,15 @@ shape = Shape(letters=len(text.letters))
 torch.manual_seed(SEED)
 model = Network(shape, parts)
 print(len(text.train), "letters to train on,", len(text.valid), "to test,",
-      len(text.letters), "kinds")
+      len(text.letters), "different letters")
 print(text.decode(text.train[:300]))
 
 # %% [markdown] role="concept"
-# The model is a small GPT: four layers of width 96, rows of 256 letters, one token a
-# letter. It has learned nothing yet.
+# The model is a small GPT: four layers of width 96, rows of 256 letters, one token per
+# letter. It has not learned anything yet.
 
 # %% role="concept"
-guess("model.1", "What is its loss now?", unit="nats a letter")
+guess("model.1", "What is its loss now?", unit="nats per letter")
 
 # %% role="concept"
 run = Training(model, text, Plan(steps=STEPS, seed=SEED))
@@ -100,21 +105,23 @@ known = math.log(len(text.letters))
 measured("model.1", before, right=(known - 0.5, known + 0.5))
 
 # %% [markdown] role="concept"
-# It gives each letter nearly the same probability, so it pays the logarithm of their
-# number.
+# The model gives every letter nearly the same probability, so its loss is the logarithm
+# of the number of different letters.
 
 # %% role="concept"
-claim("loss before the first step minus ln of the kinds",
+claim("loss before the first step, minus ln of the number of letters",
       before - known, below=0.1, above=-0.1)
 
 # %% [markdown] role="concept"
 # ## What it costs
 #
-# `state_bytes` of exercise 09.9 predicts what weights, gradients and Adam's two moments
-# take; `stored_bytes` of 11.5 counts what is there after a step.
+# `state_bytes` from exercise 09.9 predicts the memory of the weights, the gradients and
+# Adam's two moments. `stored_bytes` from exercise 11.5 counts the bytes that exist after
+# a step.
 
 # %% role="concept"
-guess("model.2", "How much do weights, gradients and Adam's moments take?",
+guess("model.2", "How much memory do weights, gradients and Adam's moments "
+      "take?",
       unit="MB")
 
 # %% role="concept"
@@ -133,15 +140,16 @@ taken = {name: parts.stored_bytes({name: held})
 measured("model.2", sum(taken.values()) / 1e6, right=(5, 12))
 
 # %% role="concept"
-claim("bytes there, over those predicted", sum(taken.values()) / predicted,
+claim("bytes counted, divided by bytes predicted",
+      sum(taken.values()) / predicted,
       above=0.99, below=1.01)
 
 # %% [markdown] role="concept"
-# That is the smaller half. For its backward pass autograd keeps what each operation
-# needs of a batch.
+# That is the smaller part. For the backward pass, autograd keeps what each operation
+# needs to know about the batch.
 
 # %% role="concept"
-guess("model.3", "How much does autograd keep for a step of 8 rows?",
+guess("model.3", "How much memory does autograd keep for a step of 8 rows?",
       unit="MB")
 
 # %% role="concept"
@@ -156,8 +164,8 @@ measured("model.3", kept / 1e6, right=(40, 120))
 draw_boxes({"there all the time": {k: v / 1e6 for k, v in taken.items()},
             "in a step": {"kept for backward": kept / 1e6}}, unit="MB",
            title="A batch takes more than weights, gradients, moments",
-           alt="Two stacks: weights, gradients and moments, and beside "
-               "them the much taller one of what a step keeps.")
+           alt="Two stacks: one of weights, gradients and moments, and a "
+               "much taller one of what a step keeps for backward.")
 
 # %% role="concept"
 guess("model.4", "How long does a step of 8 rows take here?", unit="ms")
@@ -168,8 +176,9 @@ measured("model.4", 1000 * took, right=(600 * took, 1750 * took))
 # %% [markdown] role="concept"
 # ## Look it over
 #
-# Your meters, before the long run. Nothing may be hidden from the optimizer, unused, or
-# seen by a neighbour; the last line says how often a step waits for a number.
+# Before the long run, check the model with the tools that you wrote. No weight may be
+# unused or hidden from the optimizer, and no row may depend on its neighbours. The table
+# also says how often a step waits for a value from the device.
 
 # %% role="concept" tags=["plumbing"]
 rows = text.valid[:shape.length * 4].view(4, -1)
@@ -213,13 +222,13 @@ claim("weights hidden from the optimizer", found["hidden weights"],
       expected=0)
 claim("names that the audit finds", len(found["audit"]["missing"]),
       expected=0)
-claim("how far other rows move a row's logits",
+claim("largest change of a row's logits when other rows change",
       found["moved by neighbours"], below=1e-3)
 claim("waits in a step", found["waits in a step"], above=0)
 
 # %% [markdown] role="concept"
-# Attention may be computed whole or in tiles; `tiled_attention` of exercise 08.4 holds
-# one tile of scores at a time and comes to the same.
+# You can compute attention whole or in tiles. `tiled_attention` from exercise 08.4 holds
+# one tile of scores at a time and returns the same result.
 
 # %% role="concept"
 draw = torch.Generator().manual_seed(SEED)
@@ -230,14 +239,15 @@ q, k = rotate(q, place), rotate(k, place)
 tiled = parts.tiled_attention(q[0, 0], k[0, 0], v[0, 0], 50, 16)
 
 # %% role="concept"
-claim("tiles against the whole", (whole - tiled).abs().max(), below=1e-5)
+claim("largest difference between tiled and whole attention",
+      (whole - tiled).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
 # ## Yours and torch's, side by side
 #
-# Twenty steps from the same seed, once with your parts and once with the stand-ins
-# alone, without dropout. Sums run in another order, so the losses agree to a thousandth,
-# not to the bit.
+# The next cell makes twenty steps from the same seed, once with your parts and once with
+# only the stand-ins, without dropout. The sums run in a different order, so the losses
+# agree to a thousandth, not to the last bit.
 
 # %% role="concept"
 curves = {}
@@ -250,16 +260,16 @@ apart_by = max(abs(a - b) for a, b in zip(*curves.values()))
 
 # %% role="concept"
 plot_lines(range(20), curves, title="Your parts learn as torch's do",
-           xlabel="step", ylabel="loss, nats a letter",
-           alt="Two falling curves that lie on each other.")
+           xlabel="step", ylabel="loss, nats per letter",
+           alt="Two falling curves that coincide.")
 
 # %% role="concept"
 claim("largest difference of the first 20 losses", apart_by, below=1e-3)
 
 # %% [markdown] role="concept"
-# Two of your answers are other ways to the same gradient: `ce_from_logits` computes that
-# of the loss by hand, `accum_step` takes the rows in pieces. Two others are other steps:
-# Lion's rule, and autocast in bfloat16.
+# Two of your answers compute the same gradient in a different way: `ce_from_logits`
+# computes the gradient of the loss by hand, and `accum_step` processes the rows in
+# pieces. Two others change the step: Lion's rule, and autocast in bfloat16.
 
 # %% role="concept"
 ways = {"by hand": {"by_hand": True}, "in two pieces": {"parts_of": 2},
@@ -272,20 +282,21 @@ for name, change in ways.items():
     ends[name] = [short.one_step() for _ in range(4)][-1]
 
 # %% role="concept"
-claim("loss 3 by hand, against autograd",
+claim("loss 3: by hand minus autograd",
       ends["by hand"] - curves["yours"][3], below=1e-3, above=-1e-3)
-claim("loss 3 in bfloat16, against float32",
+claim("loss 3: bfloat16 minus float32",
       ends["bfloat16"] - curves["yours"][3], below=0.05, above=-0.05)
 
 # %% [markdown] role="concept"
 # ## Train it
 #
-# Rows come in the order of `epoch_indices`, the rate follows `warmup_cosine`, the step is
-# your `clipped_step` around your `adam_step`. The pale curves are those of a full run.
+# `epoch_indices` sets the order of the rows, `warmup_cosine` sets the learning rate, and
+# each step is your `clipped_step` around your `adam_step`. The pale curves show a full
+# run.
 
 # %% role="concept"
-guess("model.10", "To what does the validation loss fall, with the steps "
-      "that you have set?", unit="nats a letter")
+guess("model.10", "How low does the validation loss fall in the number of "
+      "steps that you have set?", unit="nats per letter")
 
 # %% role="concept"
 torch.manual_seed(SEED)
@@ -301,20 +312,22 @@ best = min(row["valid"] for row in run.log())
 measured("model.10", best, right=(0.85 * best, 1.15 * best))
 
 # %% role="concept"
-claim("validation loss, under that before the first step",
+claim("lowest validation loss, minus the loss before the first step",
       best - before, below=-0.5)
 
 # %% [markdown] role="concept"
 # What would the curve have shown if one of these parts were wrong? Less than you think.
-# *What would you see?* is a gallery of one such training with a fault at a time: in a cell
-# of your own, `from dlsys_model.walk import walk`, and then `walk`.
+# *What would you see?* is a gallery of one such training run, with one fault at a time.
+# To open it, write `from dlsys_model.walk import walk` and then `walk` in a cell of your
+# own.
 
 # %% [markdown] role="concept"
 # ## Stop it in the middle
 #
-# A second process trains a smaller model, writes a checkpoint at step 4, goes on, and
-# dies of SIGKILL at step 6. This session reads the checkpoint and goes on. A third run
-# is never stopped. Dropout is on, so the generator's state has to come back as well.
+# A second process trains a smaller model, writes a checkpoint at step 4, continues, and
+# is killed by SIGKILL at step 6. This session loads the checkpoint and continues. A third
+# run is never stopped. Dropout is on, so the state of the random generator also has to be
+# restored.
 
 # %% role="concept"
 small = {"width": 48, "layers": 2, "heads": 4, "length": 64}
@@ -330,7 +343,7 @@ in_one_go = list(unbroken.run())
 
 # %% role="concept"
 claim("step of the checkpoint", at, expected=4)
-claim("is each weight the same, to the bit", torch.equal(
+claim("is every weight the same, to the bit", torch.equal(
     apart.weights(resumed.model), apart.weights(unbroken.model)),
       expected=True)
 claim("entries of the resumed run's log", len(resumed.log()), expected=3)
@@ -338,12 +351,12 @@ claim("entries of the resumed run's log", len(resumed.log()), expected=3)
 # %% [markdown] role="concept"
 # ## Two processes
 #
-# Two ranks take half of the rows each. `average_grads` of exercise 09.11 sums their
-# gradients, so that both make the step that one process would make.
+# Each of two ranks takes half of the rows. `average_grads` from exercise 09.11 averages
+# their gradients, so that both ranks make the step that a single process would make.
 
 # %% role="concept"
-guess("model.5", "How many bytes does each rank hand over in a step, for "
-      "each weight of the model?", unit="bytes a weight")
+guess("model.5", "How many bytes per weight of the model does each rank "
+      "pass to the exchange in one step?", unit="bytes per weight")
 
 # %% role="concept"
 ranks = Ranks(2)
@@ -360,14 +373,14 @@ measured("model.5", sent / count, right=(3, 8))
 
 # %% role="concept"
 gap = pair[0]["weights"] - apart.weights(alone.model)
-claim("largest difference of a weight, two ranks and one",
+claim("largest difference of a weight between two ranks and one",
       gap.abs().max(), below=1e-4)
 claim("are both ranks the same, to the bit",
       torch.equal(pair[0]["weights"], pair[1]["weights"]), expected=True)
 
 # %% [markdown] role="concept"
-# With `ddp_accum` two ranks take two batches each before they exchange. A state of two
-# ranks, cut in shards, comes back whole with `reshard`.
+# With `ddp_accum`, each of two ranks processes two batches before they exchange
+# gradients. `reshard` cuts a state into shards for two ranks and puts it together again.
 
 # %% role="concept"
 both, one = apart.accumulated(ranks, told, 2)
@@ -388,18 +401,18 @@ draw_ranks({"own rows": [["rows 1, 2"], ["rows 3, 4"]],
             "summed": [["gradient"], ["gradient"]]},
            arrows={"own rows": [(0, 1, 0), (1, 0, 0)]},
            title="Each rank has half of the rows and the whole gradient",
-           alt="Two ranks with different rows; after the exchange both "
+           alt="Two ranks with different rows. After the exchange both "
                "hold the same gradient.")
 
 # %% [markdown] role="concept"
 # ## Speak to it
 #
-# Change the prompt and the temperature. After 40 steps it knows which letters are
-# common; after 1,000 it writes words. Below stands what the full run wrote.
+# Change the prompt and the temperature. After 40 steps the model knows which letters are
+# common; after 1,000 it writes words. Below its answer you see what the full run wrote.
 #
-# `from dlsys_model.page import show` and then `show(model, text.letters)` in a cell of
-# your own lets it write below that cell, with its cache, its mask and its bits as
-# switches, and without a kernel once the notebook is stored.
+# Write `from dlsys_model.page import show` and then `show(model, text.letters)` in a cell
+# of your own, and the model writes below that cell. There you can switch its cache, its
+# mask and its bits, and once the notebook is saved, this works without a kernel.
 
 # %% role="concept"
 prompt = "The gradient of the loss "
@@ -410,11 +423,12 @@ print(sample)
 print("\nA full run:", full_run()["sample"][:300])
 
 # %% [markdown] role="concept"
-# With a cache each new letter computes one place; without it, all of them again.
+# With a cache, each new letter costs the computation of one position. Without it, all
+# positions are computed again.
 
 # %% role="concept"
-guess("model.6", "How many times as many FLOPs do 64 letters take without "
-      "the cache?", unit="times")
+guess("model.6", "How many times as many FLOPs does it take to write 64 "
+      "letters without the cache as with it?", unit="times")
 
 # %% role="concept"
 start = text.encode(prompt)
@@ -433,8 +447,8 @@ claim("largest difference of a logit, with and without the cache",
       (torch.cat(stepwise, 1) - whole).abs().max(), below=1e-3)
 
 # %% [markdown] role="concept"
-# Beyond 256 letters the cache keeps a window: RoPE needs distances only, so the model
-# writes on.
+# Beyond 256 letters the cache keeps only a window. RoPE needs only distances, so the
+# model can continue to write.
 
 # %% role="concept"
 caches = model.caches()
@@ -443,20 +457,21 @@ with torch.no_grad():
     for tokens in text.valid[:300].split(50):
         model(tokens[None], caches)
 held, gone = caches[0]["k"].shape[2], caches[0].dropped
-print(held, "places kept,", gone, "dropped")
+print(held, "positions kept,", gone, "dropped")
 
 # %% role="concept"
-claim("places that the cache keeps", held, expected=256)
+claim("positions that the cache keeps", held, expected=256)
 
 # %% [markdown] role="concept"
 # ## A second text
 #
-# The exercises' signatures and what their docstrings promise: `def merge(...)`, and on
-# the next line what it gives. Four LoRA matrices a layer learn it; the model is frozen.
-# Only the promise is learned, the signature is given.
+# The second text consists of the signatures of the exercises and what their docstrings
+# promise: `def merge(...)`, and on the next line what it returns. Four LoRA matrices per
+# layer learn this text, while the model is frozen. They learn only the promise; the
+# signature is given.
 
 # %% role="concept"
-guess("model.7", "What share of all numbers does the adapter train?",
+guess("model.7", "What percentage of all parameters is in the adapter?",
       unit="%")
 
 # %% role="concept"
@@ -471,8 +486,8 @@ losses = {"before": adapters.loss_of(lora, tests).item()}
 measured("model.7", 100 * share, right=(6, 15))
 
 # %% role="concept"
-guess("model.11", "By how much does the loss of promises it has not seen "
-      "fall?", unit="nats a letter")
+guess("model.11", "By how much does the loss on promises that it has not "
+      "seen fall?", unit="nats per letter")
 
 # %% role="concept"
 adapters.tune(lora, lessons, epochs=2)
@@ -487,38 +502,40 @@ measured("model.11", fallen, right=(0.6 * fallen, 1.7 * fallen))
 
 # %% role="concept"
 plot_bars(losses, title="The adapter learns, and merges without loss",
-          xlabel="loss of promises it has not seen, nats a letter",
-          alt="Four bars: before, then three equal, shorter ones.")
+          xlabel="loss on promises it has not seen, nats per letter",
+          alt="Four bars: the tallest is before tuning, and the other "
+              "three are equal.")
 
 # %% role="concept"
 claim("loss of the second text after tuning, minus before",
       losses["tuned"] - losses["before"], below=0)
-claim("what the merge changes", abs(losses["merged"] - losses["tuned"]),
-      below=1e-3)
-claim("what the file changes", abs(losses["read back"] - losses["tuned"]),
-      below=1e-6)
+claim("change of the loss by merging",
+      abs(losses["merged"] - losses["tuned"]), below=1e-3)
+claim("change of the loss by saving and loading",
+      abs(losses["read back"] - losses["tuned"]), below=1e-6)
 
 # %% [markdown] role="concept"
 # ## Smaller
 #
-# The same model in 8 and 4 bits, without half of its blocks' weights, with narrower
-# MLPs, as a student of half the width, and as an ONNX program. First the bytes: one
-# guess for each row of the table. In float32 it takes 1,855 kB.
+# You make six smaller or different versions of the same model: in 8 bits, in 4 bits,
+# without half of the weights in its blocks, with narrower MLPs, as a student of half the
+# width, and as an ONNX program. First guess the bytes, once for each row of the table. In
+# float32 the model takes 1,855 kB.
 
 # %% role="concept"
 guess("model.12", "How much does the model take in 8 bits, with a scale "
-      "and a zero for 32 weights?", unit="kB")
+      "and a zero point for every 32 weights?", unit="kB")
 
 # %% role="concept"
 guess("model.8", "How much does it take in 4 bits?", unit="kB")
 
 # %% role="concept"
-guess("model.13", "How much without half of its blocks' weights, and with "
-      "a bit a place to say which are left?", unit="kB")
+guess("model.13", "How much does it take without half of its blocks' "
+      "weights, plus one bit per weight to say which are left?", unit="kB")
 
 # %% role="concept"
-guess("model.14", "How much with a quarter of each MLP's hidden units "
-      "gone?", unit="kB")
+guess("model.14", "How much does it take without a quarter of each MLP's "
+      "hidden units?", unit="kB")
 
 # %% role="concept"
 guess("model.15", "How much does a student of half the width take?",
@@ -571,7 +588,7 @@ off = parts.disagreements(compression.Letters(model), program, batches,
                           1e-3)
 sizes["ONNX"] = (len(file), sizes["float32"][1])
 for name, (size, loss) in sizes.items():
-    print(f"{name:12} {size / 1000:7,.0f} kB   {loss:.3f} nats a letter")
+    print(f"{name:12} {size / 1000:7,.0f} kB   {loss:.3f} nats per letter")
 
 # %% role="concept"
 measured("model.16", len(file) / 1000, right=(1800, 2400))
@@ -583,30 +600,31 @@ measured("model.9", 0)
 plot_bars({name: size / 1e6 for name, (size, _) in sizes.items()},
           xlabel="MB", title="Little more than a quarter at 8 bits",
           alt="Bars of megabytes: 1.85 in float32, 0.52 in 8 bits, 0.29 in "
-              "4, 1.03 half pruned, 1.56 narrower, 0.48 as a student, 2.07 "
-              "as ONNX.")
+              "4 bits, 1.03 half pruned, 1.56 narrower, 0.48 as a student, "
+              "2.07 as ONNX.")
 
 # %% role="concept"
 full = sizes["float32"][1]
-claim("loss in 8 bits, minus float32", sizes["8 bits"][1] - full,
+claim("loss in 8 bits minus loss in float32", sizes["8 bits"][1] - full,
       below=0.005)
 claim("batches on which ONNX differs", len(off), expected=0)
 
 # %% [markdown] role="concept"
-# Half of the weights are zero in this corner of a matrix, those that were nearest to it.
+# In this corner of a matrix, half of the weights are zero: those that were closest to
+# zero.
 
 # %% role="concept"
 left = small_ones["half pruned"].model.blocks[0].up.weight[:12, :24] != 0
 draw_grids({"kept": left.float()},
-           title="Pruning leaves a pattern of its own",
-           alt="A grid of 12 by 24 cells, about half of them empty, "
-               "without order.")
+           title="Pruning leaves no regular pattern",
+           alt="A grid of 12 by 24 cells. About half of them are empty, in "
+               "no particular order.")
 
 # %% [markdown] role="summary"
 # ## Your report
 #
-# One page with your parts, the curve, what it writes, the sizes, and what you guessed.
-# It prints; `dlsys progress` counts it.
+# The report is one page with your parts, the curve, a sample of what the model writes,
+# the sizes, and your guesses. The cell below prints it, and `dlsys progress` counts it.
 
 # %% role="summary"
 print(report.write(parts, run.log(), sample, sizes))

@@ -124,7 +124,8 @@ CASES = {
     "lesson uses a learner's answer": (TEXT.replace("alarm = score > 0.5",
                                                     "alarm = predict(detector, score) > 0.5"),
                                        "learner's answer: predict"),
-    "long line": (TEXT.replace("fast = shrink(vector)", "fast = shrink(vector)" + " " * 60 + "#"),
+    "long line": (TEXT.replace("fast = signed_log(vector)",
+                               "fast = signed_log(vector)" + " " * 60 + "#"),
                   "76 columns"),
     "long cell": (TEXT.replace("vector = torch.randn(1000)\n",
                                "vector = torch.randn(1000)\n" + "vector = vector\n" * 20),
@@ -158,8 +159,9 @@ CASES["a function beside a claim"] = (
 CASES["sixteen lines that teach"] = (
     TEXT.replace("vector = torch.randn(1000)\n", "vector = torch.randn(1000)\n" * 8),
     "16 lines of code that teaches")
-CASES["code that is no Python"] = (TEXT.replace("fast = shrink(vector)", "fast = shrink(vector"),
-                                   "`fast = shrink(vector`: '(' was never closed")
+CASES["code that is no Python"] = (TEXT.replace("fast = signed_log(vector)",
+                                                "fast = signed_log(vector"),
+                                   "`fast = signed_log(vector`: '(' was never closed")
 CASES["trap after the quiz"] = (TEXT.replace('# %% [markdown] role="gpu"',
                                              '# %% [markdown] trap="01.6" role="situation"\n'
                                              '# ## Late\n\n# %% [markdown] role="gpu"', 1),

@@ -109,7 +109,7 @@
     for (const field of [file, line]) {
       field.addEventListener("input", () => { option.firstChild.checked = true; });
     }
-    const row = make("div", "", { class: "row" });
+    const row = make("div", "", { class: "fields" });
     row.append(option, file, make("span", "before or after line"), line);
     row.read = () => {
       const count = files[file.value].split("\n").length - 1;
@@ -177,7 +177,7 @@
       shown.replaceChildren(runTable(change, select.value));
       press.disabled = select.disabled = true;
     });
-    const row = make("div", "", { class: "row" });
+    const row = make("div", "", { class: "fields" });
     row.append(select, press);
     return group("One recorded run, if you want it", row, shown);
   }
@@ -188,7 +188,7 @@
     const said = make("p", "", { role: "status", class: "said" });
     const missing = missingLine(files, said);
     const sure = make("input", "", { type: "number", min: "0", max: "100", "aria-label": "Confidence that the change is faulty, 0 to 100" });
-    const sureRow = make("div", "", { class: "row" });
+    const sureRow = make("div", "", { class: "fields" });
     sureRow.append(sure, make("span", "0: sure that it is healthy. 100: sure that it is faulty."));
     const rest = make("div");
     const go = button("That is my mark", () => {
@@ -317,7 +317,7 @@
   const select = choice([], "Change");
   const score = make("div");
   const body = make("div");
-  const top = make("div", "", { class: "row" });
+  const top = make("div", "", { class: "fields" });
   top.append(form, button("Next change", () => show(upcoming())), select,
     button("Open", () => show(data.cases.find((change) => change.id === select.value))));
   form.addEventListener("change", overview);

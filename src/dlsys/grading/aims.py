@@ -1,11 +1,11 @@
 """What an exercise is about, and which hint belongs to which mistake: `aims.json`, read once.
 
     "08.4": {"promise": "memory", "hints": {
-        "Query `i` sees key": ["leaving out the causal mask", ...], ...}}
+        "1": ["leaving out the causal mask", ...], ...}}
 
 promise: the key of the trap's own promise, which carries weight in points for a part. hints: the
-first words of a hint of the worksheet, and the registered mistakes that it helps with. Both were
-decided by reading; a test compares every word with the checks and the lessons.
+number of a hint in the worksheet, and the registered mistakes that it helps with. Both were decided
+by reading; a test compares every word with the checks and the lessons.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def own_promise(id: str) -> str:
 
 def hint_for(id: str, mistake: str, hints: tuple[str, ...]) -> str:
     """The hint of an exercise that belongs to a registered mistake, "" where none does."""
-    for words, mistakes in _aims().get(id, {}).get("hints", {}).items():
-        if mistake in mistakes:
-            return next((hint for hint in hints if hint.startswith(words)), "")
+    for number, mistakes in _aims().get(id, {}).get("hints", {}).items():
+        if mistake in mistakes and int(number) <= len(hints):
+            return hints[int(number) - 1]
     return ""

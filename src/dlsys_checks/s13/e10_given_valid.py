@@ -16,20 +16,20 @@ ex = exercise("13.10", "given_valid", seen=("words", "weights", "sharp", "shift"
               says="probabilities of the words")
 
 ex.promise_table("""
-given   | The probability of each word, given that the model writes one of them. | probabilities of
-          the words
-words   | words: different lists of tokens, one token or more each, of any length; none is the
-          beginning of another. | case lengths from 1 to 6; one token each; one word; many words
-begin   | logprob(begin) gives what the model says behind the tokens of the list begin, [] at first:
-          the log-probabilities of the next token, (V,) float64, | probabilities of the words; led
-          to; raised
-minus   | perhaps minus infinity, but not so for all words. | case a word that can not come; words
+given   | Compute the probability of each word, given that the model writes one of them. |
+          probabilities of the words
+words   | words: different lists of one or more tokens, of any length; none is the beginning of
+          another. | case lengths from 1 to 6; one token each; one word; many words
+begin   | logprob(begin) returns what the model predicts after the tokens of the list begin, which
+          is [] at first: the log-probabilities of the next token, (V,) float64, | probabilities of
+          the words; led to; raised
+minus   | possibly minus infinity, but not for all words. | case a word that can not come; words
           that can not come; a word that can not come beside unlikely ones
-form    | The result is (len(words),) float64 | shape of the; dtype of the; type of the
-sum     | and sums to 1, | probabilities of the words
-tiny    | also where each word is less likely than the least float above 0. | case very unlikely
+form    | Returns (len(words),) float64. | shape of the; dtype of the; type of the
+sum     | The entries sum to 1, | probabilities of the words
+tiny    | even if every word is less likely than the smallest positive float. | case very unlikely
           words; long words; a far less likely word in front
-left    | words and what logprob returned stay as they are. | inputs after the call; numbers changed
+left    | words and the results of logprob are not changed. | inputs after the call; numbers changed
 example | Example: 'ab' 0.5 * 0.2, 'ba' 0.5 * 0.6 for the model: [0.25, 0.75]. | case the example
 """)
 

@@ -10,28 +10,31 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("13.1", "Blocks", seen=("n", "steps"), says="free blocks after")
 
 ex.promise_table("""
-numbers | The n blocks of a paged cache, numbered 0 to n - 1; | blocks that do not exist; raised
-free    | at first all free. | free blocks of a new object; free blocks after take; blocks from take
-take    | take(k): a list of k blocks that are free, different ones, | blocks from take; blocks
-          taken twice; blocks that somebody reads; take of enough
-reader  | each of which has one reader now. | free blocks after give; free blocks after take; take
-          of enough
-memory  | MemoryError where fewer are free; then none is taken. | take of too many; after a take of
+numbers | Manage the n blocks of a paged cache, numbered 0 to n - 1. | blocks that do not exist;
+          raised
+free    | At first all blocks are free. | free blocks of a new object; free blocks after take;
+          blocks from take
+take    | take(k) returns a list of k different free blocks. | blocks from take; blocks taken twice;
+          blocks that somebody reads; take of enough
+reader  | Each of them now has one reader. | free blocks after give; free blocks after take; take of
+          enough
+memory  | If fewer are free, raise MemoryError and take none. | take of too many; after a take of
           too many
-share   | share(table, k): a new list of the first k blocks of a table in use, | blocks from share
-more    | each of which has one reader more now. | free blocks after give; blocks that somebody
+share   | share(table, k) returns a new list of the first k blocks of a table in use. | blocks from
+          share
+more    | Each of them now has one more reader. | free blocks after give; blocks that somebody
           reads; give of a table in use; free blocks after share
-give    | give(table): each block of the table has one reader fewer now, | free blocks after give;
+give    | give(table) removes one reader from each block of the table, | free blocks after give;
           give of a table in use
-last    | and is free again when that was the last one. | free blocks after give; blocks that
-          somebody reads; take of enough
-value   | ValueError where a block of it has no reader; then none is given back. | give of a table
-          without readers; after a give that is refused
-left    | left(): how many blocks are free. | type of the free blocks; free blocks
-tables  | No table is changed. | tables that changed
-joined  | A table may be joined from several lists, or have grown since; it holds no block twice,
-          and none but 0 to n - 1. | case a table joined from two; a table that grows
-own     | What happens to one object changes no other. | blocks of a second object
+last    | and a block without readers is free again. | free blocks after give; blocks that somebody
+          reads; take of enough
+value   | If a block of the table has no reader, raise ValueError and give none back. | give of a
+          table without readers; after a give that is refused
+left    | left() returns the number of free blocks. | type of the free blocks; free blocks
+tables  | No method changes a table. | tables that changed
+joined  | A table may be joined from several lists or have grown since. It contains no block twice,
+          and only blocks from 0 to n - 1. | case a table joined from two; a table that grows
+own     | Objects do not affect each other. | blocks of a second object
 example | Example: n 3, a = take(2), b = share(a, 1), give(a): left() is 2, and after give(b) it is
           3. | case the example
 """)

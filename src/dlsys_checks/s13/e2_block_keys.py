@@ -19,24 +19,25 @@ MANY = 3000  # blocks: 16 bits tell about 250 of them apart
 ex = exercise("13.2", "block_keys", seen=("prompts", "size"), says="share a key")
 
 ex.promise_table("""
-full    | The key of each full block of a prompt, for a cache of prefixes. | number of keys; type of
-          the keys
-ids     | ids: the tokens, whole numbers, also below 0; none is possible. | case tokens below 0; no
-          tokens; large tokens; digits that run together; sums that are equal
-block   | A block is size neighbours; what is left over at the end has no key. | number of keys
-equal   | For one size, two keys are equal exactly if all tokens up to the end of the block are
+full    | Compute the key of each full block of a prompt, for a prefix cache. | number of keys; type
+          of the keys
+ids     | ids: a list of tokens, which are integers and may be negative; it may be empty. | case
+          tokens below 0; no tokens; large tokens; digits that run together; sums that are equal
+block   | A block is size consecutive tokens; a shorter rest at the end has no key. | number of keys
+equal   | For the same size, two keys are equal exactly if all tokens up to the end of the block are
           equal | share a key; have two keys
-extra   | and extra is, | case two adapters; an adapter named like the tokens; an adapter that ends
-          in a digit; an adapter that ends in a token; long names
-many    | however many blocks there are. | case many blocks; a thousand prompts; a long prompt;
-          long prompts that differ early; a long block
+extra   | and extra is equal, | case two adapters; an adapter named like the tokens; an adapter that
+          ends in a digit; an adapter that ends in a token; long names
+many    | however many blocks there are. | case many blocks; a thousand prompts; a long prompt; long
+          prompts that differ early; a long block
 text    | extra: a text, such as the name of an adapter. | case extra with quotes and signs
-form    | A key can be a key of a dict, | used as the docstring says; Used as the docstring says
+form    | A key can be used as a key of a dict, | used as the docstring says; Used as the docstring
+          says
 short   | and repr(key) has at most 200 characters, however long ids and extra are. | characters of
           a key
-left    | ids stays as it is. | inputs after the call
-example | Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second is another one than the second
-          of [0, 6, 7, 8], though both blocks are [7, 8]. | case the example
+left    | ids is not changed. | inputs after the call
+example | Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second differs from the second key of
+          [0, 6, 7, 8], although both blocks are [7, 8]. | case the example
 """)
 
 

@@ -23,23 +23,23 @@ ex = exercise("13.3", "draw", seen=("probs", "rows", "seeds", "steps", "order", 
               says="tokens")
 
 ex.promise_table("""
-one     | One token for each row of a batch: (B,) int64, drawn from its row. | of the tokens; tokens
-          that do not exist; share of token
-zeros   | probs: (B, V) float64; each row sums to 1, up to rounding, and may hold zeros, which never
-          come. | tokens of probability 0; tokens that do not exist
-numbers | Row r asks for token number steps[r] of a request with seed seeds[r], both from 0 to 2**31
-          - 1. | case large seeds; large steps; seed 0 and step 0
-alone   | The token depends on probs[r], seeds[r] and steps[r] alone: not on other rows, the row's
-          place, the batch's size or what was drawn before. | tokens that change
-follows | The tokens of many steps of one request follow the row, | share of token; tokens of
-          probability 0; different tokens
+one     | Draw one token for each row of a batch: (B,) int64, each from its own row. | of the
+          tokens; tokens that do not exist; share of token
+zeros   | probs: (B, V) float64. Each row sums to 1, up to rounding, and may contain zeros, which
+          are never drawn. | tokens of probability 0; tokens that do not exist
+numbers | Row r draws token number steps[r] of a request with seed seeds[r]; both are from 0 to
+          2**31 - 1. | case large seeds; large steps; seed 0 and step 0
+alone   | The token depends only on probs[r], seeds[r] and steps[r], not on other rows, the row's
+          position, the batch size or earlier draws. | tokens that change
+follows | The tokens of many steps of one request follow the row's probabilities, | share of token;
+          tokens of probability 0; different tokens
 seeds   | and so do those of one step of many requests. | case over seeds; over seeds, far ahead;
           seed 0 and step 0
-apart   | No two pairs of seed and step use the same random numbers: not those of neighbours, nor
-          where one request is some steps behind another, nor where seed and step change places. |
-          equal tokens of two requests; share of tokens that are
-still   | No generator of torch, numpy or Python is moved. | generators that were moved
-left    | Nothing handed over changes. | numbers changed
+apart   | No two pairs of seed and step use the same random numbers, also if the pairs are
+          neighbours, if one request is some steps behind the other, or if seed and step are
+          exchanged. | equal tokens of two requests; share of tokens that are
+still   | The generators of torch, numpy and Python are not advanced. | generators that were moved
+left    | Inputs are not changed. | numbers changed
 example | Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0]. | case the example
 """)
 

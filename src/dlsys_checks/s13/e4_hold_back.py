@@ -13,29 +13,30 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("13.4", "Stream", seen=("stops", "tokens", "beside"), says="text after")
 
 ex.promise_table(r"""
-text       | The text of an answer while it is written, up to its first stop word. | another text;
-             broken letters; text that was sent too early; text behind a stop word; text that is
-             held too long
-stops      | stops: a list of texts, none empty, none inside another, none with "\ufffd", perhaps no
-             text at all; | case no stops; two stops; two stops that overlap; stops that begin
+text       | Send the text of an answer while it is written, up to the first stop word. | another
+             text; broken letters; text that was sent too early; text behind a stop word; text that
+             is held too long
+stops      | stops: a list of texts, possibly empty. No text is empty, is part of another one or
+             contains "\ufffd". | case no stops; two stops; two stops that overlap; stops that begin
              alike; a stop of one letter; two stops, of which the first holds more; two stops, of
              which the second holds more; stops with signs; a stop word in capitals; two stop words
              in one token
-left       | it stays as it is. | inputs after the call
-cut        | push(token): token is the next bytes of the answer in UTF-8, cut anywhere; | case
+left       | The list is not changed. | inputs after the call
+cut        | push(token): token is the next bytes of the answer in UTF-8, cut anywhere. | case
              letter by letter; byte by byte; a token without bytes; one token
-kind       | the result is what can be sent now, a text. | type of the
-bad        | Bytes that are no UTF-8 come as "\ufffd". | case bytes that are no UTF-8
-never      | What was sent is never taken back, so the ending that may still become a stop word is
-             held, | text that was sent too early
-letters    | and bytes that are no whole letter yet. | broken letters; letters that are lost
-sure       | Nothing else is held: all that is sure is sent. | text that is held too long
-over       | From the first stop word on nothing comes, neither the word nor what follows. | text
+kind       | It returns the text that can be sent now. | type of the
+bad        | Bytes that are not UTF-8 become "\ufffd". | case bytes that are no UTF-8
+never      | Sent text is never taken back, so push holds the ending that may become a stop word |
+             text that was sent too early
+letters    | and the bytes of an unfinished letter. | broken letters; letters that are lost
+sure       | It holds nothing else. | text that is held too long
+over       | From the first stop word on it returns "", neither the word nor what follows. | text
              behind a stop word
-end        | end(), called once, when the answer is over: what is still held; | text after end
-unfinished | an unfinished letter comes as "\ufffd". | case an unfinished letter; an unfinished
+end        | end() is called once, when the answer is over, and returns what is still held; | text
+             after end
+unfinished | an unfinished letter becomes "\ufffd". | case an unfinished letter; an unfinished
              letter behind a stop word; an unfinished letter behind what is held
-apart      | What happens to one object changes no other. | case two answers at once
+apart      | Objects do not affect each other. | case two answers at once
 example    | Example: stops ["\nUser"], push(b"Hi\nU") "Hi", push(b"se") "", push(b"d!") "\nUsed!",
              end() "". | case the example
 """)

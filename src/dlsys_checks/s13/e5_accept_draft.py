@@ -20,20 +20,20 @@ NEXT = 1e-9  # how near to p / q, as a share of it, a number u is tried
 
 ex = exercise("13.5", "accept_draft", seen=("p", "q", "tries", "grid"), says="refusal")
 
-ex.promise("pair", "(token, kept): the token to write for a draft x, and whether it is x.",
+ex.promise("pair", "Return (token, kept): the token to write for a draft x, and whether it is x.",
            says=("token of a draft that is kept", "of a draft that is refused"))
-ex.promise("any", "p, q: probabilities of target and draft, (V,) float64, zeros among them.",
+ex.promise("any", "p, q: the probabilities of target and draft, (V,) float64, possibly with zeros.",
            cases=("zeros in p and in q", "a target that is sure", "equal, but for two",
                   "many tokens", "almost equal"))
-ex.promise("drawn", "x: a token that was drawn from q.", cases=("a draft that is sure",))
-ex.promise("edges", "u and v: uniform and independent, more than 0 and less than 1.",
+ex.promise("drawn", "x: a token that was sampled from q.", cases=("a draft that is sure",))
+ex.promise("edges", "u, v: uniform and independent, more than 0 and less than 1.",
            cases=("shares of thousandths", "many tokens"))
 ex.promise_table("""
-rule    | x is kept where u is less than p[x] / q[x]; | kept for draft; number kept of
-alone   | else v alone picks the token. | after another u
-follows | Over all draws of x, u and v the token follows p exactly. | share of token; raised
-types   | token is an int, kept a bool; | types of
-left    | p and q stay as they are. | numbers changed
+rule    | x is kept if u is less than p[x] / q[x]; | kept for draft; number kept of
+alone   | otherwise only v decides which token is written. | after another u
+follows | Over all x, u and v the token follows p exactly. | share of token; raised
+types   | token is an int and kept a bool. | types of
+left    | p and q are not changed. | numbers changed
 example | Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7 gives (1, False). |
           case the example
 """)

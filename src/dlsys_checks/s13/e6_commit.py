@@ -12,21 +12,22 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("13.6", "commit", seen=("past", "draft", "says"), says="tokens to write")
 
 ex.promise_table("""
-triple  | (write, feed, stay) after one round of greedy speculative decoding. | type of the result;
-          parts of the result; token to feed; tokens to write
-past    | past: the entries of the cache before the round. | case an empty cache; a long cache |
+triple  | Compute (write, feed, stay) after one round of greedy speculative decoding. | type of the
+          result; parts of the result; token to feed; tokens to write
+past    | past: the number of cache entries before the round. | case an empty cache; a long cache |
           entries that stay
-fed     | Then the token written last was fed, and with it draft, a list of guesses, perhaps none;
-          each token left an entry. | entries that stay; raised
-says    | says: what the model itself wants behind each of them, so one more than draft. | tokens to
-          write
-numbers | Tokens are whole numbers, 0 or more. | case token 0 guessed right; token 0 guessed wrong;
-          token 0 in a guess's place; large numbers of tokens
-write   | write: the tokens to write, a list: as many as this round makes sure that the model alone
+fed     | In the round the last written token was fed, followed by draft, a list of guesses that may
+          be empty; each token left one entry. | entries that stay; raised
+says    | says: the token that the model itself wants after each fed token, so one more than draft.
+          | tokens to write
+numbers | Tokens are integers, 0 or more. | case token 0 guessed right; token 0 guessed wrong; token
+          0 in a guess's place; large numbers of tokens
+write   | write: the list of tokens to write, as many as this round proves that the model alone
           would write. | tokens to write; type of the tokens
-feed    | feed: the token to feed next, the last one written, as it has no entry. | token to feed
-stay    | stay: the first entries of the cache that may stay, as a number. | entries that stay
-left    | draft and says stay as they are. | inputs after the call
+feed    | feed: the token to feed next, which is the last one written, because it has no entry. |
+          token to feed
+stay    | stay: how many of the first cache entries may stay. | entries that stay
+left    | draft and says are not changed. | inputs after the call
 example | Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2]: ([4, 8], 8, 12). | case the example
 """)
 

@@ -19,20 +19,20 @@ ex = exercise("13.7", "pack_keys", seen=("k", "bits", "group", "order"), kept=("
               says="scales")
 
 ex.promise_table("""
-parts   | (codes, scales, rest): keys on a grid of their own for each channel. | scales; type of the
-          result; parts of the result
-k       | k: (B, H, T, D) float32, left as it is. | changed in k
-groups  | The tokens are cut into groups of `group` neighbours; | scales; codes
-rest    | what is left over at the end is rest, as it is. | rest
-each    | In each group each channel of each head of each row has a scale: | scales
-scale   | its largest absolute value over 2**(bits - 1) - 1, | scales; codes
-zero    | or 1. where all are 0. | case a channel of zeros; all zeros
+parts   | Compute (codes, scales, rest): keys with a separate grid for each channel. | scales; type
+          of the result; parts of the result
+k       | k: (B, H, T, D) float32, not changed. | changed in k
+groups  | The tokens are cut into groups of `group` consecutive tokens; | scales; codes
+rest    | rest is what is left over at the end, unchanged. | rest
+each    | In every group, each channel of each head and row has its own scale: | scales
+scale   | its largest absolute value divided by 2**(bits - 1) - 1, | scales; codes
+zero    | or 1. if all values are 0. | case a channel of zeros; all zeros
 scales  | scales: (B, H, T // group, D) float32. | of the scales
-codes   | codes: int8, the whole number nearest to k / scale, (B, H, T // group * group, D). | codes
+codes   | codes: int8, the integer nearest to k / scale, (B, H, T // group * group, D). | codes
 bits    | bits: 2 to 8. | case 2 bits; 8 bits
 short   | T may be less than group. | case fewer tokens than a group; no tokens
-memory  | None of the three is a view of k or of a copy of it: each holds its own numbers and
-          nothing more. | bytes held; bytes kept
+memory  | None of the three is a view of k or of a copy of k: each stores only its own values. |
+          bytes held; bytes kept
 example | Example: k of one channel, [3., -7., 1.], bits 4, group 2: codes [3, -7], scales [1.],
           rest [1.]. | case the example
 """)

@@ -16,23 +16,23 @@ ex = exercise("13.8", "kept_logprob",
               says="log-probabilities")
 
 ex.promise_table("""
-under       | The log-probability of each token under the distribution it was drawn from: the
-              softmax of logits / temperature over the kept tokens alone. | log-probabilities;
+under       | Compute the log-probability of each token under the distribution it was sampled from:
+              the softmax of logits / temperature over the kept tokens only. | log-probabilities;
               gradient at the logits
 logits      | logits: (..., V) float32 or bfloat16. | case bfloat16; answers of several tokens;
               three axes; large logits; logits far below zero; no axis but the last
 tokens      | tokens: (...) int64, each of them kept. | shape of the
 temperature | temperature: above 0. | case a low temperature; a high temperature; a very low
               temperature; almost temperature 0
-kept        | kept: (..., V) bool, as the server reports it, whatever rule it cut by. | case cut
-              without a rule; one token kept; all tokens kept
-others      | What stands in logits at other tokens changes nothing, be it infinity or nan. | case
-              minus infinity at other tokens; huge at other tokens; infinity at other tokens; nan at
-              other tokens
-form        | The result is (...) float32, calculated in float32. | dtype of the; type of the;
+kept        | kept: (..., V) bool, as the server reports it, by any rule. | case cut without a rule;
+              one token kept; all tokens kept
+others      | Logits of tokens that are not kept have no effect, even if they are infinite or nan. |
+              case minus infinity at other tokens; huge at other tokens; infinity at other tokens;
+              nan at other tokens
+form        | Returns (...) float32, computed in float32. | dtype of the; type of the;
               log-probabilities
 flow        | Gradients flow to logits. | gradient at the logits; unusable; led to
-left        | Nothing handed over changes. | numbers changed
+left        | Inputs are not changed. | numbers changed
 example     | Example: logits [2., 2., 5.], token 0, temperature 1, kept [True, True, False]:
               -0.6931. | case the example
 """)

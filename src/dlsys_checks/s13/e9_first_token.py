@@ -15,26 +15,26 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("13.9", "first_token", seen=("arrive", "chunks"), says="seconds to the first token")
 
 ex.promise_table("""
-three   | (p99, gap, rate) of a run of a server, times in seconds, as floats. | type of; parts of
-          the result
+three   | Compute (p99, gap, rate) of a server's run, as floats, with times in seconds. | type of;
+          parts of the result
 arrive  | arrive: when each request was due, one or more, in any order. | case arrivals in any
           order; one request; arrivals long after 0
-chunks  | chunks: for each request its pieces, (time, tokens), in the order of time. | seconds to
-          the first token; longest wait; tokens a second
-empty   | A piece with 0 tokens only says that the server is there, and is no piece of the answer. |
+chunks  | chunks: for each request its pieces, (time, tokens), in order of time. | seconds to the
+          first token; longest wait; tokens a second
+empty   | A piece with 0 tokens only shows that the server is alive and is not part of the answer. |
           case pieces without tokens; an empty piece at the end; an empty piece in a gap; the
           example; nothing but empty pieces
-p99     | p99: the least time within which at least 99 % of the requests have their first token, |
-          seconds to the first token
-arrival | counted from when each was due; | seconds to the first token
-never   | one that never gets a token takes math.inf. | case one of five gets nothing; one of two
-          hundred gets nothing; three of two hundred get nothing; nothing but empty pieces
-gap     | gap: the longest wait between two pieces of one answer, | longest wait
-none    | 0.0 where none has two. | case one piece each | longest wait; raised; type of
-rate    | rate: tokens of all answers a second, from the first arrival to the last piece of an
+p99     | p99: the smallest time within which at least 99 % of the requests have their first token,
+          | seconds to the first token
+arrival | measured from when each request was due; | seconds to the first token
+never   | a request that never gets a token counts as math.inf. | case one of five gets nothing; one
+          of two hundred gets nothing; three of two hundred get nothing; nothing but empty pieces
+gap     | gap: the longest wait between two consecutive pieces of one answer, | longest wait
+none    | or 0.0 if no answer has two. | case one piece each | longest wait; raised; type of
+rate    | rate: the tokens of all answers per second, from the first arrival to the last piece of an
           answer. | tokens a second
 least   | At least one request gets a token. | case nothing but empty pieces; one request
-left    | Nothing handed over changes. | inputs after the call
+left    | Inputs are not changed. | inputs after the call
 example | Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]]: (2.0, 0.5, 1.6). | case the
           example
 """)

@@ -17,29 +17,30 @@ ex = exercise("14.1", "dpo_loss", seen=("weights", "calls", "beta", "training", 
                                        "frozen"), says="loss:")
 
 ex.promise_table("""
-begins  | The loss of DPO for a policy whose training begins now. | loss:; gradient at the
-logits  | policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a place are those of the
-          token behind it. | loss:; gradient at the
+begins  | Return the DPO loss for a policy whose training begins now. | loss:; gradient at the
+logits  | policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a position predict the
+          next token. | loss:; gradient at the
 each    | Returns a function loss(chosen, rejected), which is called at each step. | is not
           callable; loss:; gradient at the
-mask    | Both are pairs (ids, answer) with answer (B, T) bool, true at the tokens of the answer and
-          never at the first place; row by row they answer the same prompt. | loss:; gradient at the
-sizes   | T may differ between the two, B between calls. | case other lengths; other lengths,
+mask    | Both are pairs (ids, answer) with answer (B, T) bool, true at the answer's tokens and
+          never at the first position. Row by row they answer the same prompt. | loss:; gradient at
+          the
+sizes   | T may differ between the two, and B between calls. | case other lengths; other lengths,
           without pads; two calls; three calls; two calls of one size; the same texts, another mask
 mean    | The loss is the mean over rows of -log(sigmoid(beta * margin)), | loss:; gradient at the;
           scalar outputs
 dtype   | a float32 scalar. | dtype of the loss
-margin  | margin: by how much the log-probability of the chosen answer has grown since dpo_loss was
-          called, minus the same for the rejected one. | loss:; gradient at the
-mode    | The policy runs in the mode that it is in, what it is compared with in evaluation mode. |
-          case training mode; training mode, first step; training mode, a part kept out of it; a
-          part alone in training mode; put into training mode for the steps; put into evaluation
-          mode for the steps
-finite  | It stays finite for margins of hundreds of nats. | case margins of hundreds; margins of
+margin  | margin: the increase of the chosen answer's log-probability since dpo_loss was called,
+          minus that of the rejected one. | loss:; gradient at the
+mode    | The policy runs in its current mode, the reference in evaluation mode. | case training
+          mode; training mode, first step; training mode, a part kept out of it; a part alone in
+          training mode; put into training mode for the steps; put into evaluation mode for the
+          steps
+finite  | The loss is finite for margins of hundreds of nats. | case margins of hundreds; margins of
           hundreds, wrong way
-flow    | Gradients flow to the policy as it is now. | gradient at the; led to
-left    | Neither call changes its weights, their requires_grad, their gradients or the mode of a
-          part, and neither sets a seed. | of the policy; random numbers
+flow    | Gradients flow to the current policy. | gradient at the; led to
+left    | Neither call changes its weights, their requires_grad or gradients, or the mode of a part,
+          or sets a seed. | of the policy; random numbers
 example | Example: at the first step of a policy in evaluation mode: 0.6931. | case the example
 """)
 

@@ -13,23 +13,23 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("14.2", "group_advantage", seen=("rewards", "prompt_ids"), says="advantages")
 
 ex.promise_table("""
-among     | How each answer did among the answers to the same prompt. | advantages
+among     | Compare each answer with the answers to the same prompt. | advantages
 rewards   | rewards: (N,) float32. | advantages
-ids       | prompt_ids: (N,) int64, any numbers; | case ids below 0; large ids; ids above 2**53; ids
+ids       | prompt_ids: (N,) int64, any values. | case ids below 0; large ids; ids above 2**53; ids
             with gaps
-group     | a group is all answers with one id, wherever they stand, | advantages
+group     | A group is all answers with the same id, at any positions, | advantages
 unequal   | and groups may differ in size. | case unequal groups; unequal groups, mixed; a large
             group and small ones; one id comes back; alone among others; ids below 0; a group of
             equal rewards; one reward among many
 advantage | The advantage of an answer is its reward minus the mean of its group, divided by the
             standard deviation of its group (with n - 1) plus 1e-4. | advantages
-alone     | It is 0 for an answer that is alone in its group, | case alone among others; each alone;
+alone     | It is 0 for an answer that is alone in its group | case alone among others; each alone;
             one answer
-equal     | and, but for rounding, for all of a group whose rewards are equal. | case equal rewards;
-            a group of equal rewards
+equal     | and, up to rounding, for all answers of a group with equal rewards. | case equal
+            rewards; a group of equal rewards
 form      | Returns (N,) float32, in the order of rewards. | shape of the; dtype of the; type of
             the; advantages
-left      | Nothing handed over changes. | numbers changed
+left      | Inputs are not changed. | numbers changed
 example   | Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2]: [-0.7071, -0.7070, 0.7071,
             0.7070]. | case the example
 """)

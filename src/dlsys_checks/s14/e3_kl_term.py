@@ -15,21 +15,21 @@ ex = exercise("14.3", "kl_term", seen=("logits", "logits_ref", "rows", "tokens",
                                        "batches", "dtype"), says="mean gradient")
 
 ex.promise_table("""
-pull    | A term of a loss, a scalar, which pulls the policy to the reference. Averaged over all
-          answers that the policy may draw, its gradient is that of KL(policy, reference) in nats. |
-          mean gradient; shape of the term; type of; gradient of the term
+pull    | Compute a term of a loss, a scalar, that pulls the policy to the reference. Averaged over
+          all answers that the policy may sample, its gradient is that of KL(policy, reference) in
+          nats. | mean gradient; shape of the term; type of; gradient of the term
 whole   | The KL is that of whole answers. | case answers of two tokens; answers of three tokens;
           two answers of two tokens; a certain token; a token that is certain by the reference;
           shorter answers; shorter answers, two at once; float32, answers of two tokens
-tokens  | logp, logp_ref: (N, T), the log-probability of each token of N answers, given those before
-          it, by the policy that drew them and by the reference; | case one answer of one token; two
-          answers of one token; three answers at once; two answers of two tokens; shorter answers,
-          two at once; float32; eight tokens to choose from; far apart; already there; a certain
-          token; a token that is certain by the reference
-pads    | 0 in both behind the end of a shorter answer. | case shorter answers; shorter answers, two
+tokens  | logp, logp_ref: (N, T), the log-probability of each token of N answers, given the tokens
+          before it, under the policy that sampled them and under the reference; | case one answer
+          of one token; two answers of one token; three answers at once; two answers of two tokens;
+          shorter answers, two at once; float32; eight tokens to choose from; far apart; already
+          there; a certain token; a token that is certain by the reference
+pads    | both are 0 after the end of a shorter answer. | case shorter answers; shorter answers, two
           at once
-dtype   | Both float32 or both float64, and so is the term. | dtype of the term
-left    | They stay as they are. | numbers changed
+dtype   | Both are float32 or both float64, and so is the term. | dtype of the term
+left    | They are not changed. | numbers changed
 example | Example: two answers of one token, each with probability 0.5; the reference gives them
           0.25 and 0.75. At their logits the mean gradient is [0.2747, -0.2747]. | case the example
 """)

@@ -14,25 +14,26 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("14.4", "inner_loss", seen=("before", "moved", "adv", "eps", "graph"), says="loss")
 
 ex.promise_table("""
-loss    | PPO's loss of one inner step, a scalar: minus the mean, over all tokens, of the smaller of
-          ratio * advantage and clipped ratio * advantage. | loss; gradient at logp; type of the
-ratio   | A token's ratio says how many times as likely it is now as when it was drawn; | case
-          several tokens; one token an answer; one answer; as many tokens as answers; likelier and
-          good; likelier and bad; far likelier and bad; e to the 25 times as likely, and bad;
+loss    | Compute PPO's loss for one inner step, a scalar: minus the mean, over all tokens, of the
+          smaller of ratio * advantage and clipped ratio * advantage. | loss; gradient at logp; type
+          of the
+ratio   | A token's ratio is its probability now, divided by its probability when it was sampled; |
+          case several tokens; one token an answer; one answer; as many tokens as answers; likelier
+          and good; likelier and bad; far likelier and bad; e to the 25 times as likely, and bad;
           certain tokens; less likely and good; less likely and bad; far away; a wide clip; a narrow
           clip; small advantages; advantages of 0; a later step, the graph kept; float32; the
           example
-eps     | clipped, it stays between 1 - eps and 1 + eps. | case a wide clip; a narrow clip; far
-          away; likelier and bad; less likely and good
-inputs  | logp, logp_sampled: (N, T), its log-probability now and then. adv: (N,), the advantage of
-          each answer. | case as many tokens as answers; several tokens; one token an answer; one
-          answer; certain tokens; advantages of 0; small advantages
-first   | In the first inner step after a draw every ratio is 1, and the gradient is that of adv *
-          logp. | case the first step; the first step, the graph kept
-flow    | Gradients flow to logp alone, even if logp_sampled or adv come with a graph. | case a
-          later step, the graph kept; the first step, the graph kept
+eps     | the clipped ratio stays between 1 - eps and 1 + eps. | case a wide clip; a narrow clip;
+          far away; likelier and bad; less likely and good
+inputs  | logp, logp_sampled: (N, T), the token's log-probability now and then. adv: (N,), the
+          advantage of each answer. | case as many tokens as answers; several tokens; one token an
+          answer; one answer; certain tokens; advantages of 0; small advantages
+first   | In the first inner step after sampling every ratio is 1, and the gradient is that of the
+          mean of adv * logp, negated. | case the first step; the first step, the graph kept
+flow    | Gradients flow only to logp, even if logp_sampled or adv have a graph. | case a later
+          step, the graph kept; the first step, the graph kept
 dtype   | All are float32 or all float64, and so is the loss. | dtype of the loss
-left    | Nothing handed over changes. | numbers changed; cut of
+left    | Inputs are not changed. | numbers changed; cut of
 example | Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps 0.2: -2.2, and the
           gradient at logp is [[-1., 0.]]. | case the example
 """)

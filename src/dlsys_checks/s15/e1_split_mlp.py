@@ -13,21 +13,21 @@ from dlsys_helpers.lockstep import expect_agreement
 ex = exercise("15.1", "split_mlp", seen=("h", "a", "b", "c", "dy"), says="dh on rank")
 
 ex.promise_table("""
-layer   | y = relu(h A.T) B.T + c on one of several ranks, and its gradients. | y on rank; number of
-          the results
-cut     | The units of the layer are cut: a (f, D) holds this rank's rows of A, b (E, f) its columns
-          of B; f is at least 1 and differs from rank to rank. | case ranks of other sizes; one unit
-          on a rank; the example
-whole   | h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss for y, are whole and the
-          same on all ranks. | y on rank; dc on rank
-calls   | all_sum(tensor): the sum over the ranks, a new tensor; all ranks have to call it equally
-          often, 60 times at most, in the same order, with the same shapes and dtypes. | what the
-          ranks ask for
-returns | Returns (y, dh, da, db, dc), in the one dtype of all inputs: y, and the gradients of h, a,
-          b and c as the uncut layer has them. | dh on rank; da on rank; db on rank; dc on rank; y
-          on rank; type of the results; number of the results
-slope   | The slope of ReLU at 0 is 0. | case units at zero
-stay    | Inputs stay as they are, requires_grad as well. | inputs that changed
+layer   | Compute y = relu(h A.T) B.T + c on one of several ranks, and its gradients. | y on rank;
+          number of the results
+cut     | The layer is cut by units: a (f, D) is this rank's rows of A, b (E, f) its columns of B; f
+          is at least 1 and may differ between ranks. | case ranks of other sizes; one unit on a
+          rank; the example
+whole   | h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss with respect to y, are
+          complete and the same on all ranks. | y on rank; dc on rank
+calls   | all_sum(tensor) returns the sum over the ranks as a new tensor. All ranks have to call it
+          equally often, at most 60 times, in the same order and with the same shapes and dtypes. |
+          what the ranks ask for
+returns | Returns (y, dh, da, db, dc), in the common dtype of the inputs: y, and the gradients of h,
+          a, b and c as in the uncut layer. | dh on rank; da on rank; db on rank; dc on rank; y on
+          rank; type of the results; number of the results
+slope   | The derivative of ReLU at 0 is 0. | case units at zero
+stay    | Inputs are not changed, nor is their requires_grad. | inputs that changed
 example | Example: h 2, c 0, dy 1; on one rank a 3, b 5, on the other a 4, b 7: y is 86 and dh 43 on
           both, da 10 on the first. | case the example
 """)

@@ -13,7 +13,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("15.2", "pass_losses", seen=("labels", "divides"), says="divisor of micro-batch")
 
 ex.promise_table("""
-summed    | By what to divide the summed loss of each micro-batch of a step. | divisor of
+summed    | Compute by what to divide the summed loss of each micro-batch of a step. | divisor of
             micro-batch
 counts    | labels[p][m], at least 1: how many labels count in micro-batch m of pass p. | case
             unequal labels; unequal labels, divided; one label; very many labels; the example; the
@@ -21,16 +21,16 @@ counts    | labels[p][m], at least 1: how many labels count in micro-batch m of 
 ragged    | Each pass has one or more micro-batches, and passes may differ in their number. | case
             unequal passes; unequal passes, divided; passes of one micro-batch, divided; the
             example; the example, undivided
-mean      | Gradients of all passes add up in .grad, and at the end .grad has to hold the gradient
+mean      | The gradients of all passes add up in .grad, and at the end .grad has to be the gradient
             of the mean loss over all labels of the step. | divisor of micro-batch
-divides   | divides: at the end of each pass the schedule divides all that .grad holds by the number
+divides   | divides: at the end of each pass, the schedule divides everything in .grad by the number
             of micro-batches of this pass. | case divided; two passes, divided; unequal labels,
             divided; unequal passes, divided; passes of one micro-batch, divided; many passes; one
             pass, divided; the example
-otherwise | Otherwise nobody divides a gradient. | case undivided; unequal labels; unequal passes;
-            one label; very many labels; the example, undivided
-laid out  | Returns floats, laid out as labels are. | type of; number of; shape
-stay      | labels stays as it is. | labels after the call
+otherwise | Otherwise no gradient is divided. | case undivided; unequal labels; unequal passes; one
+            label; very many labels; the example, undivided
+laid out  | Returns floats, nested like labels. | type of; number of; shape
+stay      | labels is not changed. | labels after the call
 example   | Example: [[3, 1], [4]] gives [[4.0, 4.0], [8.0]] if the schedule divides, else [[8.0,
             8.0], [8.0]]. | case the example; the example, undivided
 """)

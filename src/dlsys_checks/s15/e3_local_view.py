@@ -13,30 +13,29 @@ ex = exercise("15.3", "local_view", seen=("tokens", "labels", "rank", "world", "
               kept=("own",), says="positions")
 
 ex.promise_table("""
-result     | What a rank needs of a batch whose sequences are split: (tokens, positions, labels,
-             mask). | type of the result; parts of the result
+result     | Compute a rank's (tokens, positions, labels, mask) of split sequences. | type of the
+             result; parts of the result
 tokens     | tokens: (B, T) int64, T at least 1. | case one token; one row; one place left over; a
              part of a larger batch; rows that lie across
-labels     | labels: (B, T) int64, not shifted yet: the token at each place, or -100 where none is
-             to be learnt. | case a prompt is not learnt; few labels
+labels     | labels: (B, T) int64, not shifted yet, with -100 where none is to be learned. | case a
+             prompt is not learnt; few labels
 fill       | Both are filled at the end to N, the next multiple of 2 * world: tokens with 0, labels
              with -100. | case places left over; one place left over; fewer tokens than pieces; one
              token; many tokens, many left over
-even       | N is T where T is a multiple. | case two ranks, the first; two ranks, the second; four
+even       | N is T if T is a multiple. | case two ranks, the first; two ranks, the second; four
              ranks, the third; three ranks, the last; one rank; one row; a prompt is not learnt; few
              labels; a part of a larger batch; rows that lie across; the example; one rank, two
              tokens | shape of the
-pieces     | The N places are cut into 2 * world pieces of neighbours, all of one length. | tokens;
-             positions
-own        | A rank, 0 to world - 1, holds n = N // world places: piece rank, and behind it piece 2
+pieces     | The N positions are cut into 2 * world pieces of equal length. | tokens; positions
+own        | A rank, 0 to world - 1, holds n = N // world positions: piece rank, followed by piece 2
              * world - 1 - rank. | tokens; positions
-out tokens | The result's tokens: (B, n) int64, what stands at these places. | tokens
-positions  | positions: (n,) int64, their places in the whole sequence, from 0. | positions
-shifted    | labels: (B, n) int64, for each place the label of the place after it, whoever holds
-             that one, and -100 for the last of all. | labels
-mask       | mask: (n, N) bool, whether its place may look at place j of the whole: at itself and at
-             all before it, filled ones too. | mask
-left       | Nothing handed over changes. | numbers changed
+out tokens | The result's tokens: (B, n) int64, the tokens at these positions. | tokens
+positions  | positions: (n,) int64, counted from 0 in the whole sequence. | positions
+shifted    | labels: (B, n) int64, for each position the label of the next one, on any rank, and
+             -100 for the last of all. | labels
+mask       | mask: (n, N) bool, whether a position may look at position j of the whole: at itself
+             and at all before it, including filled ones. | mask
+left       | Inputs are not changed. | numbers changed
 example    | Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2: tokens [[1, 2,
              7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]]. | case the example
 """)

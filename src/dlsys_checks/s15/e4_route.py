@@ -19,26 +19,26 @@ ex = exercise("15.4", "route", seen=("logits", "k", "renorm", "weight", "half"),
               says="weights of the experts")
 
 ex.promise_table("""
-parts     | (weights, experts): | type of the two parts; two parts
+parts     | Compute (weights, experts): | type of the two parts; two parts
 likeliest | the k likeliest experts of each token. | experts of a token
-logits    | logits: (..., E) float32 or bfloat16, one for each expert, no two of a token alike, nor
-            their chances in float32. | case bfloat16; bfloat16, close logits; bfloat16, many
-            experts; three axes; no axis but the last; one token; large logits; logits far below
-            zero
+logits    | logits: (..., E) float32 or bfloat16, one per expert. For each token they all differ,
+            and so do their probabilities in float32. | case bfloat16; bfloat16, close logits;
+            bfloat16, many experts; three axes; no axis but the last; one token; large logits;
+            logits far below zero
 experts   | experts: (..., k) int64, the likeliest first. | type of the experts; shape of the
             experts; dtype of the experts; order of the experts
-chance    | weights: (..., k) float32, calculated in float32: the chance of each of them, under the
-            softmax over all E. | weights of the experts; dtype of the weights; shape of the
-            weights; type of the weights
-divided   | With renorm they are divided by their sum, so that they add to 1; | case two, divided;
-            three, divided; all, divided; two of many, divided; bfloat16; three axes; the example,
-            divided; large logits
-one       | with k = 1 never, for then the router would get no gradient. | case one, divided; one of
-            many, divided; one of two, divided; one, divided, bfloat16
-flow      | The gradient of each weight flows to logits, through a sum that divides it as well. |
+chance    | weights: (..., k) float32, computed in float32: the probability of each of these experts
+            under the softmax over all E. | weights of the experts; dtype of the weights; shape of
+            the weights; type of the weights
+divided   | With renorm they are divided by their sum, so that they add up to 1, | case two,
+            divided; three, divided; all, divided; two of many, divided; bfloat16; three axes; the
+            example, divided; large logits
+one       | but never for k = 1, because then the router would get no gradient. | case one, divided;
+            one of many, divided; one of two, divided; one, divided, bfloat16
+flow      | The gradient of each weight flows to logits, also through the sum that divides it. |
             gradient at the logits; unusable; led to
 k         | k: 1 to E. | case all, divided; all; one; one expert there is; one, divided
-left      | Nothing handed over changes. | logits that changed
+left      | Inputs are not changed. | logits that changed
 example   | Example: logits [2., 1., 0.], k 2: weights [0.6652, 0.2447], experts [0, 1]; with renorm
             [0.7311, 0.2689]. | case the example; the example, divided
 """)

@@ -13,21 +13,21 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("15.5", "balance", seen=("p", "chosen", "scale"), says="balance")
 
 ex.promise_table("""
-uneven  | How unevenly a router uses its experts, as a loss that it can lower: E times the sum over
-          experts of share times mean chance. | balance; gradient at the chances
-p       | p: (T, E) float32, T at least 1, the chances of each token, a row adds to 1. | case one
-          token; as many tokens as experts; one expert; many experts
-chosen  | chosen: (T, k) int64, the k different experts of each token, by whatever rule. | case
-          chosen by another rule; the least likely chosen; likeliest last
-share   | Share: the part of all T * k choices that fell on an expert; some may have none. | case
-          the last experts idle; one expert for all; two for all; the first experts idle
-mean    | Mean chance: over all T tokens, of all E experts. | case the last experts idle; two of
-          eight; the least likely chosen; as many tokens as experts
-form    | The result is a float32 tensor without axes, | type of the; shape of the; dtype of the
-one     | and 1 if both are even, for each E and k. | case even, one; even, two; even, all
-flow    | Its gradient flows to p through the mean chances; shares are constants. | gradient at the
-          chances; unusable; led to
-left    | Nothing handed over changes. | numbers changed
+uneven  | Measure how unevenly a router uses its experts, as a loss that it can lower: E times the
+          sum over experts of fraction times mean probability. | balance; gradient at the chances
+p       | p: (T, E) float32, T at least 1, the probabilities of each token; each row sums to 1. |
+          case one token; as many tokens as experts; one expert; many experts
+chosen  | chosen: (T, k) int64, the k different experts of each token, by any rule. | case chosen by
+          another rule; the least likely chosen; likeliest last
+share   | The fraction of an expert is its part of all T * k choices, which may be 0. | case the
+          last experts idle; one expert for all; two for all; the first experts idle
+mean    | The mean probability is taken over all T tokens, for all E experts. | case the last
+          experts idle; two of eight; the least likely chosen; as many tokens as experts
+form    | Returns a float32 tensor without axes. | type of the; shape of the; dtype of the
+one     | It is 1 if both are even, for every E and k. | case even, one; even, two; even, all
+flow    | Its gradient flows to p through the mean probabilities; the fractions are constants. |
+          gradient at the chances; unusable; led to
+left    | Inputs are not changed. | numbers changed
 example | Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]]: 1.4, and its gradient [[1., 0.],
           [1., 0.]]. | case the example
 """)

@@ -30,29 +30,31 @@ MIXED = ("everything at once", "nested modules", "one module alone", "x without 
          "two calls before backward", "two steps", "three calls, two steps", "three axes",
          "eval mode")
 
-ex.promise("kept", "block(x), with nothing that the block computes inside kept for backward: ",
+ex.promise("kept", "Compute block(x), keeping nothing for backward that the block computes inside.",
            says=("tensors kept", "outputs"))
-ex.promise("again", "there it runs a second time, once for each call.", says=("runs of the block",))
+ex.promise("again", "In backward the block runs a second time, once for each call.",
+           says=("runs of the block",))
 ex.promise("as once", "Output, gradients of x and of the block's parameters, its buffers and the "
-           "state of every generator are those of block(x), which runs once: after the call, and "
+           "state of every generator are those of a block(x) that runs once: after the call, and "
            "again after backward.", says=("outputs", "gradient", "buffer", "next draw"))
-ex.promise("block", "block: a module of one tensor, made of any modules, in train or eval mode.",
+ex.promise("block", "block: a module that takes one tensor, made of any modules, in train or eval "
+           "mode.",
            cases=("nested modules", "one module alone", "eval mode", "everything at once"))
 ex.promise("x", "x: float32, with or without requires_grad.",
            cases=("x without gradient", "three axes", "one module alone",
                   "three calls, two steps"))
-ex.promise("draws", "A pass may draw from torch's generator, and from generators that are "
-           "themselves attributes of the block's modules.",
+ex.promise("draws", "The block may draw from torch's generator and from generators that are "
+           "themselves attributes of its modules.",
            cases=("dropout", "a generator of its own", "two generators",
                   "one generator for two modules", "two generators, two calls", *MIXED))
-ex.promise("buffers", "It may read buffers, tensors from the start, and change them, in place or "
-           "by putting a new tensor there, of any shape.",
+ex.promise("buffers", "It may read its buffers, which are tensors from the start, and change "
+           "them, in place or by assigning a new tensor of any shape.",
            cases=("BatchNorm", "a buffer that is read and changed", "a buffer that is replaced",
                   "a buffer that is changed, then read", "a buffer that grows",
                   "a buffer outside the state_dict", "a buffer of two modules", "the example",
                   *MIXED))
-ex.promise("between", "Between a call and its one backward, further calls of the block and other "
-           "draws may come.",
+ex.promise("between", "Between a call and its one backward there may be further calls of the "
+           "block and other draws.",
            cases=("two calls before backward", "two generators, two calls", "two steps",
                   "three calls, two steps"))
 ex.promise("example", "Example: after a call and its backward an nn.BatchNorm1d has seen 1 batch.",

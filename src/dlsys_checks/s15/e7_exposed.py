@@ -12,33 +12,33 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("15.7", "exposed", seen=("events",), says="ms transferring")
 
 ex.promise_table("""
-list         | A list: (computing, transferring, waiting, idle) of rank 0, of rank 1 and so on, in
-               ms. | type of; number of ranks; parts of rank; ms computing; ms transferring
-events       | events: a list of bars (rank, lane, name, start, end) with start < end, ints or
-               floats, in any order, in ms on one clock; each rank has one or more. | case bars in
-               any order; one bar; times far from 0; times below 0; whole numbers
-inside       | Bars may overlap, or lie inside another. | case bars inside bars; bars inside bars,
+list         | List (computing, transferring, waiting, idle) of each rank in ms, from rank 0 on. |
+               type of; number of ranks; parts of rank; ms computing; ms transferring
+events       | events: bars (rank, lane, name, start, end) with start < end, ints or floats, in any
+               order, in ms on one clock; each rank has at least one. | case bars in any order; one
+               bar; times far from 0; times below 0; whole numbers
+inside       | Bars may overlap or lie inside each other. | case bars inside bars; bars inside bars,
                in order; collectives that overlap; compute bars that overlap; a short collective
                inside a long one; two collectives open, only one of them begun; called before the
                step is computed; called early on each of four ranks; transfer behind computing; ends
                that differ, called early
-lanes        | lane is "compute", where a name says nothing, or "network". | case compute bars named
-               like a collective
-collective   | All network bars of one name are one collective, at most one bar a rank: from that
-               rank's call to the end there. | case collectives in another order of names; ends that
+lanes        | lane is "compute", where the name means nothing, or "network". | case compute bars
+               named like a collective
+collective   | All network bars of one name are one collective, at most one bar per rank, from the
+               call to the end there. | case collectives in another order of names; ends that
                differ; ends that differ, called early; collectives that overlap | ms transferring;
                ms waiting
-begins       | It transfers as soon as all its bars have begun, and none ends before. | ms
+begins       | It transfers as soon as all its bars have begun, and none ends earlier. | ms
                transferring; ms waiting
 part         | A rank without such a bar has no part in it. | case groups of two ranks; a collective
                of one rank
-moment       | From the first start of all bars to the last end each moment of a rank is one thing,
-               the first that fits: | ms computing; ms idle; ms transferring; ms waiting
-computing    | computing, with a compute bar of its own open; | ms computing
-transferring | transferring, with a network bar of its own open that transfers; | ms transferring
-waiting      | waiting, with one open that does not yet; | ms waiting
-idle         | or idle. | ms idle
-left         | events stays as it is. | inputs after the call
+moment       | From the first start to the last end of all bars, each moment of a rank counts as the
+               first of these that fits: | ms computing; ms idle; ms transferring; ms waiting
+computing    | computing, if a compute bar of its own is open; | ms computing
+transferring | transferring, if a network bar of its own is open and transfers; | ms transferring
+waiting      | waiting, if one is open that does not transfer yet; | ms waiting
+idle         | otherwise idle. | ms idle
+left         | events is not changed. | inputs after the call
 example      | Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1, "network", "r",
                6, 9)]: [(4., 3., 2., 0.), (0., 3., 0., 6.)]. | case the example
 """)

@@ -17,39 +17,39 @@ PARTS = ("state", "activations", "logits", "seconds", "mfu")
 ex = exercise("15.8", "plan", seen=("model", "machine", "splits"), says="split")
 
 ex.promise_table("""
-two         | (rows, best): what a GPU holds and how long a step takes under each split, and which
-              is best. | type of the result; parts of the result
-model       | model: weights; layers; batch, the sequences of a step; and of one sequence: whole and
-              cut: bytes that a layer keeps, and tp divides cut but not whole; | activations
-given       | input, bytes of a layer's input; logits, bytes; work, operations forward and backward;
-              again, those that checkpoints repeat. | activations; logits; seconds; mfu
-machine     | machine: memory, bytes; speed and peak, operations a second that a GPU reaches and
-              that its datasheet promises; alpha and beta of its links. | seconds; mfu; best
+two         | Compute (rows, best): what a GPU holds and how long a step takes with each split, and
+              which split is best. | type of the result; parts of the result
+model       | model: weights; layers; batch, the sequences per step; and for one sequence: whole and
+              cut, the bytes that a layer keeps, of which tp divides only cut; | activations
+given       | input, the bytes of a layer's input; logits, in bytes; work, the operations forward
+              and backward; again, those that checkpoints repeat. | activations; logits; seconds;
+              mfu
+machine     | machine: memory, in bytes; speed and peak, the operations per second that a GPU
+              reaches and that its datasheet promises; alpha and beta of its links. | seconds; mfu;
+              best
 split       | splits: one or more dicts: dp, tp, pp; zero, 0, 1 or 3; checkpoint, a bool; micro, the
               sequences of a micro-batch. | state; activations; logits; seconds
-small       | All divisions come out even, and each of the dp copies of the model takes m = batch /
-              dp / micro micro-batches. | activations; seconds
-rows        | rows: for each split a dict of these five numbers. | type of; number of; parts of a
-              row
-state       | state: 16 bytes a weight, which tp and pp divide; dp divides the optimizer's 12 with
-              zero 1, and all with 3. | state
-activations | activations: of layers / pp layers and min(m, pp) micro-batches what they keep; |
-              activations
-inputs      | with checkpoint only their inputs, which tp leaves whole, and what one layer keeps for
-              one micro-batch. | activations
-logits      | logits: of a micro-batch, divided by tp. | logits
+small       | All divisions come out even, and each of the dp copies of the model processes m =
+              batch / dp / micro micro-batches. | activations; seconds
+rows        | rows: for each split a dict of these five values. | type of; number of; parts of a row
+state       | state: 16 bytes per weight, divided by tp and pp; dp divides the optimizer's 12 bytes
+              with zero 1, and all 16 with zero 3. | state
+activations | activations: what layers / pp layers keep for min(m, pp) micro-batches; | activations
+inputs      | with checkpoint only their inputs, which tp does not divide, and what one layer keeps
+              for one micro-batch. | activations
+logits      | logits: those of a micro-batch, divided by tp. | logits
 waits       | seconds: (products + tp's calls) * (1 + (pp - 1) / m) + dp's calls. | seconds
-products    | products: all operations of the batch over the speed of all GPUs. | seconds
+products    | products: all operations of the batch, divided by the speed of all GPUs. | seconds
 ring        | Half a ring of b bytes on n ranks takes (n - 1) * (alpha + b / n / beta). | seconds
-tensor      | tp's calls: for each layer of a GPU and each micro-batch 4 whole rings of the
+tensor      | tp's calls: for each layer of a GPU and each micro-batch, 4 whole rings of the
               micro-batch's input, 5 with checkpoint. | seconds
-copies      | dp's calls: for 2 bytes of each weight that tp and pp leave to a GPU one whole ring,
-              with zero 3 three half rings in each micro-batch. | seconds
-mfu         | mfu: operations of work, for the whole batch, over what all GPUs could do in these
-              seconds at their peak. | mfu
+copies      | dp's calls: one whole ring of 2 bytes for each weight that tp and pp leave to a GPU;
+              with zero 3, three half rings in each micro-batch. | seconds
+mfu         | mfu: the operations of work for the whole batch, divided by what all GPUs could do in
+              these seconds at their peak. | mfu
 best        | best: the index of the fastest split whose bytes are at most memory, or None; no two
               are equally fast. | best
-left        | Nothing handed over changes. | inputs after the call
+left        | Inputs are not changed. | inputs after the call
 example     | Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100. | case the example
 """)
 
