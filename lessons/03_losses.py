@@ -1,14 +1,13 @@
 # %% [markdown] role="hook" traps=4
 # # 3. Losses and gradient pathologies
 #
-# Training can only reduce a number. So before the first step you have to say, in one
-# number, what "wrong" means: that number is the *loss*, and the model will learn
-# whatever makes it small, whether you meant it or not. Then the gradient of the loss
-# has to reach every layer, and it may arrive far too small or far too large.
+# Training can only reduce a number. So before the first step, you have to say in one
+# number what "wrong" means. That number is the *loss*, and the model will learn
+# whatever makes the loss small, whether you meant it or not. Then the gradient of the
+# loss has to reach every layer, and it can arrive far too small or far too large.
 #
 # This stage derives the usual losses from one idea and follows the gradient through
-# the layers. Four times a line of code looks right, raises nothing and spoils the
-# run.
+# the layers. Four times, a line of code looks right, raises no error and ruins the run.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -33,9 +32,9 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## From likelihood to a loss
 #
-# A model says: with a probability of 0.7 this image shows an eight. It does. How
-# wrong is 0.7? *Maximum likelihood* gives an answer that needs no taste: of all
-# models, prefer the one under which the data that you saw were most probable.
+# A model says that an image shows an eight with a probability of 0.7, and it does show
+# one. How wrong is 0.7? *Maximum likelihood* answers this without any matter of taste: of
+# all models, prefer the one under which the data that you saw were most probable.
 #
 # Start with the smallest model, a coin with one parameter, its probability `p` of
 # heads. You toss it ten times and see seven heads. The probability of just this
@@ -53,41 +52,41 @@ print(f"the same for 1,000 tosses, 700 heads: {thousand:.4f}")
 # %% [markdown] role="concept"
 # The most likely `p` is 0.7, as it should be. But a product of many probabilities is
 # tiny, and for 1,000 tosses float32 rounds it to zero. So take the logarithm, which
-# turns the product into a sum and leaves the best `p` where it is. Then change the
-# sign, because training minimises, and divide by the number of tosses, so that more
-# data do not mean a larger loss. That is the *mean negative log-likelihood*:
+# turns the product into a sum and does not move the best `p`. Then change the sign,
+# because training minimises, and divide by the number of tosses, so that more data do
+# not mean a larger loss. The result is the *mean negative log-likelihood*:
 
 # %% role="concept"
 nats = -(7 * p.log() + 3 * (1 - p).log()) / 10
 lowest = p[nats.argmin()].item()
 
 # %% role="concept"
-claim("the p with the lowest loss", lowest, expected=0.7, within=1e-6)
-claim("the likelihood of 1,000 tosses in float32", thousand, expected=0)
+claim("p with the lowest loss", lowest, expected=0.7, within=1e-6)
+claim("likelihood of 1,000 tosses in float32", thousand, expected=0)
 
 # %% role="concept"
 plot_lines(p.tolist(), {"7 heads of 10": nats.tolist()},
            xlabel="p, the probability of heads", ylabel="loss, nats",
            title="The loss is lowest where the data are most likely",
-           alt="One curve: the mean negative log-likelihood against p. It "
+           alt="A curve of the mean negative log-likelihood against p. It "
                "is lowest at 0.7 and rises steeply towards both ends.")
 
 # %% [markdown] role="concept"
-# (A *nat* is the unit of a natural logarithm.) Look at the ends: to call something
-# nearly impossible that then happens costs more and more, without limit.
+# (A *nat* is the unit of a natural logarithm.) Look at the ends of the curve. If you call
+# something nearly impossible and it happens, the loss grows without limit.
 #
 # ## Binary cross-entropy
 #
-# A classifier for two classes gives every row a `p` of its own. The label `y` is 1 or
-# 0, and the probability of what was seen is `p` for a 1 and `1 - p` for a 0. One
-# formula says both, since one of its two terms is always zero:
+# A classifier for two classes computes a `p` for every row. The label `y` is 1 or 0, and
+# the probability of the label is `p` for a 1 and `1 - p` for a 0. One formula covers both
+# cases, because one of its two terms is always zero:
 #
 # $$L = -\big[\,y \log p + (1 - y) \log (1 - p)\,\big]$$
 #
-# A network outputs any number, positive or negative, and that number is called a
-# *logit*, $z$. The *sigmoid*, $p = 1 / (1 + e^{-z})$, turns it into a probability. So
-# the obvious code has two steps. Put the sigmoid into the formula on paper, and the
-# two steps become one:
+# A network can output any number, positive or negative. This number is called a *logit*,
+# $z$, and the *sigmoid*, $p = 1 / (1 + e^{-z})$, turns it into a probability. So the
+# obvious code has two steps. If you put the sigmoid into the formula on paper, the two
+# steps become one:
 
 # %% role="concept"
 def in_two_steps(z, y):
@@ -105,37 +104,37 @@ built_in = F.binary_cross_entropy_with_logits(z, y, reduction="none")
 print("two steps:", two_steps.tolist(), "\none step: ", one_step.tolist())
 
 # %% role="concept"
-claim("in two steps, the third row overflows", two_steps[2].isinf(),
+claim("does the third row overflow in two steps", two_steps[2].isinf(),
       expected=True)
-claim("in one step, largest gap to torch",
+claim("largest gap between the one step and PyTorch",
       (one_step - built_in).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# For the third row the sigmoid rounds to exactly 1, and the logarithm of `1 - p` is
-# minus infinity. In one step nothing overflows. So the sigmoid belongs *inside* the
-# loss, and that is what the name `binary_cross_entropy_with_logits` says. Its
-# gradient by the logit is as simple as can be: $p - y$, the probability minus the
-# truth.
+# In the third row, the sigmoid rounds to exactly 1, and the logarithm of `1 - p` is
+# minus infinity. In one step, nothing overflows. So the sigmoid belongs *inside* the
+# loss, and that is why PyTorch's loss is called `binary_cross_entropy_with_logits`. Its
+# gradient with respect to the logit is as simple as can be: $p - y$, the probability
+# minus the truth.
 
 # %% [markdown] role="concept"
 # ## Cross-entropy, from logits
 #
-# With more than two classes, the model outputs one logit per class. The *softmax*
-# makes them probabilities: $p_k = e^{z_k} / \sum_j e^{z_j}$ is positive, and the
-# $p_k$ add up to 1. The likelihood of a row is the probability of its own class,
-# $p_y$, so the loss is $-\log p_y$. Again you can simplify on paper:
+# With more than two classes, the model outputs one logit per class. The *softmax* turns
+# the logits into probabilities: $p_k = e^{z_k} / \sum_j e^{z_j}$ is positive, and the
+# $p_k$ add up to 1. The likelihood of a row is the probability of its true class, $p_y$,
+# so the loss is $-\log p_y$. Again you can simplify on paper:
 #
 # $$L = \log \sum_k e^{z_k} - z_y, \qquad
 #   \frac{\partial L}{\partial z_k} = p_k - [k = y]$$
 #
 # The gradient is again the probability minus the truth, where $[k = y]$ is 1 for the
-# right class and 0 for the others. It lies between minus one and one, whatever the
-# logits are. On paper the first formula is exact, but in float32 $e^{89}$ is
-# infinite. Subtract the largest logit $m$ first, which changes nothing:
+# right class and 0 for the others. Each entry is between minus one and one, whatever the
+# logits are. On paper, the first formula is exact, but in float32 $e^{89}$ is infinite.
+# So subtract the largest logit $m$ first, which does not change the result:
 # $L = m + \log \sum_k e^{z_k - m} - z_y$.
 #
-# Letters in this stage: `N` rows, `C` classes, `z` logits `(N, C)`, `y` labels
-# `(N,)`.
+# This stage uses the same letters throughout: `N` is the number of rows and `C` the
+# number of classes, `z` are logits of shape `(N, C)`, and `y` are labels of shape `(N,)`.
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()
@@ -154,38 +153,38 @@ print(f"on paper {on_paper(z, y):.4f}, torch {F.cross_entropy(z, y):.4f}")
 print(f"200 higher: {on_paper(far, y):.4f}, {F.cross_entropy(far, y):.4f}")
 
 # %% [markdown] role="concept"
-# For small logits, the formula gives what torch computes, and the gradient by hand is
-# autograd's. With logits that are 200 higher the formula overflows. Torch subtracts
-# the maximum, so its loss stays the same.
+# For small logits, the formula returns the same loss as PyTorch, and the gradient by hand
+# equals autograd's. For logits that are 200 higher, the formula overflows. PyTorch
+# subtracts the maximum, so its loss stays the same.
 
 # %% role="concept"
-claim("gap between the gradient and probability minus truth, over N",
+claim("largest gap between the gradient by hand and autograd's",
       (slope - by_hand).abs().max(), expected=0, within=1e-6)
-claim("200 higher, the formula overflows", on_paper(far, y).isinf(),
-      expected=True)
-claim("200 higher, by how much torch's loss changes",
+claim("does the formula overflow with logits 200 higher",
+      on_paper(far, y).isinf(), expected=True)
+claim("change of PyTorch's loss with logits 200 higher",
       F.cross_entropy(far, y) - on_paper(z, y), expected=0, within=1e-3)
 
 # %% [markdown] role="concept"
-# Remember one value: the loss of a model that knows nothing and says so.
+# One value is worth remembering: the loss of a model that knows nothing and says so.
 
 # %% role="concept"
 guess_all = torch.zeros(6, 10)                  # ten equal logits
-claim("the loss of guessing among 10 classes, ln 10",
+claim("loss of an even guess among 10 classes, ln 10",
       F.cross_entropy(guess_all, y), expected=2.303, within=1e-3)
 
 # %% [markdown] role="concept"
-# If a fresh classifier starts with a loss far above $\ln C$, it begins with confident
-# nonsense. If the classes are equally frequent and the loss stays at $\ln C$, the
-# model has learned nothing.
+# If a fresh classifier starts with a loss far above $\ln C$, it is confident and wrong. If
+# the classes are equally frequent and the loss stays at $\ln C$, the model has learned
+# nothing.
 
 # %% [markdown] trap="03.1" role="situation" core=true fault="softmax before cross_entropy" symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
 # ## A loss that wants probabilities
 #
-# "Cross-entropy compares probabilities," says the textbook, so you give it some. It
-# runs, and with plain SGD far too many digits are classified wrong. Take one row on
-# which the model is sure and wrong: a logit of `10` for a wrong class, `0` for the
-# other nine.
+# "Cross-entropy compares probabilities," says the textbook, so you pass it
+# probabilities. The code runs, but after training with plain SGD, far too many digits are
+# classified wrong. To find out why, you take one row on which the model is sure and wrong.
+# Its logit is `10` for a wrong class and `0` for the other nine.
 
 # %% trap="03.1" role="break"
 def mlp(outputs=10):
@@ -211,10 +210,12 @@ def pull_of(loss):
 once, twice = pull_of(F.cross_entropy), pull_of(of_probabilities)
 
 # %% trap="03.1" role="guess" quoted="right"
-guess("03.1", "On this row, how large is the gradient norm `once`, "
-      "compared with the gradient norm `twice`?",
-      choices=["the same, up to rounding", "about 10 times as large",
-               "about 100 times as large", "about 10,000 times as large"])
+guess("03.1", "On this row, how does the gradient norm `once` compare with "
+      "the gradient norm `twice`?",
+      choices=["it is the same, up to rounding",
+               "it is about 10 times as large",
+               "it is about 100 times as large",
+               "it is about 10,000 times as large"])
 
 # %% trap="03.1" role="look"
 first = torch.zeros(4, dtype=torch.long)          # class 0 is right
@@ -230,15 +231,16 @@ for name, z in {"sure and right": sure, "sure, wrong": wrong}.items():
 measured("03.1", 3)
 
 # %% trap="03.1" role="look"
-claim("confident mistake: gradient on logits over the other",
+claim("gradient norm `once` divided by `twice`",
       once / twice, above=5000)
 
 # %% [markdown] trap="03.1" role="look"
-# The model is as wrong as it can be, and the second softmax asks it to change almost
-# nothing. At the other end, a perfect answer does not bring the loss to zero:
+# The model is as wrong as it can be, and with the second softmax the gradient asks it to
+# change almost nothing. At the other end, even a perfect answer does not bring the loss to
+# zero:
 
 # %% trap="03.1" role="look"
-claim("a perfect answer: loss", of_probabilities(sure, first),
+claim("loss of a perfect answer", of_probabilities(sure, first),
       expected=1.4612, within=1e-4)
 
 # %% trap="03.1" role="look"
@@ -251,12 +253,12 @@ plot_lines(margins, {
                            reduction="none")},
     xlabel="logit of the right class, others 0", ylabel="loss, nats",
     title="A second softmax flattens both ends",
-    alt="Loss against the logit of the right class. With one softmax it "
-        "falls from more than ten to zero. With two it stays between "
-        "two and a half and one and a half.")
+    alt="Two curves: the loss against the logit of the right class. With "
+        "one softmax it falls from more than ten to zero. With two it "
+        "stays between two and a half and one and a half.")
 
 # %% [markdown] trap="03.1" role="look"
-# Move the logit to the far left and read the slope.
+# In the explorer, move the logit to the far left and read off the slope.
 
 # %% role="explore" explorer="loss_curves"
 from dlsys_helpers.explorers.loss_curves import loss_curves
@@ -264,13 +266,13 @@ from dlsys_helpers.explorers.loss_curves import loss_curves
 loss_curves
 
 # %% [markdown] trap="03.1" role="why"
-# `F.cross_entropy` applies a softmax of its own, so here there are two. The first one
-# returns probabilities between 0 and 1. Taken as logits these are nearly equal, so
-# the second softmax is nearly flat. With 10 classes the loss cannot fall below
-# $\ln(e + 9) - 1$, and the first gradient is about a tenth of what it should be. That
-# decides the run with SGD at 0.1. Adam divides by the size of the gradient and hides
-# it. The textbook is right about the formula, but the function does that part itself:
-# pass it the logits.
+# `F.cross_entropy` applies a softmax of its own, so there are two of them. The first
+# returns probabilities between 0 and 1. As logits, these are nearly equal, so the second
+# softmax is nearly flat. With 10 classes, the loss cannot fall below $\ln(e + 9) - 1$, and
+# the first gradient of the training run is about a tenth of what it should be. With SGD at
+# a rate of 0.1, that ruins the run. Adam divides by the size of the gradient and so hides
+# the fault. The textbook is right about the formula, but the function computes the
+# probabilities itself, so pass it the logits.
 
 # %% trap="03.1" role="repair"
 def trained(loss, optimizer, lr):
@@ -289,31 +291,31 @@ print(f"SGD {sgd[0]:.2f}, twice at 1.0 {bold_twice[0]:.2f}   "
       f"Adam {adam[0]:.2f}, twice {adam_twice[0]:.2f}")
 
 # %% trap="03.1" role="repair"
-claim("SGD at 0.1 on logits: accuracy", sgd[0], above=0.88)
+claim("accuracy with SGD at 0.1, on logits", sgd[0], above=0.88)
 
 # %% [markdown] trap="03.1" role="more" topics="the two ends in numbers · Adam and a larger rate · the first gradient"
-# The two ends, with one softmax and with two:
+# These are the losses at the two ends, and the accuracies with the fault:
 
 # %% trap="03.1" role="more"
-claim("SGD at 0.1, 300 steps: share of test digits right", score_twice,
+claim("accuracy with SGD at 0.1 and the fault, 300 steps", score_twice,
       below=0.65)
-claim("a confident mistake: loss", of_probabilities(wrong, first),
-      expected=2.46, within=0.01)
-claim("with one softmax, a perfect answer: loss",
+claim("loss of a confident mistake with two softmaxes",
+      of_probabilities(wrong, first), expected=2.46, within=0.01)
+claim("loss of a perfect answer with one softmax",
       F.cross_entropy(sure, first), below=1e-6)
-claim("with one softmax, the confident mistake: loss",
+claim("loss of the confident mistake with one softmax",
       F.cross_entropy(wrong, first), expected=10, within=0.01)
-claim("Adam at 0.01 with the fault: share right", adam_twice[0], above=0.75)
-claim("SGD at 1.0 with the fault: share right", bold_twice[0], above=0.65)
+claim("accuracy with Adam at 0.01 and the fault", adam_twice[0], above=0.75)
+claim("accuracy with SGD at 1.0 and the fault", bold_twice[0], above=0.65)
 
 # %% [markdown] trap="03.1" role="more"
-# Adam gets most digits right in spite of the fault. Its loss still stops at the
-# floor, where logits bring it almost to zero.
+# Adam gets most digits right in spite of the fault. But its loss stops at the floor,
+# whereas on logits it falls almost to zero.
 
 # %% trap="03.1" role="more"
-claim("Adam with the fault: loss, never below the floor", adam_twice[1],
+claim("loss with Adam and the fault, never below the floor", adam_twice[1],
       above=math.log(math.e + 9) - 1)
-claim("Adam on logits: loss", adam[1], below=0.2)
+claim("loss with Adam on logits", adam[1], below=0.2)
 
 # %% trap="03.1" role="more"
 model, slope = mlp(), {}
@@ -324,26 +326,31 @@ for loss in (F.cross_entropy, of_probabilities):
 print({name: f"{size:.3f}" for name, size in slope.items()})
 
 # %% trap="03.1" role="more"
-claim("norm of the first gradient: on logits, divided by the fault's",
+claim("norm of the first gradient on logits / with the fault",
       slope["cross_entropy"] / slope["of_probabilities"], above=8, below=13)
 
 # %% [markdown] trap="03.1" role="folklore"
-# **Told:** softmax before the loss is a matter of style; the model trains all the
-# same. **Measured:** with Adam at 0.01 and with SGD at 1.0 it does. With SGD at 0.1
-# its accuracy after 300 steps is below 0.65, where logits reach more than 0.88. In
-# all three runs the loss is wrong: 2.46 instead of 10 for a confident mistake, 1.4612
-# instead of 0 for a perfect answer.
+# **Told:** softmax before the loss is a matter of style, and the model trains anyway.
+# **Measured:** with Adam at 0.01 and with SGD at 1.0 it does. With SGD at 0.1, its
+# accuracy after 300 steps is below 0.65, while training on logits reaches more than 0.88.
+# In all three runs the loss is wrong: 2.46 instead of 10 for a confident mistake, and
+# 1.4612 instead of 0 for a perfect answer.
 
 # %% trap="03.1" role="exercise" points=4 difficulty=3 minutes=15
 def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
                    ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean cross-entropy and its gradient, by hand: no loss function of
-    torch's, no autograd.
+    """Compute mean cross-entropy and its gradient by hand.
 
-    logits: (N, C) float32; y: (N,) int64. Returns the loss, a tensor
-    without dimensions, and its gradient with respect to the logits, (N, C).
-    Logits may be as large as 200 either way, and one row may be as high
-    as another is low.
+    Args:
+        logits: (N, C) float32.
+        y: (N,) int64.
+
+    Returns:
+        The loss, a tensor without dimensions, and its gradient with
+        respect to the logits, (N, C).
+
+    Use neither PyTorch's loss functions nor autograd. The logits are
+    between -200 and 200, and one row can be as high as another is low.
 
     Example: logits zeros(1, 4), y [0]: loss 1.386, gradient
     [[-.75, .25, .25, .25]].
@@ -358,25 +365,24 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
     # END SOLUTION
 
 # %% [markdown] trap="03.1" role="hint"
-# 1. Take the logarithm on paper: which exponential disappears, and which sum stays?
-# 2. Subtract each row's own maximum before `exp`; the formula for the loss holds for the shifted logits as well.
-# 3. The gradient of one row is its softmax, minus 1 in the column of its label. The mean adds a factor 1/N.
+# 1. Take the logarithm on paper. Which exponential disappears, and which sum remains?
+# 2. Subtract each row's own maximum before `exp`. The formula for the loss also holds for the shifted logits.
+# 3. The gradient of one row is its softmax, minus 1 in the column of its label. The mean over rows adds a factor of 1/N.
 
 # %% [markdown] trap="03.1" role="keep"
-# **Keep:** `F.cross_entropy` wants logits and applies the softmax itself. Compute
-# probabilities only where you read the output. **In your own code:** overfit one
-# small batch. If the loss will not go to zero, it has a floor, and
-# $\ln(e + C - 1) - 1$ is the floor of a second softmax. **Source:** PyTorch
-# documentation,
-# [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html);
-# the floor follows by putting 1 and zeros for the logits.
+# **Keep:** `F.cross_entropy` expects logits and applies the softmax itself. Compute
+# probabilities only where you use the output. **In your own code:** overfit one small
+# batch. If the loss does not go to zero, it has a floor, and $\ln(e + C - 1) - 1$ is the
+# floor of a second softmax. **Source:** PyTorch documentation,
+# [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
+# To derive the floor, use 1 and zeros as the logits.
 
 # %% [markdown] role="concept"
 # ## A loss is a statement about noise
 #
-# Not every target is a class. For a number, too, you can ask under which model the
-# data are most probable, but you have to say how the measurements scatter around the
-# truth. Each of the usual losses is the negative log-likelihood of one such
+# Not every target is a class. If the target is a number, you can still ask under which
+# model the data are most probable, but you have to say how the measurements scatter
+# around the truth. Each of the usual losses is the negative log-likelihood of one such
 # assumption:
 #
 # | you assume | the loss is | up to |
@@ -386,8 +392,8 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # | one of C classes | cross-entropy | nothing |
 # | yes or no | binary cross-entropy | nothing |
 #
-# "Up to" says what is left out: a constant and a factor do not move the minimum.
-# `torch.distributions` knows the likelihoods, so you can check the table.
+# The last column says what the loss leaves out. A constant or a factor does not move the
+# minimum. `torch.distributions` can compute the likelihoods, so you can check the table.
 
 # %% role="concept"
 from torch import distributions as dist
@@ -412,21 +418,21 @@ pairs = {
 print({name: f"{nats:.3f}" for name, (nats, _) in pairs.items()})
 
 # %% role="concept"
-claim("largest gap between likelihood and loss, of the four",
+claim("largest of the four gaps between likelihood and loss",
       max((likelihood - loss).abs() for likelihood, loss in pairs.values()),
       expected=0, within=1e-5)
 
 # %% [markdown] role="concept"
-# The assumption decides what a loss asks for. Give a model nothing to look at, so
-# that it can only answer one constant. Squared error then asks for the mean, and
-# absolute error for the median. A single outlier of 100 among four readings drags the
-# mean far away and does not touch the median.
+# The assumption decides what a loss asks for. Suppose that a model has no inputs and can
+# only answer with one constant. Then squared error asks for the mean of the data, and
+# absolute error asks for the median. A single outlier of 100 among four readings drags
+# the mean far away and does not change the median.
 #
-# *Huber's loss* is a compromise: quadratic near zero, linear further out. It is
-# $\frac12 e^2$ for small errors and $\delta(|e| - \frac12\delta)$ for large ones, so
-# that value and slope agree at $|e| = \delta$. Just joining squared and absolute
-# error would not do that: at 1 their slopes are 2 and 1, and elsewhere their values
-# differ.
+# *Huber's loss* is a compromise, quadratic near zero and linear further out. It is
+# $\frac12 e^2$ for small errors and $\delta(|e| - \frac12\delta)$ for large ones, so that
+# value and slope agree at $|e| = \delta$. If you joined squared and absolute error
+# directly, they would not agree. At 1, the slopes are 2 and 1, and at other points even
+# the values differ.
 
 # %% role="concept"
 readings = torch.tensor([1.0, 2.0, 3.0, 100.0])
@@ -445,7 +451,7 @@ print({name: round(value, 2) for name, value in answers.items()})
 # %% role="concept"
 claim("squared error asks for the mean", answers["mse_loss"],
       expected=26.5, within=0.02)
-claim("absolute error for a median, between 2 and 3", answers["l1_loss"],
+claim("absolute error asks for a median, 2 to 3", answers["l1_loss"],
       above=1.9, below=3.1)
 
 # %% role="concept"
@@ -468,16 +474,16 @@ claim("Huber at 0.5, half the square", inside, expected=0.125)
 claim("Huber at 4: 4 - 1/2", outside, expected=3.5)
 
 # %% [markdown] role="concept"
-# By the same table, squared error on *class labels* assumes that labels scatter
-# around the output like measurements with normal noise. Is that a mistake that one
-# would notice?
+# By the same table, squared error on *class labels* assumes that the labels scatter
+# around the output like measurements with normal noise. Would you notice if somebody
+# made that assumption?
 
 # %% [markdown] trap="03.2" role="situation" core=true fault="class numbers as regression targets; (N, 1) minus (N,)" symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
 # ## A network that answers with a number
 #
-# The label is a number from 0 to 9, so the network may as well output a number. You
-# train a single output with squared error and round it, and the loss falls nicely. In
-# a second script the same loss is written a little differently. There it soon stops
+# The label is a number from 0 to 9, so the network might as well output a number. You
+# train a single output with squared error and round it, and the loss falls nicely. In a
+# second script, you write the same loss a little differently. There it soon stops
 # falling.
 
 # %% trap="03.2" role="break"
@@ -497,8 +503,8 @@ def reading(loss):
 number, column = reading(as_number), reading(with_a_column)
 
 # %% trap="03.2" role="guess"
-guess("03.2", "What percentage of the test digits does the first version, "
-      "`number`, get right after rounding?", unit="%")
+guess("03.2", "After rounding, what percentage of the test digits does the "
+      "first version, `number`, get right?", unit="%")
 
 # %% trap="03.2" role="look"
 right = (number.round() == y_test).float().mean()
@@ -517,25 +523,26 @@ plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
              xlabel="distance between answer and label",
              ylabel="fraction of the digits", form=".2f",
              title="Nearly right is wrong: a 4 is not a 3 or a 5",
-             alt="Columns: fraction of the test digits by distance. Fewer "
-                 "than half are right, and about as many are one off.")
+             alt="Columns: the fraction of the test digits by distance. "
+                 "Fewer than half are right, and about as many are off "
+                 "by one.")
 
 # %% [markdown] trap="03.2" role="look"
 # Many of the wrong answers are off by one. The second version gives nearly the same
-# answer for every digit, the mean label:
+# answer for every digit, and that answer is the mean label:
 
 # %% trap="03.2" role="look"
-claim("spread of its answers, divided by that of the number",
+claim("spread of its answers divided by the first version's",
       column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
-# There are two faults. Numbering the classes claims that a 4 lies between a 3 and a
-# 5, and squared error then asks for the mean of the possible answers: an image that
-# could be a 3 or an 8 is answered with a number between them. The second version is
-# worse. Subtracting labels of shape `(N,)` from outputs of shape `(N, 1)` makes a
-# table, because *broadcasting* pairs every output with every label. So each row is
-# trained towards the mean label. `F.mse_loss` would have warned; your own arithmetic
-# does not. Give each class an output of its own.
+# There are two faults. The first is that numbers put the classes in an order, with a 4
+# between a 3 and a 5. Squared error then asks for the mean of the possible answers, so if
+# an image could be a 3 or an 8, the network answers with a number between them. The second
+# fault is worse. If you subtract labels of shape `(N,)` from outputs of shape `(N, 1)`, you
+# get a table, because *broadcasting* pairs every output with every label. So the loss pulls
+# each row towards the mean label. `F.mse_loss` would have warned you, but your own
+# arithmetic does not. Give each class its own output.
 
 # %% trap="03.2" role="why"
 pairs = torch.ones_like(torch.zeros(8, 1) - torch.arange(8.0))
@@ -562,21 +569,21 @@ print({name: round(value, 2) for name, value in score.items()})
 claim("cross-entropy: accuracy", score["cross_entropy"], above=0.93)
 
 # %% [markdown] trap="03.2" role="more" topics="the table in numbers · squared error on one-hot labels · a softmax before it"
-# Squared error as such is not the culprit. On one-hot labels, a 1 for the right class
-# and zeros for the others, it classifies these digits well:
+# Squared error itself is not the problem. With one-hot labels, which are 1 for the right
+# class and 0 for the others, it classifies these digits well:
 
 # %% trap="03.2" role="more"
-claim("share right, as a number", right, below=0.5)
-claim("share that is one off, beside it", off_by_one - right, above=0.2)
+claim("accuracy of the number", right, below=0.5)
+claim("fraction of the digits off by one", off_by_one - right, above=0.2)
 claim("entries of (8, 1) minus (8,)",
       (torch.zeros(8, 1) - torch.arange(8.0)).numel(), expected=64)
-claim("the column: its mean answer minus the mean label",
+claim("mean answer of the column minus the mean label",
       column.mean() - y_train.float().mean(), expected=0, within=1)
-claim("one-hot squared error: share right", score["one_hot_mse"],
+claim("accuracy with one-hot squared error", score["one_hot_mse"],
       above=0.93)
 
 # %% [markdown] trap="03.2" role="more"
-# What does harm is squared error *after a softmax*: its gradient on a confident
+# Squared error does harm *after a softmax*, because then its gradient on a confident
 # mistake is almost zero.
 
 # %% trap="03.2" role="more"
@@ -587,42 +594,46 @@ print(f"squared error after a softmax {after_softmax:.4f}, on the outputs "
       f"{on_outputs:.2f}, cross-entropy {once:.2f}")
 
 # %% trap="03.2" role="more"
-claim("squared error after a softmax: gradient norm", after_softmax,
+claim("gradient norm, squared error after a softmax", after_softmax,
       below=0.001)
-claim("squared error on the outputs: gradient norm", on_outputs,
+claim("gradient norm, squared error on the outputs", on_outputs,
       expected=2.01, within=0.01)
-claim("cross-entropy: gradient norm", once, expected=1.41, within=0.01)
+claim("gradient norm, cross-entropy", once, expected=1.41, within=0.01)
 
 # %% [markdown] trap="03.2" role="folklore"
-# **Told:** squared error is wrong for classes, because its gradient vanishes on
-# confident mistakes. **Measured:** after a softmax it does vanish, to below 0.001
-# where cross-entropy has 1.41. On plain outputs with one-hot targets the gradient is
-# 2.01, and the accuracy is above 0.93. What fails even there is the class *number* as
-# a target: an accuracy below 0.5.
+# **Told:** squared error is wrong for classes, because its gradient vanishes on confident
+# mistakes. **Measured:** after a softmax it does vanish. It is below 0.001, while the
+# gradient of cross-entropy is 1.41. On plain outputs with one-hot targets, the gradient is
+# 2.01 and the accuracy is above 0.93. With the class *number* as the target, the accuracy
+# is below 0.5.
 
 # %% trap="03.2" role="exercise" points=3 difficulty=2 minutes=10
 def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over the rows that have a label.
+    """Compute mean cross-entropy over the rows that have a label.
 
-    scores: (N, C) float32 logits. labels: int64, either (N,) or a column
-    (N, 1) as tables hold them; -1 means that the row has no label and does
-    not count. Returns a tensor without dimensions, connected to the graph.
+    Args:
+        scores: logits, (N, C) float32.
+        labels: int64, either (N,) or a column (N, 1), as tables hold
+            them. -1 means that the row has no label and does not count.
 
-    Example: scores zeros(2, 4), labels [[1], [-1]]: 1.386, the mean of one.
+    Returns:
+        A tensor without dimensions, connected to the graph.
+
+    Example: for scores zeros(2, 4) and labels [[1], [-1]] it is 1.386.
     """
     # BEGIN SOLUTION
     return F.cross_entropy(scores, labels.reshape(-1), ignore_index=-1)
     # END SOLUTION
 
 # %% [markdown] trap="03.2" role="hint"
-# 1. Settle the shape of the labels first, before any arithmetic with them.
+# 1. Bring the labels into one shape before you do any arithmetic with them.
 # 2. Rows without a label belong neither in the sum nor in the count.
-# 3. `F.cross_entropy` takes labels of shape `(N,)`; look up `ignore_index`.
+# 3. `F.cross_entropy` expects labels of shape `(N,)`. Look up `ignore_index`.
 
 # %% [markdown] trap="03.2" role="keep"
-# **Keep:** class numbers are names, not quantities: give each class an output of its
-# own and use cross-entropy. **In your own code:** assert that prediction and target
-# have the same shape before you subtract one from the other. **Source:** Hui & Belkin
+# **Keep:** class numbers are names, not quantities, so give each class its own output and
+# use cross-entropy. **In your own code:** assert that the prediction and the target have
+# the same shape before you subtract one from the other. **Source:** Hui & Belkin
 # 2021, ["Evaluation of Neural Architectures Trained with Square Loss vs Cross-Entropy
 # in Classification Tasks"](https://arxiv.org/abs/2006.07322), for squared error on
 # one-hot labels.
@@ -630,12 +641,13 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ## When classes have an order
 #
-# One to five stars do have an order. Cross-entropy ignores it, so calling a 5 a 1
-# costs no more than calling it a 4. Squared error on the number claims more than you
-# know: equal distances. *Ordinal regression* is between the two. With five classes it
-# asks four yes-or-no questions, "more than one star?" to "more than four?", each with
-# binary cross-entropy. In the variant CORAL the four questions share their weights
-# and differ only in their bias, so that the answers cannot contradict each other.
+# One to five stars do have an order. Cross-entropy ignores the order, so calling a 5 a 1
+# costs no more than calling it a 4. Squared error on the number assumes that all steps
+# between stars are equal, which you do not know. *Ordinal regression* is between the two.
+# With five classes, it asks four yes-or-no questions, from "more than one star?" to "more
+# than four?", each with binary cross-entropy. In the variant CORAL, the four questions
+# share their weights and differ only in their bias, so the answers cannot contradict each
+# other.
 
 # %% role="concept"
 stars = torch.tensor([1, 3, 5])
@@ -643,23 +655,23 @@ more_than = (stars[:, None] > torch.arange(1, 5)).float()    # (3, 4)
 print(more_than)
 
 # %% role="concept"
-claim("yeses for five stars", more_than[2].sum(), expected=4)
+claim("questions with a yes for five stars", more_than[2].sum(), expected=4)
 
 # %% [markdown] role="concept"
 # ## When one class is rare
 #
-# A model that always says "no" is right for 29 of 32 rows if only 3 are positive. If
-# you need it to find more of the 3, you can change the loss. `pos_weight` multiplies
-# the loss of the positives. A weight of `w` does the same as showing every positive
-# `w` times, so balancing 3 positives among 32 rows takes 29 / 3 = 9.67, negatives
-# over positives.
+# If only 3 of 32 rows are positive, a model that always says "no" is right for 29 of
+# them. If you need the model to find more of the 3, you can change the loss.
+# `pos_weight` multiplies the loss of the positives. A weight of `w` does the same as
+# showing every positive `w` times. So to balance 3 positives and 29 negatives, you need a
+# weight of 29 / 3 = 9.67.
 #
-# *Focal loss* instead multiplies each row's loss by $(1 - p_y)^\gamma$, where $p_y$
-# is the probability of the right answer. Rows that are already right hardly count any
-# more. It usually comes with a factor $\alpha$ for positives and $1 - \alpha$ for
-# negatives. Careful with the much-copied $\alpha = 0.25$: it makes the positives
-# count *less*. It was tuned together with $\gamma = 2$ on a detector, whose many easy
-# negatives had faded already.
+# *Focal loss* instead multiplies each row's loss by $(1 - p_y)^\gamma$, where $p_y$ is the
+# probability of the right answer. Then rows that are already right hardly count. It
+# usually comes with a factor $\alpha$ for positives and $1 - \alpha$ for negatives. Be
+# careful with the much-copied $\alpha = 0.25$, because it makes the positives count
+# *less*. It was tuned together with $\gamma = 2$ on a detector, where $\gamma$ had already
+# made the many easy negatives fade.
 
 # %% role="concept"
 logits = torch.randn(32)
@@ -672,9 +684,9 @@ repeated = bce(torch.cat([logits[:3].repeat(9), logits[3:]]),
                reduction="sum")
 
 # %% role="concept"
-claim("weight 9, compared with showing each positive 9 times: gap",
+claim("gap between weight 9 and showing each positive 9 times",
       weighted - repeated, expected=0, within=1e-3)
-claim("the weight that balances 3 and 29",
+claim("weight that balances 3 positives and 29 negatives",
       (labels == 0).sum() / (labels == 1).sum(), expected=9.67,
       within=0.01)
 
@@ -690,32 +702,33 @@ even = torch.zeros(1)                           # p = 1/2 for either side
 ratio = focal(even, even + 1, 0.25) / focal(even, even, 0.25)
 
 # %% role="concept"
-claim("alpha 0.25: a positive counts a third of a negative", ratio,
+claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
       expected=1 / 3, within=1e-5)
 
 # %% [markdown] role="concept"
-# Both have a price: the model's probabilities are no longer those of the data. If you
-# only need a decision, move the cut of the plain model instead. *Further* measures
+# Both have a price, because the model's probabilities no longer match the data. If you
+# only need a decision, move the threshold of the plain model instead. *Further* measures
 # all of this on a rare digit.
 
 # %% [markdown] role="concept"
 # ## Distances as losses
 #
 # Sometimes you do not want classes but a space in which similar things are close
-# together. A face recognition system has to handle people it was never trained on, so
-# it compares distances between *embeddings*, the vectors that a network makes of two
-# photos. Search engines for sentences and recommenders for products work the same
-# way. Three losses teach such a space:
+# together. A face recognition system has to handle people it was never trained on, so it
+# turns each photo into a vector, its *embedding*, and compares the distances between
+# embeddings. Search engines for sentences and recommenders for products work the same way.
+# Three losses can train such a space:
 #
-# - *Contrastive*: $d^2$ for a matching pair, $\max(0, m - d)^2$ for others. The
-#   *margin* $m$ is the distance that is far enough.
+# - *Contrastive*: $d^2$ for a matching pair, $\max(0, m - d)^2$ for any other pair. The
+#   *margin* $m$ is the distance that counts as far enough.
 # - *Triplet*: $\max(0, d(a, p) - d(a, n) + m)$ for an anchor, a positive and a
 #   negative. The negative has to be farther away than the positive, by the margin.
 # - *InfoNCE*: cross-entropy over similarities, where row `i` has to pick column `i`.
 #   CLIP uses it in both directions, from images to captions and back.
 #
-# The first two are exactly zero for everything that is far enough apart. So a triplet
-# loss of 0 for random vectors is no success: this triplet teaches nothing.
+# The first two losses are exactly zero for everything that is far enough apart. So a
+# triplet loss of 0 for random vectors is not a success, because such a triplet teaches
+# nothing:
 
 # %% role="concept"
 anchor = torch.randn(8, 128, requires_grad=True)
@@ -724,19 +737,19 @@ easy = F.triplet_margin_loss(anchor, near, torch.randn(8, 128), margin=1.0)
 slope = torch.autograd.grad(easy, anchor)[0].abs().max()
 
 # %% role="concept"
-claim("random negatives: triplet loss", easy, expected=0)
-claim("random negatives: largest gradient", slope, expected=0)
+claim("triplet loss with random negatives", easy, expected=0)
+claim("largest gradient with random negatives", slope, expected=0)
 
 # %% [markdown] role="concept"
 # ## Vanishing and exploding gradients
 #
-# A loss is only half of the story. Its gradient has to reach the first layer, and by
-# the chain rule it is multiplied by one factor for every layer on the way: the slope
-# of the activation times the weights. If the product shrinks from layer to layer, the
-# gradient *vanishes*, and the first layers learn nothing. If it grows, the gradient
+# A loss is only half of the story. Its gradient has to reach the first layer, and by the
+# chain rule every layer on the way multiplies it by one factor, the slope of the activation
+# times the weights. If the product of the factors shrinks from layer to layer, the gradient
+# *vanishes*, and the first layers learn nothing. If the product grows, the gradient
 # *explodes*, and one step throws the weights far away. Follow a gradient back through
-# twenty ReLU layers whose weights are half as large as they should be, just right,
-# and twice as large:
+# twenty ReLU layers whose weights are half as large as they should be, just right, or
+# twice as large:
 
 # %% role="concept"
 def reaches(scale, depth=20, width=64):
@@ -760,23 +773,24 @@ last = {name: norms[-1] / norms[0] for name, norms in back.items()}
 print({name: f"{change:.0e}" for name, change in last.items()})
 
 # %% role="concept"
-claim("half the weights: fraction that reaches the input",
+claim("fraction that reaches the input, weights half as large",
       last["weights times 0.5"], below=1e-4)
-claim("He's weights: fraction that reaches the input",
+claim("fraction that reaches the input, He's weights",
       last["weights times 1"], above=0.02, below=10)
-claim("twice the weights: growth on the way to the input",
+claim("growth on the way to the input, weights twice as large",
       last["weights times 2"], above=1e4)
 
 # %% role="concept"
 plot_lines(range(21), back, logy=True,
            xlabel="layers on the way back", ylabel="gradient norm",
-           title="A factor per layer: it vanishes, stays or explodes",
-           alt="Three lines on a log scale. With half the weights the "
-               "gradient falls by a constant factor per layer, with He's "
-               "weights it stays level, with twice the weights it rises.")
+           title="With one factor per layer, a gradient shrinks or grows",
+           alt="Three lines on a log scale. With weights half as large, "
+               "the gradient falls by a constant factor per layer. With "
+               "He's weights it stays level. With weights twice as large "
+               "it rises.")
 
 # %% [markdown] role="concept"
-# What counts is the product, and not how many of the factors are below one:
+# Only the product counts, not how many of the factors are below one:
 
 # %% role="concept"
 h = signal = torch.ones(4, requires_grad=True)
@@ -785,12 +799,12 @@ for factor in [0.8] * 16 + [10.0] * 4:
 h.sum().backward()
 
 # %% role="concept"
-claim("16 factors of 0.8 and 4 of 10: the gradient grows by",
+claim("growth of the gradient, 16 factors of 0.8 and 4 of 10",
       signal.grad.max(), above=100)
 
 # %% [markdown] role="concept"
-# The activation supplies a factor as well. The slope of a sigmoid is at most a
-# quarter, and with torch's default weights even less arrives:
+# The activation is part of each factor. The slope of a sigmoid is at most a quarter, and
+# with PyTorch's default weights even less of the gradient gets through:
 
 # %% role="concept"
 def sigmoid_gradients(depth=8, width=32):
@@ -806,12 +820,12 @@ factor = (norms[-1] / norms[0]) ** (1 / 7)
 print("norms, input to output:", *(f"{n:.0e}" for n in norms))
 
 # %% role="concept"
-claim("default sigmoid layers: factor by which it falls per layer", factor,
+claim("factor by which it falls per default sigmoid layer", factor,
       above=5, below=20)
 
 # %% [markdown] role="concept"
-# The same happens to the signal on its way forward. Twice the weights double it in
-# every layer:
+# The same happens to the signal on its way forward. Weights that are twice as large double
+# it in every layer:
 
 # %% role="concept"
 net = [torch.randn(64, 64) * (2 / 64) ** 0.5 for _ in range(10)]
@@ -825,13 +839,13 @@ x = torch.randn(32, 64)
 grown = through(2, x).norm() / through(1, x).norm()
 
 # %% role="concept"
-claim("ReLU, weights twice as large: growth of ten layers' output",
+claim("growth of the output of ten layers, weights twice as large",
       grown, expected=1024, within=0.01)
 
 # %% [markdown] role="concept"
-# A *skip connection* computes $x + F(x)$, so its slope is $1 + F'(x)$. That adds a
-# path without factors, and it helps. It is often said to keep the gradient at one or
-# more. It does not: with $F(x) = -x$ nothing is left.
+# A *skip connection* computes $x + F(x)$, so its slope is $1 + F'(x)$. That adds a path
+# without factors, and it helps. People often say that it keeps the gradient at one or
+# more. It does not, because with $F(x) = -x$ nothing is left:
 
 # %% role="concept"
 x = torch.ones(4, requires_grad=True)
@@ -839,11 +853,11 @@ x = torch.ones(4, requires_grad=True)
 print(x.grad)
 
 # %% role="concept"
-claim("identity plus its opposite: no gradient", x.grad.abs().max(),
+claim("largest gradient of x plus minus x", x.grad.abs().max(),
       expected=0)
 
 # %% [markdown] role="concept"
-# Here are the two side by side, with what to look for and what helps:
+# The table compares the two: how they look, how to test for them, and what helps.
 #
 # | | vanishing | exploding |
 # |---|---|---|
@@ -854,12 +868,12 @@ claim("identity plus its opposite: no gradient", x.grad.abs().max(),
 # | usual causes | flat ends of sigmoid and tanh; weights too small; depth without skips | weights too large; one matrix applied again and again, as in an RNN; a rate too high; a strange batch |
 # | cures | ReLU or GELU; weights that fit the activation; skip connections; normalization | weights that fit the activation; normalization; a lower rate or a warm-up; clipping |
 #
-# *Weights that fit*: for ReLU, He's rule draws them with variance `2 / fan_in`, where
-# `fan_in` is the number of inputs. Tanh wants `1 / fan_in` on the way forward and,
-# for the same reason, `1 / fan_out` on the way back. Xavier's rule is the compromise,
-# `2 / (fan_in + fan_out)`. *Clipping* measures the norm of all gradients together,
-# and if it is above a limit, multiplies every gradient by limit / norm. That keeps
-# the direction and bounds the size.
+# *Weights that fit*: for ReLU, He's rule draws them with a variance of `2 / fan_in`, where
+# `fan_in` is the number of inputs. Tanh needs `1 / fan_in` on the way forward and, for the
+# same reason, `1 / fan_out` on the way back. Xavier's rule, `2 / (fan_in + fan_out)`, is a
+# compromise between the two. *Clipping* measures the norm of all gradients together. If
+# the norm is above a limit, it multiplies every gradient by limit / norm. That keeps the
+# direction and bounds the size.
 
 # %% role="concept"
 wide = nn.init.xavier_normal_(torch.empty(100, 300))
@@ -871,16 +885,15 @@ print(f"Xavier: variance {wide.var():.4f}; clipped to {weak.grad}")
 # %% role="concept"
 claim("variance of Xavier's weights, 300 inputs and 100 outputs",
       wide.var(), expected=2 / (300 + 100), within=3e-4)
-claim("6 in a gradient of norm 10, clipped to 1", weak.grad[0],
+claim("the entry 6 of a gradient of norm 10, clipped to 1", weak.grad[0],
       expected=0.6, within=1e-4)
 
 # %% [markdown] trap="03.3" role="situation" core=true fault="gradients are clipped after the step" symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
 # ## A batch a hundred times too large
 #
-# You clip the gradients to a norm of 1, and the norm in your log is 1.0 at each step,
-# as it should be. Then a batch arrives whose inputs are 100 times too large. The log
-# still says 1.0. "So that step was as short as all the others," says the report on
-# the incident.
+# You clip the gradients to a norm of 1, and the norm in your log is 1.0 at every step, as
+# it should be. Then a batch arrives whose inputs are 100 times too large, and the log still
+# says 1.0. "So that step was no larger than any other," says the incident report.
 
 # %% trap="03.3" role="break"
 x_big, y_big = 100 * torch.randn(4, 32), torch.randn(4, 1)
@@ -908,10 +921,10 @@ moved_to = weights()
 loss_after = F.mse_loss(model(x_big), y_big).item()
 
 # %% trap="03.3" role="guess" quoted="wrong"
-guess("03.3", "What is `loss_after`, the loss on that batch after the "
+guess("03.3", "How large is `loss_after`, the loss on that batch after the "
       "step?",
-      choices=["lower than before the step", "over `1e10`", "about `1e4`",
-               "about `1e6`"])
+      choices=["smaller than before the step", "above `1e10`",
+               "about `1e4`", "about `1e6`"])
 
 # %% trap="03.3" role="look"
 norm_now = nn.utils.get_total_norm([p.grad for p in model.parameters()])
@@ -924,17 +937,17 @@ unclipped = weights()
 measured("03.3", 1)
 
 # %% trap="03.3" role="look"
-claim("clipped after the step: distance that the weights moved",
+claim("distance that the weights moved, clipped after the step",
       (moved_to - start).norm(),
       above=1000)
 
 # %% [markdown] trap="03.3" role="why"
-# A step uses what `.grad` holds at that moment. Here the clip comes after the step,
-# when nothing reads the gradient any more: it changes values that `zero_grad` throws
-# away. The log shows the clipped gradient, but the step was taken with the full one,
-# and the weights moved by thousands. The large inputs multiply that, and the loss
-# squares it. Clip between `backward` and `step`. Then a step of plain SGD moves the
-# weights by at most the learning rate times the limit.
+# A step uses the gradient that is in `.grad` at that moment. Here the clip comes after the
+# step, when nothing reads the gradient any more, so it changes values that `zero_grad` is
+# about to throw away. The log shows the clipped gradient, but the optimizer stepped with
+# the full gradient, and the weights moved by thousands. The large inputs multiply this
+# move, and the loss squares the result. Clip between `backward` and `step`. Then a step of
+# plain SGD moves the weights by at most the learning rate times the limit.
 
 # %% trap="03.3" role="why"
 draw_blocks({"what you ran": ["zero_grad", "backward", "step", "clip"],
@@ -943,8 +956,9 @@ draw_blocks({"what you ran": ["zero_grad", "backward", "step", "clip"],
             captions={"what you ran": "nothing reads it",
                       "what limits": "the step reads it"},
             title="Clip what the step will read",
-            alt="Two columns of four boxes. In the first, clip comes after "
-                "step and is marked. In the second it comes before.")
+            alt="Two columns of four boxes. In the first column, clip "
+                "comes after step and is marked. In the second, clip "
+                "comes before step.")
 
 # %% trap="03.3" role="repair"
 opt = prepare()
@@ -958,7 +972,7 @@ real = nn.utils.get_total_norm(grads).item()
 returned = clip(model.parameters(), max_norm=1.0).item()
 
 # %% trap="03.3" role="repair"
-claim("clipped before the step: distance moved, rate times limit",
+claim("distance moved, clipped before the step: rate times limit",
       (early - start).norm(), expected=0.1, within=1e-4)
 
 # %% trap="03.3" role="repair"
@@ -967,8 +981,9 @@ plot_bars({"no clipping": (unclipped - start).norm().item(),
            "before the step": (early - start).norm().item()},
           xlabel="distance that the weights move", log=True,
           title="Clipped after the step is not clipped",
-          alt="Bars on a log scale. Without clipping and clipped after "
-              "the step the weights move thousands; clipped before, 0.1.")
+          alt="Three bars on a log scale: how far the weights move. "
+              "Without clipping, and with clipping after the step, it is "
+              "thousands. With clipping before the step it is 0.1.")
 
 # %% [markdown] trap="03.3" role="more" topics="what the log showed · momentum · a gradient that is infinite already"
 # `clip_grad_norm_` returns the norm *before* clipping. If you log it, you see the
@@ -976,18 +991,19 @@ plot_bars({"no clipping": (unclipped - start).norm().item(),
 # gradients of several steps add up.
 
 # %% trap="03.3" role="more"
-claim("norm of the gradient, clipped", norm_now, expected=1, within=1e-3)
-claim("next loss", loss_after, above=1e10)
-claim("without clipping: the same weights, to the bit",
+claim("norm of the gradient, clipped too late", norm_now, expected=1,
+      within=1e-3)
+claim("loss after that step", loss_after, above=1e10)
+claim("are the weights the same, to the bit, without clipping",
       torch.equal(moved_to, unclipped), expected=True)
-claim("what clip_grad_norm_ returns, over the norm before",
+claim("return value of clip_grad_norm_ / norm before clipping",
       returned / real, expected=1, within=1e-5)
 
 # %% [markdown] trap="03.3" role="more"
-# Clipping by the norm does not repair a gradient that is already infinite. The factor
-# is 1 divided by infinity, which is zero. Infinity times zero is NaN, and all other
-# entries become zero. `clip_grad_value_` cuts every entry by itself: an infinite one
-# then has the size of the limit, which says nothing about its true size.
+# Clipping by the norm does not repair a gradient that is already infinite. The factor is 1
+# divided by infinity, which is zero. Infinity times zero is NaN, and all other entries
+# become zero. `clip_grad_value_` cuts every entry separately. An infinite entry then has
+# the size of the limit, which says nothing about its true size.
 
 # %% trap="03.3" role="more"
 weight = nn.Parameter(torch.ones(3))
@@ -999,28 +1015,35 @@ nn.utils.clip_grad_value_([by_entry], 1.0)
 print(weight.grad, by_entry.grad)
 
 # %% trap="03.3" role="more"
-claim("the infinite entry is NaN", weight.grad[1].isnan(), expected=True)
-claim("largest of the healthy entries",
+claim("is the infinite entry NaN after clipping by the norm",
+      weight.grad[1].isnan(), expected=True)
+claim("largest of the other entries after clipping by the norm",
       weight.grad[[0, 2]].abs().max(), expected=0)
-claim("cut entry by entry: what the infinite entry becomes",
+claim("the infinite entry after clipping by value",
       by_entry.grad[1], expected=1)
 
 # %% [markdown] trap="03.3" role="folklore"
-# **Told:** when the loss turns NaN, clip the gradients. **Measured:** clipping before
-# the step keeps one huge finite gradient from throwing the weights away. If an entry
-# is already infinite, clipping by the norm turns it into NaN and the others into 0:
-# pass `error_if_nonfinite=True`, or skip that step.
+# **Told:** when the loss turns NaN, clip the gradients. **Measured:** clipping before the
+# step keeps a single huge but finite gradient from throwing the weights away. If an entry
+# is already infinite, clipping by the norm turns it into NaN and the others into 0. Pass
+# `error_if_nonfinite=True`, or skip that step.
 
 # %% trap="03.3" role="exercise" points=4 difficulty=3 minutes=15
 def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
                  scale: float, max_norm: float) -> tuple[float, float]:
-    """One step on a scaled loss, with clipping; the norms before and after.
+    """Make one step on a scaled loss, with clipping.
 
-    loss: has been multiplied by `scale` (as in mixed precision); its
-    backward pass has not run, and gradients of an earlier step may be left
-    over. The step and both norms are those of the loss without that factor.
-    A norm is one number over all parameters of all groups that the loss
-    reaches; the step leaves the others alone.
+    Args:
+        optimizer, max_norm: the optimizer, and the limit for the norm.
+        loss, scale: the true loss times scale, as in mixed precision, and
+            scale. The backward pass of loss has not run.
+
+    Returns:
+        The gradient's norms before and after clipping, two floats.
+
+    Gradients of an earlier step can be left over. The step and both norms
+    are those of the true loss. A norm is one number over all parameters
+    of all groups that the loss reaches. The step changes no others.
 
     Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0).
     """
@@ -1037,26 +1060,26 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="03.3" role="hint"
-# 1. Five things happen: clear, backward, undo the scale, clip, step. Which of them must come before which?
-# 2. The limit applies to the true gradient. A gradient that is still 1024 times too large would be clipped to almost nothing.
-# 3. `clip_grad_norm_` returns the norm before. For the norm after, measure again with `nn.utils.get_total_norm`.
+# 1. You have to clear, call backward, undo the scale, clip, and step. Which of these must come before which?
+# 2. The limit applies to the true gradient. If you clipped a gradient that is still 1024 times too large, almost nothing would be left of it.
+# 3. `clip_grad_norm_` returns the norm before clipping. For the norm after clipping, measure again with `nn.utils.get_total_norm`.
 
 # %% [markdown] trap="03.3" role="keep"
-# **Keep:** clip after `backward` and before `step`. If the loss was scaled, undo the
-# scale before you clip. **In your own code:** log what `clip_grad_norm_` returns, the
-# norm before clipping. While it exceeds the limit, every step of plain SGD has the
-# same length, rate times limit, so the limit acts as a second learning rate.
+# **Keep:** clip after `backward` and before `step`. If the loss was scaled, undo the scale
+# before you clip. **In your own code:** log the return value of `clip_grad_norm_`, which is
+# the norm before clipping. While this norm exceeds the limit, every step of plain SGD has
+# the same size, the rate times the limit, so the limit acts as a second learning rate.
 # **Source:** Pascanu, Mikolov & Bengio 2013, ["On the difficulty of training
 # recurrent neural networks"](https://arxiv.org/abs/1211.5063), algorithm 1.
 
 # %% [markdown] trap="03.4" role="situation" core=true fault="weights too small for the depth: the signal dies" symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
 # ## Weights of one hundredth
 #
-# A layer of your own needs weights, so you write `torch.randn(out, in) * 0.01`. You
-# stack ten layers of 256 units with ReLU, no sigmoid anywhere, and set the biases to
-# zero. After 100 steps the network has learned next to nothing. "The gradient
-# vanishes on its way down: compare the first layer's with the last's," says an answer
-# in a forum.
+# A layer of your own needs weights, so you write `torch.randn(out, in) * 0.01`. You stack
+# ten such layers of 256 units with ReLU, without any sigmoid, and set the biases to zero.
+# After 100 steps, the network has learned next to nothing. "The gradient vanishes on its
+# way back, so compare the first layer's gradient with the last layer's," says an answer in
+# a forum.
 
 # %% trap="03.4" role="break"
 def small(weight):
@@ -1078,8 +1101,8 @@ score_small = accuracy(net, x_test, y_test)
 
 # %% trap="03.4" role="guess" quoted="wrong"
 guess("03.4",
-      "In a fresh net, how many times as large is the gradient norm of "
-      "the first layer's weights as the last layer's?",
+      "In a fresh net, the gradient norm of the first layer's weights is "
+      "how many times as large as the last layer's?",
       unit="times")
 
 # %% trap="03.4" role="look"
@@ -1101,8 +1124,8 @@ claim("first layer's norm divided by the last layer's",
       above=0.01, below=100)
 
 # %% [markdown] trap="03.4" role="look"
-# The ratio shows nothing. Both gradients are tiny, because the signal already dies on
-# its way *forward*:
+# The ratio does not show the fault. Both gradients are tiny, because the signal already
+# dies on its way *forward*:
 
 # %% trap="03.4" role="look"
 def second_moments(init, sizes=(256,) * 11):
@@ -1123,13 +1146,13 @@ print(f"accuracy {score_small:.2f}, factor per layer {factor:.4f}")
 claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
 
 # %% [markdown] trap="03.4" role="why"
-# A layer multiplies the mean square of its inputs by `fan_in` times the variance of
-# its weights, and ReLU discards half of the result. That leaves a factor of 0.0128
-# per layer, and after ten layers next to nothing is left. With biases of zero, every
-# layer's gradient contains all of these tiny factors, some from the way forward and
-# the rest from the way back. So all gradients are tiny alike, and you have to look at
-# their absolute size. *He initialization* makes the factor one: a variance of
-# $2 / n$, where $n$ is the layer's `fan_in`.
+# A layer multiplies the mean square of its inputs by `fan_in` times the variance of its
+# weights, and ReLU discards half of the result. That leaves a factor of 0.0128 per layer,
+# so after ten layers next to nothing is left. With biases of zero, every layer's gradient
+# contains all of these tiny factors, some from the way forward and the rest from the way
+# back. So all gradients are about equally tiny, and you have to look at their absolute
+# size. *He initialization* draws the weights with a variance of $2 / n$, where $n$ is the
+# layer's `fan_in`, and so makes the factor one.
 
 # %% trap="03.4" role="repair"
 def he(weight):
@@ -1150,20 +1173,22 @@ score_he = accuracy(net, x_test, y_test)
 print(f"accuracy {score_he:.2f}, mean square {moments['He'][-1]:.2f}")
 
 # %% trap="03.4" role="repair"
-claim("with He's weights ten layers: accuracy", score_he, above=0.8)
+claim("accuracy of ten layers with He's weights", score_he, above=0.8)
 
 # %% trap="03.4" role="repair"
 plot_lines(range(1, 11), moments, xlabel="layer", logy=True,
            ylabel="mean square after ReLU",
            title="Without biases: He keeps the signal, the default does "
                  "not",
-           alt="Mean square by layer on a log axis. With a standard "
-               "deviation of 0.01 it falls to 1e-19 in ten layers, with "
-               "PyTorch's default to 1e-8. With He it stays near one.")
+           alt="Three lines: the mean square by layer on a log axis. With "
+               "a standard deviation of 0.01 it falls to 1e-19 in ten "
+               "layers, and with PyTorch's default to 1e-8. With He it "
+               "stays near one.")
 
 # %% [markdown] trap="03.4" role="repair"
-# Depth, activation, initial weights and skip connections act together. Set ReLU and
-# the small weights below and watch all layers. Then change one thing at a time.
+# Depth, activation, initial weights and skip connections act together. In the explorer,
+# choose ReLU and the small weights, and watch all the layers. Then change one setting at a
+# time.
 
 # %% role="explore" explorer="gradient_depth"
 from dlsys_helpers.explorers.gradient_depth import gradient_depth
@@ -1171,15 +1196,15 @@ from dlsys_helpers.explorers.gradient_depth import gradient_depth
 gradient_depth
 
 # %% [markdown] trap="03.4" role="more" topics="default biases · the default and fan_out · narrow nets · variance and mean square"
-# The values behind the curves, and a net with torch's default biases, in which the
-# ratio does show the fault:
+# The first claims hold the values behind the curves. Then comes a net with PyTorch's
+# default biases, in which the ratio does show the fault.
 
 # %% trap="03.4" role="more"
-claim("ten layers: share of test digits right", score_small, below=0.35)
+claim("accuracy of ten layers with small weights", score_small, below=0.35)
 claim("factor of the mean square per layer: 256 * 0.01^2 / 2, 0.0128",
       factor, expected=0.0128, within=0.0015)
 claim("largest of the gradient norms", max(norms), below=1e-8)
-claim("He: mean square after ten layers", moments["He"][-1],
+claim("mean square after ten layers, He", moments["He"][-1],
       above=0.3, below=3.5)
 
 # %% trap="03.4" role="more"
@@ -1195,14 +1220,15 @@ norms = weight_gradients(small_with_biases())
 print(f"with biases: first {norms[0]:.0e}, last {norms[-1]:.0e}")
 
 # %% trap="03.4" role="more"
-claim("default biases: norm of the last gradient", norms[-1], above=1e-3)
-claim("default biases: first over last", norms[0] / norms[-1], below=1e-6)
+claim("norm of the last gradient, default biases", norms[-1], above=1e-3)
+claim("first norm / last norm, default biases", norms[0] / norms[-1],
+      below=1e-6)
 
 # %% [markdown] trap="03.4" role="more"
-# Two other rules do not keep the signal. PyTorch's default leaves a sixth per layer,
-# until its own biases hold the signal up. And `fan_out` is right on the way back, but
-# where each layer is twice as wide as the one before, it halves the signal on the way
-# forward.
+# Two other rules do not keep the signal at its size. PyTorch's default leaves a sixth of
+# the mean square per layer, until its own biases hold the signal up. And `fan_out` is right
+# for the way back. But if each layer is twice as wide as the layer before, it halves the
+# mean square on the way forward.
 
 # %% trap="03.4" role="more"
 h = torch.randn(512, 256)
@@ -1214,18 +1240,18 @@ widening = second_moments(he_out, (32, 64, 128, 256, 512, 1024))
 print(f"nn.Linear {as_it_comes:.0e}, fan_out {widening[-1]:.3f}")
 
 # %% trap="03.4" role="more"
-claim("default weights without biases: mean square after one layer",
+claim("mean square after one layer, default weights, no biases",
       moments["PyTorch default"][0], expected=1 / 6, within=0.02)
-claim("nn.Linear as it comes: mean square after ten layers", as_it_comes,
+claim("mean square after ten layers of nn.Linear as it comes", as_it_comes,
       above=1e-4, below=3e-3)
-claim("fan_out, five layers of twice the width: mean square, 1/32",
+claim("mean square after five doublings of the width, fan_out: 1/32",
       widening[-1], above=0.01, below=0.08)
 
 # %% [markdown] trap="03.4" role="more"
-# He's rule keeps the mean square on average over many draws of the weights. A single
-# net is one draw and strays from that average: a little in these ten layers of 256
-# units, a lot in 50 layers of 16. And it keeps the mean square, not the variance. The
-# variance is smaller, because after ReLU the mean is no longer zero.
+# He's rule keeps the mean square on average over many draws of the weights. A single net
+# is one draw and strays from that average. In these ten layers of 256 units it strays a
+# little, and in 50 layers of 16 units a lot. Also, the rule keeps the mean square, not the
+# variance. The variance is smaller, because after a ReLU the mean is no longer zero.
 
 # %% trap="03.4" role="more"
 narrow = torch.tensor([second_moments(he, [16] + 50 * [16])[-1]
@@ -1233,7 +1259,7 @@ narrow = torch.tensor([second_moments(he, [16] + 50 * [16])[-1]
 print(f"He, 50 layers of 16: median of 20 nets {narrow:.0e}")
 
 # %% trap="03.4" role="more"
-claim("He, 50 layers of 16 units: mean square, median of 20 nets", narrow,
+claim("mean square, He, 50 layers of 16 units, median of 20 nets", narrow,
       below=0.1)
 
 # %% trap="03.4" role="more"
@@ -1246,31 +1272,33 @@ print(f"He, after ReLU: mean square {h.square().mean():.2f}, "
       f"variance {h.var():.2f}")
 
 # %% trap="03.4" role="more"
-claim("He's variance over that of a fresh nn.Linear", (2 / 512) / std ** 2,
+claim("He's variance / variance of a fresh nn.Linear", (2 / 512) / std ** 2,
       expected=6, within=0.1)
-claim("He, after ReLU: mean square", h.square().mean(),
+claim("mean square after ReLU, He", h.square().mean(),
       expected=1, within=0.05)
-claim("He, after ReLU: variance, 1 - 1 / pi", h.var(), expected=0.682,
+claim("variance after ReLU, He: 1 - 1 / pi", h.var(), expected=0.682,
       within=0.04)
 
 # %% [markdown] trap="03.4" role="folklore"
-# **Told:** He's rule is PyTorch's default; it keeps the *variance* near 1; use
-# `fan_out`. **Measured:** the default's variance is a sixth of He's. In wide layers
-# He's rule keeps the *mean square* near 1, and the variance after ReLU is 0.682. In a
-# net whose layers double their width, `fan_out` halves the forward signal per layer.
+# **Told:** He's rule is PyTorch's default, it keeps the *variance* near 1, and you should
+# use `fan_out`. **Measured:** the default's variance is a sixth of He's. In wide layers,
+# He's rule keeps the *mean square* near 1, and the variance after ReLU is 0.682. If each
+# layer doubles the width, `fan_out` halves the mean square per layer on the way forward.
 
 # %% trap="03.4" role="exercise" points=4 difficulty=3 minutes=15
 def init_(net: nn.Sequential) -> None:
     """Initialise net in place so that the signal keeps its size.
 
-    net: nn.Linear and nn.ReLU in turn, of any widths, even 1; a Linear may
-    be the last, and may have no bias. For inputs from N(0, 1) the mean
-    square after *every* ReLU lies between 0.5 and 2 (on average over many
-    nets), also where layers get wider or narrower. All weights are random,
-    drawn one by one around zero with torch's generator; the biases are
-    zero.
+    Args:
+        net: nn.Linear and nn.ReLU in turn, of any widths, even 1. A
+            Linear can be the last layer. A Linear can have no bias.
 
-    Example: a weight of shape (64, 32) gets standard deviation 0.25.
+    For inputs from N(0, 1), the mean square after *every* ReLU is between
+    0.5 and 2 on average over many nets, even if layers get wider or
+    narrower. All weights are random, drawn independently around zero with
+    PyTorch's generator. The biases are zero.
+
+    Example: a weight of shape (64, 32) gets a standard deviation of 0.25.
     """
     # BEGIN SOLUTION
     for layer in net:
@@ -1281,30 +1309,30 @@ def init_(net: nn.Sequential) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="03.4" role="hint"
-# 1. One unit adds up `fan_in` products. What variance must a weight have so that the sum has twice the mean square of an input?
-# 2. A weight has shape `(fan_out, fan_in)`. For the way forward only one of the two matters.
-# 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` knows it; do not forget the bias.
+# 1. One unit adds up `fan_in` products. What variance must a weight have, so that the sum has twice the mean square of an input?
+# 2. A weight has the shape `(fan_out, fan_in)`. Only one of the two matters for the way forward.
+# 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` can draw such weights. Do not forget the bias.
 
 # %% [markdown] trap="03.4" role="keep"
-# **Keep:** draw the weights before a ReLU with variance `2 / fan_in` (He's rule). The
-# factor per layer, `fan_in` x `Var(w)` / 2, is then one. **In your own code:** once,
-# before training, print the mean square after each activation, and the absolute
-# gradient norms next to their ratio. **Source:** He et al. 2015, ["Delving Deep into
+# **Keep:** draw the weights before a ReLU with a variance of `2 / fan_in` (He's rule). Then
+# the factor per layer, `fan_in` x `Var(w)` / 2, is one. **In your own code:** before you
+# train, print the mean square after each activation, and the absolute gradient norms next
+# to their ratio. **Source:** He et al. 2015, ["Delving Deep into
 # Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# Nothing below is needed for the traps. It measures what weights, focal loss and a
-# moved cut do for a rare class, which losses ask for honest probabilities and how to
+# Nothing below is needed for the traps. It measures what weights, focal loss and a moved
+# threshold do for a rare class. It shows which losses ask for honest probabilities, how to
 # correct a model that is too sure, and how triplets are chosen.
 
 # %% [markdown] role="concept"
 # ### When one class is rare, measured
 #
-# Find the digit 8 when only 30 of 1,208 training rows show one. The model raises an
-# alarm when its probability is above one half. *Recall* is the fraction of the eights
-# that it finds, *precision* the fraction of its alarms that are right.
+# Train a model to find the digit 8 when only 30 of 1,208 training rows show one. The model
+# raises an alarm when its probability is above one half. *Recall* is the fraction of the
+# eights that it finds, and *precision* is the fraction of its alarms that are right.
 
 # %% role="concept"
 eights = (y_train == 8).nonzero()[:30, 0]
@@ -1317,7 +1345,7 @@ losses = {"plain": bce,
           "focal 0.75": lambda z, t: focal(z, t, 0.75)}
 
 # %% role="concept"
-claim("rows in all, 30 of them eights", len(rows), expected=1208)
+claim("training rows, 30 of them eights", len(rows), expected=1208)
 
 # %% role="concept"
 score, trained_logits, base = {}, {}, rare.mean().item()
@@ -1351,16 +1379,16 @@ claim("recall of the plain loss at one half", recall["plain"], below=0.2)
 claim("recall with pos_weight", recall["pos_weight"], above=0.7)
 
 # %% [markdown] role="concept"
-# Only the loss has changed, and at a cut of one half the recall went from next to
-# nothing to most of the eights. Focal loss finds more of them with an alpha of 0.75,
-# and few with the much-copied 0.25.
+# Only the loss has changed, and at a threshold of one half the model now finds most of the
+# eights instead of next to none. Focal loss finds some of them with an alpha of 0.75, and
+# few with the much-copied 0.25.
 
 # %% role="concept"
 claim("recall with alpha 0.25", recall["focal 0.25"], below=0.3)
 claim("recall with alpha 0.75", recall["focal 0.75"], above=0.4)
 
 # %% [markdown] role="concept"
-# Move the cut of the plain model instead, and it finds them as well:
+# If you move the threshold of the plain model instead, it also finds them:
 
 # %% role="concept"
 print(f"cut at the base rate: recall {moved[0]:.2f}, "
@@ -1368,9 +1396,9 @@ print(f"cut at the base rate: recall {moved[0]:.2f}, "
 print("average precision", {k: f"{v:.2f}" for k, v in ranked.items()})
 
 # %% role="concept"
-claim("recall of the plain model, cut at the base rate", moved[0],
+claim("recall of the plain model, threshold at the base rate", moved[0],
       above=0.8)
-claim("its precision there: false alarms", moved[1], below=0.5)
+claim("precision there (the rest are false alarms)", moved[1], below=0.5)
 claim("average precision that the weight adds in these 400 steps",
       ranked["pos_weight"] - ranked["plain"], above=0.03)
 
@@ -1381,28 +1409,28 @@ print(f"mean probability / base rate: plain {said['plain']:.2f}, "
       f"weighted {said['pos_weight']:.1f}, ln w subtracted {fixed:.2f}")
 
 # %% role="concept"
-claim("plain loss, 400 steps: mean probability over base rate",
+claim("mean probability / base rate, plain loss, 400 steps",
       said["plain"], expected=1, within=0.25)
-claim("weighted: mean probability over base rate", said["pos_weight"],
+claim("mean probability / base rate, weighted loss", said["pos_weight"],
       above=3)
-claim("ln w subtracted: mean probability over base rate", fixed,
+claim("mean probability / base rate, ln w subtracted", fixed,
       above=0.2, below=0.85)
 
 # %% [markdown] role="concept"
-# In this run the weight also ranked the digits better (*average precision* measures
-# the ranking over all cuts). The price is that its probabilities average several
-# times the base rate. On paper that can be undone. A weight of `w` multiplies the
-# odds that the loss asks for by `w`, so for a model at the minimum of that loss you
-# subtract $\ln w$ from the logit. After these 400 steps the correction overshoots,
-# and the corrected probabilities average well below the base rate. Compare the two
-# means before you trust it. If you need a decision, moving the cut of the plain model
-# is free. If you need a probability, do not weight.
+# In this run, the model with the weight also ranked the digits better (*average precision*
+# measures the ranking over all thresholds). The price is that its probabilities are on
+# average several times the base rate. On paper you can undo that. A weight of `w` multiplies
+# the odds that the loss asks for by `w`, so for a model at the minimum of that loss, you
+# subtract $\ln w$ from the logit. After these 400 steps, the correction overshoots, and the
+# corrected probabilities are on average well below the base rate. So compare their mean
+# with the base rate before you trust them. If you need a decision, you can move the
+# threshold of the plain model for free. If you need a probability, do not weight.
 
 # %% [markdown] role="concept"
 # ### Calibration: what probability does a loss ask for?
 #
-# A loss is *proper* if the true probability is the answer with the lowest expected
-# loss. Take rows of which 20 % are positive and nothing tells them apart. Which
+# A loss is *proper* if the true probability is the answer with the lowest expected loss.
+# Suppose that 20 % of the rows are positive, and nothing tells the rows apart. Which
 # constant probability has the lowest loss?
 
 # %% role="concept"
@@ -1422,10 +1450,10 @@ asked = {"cross-entropy": asks_for(if_one, if_zero),
          "absolute error": asks_for(1 - p, p)}
 
 # %% role="concept"
-claim("cross-entropy is proper", asked["cross-entropy"], expected=share,
-      within=1e-3)
-claim("so is squared error", asked["squared error"], expected=share,
-      within=1e-3)
+claim("cross-entropy asks for the truth", asked["cross-entropy"],
+      expected=share, within=1e-3)
+claim("squared error asks for the truth", asked["squared error"],
+      expected=share, within=1e-3)
 
 # %% [markdown] role="concept"
 # The other three ask for something else. A weight of four makes odds of 1 to 4 look
@@ -1433,23 +1461,24 @@ claim("so is squared error", asked["squared error"], expected=share,
 # positives at all.
 
 # %% role="concept"
-claim("weight 4 makes odds of 1:4 even", asked["pos_weight 4"],
+claim("a weight of 4 makes odds of 1:4 even", asked["pos_weight 4"],
       expected=0.5, within=1e-3)
-claim("focal asks for too much", asked["focal, gamma 2"], above=0.35)
-claim("absolute error for none", asked["absolute error"], below=0.01)
+claim("focal loss asks for too much", asked["focal, gamma 2"], above=0.35)
+claim("absolute error asks for zero", asked["absolute error"], below=0.01)
 
 # %% role="concept"
 plot_bars(asked, xlabel="probability asked for where 0.2 is true",
           title="Two of five losses ask for the truth",
-          alt="Bars: cross-entropy and squared error 0.2, pos_weight four "
-              "0.5, focal 0.37, absolute error nearly zero.")
+          alt="Five bars. Cross-entropy and squared error ask for 0.2, a "
+              "pos_weight of four for 0.5, focal loss for 0.37, and "
+              "absolute error for nearly zero.")
 
 # %% [markdown] role="concept"
-# A proper loss asks for the truth *on the training rows*. If you train for long on
-# few rows, the model may become sure where it is wrong. Here are 500 digits, buried
-# in so much noise that no model can be sure. The *calibration gap* is the distance
-# between how sure the model is and how often it is right, averaged over ten groups of
-# equal size. (It is also called the expected calibration error, ECE.)
+# A proper loss asks for the truth *on the training rows*. If you train on few rows for a
+# long time, the model can become sure where it is wrong. Here are 500 digits, buried in so
+# much noise that no model can be sure. The *calibration gap* is the distance between how
+# sure the model is and how often it is right, averaged over ten groups of equal size. (It
+# is also called the expected calibration error, ECE.)
 
 # %% role="concept"
 def noisy(x):
@@ -1479,9 +1508,9 @@ for steps in (60, 1000):
         logits[steps], held[steps] = model(x_new), model(x_held)
 
 # %% [markdown] role="concept"
-# The repair is to divide the logits by one number, the *temperature*, chosen on rows
-# that took no part in training. This is called temperature scaling. A positive number
-# leaves the largest logit the largest, so no answer changes.
+# To repair this, divide the logits by a single positive number, the *temperature*, and
+# choose it on rows that were not used in training. This is called temperature scaling. The
+# largest logit stays the largest, so no answer changes.
 
 # %% role="concept"
 temperatures = torch.logspace(-1, 1.3, 100)
@@ -1496,7 +1525,7 @@ print("gaps", {name: f"{gap:.2f}" for name, gap in gaps.items()})
 # %% role="concept"
 claim("calibration gap after 60 steps", gaps[60], below=0.15)
 claim("calibration gap after 1000 steps", gaps[1000], above=0.25)
-claim("test loss after 1000 steps over that after 60",
+claim("test loss after 1000 steps / test loss after 60",
       costs[1000] / costs[60], above=1.5)
 
 # %% [markdown] role="concept"
@@ -1506,7 +1535,7 @@ claim("test loss after 1000 steps over that after 60",
 # %% role="concept"
 claim("calibration gap with one temperature from held-out rows",
       gaps["scaled"], below=0.15)
-claim("and no answer changes", same, expected=True)
+claim("do all answers stay the same", same, expected=True)
 
 # %% role="concept"
 ax = new_axes("After 1000 steps: sure, and right half the time",
@@ -1518,16 +1547,15 @@ for (name, z), style in zip(logits.items(), styles):
     sure, right = groups(z)
     ax.plot(sure, right, style, label=label)
 ax.legend(labelcolor="#7a8292")
-show(ax.figure, alt="Accuracy against confidence. The run of 60 steps and "
-                    "the "
-     "scaled one are near the diagonal, the run of 1000 steps is far "
-     "below it.")
+show(ax.figure, alt="Three curves of accuracy against confidence. The "
+     "curves for 60 steps and for the scaled logits are near the "
+     "diagonal, and the curve for 1000 steps is far below it.")
 
 # %% [markdown] role="concept"
 # ### Distances as losses, measured
 #
-# InfoNCE is cross-entropy with the diagonal as the label. Unlike the other two losses
-# it never becomes exactly zero:
+# InfoNCE is cross-entropy with the diagonal as the labels. Unlike the other two losses, it
+# never becomes exactly zero:
 
 # %% role="concept"
 a, b = (F.normalize(torch.randn(8, 16), dim=1) for _ in range(2))
@@ -1541,14 +1569,14 @@ print(f"InfoNCE {info_nce:.3f}, of perfect pairs {perfect:.5f}")
 claim("InfoNCE minus cross-entropy with the diagonal as label",
       info_nce - F.cross_entropy(similarity, torch.arange(8)),
       expected=0, within=1e-4)
-claim("8 perfect pairs at temperature 0.1: InfoNCE is not zero", perfect,
+claim("InfoNCE of 8 perfect pairs at temperature 0.1", perfect,
       expected=0.00032, within=1e-5)
 
 # %% [markdown] role="concept"
-# A triplet whose negative is far away already has a loss of zero and teaches nothing;
-# one with a loss above zero is called *busy*. Train an embedding of the digits twice:
-# with a random negative for each anchor, and with the *hardest* one in the batch, the
-# closest row of a different class.
+# If the negative of a triplet is already far away, the triplet has a loss of zero and
+# teaches nothing. A triplet with a loss above zero is called *busy*. Train an embedding of
+# the digits twice, once with a random negative for each anchor, and once with the *hardest*
+# negative in the batch, which is the closest row of a different class.
 
 # %% role="concept"
 def triplets(net, hardest):
@@ -1590,7 +1618,7 @@ print(f"busy triplets: random {random_busy:.2f}, hardest {mined_busy:.2f}")
 # %% role="concept"
 claim("fraction of random triplets that are busy at the end", random_busy,
       below=0.12)
-claim("busy with hardest negatives, divided by busy with random",
+claim("busy with hardest negatives / busy with random negatives",
       mined_busy / random_busy, above=2)
 
 # %% [markdown] role="concept"
@@ -1602,70 +1630,70 @@ by_random, by_mined = map(nearest_right, (random_net, mined_net))
 print(f"nearest digit right: {by_random:.3f} and {by_mined:.3f}")
 
 # %% role="concept"
-claim("the lower accuracy of the two, by the nearest neighbour",
+claim("lower of the two accuracies, by the nearest neighbour",
       min(by_random, by_mined), above=0.94)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. Your classifier has 1,000 classes, and its loss settles at 5.91. What do you check first?**
 #
-# - [x] whether there is a softmax before the loss :: ln(e + 999) - 1 = 5.91 is the floor of a second softmax.
-# - [ ] whether the learning rate is too small :: Then it would stay near ln 1000 = 6.91, the loss of guessing, or keep falling slowly.
-# - [ ] whether labels are wrong :: Wrong labels raise the loss too, but not to exactly this number.
+# - [x] Whether there is a softmax before the loss :: ln(e + 999) - 1 = 5.91 is the floor of a second softmax.
+# - [ ] Whether the learning rate is too small :: Then the loss would stay near ln 1000 = 6.91, the loss of guessing, or keep falling slowly.
+# - [ ] Whether labels are wrong :: Wrong labels also raise the loss, but not to exactly this number.
 
 # %% [markdown] role="quiz"
-# **2. You trained with `pos_weight=20`, long enough to reach the minimum, and need probabilities. You**
+# **2. You trained with `pos_weight=20`, long enough to reach the minimum, and need probabilities. What do you do?**
 #
-# - [ ] take the sigmoid, as always :: The loss asked for odds 20 times too high, so the probabilities are too high.
-# - [ ] divide each probability by 20 :: Odds were multiplied, not probabilities. For small ones it is nearly the same, for large ones badly wrong.
-# - [x] subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so its logarithm is added to the logit. After a short run compare the mean with the base rate: it may not be there yet.
+# - [ ] Take the sigmoid, as always :: The loss asked for odds 20 times too high, so the probabilities are too high.
+# - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities that is nearly the same, but for large ones it is badly wrong.
+# - [x] Subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so it adds ln 20 to the logit. After a short run, compare the mean with the base rate, because the model may not be at the minimum yet.
 
 # %% [markdown] role="quiz"
-# **3. Focal loss with alpha = 0.25 on a task with 1 % positives makes one positive count, against one negative that is equally hard,**
+# **3. You use focal loss with alpha = 0.25 on a task with 1 % positives. How much does one positive count, compared with an equally hard negative?**
 #
-# - [ ] four times as much :: 0.25 multiplies the loss of the positives; it does not divide it.
-# - [ ] the same :: Only alpha = 0.5 does that.
-# - [x] a third as much :: 0.25 against 0.75. It was chosen together with gamma, for data whose easy negatives had faded.
+# - [ ] Four times as much :: 0.25 multiplies the loss of the positives. It does not divide it.
+# - [ ] The same :: Only alpha = 0.5 does that.
+# - [x] A third as much :: Positives count 0.25 and negatives 0.75. The value was chosen together with gamma, for data whose easy negatives had faded.
 
 # %% [markdown] role="quiz"
-# **4. You log the return value of `clip_grad_norm_`, and it says 37 with `max_norm=1`. This means that**
+# **4. You log the return value of `clip_grad_norm_`, and it says 37 with `max_norm=1`. What does that mean?**
 #
-# - [x] the gradient had norm 37 and has norm 1 now :: Whether the step uses it depends on the order of the two calls.
-# - [ ] clipping does not work :: The function returns the norm before clipping, so 37 is no sign of failure.
-# - [ ] the weights will move by 37 times the learning rate :: Not if you clip before the step: plain SGD then moves them by the learning rate times 1.
+# - [x] The gradient had a norm of 37, and has a norm of 1 now :: Whether the step uses the clipped gradient depends on the order of the two calls.
+# - [ ] Clipping does not work :: The function returns the norm before clipping, so 37 is not a sign of failure.
+# - [ ] The weights will move by 37 times the learning rate :: Not if you clip before the step. Then plain SGD moves them by the learning rate times 1.
 
 # %% [markdown] role="quiz"
-# **5. In a 20-layer net, first and last gradient have the same norm. Is the init fine?**
+# **5. In a 20-layer net, the first and the last gradient have the same norm. Is the init fine?**
 #
-# - [ ] It is: that is what the ratio is for :: With weights of 0.01 and biases of zero the ratio is near one and all gradients are near zero.
-# - [x] Not yet; look at their absolute size :: A signal that dies on the way forward starves all layers alike.
-# - [ ] It is not: the first should be larger :: Equal is what you want, once the size is healthy as well.
+# - [ ] Yes, because the ratio is the test for that :: With weights of 0.01 and biases of zero, the ratio is near one, and yet all gradients are near zero.
+# - [x] You cannot tell before you know their absolute size :: A signal that dies on the way forward makes the gradients of all layers tiny.
+# - [ ] No, because the first should be larger :: Equal norms are what you want, if the size is healthy as well.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: the logits are the memory
 #
 # A language model ends in a linear layer with one output per token of its vocabulary,
-# and cross-entropy over them. For 10 digits that is nothing. For the 128,256 entries
-# of Llama 3's vocabulary it is the largest tensor of the whole step.
+# followed by cross-entropy. With 10 digits, the logits take next to no memory. With the
+# 128,256 entries of Llama 3's vocabulary, they are the largest tensor of the whole step.
 #
-# **Before you run anything:** take 8,192 tokens with 4,096 values each, in 16 bits.
-# How many times as large as these are their logits? And how many tensors of that size
-# does a cross-entropy written by hand create, forward and backward?
+# **Before you run anything:** take 8,192 tokens with 4,096 values each, in 16 bits. How
+# many times as large as these hidden states are the logits? And how many tensors of the
+# logits' size does a cross-entropy written by hand create, forward and backward?
 #
-# Shapes and bytes need no GPU. *Meta* tensors have a shape and no data. On them,
-# `cost` sees every operation that torch carries out: the bytes that it writes, and
-# the most that exist at one time.
+# You need no GPU to count shapes and bytes. *Meta* tensors have a shape but no data. On
+# them, `cost` sees every operation that PyTorch carries out, the bytes that it writes, and
+# the largest number of bytes that exist at one time.
 #
-# `by_hand` is the stable formula, one operation after the other. `F.cross_entropy` is
-# two: a fused log-softmax, and a pick of the right class. And nobody needs all rows
-# at once. `chunked` cuts the tokens into chunks, and with `checkpoint` each chunk
-# computes its logits a second time on the way back, so that only one chunk exists at
-# a time. Kernels that fuse the matrix product with the loss go further in the same
-# direction.
+# `by_hand` is the stable formula, one operation after the other. `F.cross_entropy`
+# consists of two operations: a fused log-softmax, and a pick of the right class. And you
+# do not need all rows at once. `chunked` cuts the tokens into chunks. With `checkpoint`,
+# each chunk computes its logits a second time in the backward pass, so that only the
+# logits of one chunk exist at a time. Kernels that fuse the matrix product with the loss
+# go further in the same direction.
 
 # %% role="gpu"
 from torch.utils.checkpoint import checkpoint
@@ -1717,28 +1745,29 @@ plot_bars({"hidden states": 8192 * 4096 * 2 / 1e9,
            "head": 128_256 * 4096 * 2 / 1e9,
            "logits, 16 bits": 8192 * 128_256 * 2 / 1e9,
            **{f"peak, chunks: {n}": gb for n, gb in chunk.items()}},
-          xlabel="GB", title="The logits dwarf the rest, in one chunk",
-          alt="Bars in GB: hidden states 0.067, head 1.05, logits 2.1; the "
-              "peak of loss and gradients 12.6 in one chunk, 4.25 in four, "
-              "3.22 in sixteen.")
+          xlabel="GB", title="In one chunk, the logits dwarf the rest",
+          alt="Six bars in GB. The hidden states take 0.067, the head 1.05 "
+              "and the logits 2.1. The peak of loss and gradients is 12.6 "
+              "in one chunk, 4.25 in four and 3.22 in sixteen.")
 
 # %% role="gpu"
 logits = 2048 * 128_256 * 4
 claim("tensors of the logits' size that F.cross_entropy writes",
       loss["cross_entropy"].written / logits, expected=3, within=0.01)
-claim("tensors that exist by hand over those of F.cross_entropy, at most",
+claim("peak memory by hand / peak memory of F.cross_entropy",
       loss["by_hand"].peak / loss["cross_entropy"].peak, expected=2,
       within=0.01)
-claim("GB at the peak, 1 chunk over 16", chunk[1] / chunk[16], above=3)
+claim("peak memory of 1 chunk / of 16 chunks", chunk[1] / chunk[16],
+      above=3)
 
 # %% role="gpu"
 h, weight = torch.randn(64, 32), torch.randn(1000, 32, requires_grad=True)
 z, y = h @ weight.T, torch.randint(1000, (64,))
 whole, parts = (torch.autograd.grad(chunked(h, weight, y, n), weight)[0]
                 for n in (1, 8))
-claim("by hand minus F.cross_entropy",
+claim("loss by hand minus F.cross_entropy",
       by_hand(z, y) - F.cross_entropy(z, y), expected=0, within=1e-4)
-claim("largest difference between gradients, 1 chunk and 8",
+claim("largest gap between the gradients of 1 chunk and of 8",
       (parts - whole).abs().max(), expected=0, within=1e-5)
 
 # %% role="gpu"
@@ -1802,21 +1831,21 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** bytes decide where there are many classes. With
-# 128,256 of them, the fused loss takes a fifth of the time of the one by hand, as its
-# bytes say, and the memory of the logits falls as counted. With 1,000 classes the
-# orders to the GPU decide: the compiled loss takes three times as long as the fused
-# one, and the quartiles of the loss by hand are 0.5 and 2.3 ms.
+# **On the H100 of the record**, the bytes decide the time if there are many classes. With
+# 128,256 classes, the fused loss takes a fifth of the time of the loss by hand, as its
+# bytes predict, and the memory of the logits falls as counted. With 1,000 classes, the
+# orders to the GPU decide. There the compiled loss takes three times as long as the fused
+# loss, and the quartiles of the loss by hand are 0.5 and 2.3 ms.
 #
-# Chunks are not free. Sixteen of them take more than a quarter more time than one,
-# for the same FLOPs (in this code, a single chunk also computes its logits twice).
-# The bytes say where the time may go: each chunk has a gradient of the whole head,
-# 1.05 GB, and adding 15 of them up moves 47 GB, which takes at least 14 of the 20 ms.
-# Four chunks need a third of the memory for 5 % more time.
+# Chunks are not free. Sixteen chunks take over a quarter more time than one chunk, for the
+# same FLOPs (in this code, a single chunk also computes its logits twice). The bytes
+# suggest where the time goes. Each chunk has a gradient for the whole head, 1.05 GB, and
+# adding up 15 more of these moves 47 GB, which takes at least 14 of the 20 ms. Four chunks
+# need a third of the memory and 5 % more time.
 #
 # **Keep:** with a large vocabulary, count the copies of the logits before you count
-# anything else. Use the fused loss, never a logarithm of a softmax, and cut the
-# tokens into chunks when memory runs out. **Source:** Hsu et al. 2024, ["Liger
+# anything else. Use the fused loss instead of a logarithm of a softmax, and cut the tokens
+# into chunks when memory runs out. **Source:** Hsu et al. 2024, ["Liger
 # Kernel: Efficient Triton Kernels for LLM
 # Training"](https://arxiv.org/abs/2410.10989); Wijmans et al. 2025, ["Cut Your Losses
 # in Large-Vocabulary Language Models"](https://arxiv.org/abs/2411.09009), abstract;
@@ -1825,20 +1854,20 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A loss is a negative log-likelihood. Choosing a loss means choosing what to assume
-#   about the noise, and so what the model is asked for: the mean, the median, a
+# - A loss is a negative log-likelihood. When you choose a loss, you choose what to assume
+#   about the noise, and so what you ask the model for: the mean, the median, or a
 #   probability.
-# - Sigmoid and softmax belong inside the loss: pass logits. If a loss with 10 classes
-#   stops at 1.46, there is a second softmax.
-# - Weights, focal terms and moved cuts trade recall for precision. If you need
+# - The sigmoid and the softmax belong inside the loss, so pass logits. If a loss with 10
+#   classes stops at 1.46, there is a second softmax.
+# - Weights, focal terms and moved thresholds trade precision for recall. If you need
 #   probabilities, use a proper loss without weights, and check them on held-out rows.
-# - Class numbers are names: give each class an output of its own. And check shapes
-#   before you subtract, because broadcasting raises no error.
-# - Gradients are products over the layers, so they vanish or explode. Print their
-#   norms layer by layer, absolute and as ratios.
+# - Class numbers are names, so give each class its own output. And check shapes before you
+#   subtract, because broadcasting raises no error.
+# - A gradient is a product over the layers, so it can vanish or explode. Print the norms
+#   layer by layer, both as absolute values and as ratios.
 # - Clip after `backward` and before `step`. `clip_grad_norm_` returns the norm before
 #   clipping.
 # - A ReLU layer without biases multiplies the mean square by fan_in x Var(w) / 2.
 #   He's rule makes that factor one.
 #
-# **Next:** stage 4 takes the gradient as given and asks what to do with it.
+# **Next:** stage 4 takes the gradient as given and is about what to do with it.

@@ -16,15 +16,15 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("03.1", "ce_from_logits", seen=("logits", "y"))
 
 ex.promise_table("""
-mean       | Mean cross-entropy and its gradient, | loss:; gradient:
-by hand    | by hand: no loss function of torch's, no autograd. | library functions used
-shapes     | logits: (N, C) float32; y: (N,) int64. | case many rows; one row; one class; two
-             classes; a class without rows; logits stored by columns
-form       | Returns the loss, a tensor without dimensions, and its gradient with respect to the
-             logits, (N, C). | type of the; shape of the; returned value
-size       | Logits may be as large as 200 either way, | case logits near 200; logits near -200; a
+mean       | Compute mean cross-entropy and its gradient by hand. | loss:; gradient:
+by hand    | Use neither PyTorch's loss functions nor autograd. | library functions used
+shapes     | Args: logits: (N, C) float32. y: (N,) int64. | case many rows; one row; one class;
+             two classes; a class without rows; logits stored by columns
+form       | Returns: The loss, a tensor without dimensions, and its gradient with respect to
+             the logits, (N, C). | type of the; shape of the; returned value
+size       | The logits are between -200 and 200, | case logits near 200; logits near -200; a
              right class 200 below the others; 200 and -200 in one row
-rows apart | and one row may be as high as another is low. | case one row near 200, one near -200
+rows apart | and one row can be as high as another is low. | case one row near 200, one near -200
 example    | Example: logits zeros(1, 4), y [0]: loss 1.386, gradient [[-.75, .25, .25, .25]]. |
              case the example
 """)

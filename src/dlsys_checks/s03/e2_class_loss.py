@@ -19,23 +19,23 @@ COLUMNS = ("labels as a column", "a column of one row", "a column cut from a tab
 GAPS = ("rows without a label", "a column with gaps", "a column cut from a table",
         "one row with a label", "large scores in rows without a label", "the example")
 ex.promise_table("""
-mean        | Mean cross-entropy over the rows that have a label. | loss:; gradient with respect to
-              the scores:
-logits      | scores: (N, C) float32 logits. | case scores far apart; scores near 200; one row; two
-              classes; a class without rows
+mean        | Compute mean cross-entropy over the rows that have a label. | loss:; gradient with
+              respect to the scores:
+logits      | Args: scores: logits, (N, C) float32. | case scores far apart; scores near 200; one
+              row; two classes; a class without rows
 flat labels | labels: int64, either (N,) | case labels of shape (N,); as many rows as classes;
               scores far apart; scores near 200; one row; two classes; a class without rows; rows
               without a label; one row with a label; large scores in rows without a label
 """)
-ex.promise("a column", "or a column (N, 1) as tables hold them;",
+ex.promise("a column", "or a column (N, 1), as tables hold them.",
            cases=(*COLUMNS, "a column with gaps", "the example"))
 ex.promise("gaps", f"{NO_LABEL} means that the row has no label and does not count.", cases=GAPS)
-ex.promise("form", "Returns a tensor without dimensions,",
+ex.promise("form", "Returns: A tensor without dimensions,",
            says=("type of the loss", "shape of the loss"))
 ex.promise("connected", "connected to the graph.",
            says=("connected to the scores", "gradient with respect to the scores:"))
-ex.promise("example", f"Example: scores zeros(2, 4), labels [[1], [{NO_LABEL}]]: 1.386, the mean "
-           "of one.", cases=("the example",))
+ex.promise("example", f"Example: for scores zeros(2, 4) and labels [[1], [{NO_LABEL}]] it is "
+           "1.386.", cases=("the example",))
 
 
 @ex.cases

@@ -18,22 +18,24 @@ ex = exercise("03.3", "clipped_step", kept=("unreached",),
               says="norm before clipping")
 
 ex.promise_table("""
-step       | One step on a scaled loss, with clipping; | after the step; steps of the optimizer;
-             after step
-norms      | the norms before and after. | norm before clipping; norm after clipping; returned value
-scaled     | loss: has been multiplied by `scale` (as in mixed precision); | case a scale of 65536;
+step       | Make one step on a scaled loss, with clipping. | after the step; steps of the
+             optimizer; after step
+norms      | Returns: The gradient's norms before and after clipping, two floats. | norm before
+             clipping; norm after clipping; returned value
+scaled     | Args: optimizer, max_norm: the optimizer, and the limit for the norm. loss, scale:
+             the true loss times scale, as in mixed precision, and scale. | case a scale of 65536;
              a scale below one; the example
-backward   | its backward pass has not run, | case gradients left over from before; an infinite
-             gradient left over; three steps in a row; three steps of AdamW
-leftover   | and gradients of an earlier step may be left over. | case gradients left over from
+backward   | The backward pass of loss has not run. | case gradients left over from before; an
+             infinite gradient left over; three steps in a row; three steps of AdamW
+leftover   | Gradients of an earlier step can be left over. | case gradients left over from
              before; an infinite gradient left over; three steps in a row; three steps of AdamW
-true size  | The step and both norms are those of the loss without that factor. | norm before
-             clipping; norm after clipping; after step
-one number | A norm is one number over all parameters of all groups | case two groups; three groups;
-             gradients left over from before; a parameter that the loss does not reach; three steps
-             in a row; three steps of AdamW
-reached    | that the loss reaches; the step leaves the others alone. | case a parameter that the
-             loss does not reach
+true size  | The step and both norms are those of the true loss. | norm before clipping; norm
+             after clipping; after step
+one number | A norm is one number over all parameters of all groups | case two groups; three
+             groups; gradients left over from before; a parameter that the loss does not reach;
+             three steps in a row; three steps of AdamW
+reached    | that the loss reaches. The step changes no others. | case a parameter that the loss
+             does not reach
 example    | Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0). | case the
              example
 """)

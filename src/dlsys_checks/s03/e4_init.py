@@ -26,20 +26,21 @@ ex = exercise("03.4", "init_", seen=("sizes", "bias", "head", "inplace"), says="
 ENDS = ("a Linear at the end", "a single Linear")
 ex.promise("in place", "Initialise net in place", says=("modules", "new parameters", "requires"))
 ex.promise("size kept", "so that the signal keeps its size.", says=("second moment",))
-ex.promise("in turn", "net: nn.Linear and nn.ReLU in turn, of any widths, even 1;",
+ex.promise("in turn", "Args: net: nn.Linear and nn.ReLU in turn, of any widths, even 1.",
            cases=("one layer", "four layers of one width", "ReLU that works in place",
                   "wider, then narrower", "a layer of one unit"))
-ex.promise("a Linear may be last", "a Linear may be the last,", cases=ENDS)
-ex.promise("no bias", "and may have no bias.", cases=("no biases",))
-ex.promise("every ReLU", "For inputs from N(0, 1) the mean square after *every* ReLU lies between "
-           "0.5 and 2 (on average over many nets),", says=("second moment",))
-ex.promise("other widths", "also where layers get wider or narrower.",
+ex.promise("a Linear may be last", "A Linear can be the last layer.", cases=ENDS)
+ex.promise("no bias", "A Linear can have no bias.", cases=("no biases",))
+ex.promise("every ReLU", "For inputs from N(0, 1), the mean square after *every* ReLU is between "
+           "0.5 and 2 on average over many nets,", says=("second moment",))
+ex.promise("other widths", "even if layers get wider or narrower.",
            cases=("each layer wider", "each layer narrower", "wider, then narrower", "no biases",
                   "one layer", "the example", "a layer of one unit", *ENDS))
-ex.promise("random", "All weights are random, drawn one by one around zero with torch's generator;",
+ex.promise("random", "All weights are random, drawn independently around zero with PyTorch's "
+           "generator.",
            says=("weights of", "mean weight", "same seed"))
-ex.promise("zero biases", "the biases are zero.", says=("largest bias",))
-ex.promise("example", "Example: a weight of shape (64, 32) gets standard deviation 0.25.",
+ex.promise("zero biases", "The biases are zero.", says=("largest bias",))
+ex.promise("example", "Example: a weight of shape (64, 32) gets a standard deviation of 0.25.",
            cases=("the example",))
 
 NETS = 12  # one net scatters; the mean over twelve stays within a fifth of its expectation
