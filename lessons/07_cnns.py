@@ -34,13 +34,14 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## What a convolution assumes
 #
-# A linear layer that looks at a picture has one weight for every pixel, in each of its
-# outputs. What it learns about a stroke in the upper left corner, it does not know about the
-# same stroke elsewhere.
+# A linear layer that looks at a picture has one weight for every pixel, for each of its
+# outputs. If it learns to recognise a stroke in the upper left corner, it still does not
+# recognise the same stroke elsewhere.
 #
 # A *convolution* makes two assumptions instead. **Locality**: an output depends on a small
 # window of pixels. **Weight sharing**: the same few weights, the *kernel*, serve at every
-# position. What a layer assumes before it has seen any data is called its *inductive bias*.
+# position. The assumptions that a layer makes before it has seen any data are called its
+# *inductive bias*.
 #
 # The data are stage 1's digits, 8 x 8 pixels, as images with one channel. Nothing is
 # downloaded.
@@ -51,8 +52,8 @@ images = x_train.view(-1, 1, 8, 8)                # (N, C, H, W)
 images_test = x_test.view(-1, 1, 8, 8)
 
 # %% [markdown] role="concept"
-# Here is a kernel that answers to ink above an empty row. Try it at a single position:
-# multiply the window by the kernel, and add up.
+# The kernel below responds to ink above an empty row. Try it at a single position: multiply
+# the window by the kernel, and add up.
 
 # %% role="concept"
 digit = images[3, 0]                              # (8, 8), from 0 to 1
@@ -63,8 +64,8 @@ one_window = digit[0:3, 2:5]                      # rows 0-2, columns 2-4
 print(f"one position: {(one_window * kernel).sum():.2f}")
 
 # %% [markdown] role="concept"
-# Then slide the same nine weights over all positions. torch does it in one call, which wants a
-# batch and channels for both:
+# Then slide the same nine weights over all positions. torch does this in one call, which
+# expects a batch axis and channels for both the picture and the kernel:
 
 # %% role="concept"
 slid = torch.zeros(6, 6)
@@ -84,14 +85,14 @@ draw_grids({"digit": digit, "kernel": (kernel + 1) / 2,
             "map": (edges / edges.abs().max()).relu()},
            captions={"digit": "8 x 8 pixels", "kernel": "1, 0 and −1",
                      "map": "6 x 6 positions"},
-           title="The map answers where a stroke has its lower edge",
+           title="The map responds where a stroke has its lower edge",
            alt="Three grids: a seven of 8 by 8 pixels, a kernel of three "
                "rows, full, half and empty, and a map of 6 by 6 that is "
                "full along the lower edges of the digit's two bars.")
 
 # %% [markdown] role="concept"
 # Now move the digit two rows down. The map moves two rows down with it, because every position
-# uses the same weights. This is *translation equivariance*: nobody has to train it.
+# uses the same weights. This is *translation equivariance*, and it needs no training.
 
 # %% role="concept"
 wide = F.pad(images[3:4], (4, 4, 4, 4))           # room to move in
@@ -138,8 +139,8 @@ claim("accuracy with convolutions less that with linear layers",
 
 # %% [markdown] role="concept"
 # The linear layers have nearly twice the parameters and fail, because they would have to see
-# each stroke at each position. The convolution only has to see it once. The bias pays where it
-# is true: for pixels, whose neighbours belong together, and not for the columns of a table.
+# each stroke at each position. The convolution only has to see it once. The bias helps where
+# it is true: for pixels, whose neighbours belong together, but not for the columns of a table.
 #
 # ## How many positions fit
 #
@@ -148,7 +149,7 @@ claim("accuracy with convolutions less that with linear layers",
 # width of the border of zeros around the image (the *padding*), and `D` the distance between
 # two neighbouring weights of the window (the *dilation*).
 #
-# The number of positions is a count, so it is rounded down:
+# The number of positions is an integer, so the fraction is rounded down:
 #
 # $$H_{out} = \left\lfloor \frac{H + 2P - D(K-1) - 1}{S} \right\rfloor + 1$$
 #
@@ -176,8 +177,9 @@ claim("positions of a 3x3 window with stride 2 on 224 pixels, not 111.5",
       places(224, 3, 2), expected=111)
 
 # %% [markdown] role="concept"
-# If the division leaves a remainder, no window reads the last rows and columns. At first these
-# are zeros of the padding. If the remainder is larger than the padding, they are pixels.
+# If the division leaves a remainder, no window reads the last rows and columns. As long as the
+# remainder is no larger than the padding, these are only zeros. If it is larger, they are also
+# pixels.
 
 # %% role="concept"
 begins = 2 * torch.arange(places(8, 3, 2, 1))[:, None]        # (4, 1)
@@ -186,15 +188,15 @@ draw_grids({"3 wide, stride 2, padding 1":
             (column >= begins) & (column < begins + 3)},
            row_names=[f"window {n}" for n in range(1, 5)],
            column_names=["zero", *"12345678", "zero"],
-           title="Four windows, and one column never read",
+           title="Four windows, and one column is never read",
            alt="A grid: a row for each window, a column for each pixel and "
                "one for the padding on either side. Each window reads "
                "three columns, two further right than the one before. "
                "No window reads the padding on the right.")
 
 # %% [markdown] role="concept"
-# A window of 3 moves with stride 3 over 10 columns. Guess how many columns it leaves out, then
-# set size 10, kernel 3 and stride 3 in the explorer below.
+# A window of 3 moves with stride 3 over 10 columns. Guess how many columns it never reads,
+# then set size 10, kernel 3 and stride 3 in the explorer below.
 
 # %% role="explore" explorer="conv_sizes"
 from dlsys_helpers.explorers.conv_sizes import conv_sizes
@@ -206,9 +208,9 @@ conv_sizes
 #
 # Two special convolutions save weights. A **1 x 1 convolution** (*pointwise*) sees a single
 # pixel in all channels, so it is a linear layer applied at every position. It is the cheapest
-# way to change the number of channels. A **depthwise convolution** gives each channel a window
-# of its own and never mixes channels: in torch, `groups=` the number of channels. The two
-# together, a *depthwise separable* convolution, can stand in for a full one:
+# way to change the number of channels. A **depthwise convolution** gives each channel its own
+# window and never mixes channels; in torch, you set `groups=` to the number of channels. The
+# two together, a *depthwise separable* convolution, can replace a full one:
 
 # %% role="concept"
 full = nn.Conv2d(64, 64, 3, padding=1, bias=False)
@@ -227,14 +229,15 @@ claim("weights of the separable pair as a fraction of the full layer's",
       / full.weight.numel(), expected=0.127, within=0.001)
 
 # %% [markdown] role="concept"
-# An eighth of the weights for 64 channels. What the pair cannot do is look at a different
-# pattern in each pair of channels; whether your task needs that, only a measurement tells.
+# For 64 channels, the pair has an eighth of the weights. It cannot look for a different
+# pattern in each pair of an input and an output channel. Whether your task needs that, you
+# have to measure.
 #
 # ## Pooling keeps the answer and drops the position
 #
-# Is there a stroke in this corner? Often the next layer needs no more than that, and not the
-# exact pixel. *Max pooling* keeps the largest value of each window. Take a map of 4 x 4, cut
-# it into windows of 2 x 2, and take the largest value of each:
+# Is there a stroke in this corner? Often the next layer needs to know only that, and not the
+# exact pixel. *Max pooling* keeps the largest value of each window. The example cuts a map of
+# 4 x 4 into windows of 2 x 2 and takes the largest value of each:
 
 # %% role="concept"
 spot = torch.zeros(4, 4)
@@ -249,10 +252,11 @@ pooled = [F.max_pool2d(x[None], 2)[0] for x in (spot, by_one, by_two)]
 draw_grids({"a spot": spot, "one column on": by_one,
             "two columns on": by_two, "pooled": pooled[0],
             "pooled ": pooled[1], "pooled  ": pooled[2]},
-           title="A move inside the window does not show",
+           title="A move inside a window does not change the pooled map",
            alt="Three grids of 4 by 4 with a filled cell that moves by one "
-               "and by two columns. Below them three pooled grids "
-               "of 2 by 2: two are the same, the third has moved.")
+               "and by two columns. Below them three pooled grids of 2 by "
+               "2: two are equal, and in the third the filled cell has "
+               "moved.")
 
 # %% role="concept"
 claim("the spot moved by one column: pooled cells that differ",
@@ -261,8 +265,8 @@ claim("the spot moved by two columns: pooled cells that differ",
       (pooled[0] != pooled[2]).sum(), expected=2)
 
 # %% [markdown] role="concept"
-# So pooling is *invariant* to some shifts, where a convolution is equivariant to them. It also
-# halves both sides of the map, and a step in the next layer is two pixels wide. *Average
+# So pooling is *invariant* to some shifts, where a convolution is equivariant to them. Pooling
+# also halves both sides of the map, so a step in the next layer is two pixels wide. *Average
 # pooling* keeps the mean of a window. Over the whole map (*global average pooling*) it leaves
 # one value for each channel, whatever the size of the picture, which is why many classifiers
 # end with it.
@@ -308,10 +312,10 @@ print(f"one map: {32 * 128 * 128 * 4 / 1e6:.1f} MB")
 claim("MB that autograd keeps for one image", flat_kept, above=16, below=18)
 
 # %% [markdown] trap="07.1" role="why"
-# All positions share a convolution's weights. Its output, the *map*, has a value of its own at
+# All positions share a convolution's weights. Its output, the *map*, has a separate value at
 # each position: channels times rows times columns, 4 bytes each, for each image of the batch.
-# Nothing in this net ever shrinks a map. So all eight maps have the full size, and a batch of
-# 64 keeps 64 times as much.
+# Nothing in this net ever shrinks a map. So all eight maps have the full size, and for a batch
+# of 64 autograd keeps 64 times as much.
 #
 # The usual plan halves rows and columns from stage to stage and doubles the channels. The next
 # map then has a quarter of the positions and twice the channels, which makes half the bytes.
@@ -340,13 +344,13 @@ def maps(net):
 draw_boxes({"one size": {"weights:": flat_weights, **maps(flat)},
             "halved": {"weights:": weights, **maps(pyramid)}}, unit="MB",
            title="16 images: the maps fill the memory",
-           alt="Two columns of boxes. With one size nearly all is maps of "
-               "128 x 128. Halved, the maps take less than half of that; "
-               "the weights are a thin box in both.")
+           alt="Two columns of boxes. With one size, nearly everything is "
+               "maps of 128 x 128. Halved, the maps take less than half of "
+               "that. The weights are a thin box in both columns.")
 
 # %% [markdown] trap="07.1" role="repair"
-# The cost moves from the maps, which every image pays for, to the weights, which the whole
-# batch shares.
+# The cost moves from the maps, which every image needs for itself, to the weights, which the
+# whole batch shares.
 
 # %% [markdown] trap="07.1" role="more" topics="why eight maps and not sixteen · what the weights cost · ResNet's last map"
 # The ReLU keeps its output and the next convolution keeps its input. These are the same
@@ -382,9 +386,13 @@ claim("MB of a map of 256 channels at 224 x 224", 256 * 224**2 * 4 / 1e6,
 def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
     """Bytes of each layer's float32 output, from the first layer on.
 
-    size: (height, width) of the input; batch: images in it. layers: a list
-    of (channels, kernel, stride, padding), windows square, dilation 1, left
-    as it is. Numbers of places are rounded down, as torch does. Maps too
+    Args:
+        size: (height, width) of the input.
+        batch: the number of images in it.
+        layers: a list of (channels, kernel, stride, padding), with square
+            windows and dilation 1; it is unchanged.
+
+    The number of positions is rounded down, as in torch. Maps that are too
     large for any memory are counted as well.
 
     Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: [144].
@@ -400,9 +408,10 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
     # END SOLUTION
 
 # %% [markdown] trap="07.1" role="hint"
-# 1. The lesson's `places` counts the places along one side. Call it, or write it, for height and width each.
-# 2. A layer's places are the next layer's size; its channels do not matter for that.
-# 3. Bytes: 4 for a float32, times batch, channels, height, width.
+# 1. The lesson's `places` counts the positions along one side. Call it, or write your own, for height and for width.
+# 2. The number of positions of a layer is the size of the next layer's input. Its channels do
+#    not matter for that.
+# 3. The bytes are 4 for a float32, times batch, channels, height and width.
 
 # %% [markdown] trap="07.1" role="keep"
 # **Keep:** the maps of a convolutional net grow with the batch and with the pixels; the
@@ -437,8 +446,8 @@ photo = torch.rand(1, 1, 81, 81)
 
 # %% trap="07.2" role="guess" quoted="wrong"
 guess("07.2",
-      "How many of the 81 x 81 pixels are enough to make up half of all "
-      "the influence on that unit?", unit="pixels")
+      "How many of the 81 x 81 pixels are enough for half of all the "
+      "influence on that unit?", unit="pixels")
 
 # %% trap="07.2" role="look"
 def footprint(net, side=81):
@@ -470,10 +479,10 @@ draw_grids({"what it reads": middle > 0,
             "how much": (middle / middle.max()).sqrt()},
            marks={"what it reads": scratch, "how much": scratch},
            legend="a scratch, six pixels away",
-           title="The unit reads a small square, and no more",
-           alt="Two grids of 17 x 17 pixels around the unit. The first "
-               "has a square of 11 x 11 filled; in the second the square "
-               "fades towards its rim. A pixel just outside is marked.")
+           title="The unit reads a small square and nothing else",
+           alt="Two grids of 17 x 17 pixels around the unit. The first has "
+               "a square of 11 x 11 filled; in the second, the square "
+               "fades towards its edges. A pixel just outside is marked.")
 
 # %% trap="07.2" role="look"
 claim("width of the square that the unit sees, in pixels",
@@ -496,12 +505,12 @@ claim("how far a change of 100 six pixels away moves the unit", gap,
 
 # %% [markdown] trap="07.2" role="why"
 # Each 3 x 3 layer adds one pixel on either side: 1 + 5 x 2. The square of pixels that can
-# reach a unit is its *receptive field*. Training does not widen it: whatever the weights are,
-# a pixel outside has a derivative of zero.
+# reach a unit is its *receptive field*. Training does not widen it, because a pixel outside
+# has a derivative of zero, whatever the weights are.
 #
 # Two things widen the field without adding a weight. A dilation spreads the window itself. A
-# stride makes all later layers *step* further in pixels. So keep two numbers while you walk
-# through the layers, the field and the step:
+# stride makes all later layers *step* further in pixels. So keep track of two numbers while
+# you go through the layers, the field and the step:
 
 # %% trap="07.2" role="repair"
 def walk(layers):
@@ -532,7 +541,7 @@ def spans(dilations):
 
 draw_grids({"plain": spans((1,) * 5), "dilated": spans(spread)},
            row_names=["the pixel", "", "", "", "", "layer 5"],
-           captions={"plain": "two pixels more a layer: 11",
+           captions={"plain": "two more pixels per layer: 11",
                      "dilated": "dilations 1, 2, 4, 8, 1: 33"},
            title="Five layers, the same weights, three times the field",
            alt="Two grids, a row for each layer. The filled part grows "
@@ -548,13 +557,14 @@ from dlsys_helpers.explorers.receptive_field import receptive_field
 receptive_field
 
 # %% [markdown] trap="07.2" role="more" topics="layers that average · what counts inside the field · strides, and ResNet-50"
-# All of this holds for nets of windows only. A layer that averages over the map (a BatchNorm
-# in train mode, a GroupNorm, a global pooling) lets every pixel in.
+# All of this holds only for nets that consist of windowed layers. A layer that averages over
+# the map (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel in.
 #
-# And the field says which pixels *can* count, not which ones do. Where windows overlap, a
+# And the field says which pixels *can* matter, not which ones do. Where windows overlap, a
 # pixel in the middle reaches the unit on many paths, a pixel at the edge on fewer, and a pixel
-# in a corner on a single one. Here is a net of ten such layers with tanh. Measure how many
-# middle columns hold 95 % of the gradient, before the net learns the digits and after.
+# in a corner on a single one. The next cell takes a net of ten such layers with tanh, and
+# measures how many middle columns hold 95 % of the gradient, before and after the net learns
+# the digits.
 
 # %% trap="07.2" role="more" tags=["varies-by-cpu"]
 def core(share, part=0.95):
@@ -587,8 +597,8 @@ claim("the same after training on the digits", after, below=19)
 # over `900` pixels. **Measured:** four 3 x 3 layers see 9 pixels. A pooling of 2 after them
 # makes it 10, and one more 3 x 3 layer 14: the stride doubled the step, not the field. The
 # walk over torchvision's own layers gives `ResNet-50` a field of 427. The source below says
-# `483`, because its blocks have their stride in another layer; its field over `900` is the one
-# of `ResNet-101`.
+# `483`, because its blocks have their stride in a different layer. The field over `900` in
+# that source is that of `ResNet-101`.
 
 # %% trap="07.2" role="folklore"
 from torchvision import models
@@ -619,13 +629,17 @@ claim("field of torchvision's ResNet-50", walk(main_path(resnet50))[0],
 def seen_span(layers: list, unit: int) -> tuple[int, int]:
     """First and last input pixel, along one side, that a unit depends on.
 
-    layers: a list of (kernel, stride, padding, dilation), from the input
-    on; no layers: the unit is the pixel itself. unit: its index in the last
-    map. The input is as wide as it needs to be; pixels are counted from 0,
-    and places in the padding, that of inner maps too, count like all
-    others: both may be negative. layers is left as it is.
+    Args:
+        layers: a list of (kernel, stride, padding, dilation), from the
+            input on; without layers the unit is the pixel itself. The list
+            is unchanged.
+        unit: its index in the last map.
 
-    Example: layers [(3, 1, 1, 1)], unit 0: (-1, 1).
+    The input is as wide as it needs to be, and pixels are counted from 0.
+    Positions in the padding, also in that of inner maps, count like all
+    others, so both numbers may be negative.
+
+    Example: layers [(3, 1, 1, 1)] and unit 0 return (-1, 1).
     """
     # BEGIN SOLUTION
     first = last = unit
@@ -636,17 +650,17 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
     # END SOLUTION
 
 # %% [markdown] trap="07.2" role="hint"
-# 1. Walk backwards: begin with the unit, and ask each layer which places of its input the units `first` to `last` read.
-# 2. Unit `u` of a layer begins to read at place `u * stride - padding`.
-# 3. Its window ends `dilation * (kernel - 1)` places further.
+# 1. Go backwards. Begin with the unit, and for each layer find the positions of its input that the units `first` to `last` read.
+# 2. Unit `u` of a layer begins to read at position `u * stride - padding`.
+# 3. Its window ends `dilation * (kernel - 1)` positions later.
 
 # %% [markdown] trap="07.2" role="keep"
 # **Keep:** a unit of a convolutional net sees a square of pixels, its receptive field, and
 # nothing outside can change it. Compute its width before you train: 1 plus the sum of
 # `dilation * (kernel - 1)` times the strides so far. **In your own code:** call `backward()`
-# from one position of the last map, all channels summed, for several random inputs, and look
-# where the input's gradient is not zero. **Source:** [Araujo, Norris & Sim 2019, "Computing
-# Receptive Fields of Convolutional Neural
+# from one position of the last map, with all channels summed, for several random inputs, and
+# see where the input's gradient is not zero. **Source:** [Araujo, Norris & Sim 2019,
+# "Computing Receptive Fields of Convolutional Neural
 # Networks"](https://distill.pub/2019/computing-receptive-fields/).
 
 # %% [markdown] role="concept"
@@ -674,7 +688,7 @@ class BasicBlock(nn.Module):
         return (self.around(x) + change if self.skip else change).relu()
 
 # %% [markdown] role="concept"
-# The sum needs two tensors of one shape. Where a block halves the map and doubles the
+# The sum needs two tensors of the same shape. If a block halves the map and doubles the
 # channels, the input no longer fits:
 
 # %% role="concept"
@@ -686,9 +700,8 @@ except RuntimeError as error:
     print(error)
 
 # %% [markdown] role="concept"
-# So on such a block the way around gets a layer of its own, the *projection*: a 1 x 1
-# convolution with the same stride, and a norm. It is the only place where the input does not
-# pass unchanged.
+# So in such a block the shortcut gets a layer of its own, the *projection*: a 1 x 1
+# convolution with the same stride, and a norm. Only there does the input not pass unchanged.
 
 # %% role="concept"
 down.around = nn.Sequential(nn.Conv2d(8, 16, 1, stride=2, bias=False),
@@ -714,8 +727,8 @@ draw_blocks({"basic block": ["x", "conv 3x3", "BatchNorm, ReLU", "conv 3x3",
 
 # %% [markdown] role="concept"
 # torchvision's `BasicBlock`, of which ResNet-18 and ResNet-34 are made, has the same layers.
-# Does the addition help? Stack twelve blocks, with it and without it, and train 60 steps on
-# the digits:
+# Does the addition help? Stack twelve blocks, with and without it, and train 60 steps on the
+# digits:
 
 # %% role="concept"
 from torchvision.models.resnet import BasicBlock as Theirs
@@ -744,11 +757,11 @@ claim("twelve blocks, 60 steps: accuracy with the addition less without",
       deep_score["residual"] - deep_score["plain"], above=0.05)
 
 # %% [markdown] role="concept"
-# The plain stack has the same weights and BatchNorm everywhere, and learns far more slowly.
-# Why? Follow a gradient backwards. The gradient of $x$ is the gradient of $y$, plus what comes
-# back through $F$. So if $F$ is small, nearly all of the gradient arrives. Take 40 layers,
-# each a small linear map, with and without the addition, and a third stack in which
-# $F(x) = -0.5 x$ works against its input:
+# The plain stack has the same layers, including BatchNorm, and learns far more slowly. Why?
+# Follow a gradient backwards. The gradient of $x$ is the gradient of $y$, plus what comes back
+# through $F$. So if $F$ is small, nearly all of the gradient arrives. The next cell stacks 40
+# small linear layers, with and without the addition, and adds a third stack in which $F(x) =
+# -0.5 x$ works against its input:
 
 # %% role="concept"
 def through(matrices, skip):
@@ -772,10 +785,10 @@ claim("with the additions, and layers that work against their input",
 
 # %% [markdown] role="concept"
 # So the addition keeps a block *near a copy* when its layers are small, as with torchvision's
-# `zero_init_residual`. That is a good default, not a guarantee about trained nets: the third
-# stack adds as well, and loses its gradient. He et al. do not blame vanishing gradients for
-# their poor deep nets without additions: those had BatchNorm and healthy gradient norms. They
-# call the cause a difficulty of optimisation. Source: [He et al.
+# `zero_init_residual`. That is a good default, but no guarantee for trained nets: the third
+# stack also adds, and still loses its gradient. He et al. do not blame vanishing gradients for
+# their poor deep nets without additions, because those had BatchNorm and healthy gradient
+# norms. They attribute the failure to a difficulty of optimisation. Source: [He et al.
 # 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
 #
 # ## Transfer: start from layers that have learned
@@ -783,15 +796,15 @@ claim("with the additions, and layers that work against their input",
 # You rarely have enough labelled pictures to train a deep network from random weights.
 # *Transfer learning* starts from a network that somebody trained on a different task. The
 # first layers of image networks respond to edges and strokes, which all pictures have. The
-# last ones respond to parts of the classes that they were trained on. So the layers below, the
-# *body*, can be reused, and the last layer, the *head*, is replaced ([Yosinski et al.
+# last layers respond to parts of the classes that they were trained on. So you can reuse all
+# layers except the last, the *body*, and replace the last layer, the *head* ([Yosinski et al.
 # 2014](https://arxiv.org/abs/1411.1792) measured it layer by layer).
 #
-# How much is the body worth? That depends on two things: how many examples you have, and how
-# far the new task is from the old one. Train a body on the digits 0 to 4, placed anywhere.
-# Then freeze it, so that its weights stay as they are, and train a new head: for the digits 5 to 9, which are near, and for the same
-# digits with their 64 pixels in shuffled order, which is far. Compare with a network that
-# starts from random weights.
+# How much is the body worth? That depends on how many examples you have, and on how far the
+# new task is from the old one. Train a body on the digits 0 to 4, placed anywhere on a canvas.
+# Then freeze it, so that its weights stay as they are, and train a new head: for the digits 5
+# to 9, which are near, and for the same digits with their 64 pixels in shuffled order, which
+# is far. Compare with a network that starts from random weights.
 
 # %% role="concept"
 def new_body():
@@ -849,7 +862,7 @@ claim("near, 100 of each: random start less frozen body",
       gained["near", 100][1] - gained["near", 100][0], above=0.05)
 
 # %% [markdown] role="concept"
-# This body knows five shapes, and so it helps little. One that was trained on a million
+# This body knows only five shapes, so it helps little. A body that was trained on a million
 # photographs knows far more, and the same two questions decide how to use it. These are the
 # usual starting points:
 #
@@ -858,10 +871,10 @@ claim("near, 100 of each: random start less frozen body",
 # | few examples | freeze the body, train a head (*feature extraction*) | keep the early layers, retrain the later ones |
 # | many examples | train everything (*fine-tuning*), the body at a smaller rate | train everything, perhaps from random weights |
 #
-# They are starting points and not laws, as trap 07.3 will show. Between freezing and
-# fine-tuning there is *gradual unfreezing*: train the head alone, then also the layer below
-# it, and so on downwards. By the time the early layers may move, the head no longer sends them
-# random gradients.
+# They are starting points, not laws, as trap 07.3 will show. Between freezing and fine-tuning
+# there is *gradual unfreezing*: train the head alone, then also the layer below it, and so on
+# downwards. When the early layers start to train, the head no longer sends them random
+# gradients.
 
 # %% role="concept"
 from_bottom = {"conv 1": nn.Conv2d(1, 32, 5),
@@ -890,8 +903,8 @@ claim("layers that train in the first epoch", sum(trains[0]), expected=1)
 # ## Ten examples of each new digit
 #
 # A classifier of the digits 0 to 4 is nearly always right. You have ten examples of each digit
-# from 5 to 9. You replace the head and try three plans with 100 steps of Adam, the head always
-# at a rate of 0.01: the body frozen, at a hundredth of that rate, or at the same rate.
+# from 5 to 9. You replace the head and try three plans with 100 steps of Adam. The head always
+# has a rate of 0.01. The body is frozen, or has a hundredth of that rate, or the same rate.
 # Afterwards you put the old head back and test the old digits as well.
 #
 # A fine-tuning guide says: "A body that learns as fast as its head forgets what it knew, and
@@ -960,17 +973,18 @@ measured("07.3", 2)
 plot_bars({**{f"new, {p}": s for p, s in new.items()},
            **{f"old, {p}": s for p, s in old.items()}},
           xlabel="accuracy on the test digits",
-          title="What the new digits gain, the old ones pay",
-          alt="Bars for four rates of the body. New digits: worst with the "
-              "frozen body, best with one rate. Old digits: the reverse.")
+          title="The old digits pay for what the new ones gain",
+          alt="Two groups of bars for four rates of the body. New digits "
+              "do worst with the frozen body and best with one rate. For "
+              "the old digits it is the reverse.")
 
 # %% trap="07.3" role="look"
 claim("new digits: accuracy at one rate less that with a frozen body",
       new["one rate"] - new["frozen"], above=0.08)
 
 # %% [markdown] trap="07.3" role="look"
-# On the new digits the fast body does best, against the guide. The lower four bars show what
-# that costs:
+# On the new digits the fast body does best, which contradicts the guide. The lower four bars
+# show what that costs:
 
 # %% trap="07.3" role="look"
 claim("old digits: accuracy lost at one rate",
@@ -988,9 +1002,10 @@ plot_lines(range(1, 101),
             for plan, shares in paths.items()},
            xlabel="step", ylabel="accuracy on the old digits",
            title="The faster the body moves, the more it forgets",
-           alt="The accuracy on old digits over 100 steps, four lines. The "
-               "frozen body's is flat, a hundredth and a tenth lose "
-               "less than one rate, which falls below them.")
+           alt="Four lines: the accuracy on old digits over 100 steps. The "
+               "line of the frozen body is flat. The lines of a hundredth "
+               "and a tenth fall less than that of one rate, which ends "
+               "below them.")
 
 # %% [markdown] trap="07.3" role="repair"
 # So first ask whether anybody still uses the old head. If not, choose by the new digits alone.
@@ -1001,7 +1016,7 @@ plot_lines(range(1, 101),
 claim("old digits at a tenth of the rate", old["a tenth"], above=0.85)
 
 # %% [markdown] trap="07.3" role="repair"
-# Try other rates, optimizers, steps or widths. Guess first: with SGD and momentum in place of
+# Try other rates, optimizers, steps or widths. Guess first: with SGD and momentum instead of
 # Adam, does a body at the same rate of 0.01 forget more or less?
 
 # %% role="explore" explorer="forgetting" compare=false
@@ -1023,31 +1038,34 @@ claim("new digits: accuracy at 0.3 less that at 0.01",
       hot_new - new["one rate"], below=-0.05)
 claim("new digits: accuracy at one rate less that at a hundredth",
       new["one rate"] - new["a hundredth"], above=0.05)
-claim("new digits: a tenth over the frozen body",
+claim("new digits: accuracy at a tenth less that with a frozen body",
       new["a tenth"] - new["frozen"], above=0.05)
 
 # %% [markdown] trap="07.3" role="folklore"
 # **Told:** one large rate for the whole model makes it forget, *and* it ends worse than with
 # small rates for the body. **Measured:** for this classifier, fifty examples and Adam, the
-# first half holds and the second does not. Of the rates tried, the new task gains from a
-# faster body until training itself breaks. With other data it may be the other way round,
-# which is why you measure both tasks.
+# first half is true and the second is not. Of the rates tried, the new task gains from a
+# faster body until training itself breaks. With other data it may be the other way round, so
+# measure both tasks.
 
 # %% trap="07.3" role="exercise" points=3 difficulty=2 minutes=15
 def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
               head_lr: float) -> list[dict]:
-    """Two groups for an optimizer: the body's parameters first, then the
-    head's.
+    """Make an optimizer's two groups: first the body's, then the head's.
 
-    Each is {"params": list of parameters, "lr": float}. head: a module
-    within model, at any depth, perhaps under two names; the body is
-    everything else, the stem and parameters of the model itself included.
-    Frozen ones (requires_grad False) are in no group, all others in exactly
-    one; a parameter or module that head and body share belongs to the body.
-    The model is left as it is.
+    Each group is {"params": list of parameters, "lr": float}. The body is
+    everything outside the head, including the stem and parameters of the
+    model itself. Frozen parameters (requires_grad False) are in no group,
+    and all others in exactly one. A parameter or module that head and body
+    share belongs to the body.
 
-    Example: nn.Sequential(a, b) with head b: the parameters of a at
-    body_lr, those of b at head_lr.
+    Args:
+        head: a module inside model, at any depth, perhaps under two names.
+
+    The model is unchanged.
+
+    Example: for nn.Sequential(a, b) with head b, the parameters of a get
+    body_lr and those of b get head_lr.
     """
     # BEGIN SOLUTION
     def around(module):
@@ -1064,15 +1082,16 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
     # END SOLUTION
 
 # %% [markdown] trap="07.3" role="hint"
-# 1. A list of layers by name forgets the ones you did not think of. Go through `model.parameters()`, which has every tensor once, and ask of each where it belongs.
-# 2. A tensor belongs to the head alone if no way to it leads around the head. Walk from the model through `children()`, stop at the head, and collect what each module holds itself: `module.parameters(recurse=False)`.
-# 3. Ask by identity (`is`, or a set of tensors): two tensors may hold equal numbers.
+# 1. A list of layers by name forgets the ones you did not think of. Go through `model.parameters()`, which has every tensor once, and decide for each where it belongs.
+# 2. A tensor belongs only to the head if every path to it leads through the head. Walk from the model through `children()`, stop at the head, and collect what each module holds itself: `module.parameters(recurse=False)`.
+# 3. Compare by identity (`is`, or a set of tensors), because two tensors may hold equal
+#    values.
 
 # %% [markdown] trap="07.3" role="keep"
 # **Keep:** measure forgetting on the old task, because the new loss does not show it. A
 # smaller rate for the body keeps more of the old task; its effect on the new one depends on
 # the data. **In your own code:** compare the tensors in the optimizer's groups with the
-# model's trainable ones: a first layer is easily left out. **Source:** [Howard & Ruder 2018,
+# model's trainable ones. A first layer is easily left out. **Source:** [Howard & Ruder 2018,
 # "Universal Language Model Fine-tuning for Text
 # Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each layer,
 # and 3.3 on gradual unfreezing.
@@ -1082,8 +1101,8 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 #
 # Weights come with a recipe: how the pictures were scaled before training. This digit
 # classifier has a BatchNorm after each hidden layer and was trained on brightness from 0 to 1,
-# normalised with one mean and one standard deviation. Served like that, it gets nearly every
-# digit right.
+# normalised with one mean and one standard deviation. Served with the same recipe, it gets
+# nearly every digit right.
 #
 # Three teams serve it. One forgets to normalise. One swaps the two numbers, so it subtracts
 # the standard deviation and divides by the mean. One normalises, and then the library does it
@@ -1125,16 +1144,17 @@ measured("07.4", 3)
 plot_columns(read, xlabel="how it is served", form=".2f",
              ylabel="accuracy on the test digits", marks=["forgotten"],
              title="Forgetting the recipe costs most",
-             alt="Four columns. As trained the accuracy is nearly 1; mixed "
-                 "up and twice lose some, forgotten loses most.")
+             alt="Four columns. As trained, the accuracy is nearly 1. "
+                 "Mixed up and twice lose some accuracy, and forgotten "
+                 "loses the most.")
 
 # %% trap="07.4" role="look"
 claim("accuracy without normalising", read["forgotten"], below=0.85)
 
 # %% [markdown] trap="07.4" role="why"
 # In eval mode BatchNorm normalises with the mean and variance that it *stored* in training
-# (trap 05.1). It does not look at what you serve. So pictures on a different scale leave it on
-# a different scale, and the layers after it were not trained for that.
+# (trap 05.1). It does not look at what you serve. So pictures on a different scale leave the
+# norm on a different scale, and the layers after it were not trained for that.
 
 # %% trap="07.4" role="why"
 layer, norm = served[0], served[1]
@@ -1148,8 +1168,9 @@ plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
              xlabel="how it is served", reference=(1, "trained for"),
              ylabel="standard deviation after the first norm",
              title="Stored statistics do not follow what you serve",
-             alt="Columns and a line at one. As trained reaches the "
-                 "line, forgotten stays far below, twice is far above.")
+             alt="Columns and a line at one. The column as trained reaches "
+                 "the line, forgotten is far below it, and twice is far "
+                 "above.")
 
 # %% [markdown] trap="07.4" role="repair"
 # So the recipe has to travel with the weights. Put it into the model, where `state_dict()`
@@ -1175,10 +1196,10 @@ claim("accuracy with the recipe inside, less that as trained",
       shares - read["as trained"], expected=0)
 
 # %% [markdown] trap="07.4" role="more" topics="without BatchNorm · the numbers that were mixed up · torchvision's recipes"
-# On these digits BatchNorm even makes things worse. Without it, the same model is hurt far
-# less by a forgotten recipe: a plain ReLU net passes a factor on to the logits, up to its
-# biases, and the largest logit mostly stays the largest. The missing shift hurts both nets.
-# Here the shift is small, because most pixels are black.
+# On these digits BatchNorm even makes things worse. Without it, a forgotten recipe hurts the
+# same model far less, because a plain ReLU net passes a factor on to the logits (apart from
+# its biases), and the largest logit mostly stays the largest. The missing shift hurts both
+# nets. Here the shift is small, because most pixels are black.
 
 # %% trap="07.4" role="more"
 plain = reader_with(nn.Identity)
@@ -1190,8 +1211,8 @@ plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
            **{f"{way}, none": share for way, share in bare.items()}},
           xlabel="accuracy on the test digits",
           title="Without BatchNorm a forgotten recipe costs less",
-          alt="Eight bars. Forgotten is the lowest of those with "
-              "BatchNorm, and higher without.")
+          alt="Eight bars. Of those with BatchNorm, forgotten is the "
+              "lowest; without BatchNorm it is higher.")
 
 # %% trap="07.4" role="more"
 claim("accuracy as trained", read["as trained"], above=0.93)
@@ -1204,9 +1225,9 @@ claim("swapped numbers: accuracy with BatchNorm",
 
 # %% [markdown] trap="07.4" role="more"
 # The swapped numbers cost little with BatchNorm, because mean and standard deviation happen to
-# be close for these digits. A test on one data set does not find such a mistake.
+# be close for these digits. A test on a single data set may miss such a mistake.
 #
-# In torchvision each set of weights carries its recipe; asking for it downloads nothing:
+# In torchvision each set of weights carries its recipe, which you can read without a download:
 
 # %% trap="07.4" role="more"
 from torchvision.models import ResNet50_Weights
@@ -1221,19 +1242,23 @@ claim("the resize of this net's second set of weights, not 256", sizes[1],
       expected=232)
 
 # %% [markdown] trap="07.4" role="more"
-# These are two sets of weights for the same architecture, with two recipes: mean and standard
-# deviation agree, the resize does not. Many tutorials have `256`, the first one's.
+# These are two sets of weights for the same architecture, with two recipes. Mean and standard
+# deviation agree, but the resize does not. Many tutorials use `256`, from the first recipe.
 
 # %% trap="07.4" role="exercise" points=2 difficulty=2 minutes=10
 def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
-    """Pictures as a pretrained model wants them: (N, C, H, W), float32.
+    """Prepare pictures for a pretrained model: (N, C, H, W), float32.
 
-    images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255. It
-    is scaled to 0 to 1; then each channel loses its mean and is divided by
-    its std. mean, std: C floats each, of any size, std above 0. Nothing
-    handed over changes, and no result does at a later call.
+    Scale brightness to 0 to 1; then subtract each channel's mean and divide
+    by its std.
 
-    Example: a single black pixel, mean [0.5], std [0.25]: -2.
+    Args:
+        images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255.
+        mean, std: C floats each, of any size, std above 0.
+
+    The arguments are unchanged, and a later call changes no earlier result.
+
+    Example: a single black pixel with mean [0.5] and std [0.25] becomes -2.
     """
     # BEGIN SOLUTION
     x = images.permute(0, 3, 1, 2) / 255
@@ -1242,9 +1267,10 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="07.4" role="hint"
-# 1. Axes first: `permute` moves the channels in front of the rows; `reshape` would mix pixels.
-# 2. Then the scale: leave uint8 before you divide.
-# 3. `mean` has C numbers. As a tensor of shape `(C, 1, 1)` it meets the channel axis, not the columns.
+# 1. Start with the axes: `permute` moves the channels in front of the rows, while `reshape`
+#    would mix pixels.
+# 2. Then scale: convert from uint8 before you divide.
+# 3. `mean` has C values. As a tensor of shape `(C, 1, 1)` it is broadcast along the channel axis, not along the columns.
 
 # %% [markdown] trap="07.4" role="keep"
 # **Keep:** weights without their preprocessing are half a model. Store mean, standard
@@ -1256,10 +1282,10 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # %% [markdown] trap="07.5" role="situation" fault="channels_last changes the strides, not the shape" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
 # ## Channels last
 #
-# The PyTorch tutorial says: store pictures with the channels last, and convolutions on a GPU
-# run faster. Your first try, `x = x.permute(0, 2, 3, 1)` in front of the net, fails, because
-# the layer now sees as many channels as there were rows. So you make the calls below. A
-# reviewer comments: "Two permutations that cancel. This line does nothing."
+# The PyTorch tutorial says that convolutions on a GPU run faster if pictures are stored with
+# the channels last. Your first try, `x = x.permute(0, 2, 3, 1)` in front of the net, fails,
+# because the layer now sees as many channels as there were rows. So you make the calls below.
+# A reviewer comments: "Two permutations that cancel. This line does nothing."
 
 # %% trap="07.5" role="break"
 batch = torch.arange(2 * 3 * 4 * 5.).view(2, 3, 4, 5)   # (N, C, H, W)
@@ -1288,10 +1314,10 @@ draw_grids({"twelve values in memory": torch.stack(
            row_names=["channels first", "channels last"],
            captions={"twelve values in memory":
                      "dark: the three channels of the first pixel"},
-           title="Same picture, a different order in memory",
+           title="The same picture, in a different order in memory",
            alt="Two rows of twelve cells for a picture of 2 x 2 pixels. "
-               "The first pixel's three channels are four apart in the "
-               "first row and side by side in the second.")
+               "The three channels of the first pixel are four cells apart "
+               "in the first row and side by side in the second.")
 
 # %% trap="07.5" role="look"
 claim("stride of the channels, as after torch's own call",
@@ -1299,12 +1325,12 @@ claim("stride of the channels, as after torch's own call",
 
 # %% [markdown] trap="07.5" role="why"
 # A tensor's *strides* say, axis by axis, how many values apart two neighbours are in memory.
-# With the channels last, a pixel's channels are side by side, so the stride of the channel
-# axis is 1. The shape stays (N, C, H, W), and no layer needs to know. `permute` alone changes
-# the shape and moves nothing in memory; `.contiguous()` did the moving.
+# With the channels last, the channels of a pixel are side by side, so the stride of the
+# channel axis is 1. The shape stays (N, C, H, W), and no layer needs to know. `permute` alone
+# changes the shape and moves nothing in memory. `.contiguous()` did the moving.
 #
-# torch has one call for it, which takes a batch or a model. Each layer then passes the format
-# on, or does not, so ask the layers' outputs one by one.
+# torch has one call for this, which takes a batch or a model. Each layer then passes the
+# format on or not, so check the outputs of the layers one by one.
 
 # %% trap="07.5" role="repair"
 def formats(net, x):
@@ -1326,10 +1352,10 @@ draw_grids({"channels last in memory": torch.tensor(
                 [plain, data, both_last])},
            row_names=["neither moved", "the batch", "the model"],
            column_names=["conv 1", "ReLU", "conv 2"],
-           title="Either one moves the whole chain",
-           alt="A grid of three rows and three layers. Nothing is filled "
-               "where neither was moved; all is filled where the batch "
-               "or the model was.")
+           title="Either one converts the whole chain",
+           alt="A grid of three rows and three layers. The row for neither "
+               "is empty. The rows for the batch and for the model are "
+               "filled.")
 
 # %% trap="07.5" role="repair"
 claim("layers whose output has channels last, the batch moved", sum(data),
@@ -1338,8 +1364,8 @@ claim("layers whose output has channels last, the batch moved", sum(data),
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
 # There are two exceptions: a convolution with circular padding does not pass the format on,
 # and `view` refuses to join axes that are no longer side by side. With one channel, or 1 x 1
-# pixels, both orders are the same memory. What channels last saves depends on layer and
-# machine, on a CPU as well; the GPU section measures it for tensor cores and 16 bits.
+# pixels, both orders are the same in memory. How much time channels last saves depends on
+# layer and machine, also on a CPU. The GPU section measures it for tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
 claim("entries of batch and back that differ", (batch != back).sum(),
@@ -1352,12 +1378,16 @@ claim("outputs with channels last, only the model moved", sum(both_last),
 
 # %% trap="07.5" role="exercise" points=2 difficulty=2 minutes=10
 def layout(shape: tuple, strides: tuple) -> str:
-    """How the four axes (N, C, H, W) of a tensor lie in memory, densely.
+    """Name the dense memory layout of a tensor with axes (N, C, H, W).
 
-    "NCHW": as torch makes tensors, W the innermost. "NHWC": channels last,
-    C the innermost. "both", where the two cannot be told apart. "neither".
-    An axis of length 1 has nobody beside it: its stride does not count. No
-    axis has the length 0.
+    Returns:
+        "NCHW": as torch makes tensors, with W innermost.
+        "NHWC": channels last, with C innermost.
+        "both": the two cannot be told apart.
+        "neither": it is none of these.
+
+    An axis of length 1 has no neighbours, so its stride does not count. No
+    axis has length 0.
 
     Example: shape (2, 3, 4, 5), strides (60, 1, 15, 3): "NHWC".
     """
@@ -1378,9 +1408,9 @@ def layout(shape: tuple, strides: tuple) -> str:
     # END SOLUTION
 
 # %% [markdown] trap="07.5" role="hint"
-# 1. In a dense layout the innermost axis has the stride 1, and each further one the product of the lengths inside it.
+# 1. In a dense layout the innermost axis has stride 1, and every other axis has the product of the lengths inside it.
 # 2. The order from the inside is W, H, C, N for the first layout, and C, W, H, N for the second.
-# 3. Skip the comparison where an axis has length 1. Test both layouts, then name the four outcomes.
+# 3. Skip the comparison if an axis has length 1. Test both layouts, then name the four outcomes.
 
 # %% [markdown] trap="07.5" role="keep"
 # **Keep:** the memory format is the strides, not the shape. To change the order in memory, use
@@ -1392,8 +1422,8 @@ def layout(shape: tuple, strides: tuple) -> str:
 # %% [markdown] trap="07.6" role="situation" fault="layer-wise rates counted by tensor, not by layer" symptom="layer-wise learning rate decay: rates explode, wrong exponent from parameter index"
 # ## A rate for each layer
 #
-# Lower layers are said to hold the general features, so they get smaller rates: each layer
-# gets 0.9 times the rate of the layer above it. A helper from a handbook walks over
+# Lower layers are said to hold the general features, so you give them smaller rates: each
+# layer gets 0.9 times the rate of the layer above it. A helper from a handbook walks over
 # `named_parameters()`, counts, and gives tensor `i` the rate `0.9 ** (n_layers - i)`. The
 # model is an encoder of 12 layers with a head. The base rate is 1, so you can read the rates
 # as factors.
@@ -1431,8 +1461,8 @@ shown = {"embed": "embed.weight",
 plot_bars({place: rates[name] for place, name in shown.items()}, log=True,
           xlabel="factor of the base rate",
           title="The helper gives the head three million times the rate",
-          alt="Bars on a log scale, from below one for the embedding in "
-              "even steps up to three million for the head.")
+          alt="Bars on a log scale rise in even steps from below one for "
+              "the embedding to three million for the head.")
 
 # %% trap="07.6" role="look"
 claim("the head's rate, as a multiple of the base rate",
@@ -1440,8 +1470,8 @@ claim("the head's rate, as a multiple of the base rate",
 
 # %% [markdown] trap="07.6" role="why"
 # Both counts are wrong. `n_layers` counts the model's three children, not its 12 layers. And
-# `i` counts *tensors*, 12 to a layer. So the exponent reaches zero at the fourth tensor, and
-# from there on the rates grow.
+# `i` counts *tensors*, 12 per layer. So the exponent reaches zero at the fourth tensor, and
+# from there the rates grow.
 
 # %% trap="07.6" role="why"
 plot_lines(range(len(names)),
@@ -1450,7 +1480,7 @@ plot_lines(range(len(names)),
            xlabel="tensor in named_parameters()", ylabel="count",
            title="146 is not the number of a layer",
            alt="Two lines over the 147 tensors. The index climbs to 146, "
-               "the layer in twelve steps to 13.")
+               "and the layer number climbs in twelve steps to 13.")
 
 # %% [markdown] trap="07.6" role="repair"
 # The depth of a tensor is in its name. The embedding is at the bottom, `layers.k` above it,
@@ -1479,7 +1509,7 @@ claim("by depth: the head's rate, as a multiple of the base rate",
       rates["head.weight"], expected=1)
 
 # %% [markdown] trap="07.6" role="more" topics="how many are above the base rate · the two ends by depth"
-# With the helper, all but four tensors have a rate above the base rate; by depth none has.
+# With the helper, all but four tensors have a rate above the base rate. By depth, none does.
 
 # %% trap="07.6" role="more"
 claim("helper: tensors whose rate is not above the base rate",
@@ -1490,15 +1520,18 @@ claim("by depth: the largest rate of all", max(rates.values()), expected=1)
 
 # %% trap="07.6" role="exercise" points=3 difficulty=2 minutes=10
 def layer_rates(names: list[str], base: float, decay: float) -> dict:
-    """The learning rate of each parameter, by its name.
+    """Return the learning rate of each parameter, by its name.
 
-    The rate is base * decay ** steps, decay 0 or more; a name's steps are:
-    1 for the last layer, 2 for the one before it, and so on, layer k being
-    the names that begin with "layers.k.", k = 0, 1, 2 ... without gaps; one
-    more than layer 0 for names that begin with "embed.", or 1 without
-    layers; 0 for every other name, "embedding.w" and "layers.norm.w" among
-    them. Names come in any order. The top counts as a place even if no name
-    is there. names is left as it is.
+    The rate is base * decay ** steps, with decay >= 0. A name's steps are:
+        1 for the last layer, 2 for the one before it, and so on, where
+            layer k has the names that begin with "layers.k.", k = 0, 1, 2
+            ... without gaps;
+        one more than layer 0 for names that begin with "embed.", or 1
+            without layers;
+        0 for every other name, including "embedding.w" and "layers.norm.w".
+
+    Names come in any order. The top counts as a level even if no name is
+    there. names is unchanged.
 
     Example: ["embed.w", "layers.0.w", "head.w"], base 1, decay 0.5: 0.25,
     0.5 and 1.
@@ -1518,14 +1551,14 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 
 # %% [markdown] trap="07.6" role="hint"
 # 1. Find the number of layers first: the largest `k` in any `layers.k.`, plus one. `k` may have two digits.
-# 2. Steps down from the top: none for the head, 1 for the highest layer, the number of layers plus one for the embedding.
-# 3. Look at the beginning of the name only: `head.layers.0.w` is a head, and so is `layers.norm.w`, which has no number.
+# 2. Count the steps down from the top: none for the head, 1 for the highest layer, and the number of layers plus one for the embedding.
+# 3. Look only at the beginning of the name: `head.layers.0.w` belongs to the head, and so does `layers.norm.w`, which has no number.
 
 # %% [markdown] trap="07.6" role="keep"
-# **Keep:** compute a layer's rate from its place in the model, which its name tells, and never
-# from an index into `parameters()`, which counts tensors. **In your own code:** print each
-# group's rate next to its first name. Assert that the head has the base rate and that the
-# highest layer has the next one. **Source:** [Clark et al. 2020,
+# **Keep:** compute a layer's rate from its depth in the model, which you read from its name,
+# and never from an index into `parameters()`, which counts tensors. **In your own code:**
+# print each group's rate next to its first name. Assert that the head has the base rate and
+# that the highest layer has the next one. **Source:** [Clark et al. 2020,
 # "ELECTRA"](https://arxiv.org/abs/2003.10555), appendix on fine-tuning, with layer-wise decay.
 # **Seen in the wild:**
 # [google-research/electra#51](https://github.com/google-research/electra/issues/51): somebody
@@ -1635,17 +1668,17 @@ plot_bars({"before training": score_before,
            "eval() after each train()": always},
           xlabel="accuracy on the old digits",
           title="Only eval() after each train() holds the body",
-          alt="Four bars. Before training and with eval after each train "
-              "the accuracy is the same; in train mode and with eval "
-              "called once it is lower.")
+          alt="Four bars. The accuracy is the same before training and "
+              "with eval after each train. In train mode, and with eval "
+              "called once, it is lower.")
 
 # %% trap="07.7" role="repair"
 claim("old digits lost with eval() after each train()",
       score_before - always, expected=0)
 
 # %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
-# A test that no weight of the body has changed would pass. It does not look at the buffers:
-# mean, variance and the count of batches, in each of two norms.
+# A test that compares only the weights of the body would pass. It does not look at the
+# buffers: mean, variance and the count of batches, in each of two norms.
 
 # %% trap="07.7" role="more"
 weights = [name for name, _ in frozen.named_parameters()]
@@ -1659,12 +1692,14 @@ claim("old digits lost with eval() called once", score_before - once,
 def freeze(body: nn.Module) -> None:
     """Freeze a module for good, in place.
 
-    No parameter of it asks for a gradient, and it always computes as in
-    eval mode: also when it, or a model that holds it at any depth, is put
+    None of its parameters requires a gradient, and it always computes as in
+    eval mode, even if it, or a model that holds it at any depth, is put
     into train mode afterwards, once or often. Its parameters and buffers
-    keep their values. It is still called as before, with gradients flowing
-    through it to its input; train() and eval() still return it. Other
-    modules, of the same classes too, are not touched.
+    keep their values.
+
+    You call it as before, and gradients still flow through it to its input.
+    train() and eval() still return it. Other modules, even of the same
+    class, are not affected.
     """
     # BEGIN SOLUTION
     body.requires_grad_(False)
@@ -1673,9 +1708,9 @@ def freeze(body: nn.Module) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="07.7" role="hint"
-# 1. There are two switches: one on the tensors, one on the modules. The second is thrown again by every `model.train()`.
+# 1. There are two switches, one on the tensors and one on the modules. Every `model.train()` flips the second one again.
 # 2. `model.train()` calls `train` of each of its parts. What if that method of the body did nothing?
-# 3. A method is an attribute: you may put a function of your own in its place on this one object. It takes `mode` and returns the module.
+# 3. A method is an attribute, so you can replace it by your own function on this one object. The function takes `mode` and returns the module.
 
 # %% [markdown] trap="07.7" role="keep"
 # **Keep:** freezing a body takes two things: no gradients, and an eval mode that survives
@@ -1683,8 +1718,8 @@ def freeze(body: nn.Module) -> None:
 # compare parameters, buffers and the outputs for one fixed batch before and after an epoch.
 # **Source:** [Keras, Transfer learning and
 # fine-tuning](https://keras.io/guides/transfer_learning/), section on the BatchNormalization
-# layer: there, freezing includes inference mode; in PyTorch it does not. **Seen in the wild:**
-# [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): the project's
+# layer: in Keras freezing includes inference mode, and in PyTorch it does not. **Seen in the
+# wild:** [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): the project's
 # `freeze()` set eval mode, and the next `model.train()` took it back.
 # [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): the statistics
 # of fixed backbones kept moving; the maintainers leave that to the method.
@@ -1740,9 +1775,9 @@ claim("accuracy after loading", scores[1], below=0.4)
 
 # %% [markdown] trap="07.8" role="why"
 # A module registers the parameters and modules that are assigned to it. A Python list is
-# neither. So the blocks are missing from `parameters()`, `state_dict()`, `train()` and
-# `to(device)`. They keep their random initial weights, and stem and head learn around them, so
-# the accuracy looks good. The new object has *different* random blocks.
+# neither. So `parameters()`, `state_dict()`, `train()` and `to(device)` miss the blocks. The
+# blocks keep their random initial weights, and stem and head learn around them, so the
+# accuracy looks good. The new object has *different* random blocks.
 
 # %% trap="07.8" role="why"
 inside = sum(p.numel() for block in saved.blocks
@@ -1753,8 +1788,8 @@ draw_tree({"model": f"knows {count:,}", "stem": "", "blocks": "a list",
            ("blocks", "three blocks")], cuts=[("model", "blocks")],
           marks=["blocks"], cut_name="not registered",
           title="torch does not look inside a list",
-          alt="A tree: the model leads to stem and head; its way to the "
-              "list of blocks, with most of the parameters, is cut.")
+          alt="A tree: the model leads to stem and head; the line to the "
+              "list of blocks, which holds most of the parameters, is cut.")
 
 # %% [markdown] trap="07.8" role="repair"
 # `nn.ModuleList` is a list that registers its modules.
@@ -1773,8 +1808,8 @@ plot_bars({"list, saved": scores[0], "list, loaded": scores[1],
            "ModuleList, saved": whole[0], "ModuleList, loaded": whole[1]},
           xlabel="accuracy on the test digits",
           title="A ModuleList is loaded whole, a list is not",
-          alt="Four bars. With a list the accuracy falls to little when "
-              "loaded; with a ModuleList both bars are equal.")
+          alt="Four bars. With a list, the accuracy falls to a low value "
+              "after loading. With a ModuleList both bars are equal.")
 
 # %% trap="07.8" role="repair"
 claim("accuracy before saving less that after loading",
@@ -1805,15 +1840,17 @@ claim("parameters that the list had hidden", hidden,
 
 # %% trap="07.8" role="exercise" points=3 difficulty=3 minutes=15
 def hidden_values(model: nn.Module) -> int:
-    """How many values of parameters a model hides in plain containers.
+    """Count the parameter values that a model hides in plain containers.
 
-    torch sees no parameters inside plain lists, tuples and dicts. Look
-    through each module's own attributes; open each such container (of a
-    dict the values), and any inside it. Count the numbers in every
-    nn.Parameter you find, frozen or not, whether it stands alone or in a
-    module; search a found module's own attributes as well. Skip what
-    model.parameters() gives. A parameter found twice counts once; two with
-    equal numbers are two. There are no cycles. The model is left as it is.
+    torch sees no parameters inside plain lists, tuples and dicts. Go
+    through each module's own attributes and open each such container (of a
+    dict, the values), and any container inside it. Count the values of
+    every nn.Parameter that you find, frozen or not, whether it is alone or
+    in a module; also search the attributes of every module that you find.
+    Skip what model.parameters() returns.
+
+    A parameter that you find twice counts once; two with equal values count
+    as two. There are no cycles. The model is unchanged.
 
     Example: self.blocks = [nn.Linear(2, 3)] hides 9.
     """
@@ -1832,9 +1869,9 @@ def hidden_values(model: nn.Module) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="07.8" role="hint"
-# 1. `vars(module)` is a dict of all that a module holds: your attributes, and torch's own registers of parameters and modules.
-# 2. Write a function that gives the set of parameters in a thing, and calls itself for each part of a list, tuple, dict or module.
-# 3. A set holds each tensor once. Take away `set(model.parameters())` at the end.
+# 1. `vars(module)` is a dict of everything that a module holds: your attributes, and torch's own registers of parameters and modules.
+# 2. Write a function that returns the set of parameters in an object, and calls itself for each part of a list, tuple, dict or module.
+# 3. A set holds each tensor once. Subtract `set(model.parameters())` at the end.
 
 # %% [markdown] trap="07.8" role="keep"
 # **Keep:** assign parameters and modules to a module directly, or in `ModuleList`,
@@ -1852,10 +1889,10 @@ def hidden_values(model: nn.Module) -> int:
 # ## Coloured digits from a file
 #
 # Pictures from a file come as `(N, H, W, C)`, and torch wants `(N, C, H, W)`. Your loader says
-# `x.reshape(N, C, H, W)`: the shape is right and nothing fails. The digits have colours and
-# are somewhere on a canvas of 12 x 12 pixels. You train one net on pictures whose axes were
-# moved properly, and a second one on what `reshape` made of them. Each is then served the way
-# it was trained.
+# `x.reshape(N, C, H, W)`. The shape is right and nothing fails. The digits are coloured and
+# anywhere on a canvas of 12 x 12 pixels. You train one net on pictures whose axes were moved
+# properly, and a second net on what `reshape` made of them. Each is then served in the way it
+# was trained.
 
 # %% trap="07.9" role="break"
 def coloured(x, seed, side=12):
@@ -1921,10 +1958,10 @@ plot_columns({"permute, both": share["permute"],
               "reshape, serving": share["reshape"]}, form=".2f",
              xlabel="axes moved by", ylabel="accuracy on the test digits",
              reference=(0.1, "guessing"),
-             title="The same mistake on both sides hides",
-             alt="Three columns and a line at guessing. Permute in "
-                 "both is highest, reshape in both lower, reshape in "
-                 "serving alone near the line.")
+             title="The same mistake on both sides stays hidden",
+             alt="Three columns and a line at guessing. Permute in both is "
+                 "highest, reshape in both is lower, and reshape only in "
+                 "serving is near the line.")
 
 # %% [markdown] trap="07.9" role="why"
 # `reshape` keeps the order in memory and only cuts it in different places. So the first
@@ -1939,8 +1976,8 @@ draw_grids({way: turn(one)[0, 0] for way, turn in ways_in.items()},
            captions={"permute": "the red of each pixel",
                      "reshape": "the top third, torn apart"},
            title="The first channel of one digit, moved two ways",
-           alt="Two grids of 12 x 12. By permute a digit can be seen; by "
-               "reshape there are stripes and no digit.")
+           alt="Two grids of 12 x 12. With permute you can see a digit. "
+               "With reshape there are stripes and no digit.")
 
 # %% [markdown] trap="07.9" role="repair"
 # A picture whose values count up from 0 shows the difference, and makes a short test:
@@ -1955,14 +1992,14 @@ claim("second value of channel 0 by permute, which is pixel 1's",
       tiny.permute(0, 3, 1, 2)[0, 0, 0, 1], expected=3)
 
 # %% [markdown] trap="07.9" role="repair"
-# Served by `permute`, the first net is as good as in training:
+# If it is served with `permute`, the first net is as good as in training:
 
 # %% trap="07.9" role="repair"
 claim("accuracy when served as trained", share["permute"], above=0.6)
 
 # %% [markdown] trap="07.9" role="more" topics="what the scrambling cost · the other number"
-# How much the second net lost compared with the first. If the first net happens to train
-# badly, it may be no better than the second: over fifty seeds this happened once, by 0.6
+# These claims show how much accuracy the second net lost. If the first net happens to train
+# badly, it may be no better than the second. Over fifty seeds this happened once, by 0.6
 # images of 100.
 
 # %% trap="07.9" role="more"
@@ -1972,19 +2009,23 @@ claim("the same by reshape, still pixel 0's",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="folklore"
-# **Told:** with a wrong order of axes a net can only guess. **Measured:** that is so when
-# training and serving differ. When both make the mistake, this net on moving digits mostly
-# loses some accuracy, how much depends on the seed, and stays far above guessing.
+# **Told:** with a wrong order of axes a net can only guess. **Measured:** that is true if
+# training and serving differ. If both make the mistake, this net on moving digits mostly loses
+# some accuracy, but stays far above guessing. How much it loses depends on the seed.
 
 # %% trap="07.9" role="exercise" points=2 difficulty=1 minutes=5
 def to_nchw(a: torch.Tensor) -> torch.Tensor:
-    """a with the channels in front: out[n, c, h, w] is a[n, h, w, c].
+    """Move the channels to the front: out[n, c, h, w] is a[n, h, w, c].
 
-    a: (N, H, W, C) of any dtype, sizes and memory order, left as it is.
-    The result has its dtype and is contiguous, with memory of its own,
-    which no later call writes to.
+    Args:
+        a: (N, H, W, C) of any dtype, sizes and memory order; it is
+            unchanged.
 
-    Example: a pixel (0, 1, 2) alone becomes three channels of one pixel.
+    Returns:
+        A contiguous tensor of a's dtype, with memory of its own, to which
+            no later call writes.
+
+    Example: a single pixel (0, 1, 2) becomes three channels of one pixel.
     """
     # BEGIN SOLUTION
     first = a.permute(0, 3, 1, 2)
@@ -1992,8 +2033,8 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="07.9" role="hint"
-# 1. The axes move; no border is drawn anew. Write down where each of the four goes.
-# 2. `permute` gives a view with other strides. What makes a copy in the order of its shape, always?
+# 1. The axes move, and nothing is cut differently. Write down where each of the four goes.
+# 2. `permute` returns a view with different strides. Which call always makes a copy in the order of its shape?
 
 # %% [markdown] trap="07.9" role="keep"
 # **Keep:** `permute` moves axes; `reshape` only cuts the memory in different places. A right
@@ -2057,7 +2098,7 @@ claim("largest move of a weight in the head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="look"
 # It gets nearly all of them right with a head as random as at the start, because the body has
-# learned to suit it. No curve shows that. Freeze the body, and the same mistake is plain to
+# adapted to that head. No curve shows that. Freeze the body, and the same mistake is plain to
 # see:
 
 # %% trap="07.10" role="look"
@@ -2074,7 +2115,7 @@ claim("what 200 steps changed in the loss", stuck[0] - stuck[-1],
 
 # %% [markdown] trap="07.10" role="why"
 # An optimizer keeps the list of tensors that it was created with. The new head is not in that
-# list. The old head still is, although no model uses it: its gradient stays `None`, so each
+# list. The old head still is, although no model uses it. Its gradient stays `None`, so each
 # step skips it (stage 4).
 
 # %% trap="07.10" role="why"
@@ -2114,15 +2155,15 @@ plot_lines(range(201), {"head last": stuck, "optimizer last": falling,
            xlabel="step", ylabel="loss on the new digits",
            title="Made before the head, the optimizer misses it",
            alt="Loss over 200 steps. With the body frozen and the head put "
-               "in last it is a level line, with the optimizer made last "
-               "it falls. It falls most with the body free, though its "
-               "head never moves.")
+               "in last, the loss is a level line. With the optimizer made "
+               "last, it falls. It falls most with the body free, although "
+               "the head never moves.")
 
 # %% trap="07.10" role="repair"
 claim("optimizer last: fall of the loss", falling[0] - falling[-1],
       above=0.3)
 
-# %% [markdown] trap="07.10" role="more" topics="how many it reads, frozen and not · what moves · weight decay on frozen tensors"
+# %% [markdown] trap="07.10" role="more" topics="how many digits it gets right, frozen and not · what moves · weight decay on frozen tensors"
 # With the body free, the net gets nearly all new digits right; with the body frozen, it
 # guesses:
 
@@ -2137,9 +2178,10 @@ claim("tensors that move in the broken order", len(still), expected=0)
 # **Told:** weight decay moves frozen tensors that an optimizer still holds. [MoCo's
 # thread](https://github.com/facebookresearch/moco/issues/14) says that SGD does not.
 # **Measured:** not while their gradient is `None`, as `requires_grad_(False)` and today's
-# `zero_grad()` leave it: SGD with momentum, Adam and AdamW skip the tensor. With *zeros* in
-# the gradient, as a mask leaves them, all three move it. SGD and Adam add the decay to the
-# gradient and step with it; AdamW shrinks the tensor at each step by `1 - lr * weight_decay`.
+# `zero_grad()` leave it, because SGD with momentum, Adam and AdamW skip such a tensor. If the
+# gradient holds *zeros*, as after a mask, all three move the tensor. SGD and Adam add the
+# decay to the gradient and step with it; AdamW shrinks the tensor at each step by `1 - lr *
+# weight_decay`.
 
 # %% trap="07.10" role="folklore"
 def drift(make, zeros):
@@ -2168,18 +2210,22 @@ claim("AdamW's drift with zeros, (1 - 3e-4)^100 from 1",
 
 # %% trap="07.10" role="exercise" points=4 difficulty=3 minutes=15
 def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-    """What is amiss between a model and its optimizer.
+    """Report what is wrong between a model and its optimizer.
 
-    "missing": sorted names of the trainable parameters that no group holds.
-    "ghosts": how many tensors in the groups are no parameter of the model.
-    "frozen": sorted names of the parameters that a group holds although
-    their requires_grad is False. All groups count, and tensors are told
-    apart by identity, not by value. A parameter with two names goes by the
-    one that named_parameters() gives. Model and optimizer are left as they
-    are.
+    Returns:
+        "missing": sorted names of the trainable parameters that no group
+            holds.
+        "ghosts": how many tensors in the groups are not parameters of the
+            model.
+        "frozen": sorted names of the parameters that a group holds although
+            their requires_grad is False.
 
-    Example: a new head put in after the optimizer was made for the whole
-    model: its two names are missing, and there are two ghosts.
+    All groups count. Compare tensors by identity, not by value. A parameter
+    with two names has the name that named_parameters() returns. Model and
+    optimizer are unchanged.
+
+    Example: if the head was replaced after the optimizer was made for the
+    whole model, its two names are missing, and there are two ghosts.
     """
     # BEGIN SOLUTION
     held = [p for group in optimizer.param_groups for p in group["params"]]
@@ -2195,9 +2241,9 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="07.10" role="hint"
-# 1. Collect first what the optimizer holds: every group of `optimizer.param_groups` has a list under `"params"`.
-# 2. Compare by `id`, or with sets of tensors; `==` on tensors compares numbers.
-# 3. Each answer is one question: in the model and trainable, but not held; held, but not in the model; held, but frozen.
+# 1. First collect what the optimizer holds: every group of `optimizer.param_groups` has a list under `"params"`.
+# 2. Compare by `id`, or with sets of tensors, because `==` on tensors compares values.
+# 3. Each entry answers one question: which tensors are trainable but not held, which are held but not in the model, and which are held but frozen?
 
 # %% [markdown] trap="07.10" role="keep"
 # **Keep:** an optimizer knows tensors, not models. Replace layers first, freeze second, create
@@ -2258,8 +2304,8 @@ claim("predictions for 497 images", len(predictions), expected=1988)
 
 # %% [markdown] trap="07.11" role="why"
 # A map of 4 x 4 positions holds four times 64 values for each image. `view(-1, 64)` keeps its
-# promise of 64 in a row and lets the first axis grow, so each image becomes four rows. Only
-# what meets the labels complains, a loss or an `==`, far from the cause.
+# promise of 64 values per row and lets the first axis grow, so each image becomes four rows.
+# Only code that uses the labels complains, such as a loss or an `==`, far from the cause.
 
 # %% trap="07.11" role="why"
 draw_blocks({"view(-1, 64)": ["497, 16, 4, 4", "1988, 64", "1988, 10"],
@@ -2269,12 +2315,13 @@ draw_blocks({"view(-1, 64)": ["497, 16, 4, 4", "1988, 64", "1988, 10"],
             marks={"view(-1, 64)": ["1988, 64", "1988, 10"]},
             title="view(-1, 64) makes four rows of each of 497 images",
             alt="Three columns of shapes. View makes 1988 rows of 64 and "
-                "as many predictions, marked; flatten makes rows of 256 "
-                "and an error; pooled first, 497 predictions come out.")
+                "as many predictions, which are marked. Flatten makes rows "
+                "of 256 and an error. Pooled first, 497 predictions come "
+                "out.")
 
 # %% [markdown] trap="07.11" role="repair"
-# `flatten(1)` says what you mean: one row for each image of the batch, however large. Now the
-# mistake stops the program at the head, with both numbers in the message:
+# `flatten(1)` says what you mean: one row for each image of the batch, however large the
+# image. Now the mistake stops the program at the head, with both widths in the message:
 
 # %% trap="07.11" role="repair"
 viewer.flat = lambda h: h.flatten(1)
@@ -2322,15 +2369,18 @@ claim("accuracy when pooled, at a scale it never saw", score, above=0.15)
 
 # %% trap="07.11" role="exercise" points=3 difficulty=2 minutes=10
 def linear_in(features: nn.Module, shape: tuple) -> int:
-    """Numbers an image makes on its way out of features, for a Linear.
+    """Count the values per image that features passes on to a Linear.
 
-    features: any module that maps float32 (N, *shape) to (N, M, ...), with
-    all its tensors registered and on the CPU. shape: that of one image,
-    without the batch. No number is computed: shapes are enough, so it costs
-    as little for a large image. features stays as it is: weights, buffers,
+    Args:
+        features: any module that maps float32 (N, *shape) to (N, M, ...),
+            with all its tensors registered and on the CPU.
+        shape: that of one image, without the batch.
+
+    No value is computed, because shapes are enough, so a large image costs
+    no more than a small one. features is unchanged: weights, buffers,
     modes, gradients and hooks.
 
-    Example: nn.MaxPool2d(2) and shape (3, 5, 8): 3 x 2 x 4, 24.
+    Example: nn.MaxPool2d(2) and shape (3, 5, 8): 3 x 2 x 4, so 24.
     """
     # BEGIN SOLUTION
     twin = copy.deepcopy(features).to("meta").eval()
@@ -2339,13 +2389,14 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 
 # %% [markdown] trap="07.11" role="hint"
 # 1. Ask the module itself: run one image through and count what comes out.
-# 2. A tensor on the device `"meta"` has a shape and no numbers. The weights have to be there, too: move a copy, not the module.
-# 3. In train mode BatchNorm wants more than one value a channel; put the copy into eval mode.
+# 2. A tensor on the device `"meta"` has a shape but no values. The weights have to be on that device as well, so move a copy of the module.
+# 3. In train mode BatchNorm needs more than one value per channel, so put the copy into eval
+#    mode.
 
 # %% [markdown] trap="07.11" role="keep"
 # **Keep:** in front of a head, write `flatten(1)` and not `view(-1, n)`: the batch axis must
 # not absorb pixels. **In your own code:** assert `len(predictions) == len(images)` before you
-# compare, and give `zip` its `strict=True`. **Source:** PyTorch documentation,
+# compare, and call `zip` with `strict=True`. **Source:** PyTorch documentation,
 # [torch.flatten](https://docs.pytorch.org/docs/stable/generated/torch.flatten.html).
 
 # %% [markdown] role="quiz"
@@ -2359,22 +2410,22 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # - [ ] 22, twice as much :: A stride doubles the step of the layers after it, not the field
 #   before it.
 # - [x] 12, one pixel more :: A window of two adds one step, and the step is still one pixel.
-# - [ ] 11, pooling sees nothing new :: A pooling window of two reads a neighbour, which adds
-#   one more pixel.
+# - [ ] 11, because pooling sees nothing new :: A pooling window of two reads a neighbour,
+#   which adds one more pixel.
 
 # %% [markdown] role="quiz"
-# **2. Half as many rows and columns, twice as many channels. The bytes of a map**
+# **2. A stage halves rows and columns and doubles the channels. The bytes of a map**
 #
-# - [x] are halved :: A quarter of the positions times twice the channels.
-# - [ ] stay the same: the channels make up for the positions :: Two sides are halved, so a
-#   quarter of the positions is left for twice the channels.
+# - [x] are halved :: There is a quarter of the positions, times twice the channels.
+# - [ ] stay the same, because the channels make up for the positions :: Two sides are halved,
+#   so a quarter of the positions is left for twice the channels.
 # - [ ] are quartered :: That would be right with the same number of channels.
 
 # %% [markdown] role="quiz"
 # **3. All parameters of a body have `requires_grad=False`. In an ordinary training loop**
 #
-# - [ ] the body computes the same function as before :: With BatchNorm or dropout it does not:
-#   the mode is a switch of its own.
+# - [ ] the body computes the same function as before :: With BatchNorm or dropout it does not,
+#   because the mode is a separate switch.
 # - [ ] an optimizer that holds them decays them :: After a `zero_grad()` their gradient is
 #   `None`, and SGD, Adam and AdamW skip such tensors.
 # - [x] its BatchNorm statistics still move :: They are buffers, and each pass in train mode
@@ -2383,8 +2434,8 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] role="quiz"
 # **4. A fine-tuned classifier is better on the new digits with one rate for body and head than with a small rate for the body. That**
 #
-# - [ ] cannot be: a large rate destroys what was learned :: In trap 07.3 it destroyed the old
-#   task and was best on the new one.
+# - [ ] is impossible, because a large rate destroys what was learned :: In trap 07.3 it
+#   destroyed the old task and was best on the new one.
 # - [x] is possible, and says nothing about the old digits :: The new loss does not measure the
 #   old task; measure it separately.
 # - [ ] shows that the body was badly trained before :: The body was nearly always right on its
@@ -2394,8 +2445,8 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # **5. In float32, with a rate of 0.01, `loss` is the same to the last digit after 200 steps. Where do you look first?**
 #
 # - [x] Which tensors the optimizer holds :: Trap 07.10 is the plainest cause: no tensor that it holds is in the forward pass. List what one step moves.
-# - [ ] The learning rate, which is too small :: This one is not. In 16-bit weights a small step may round to nothing.
-# - [ ] Saturated activations :: They slow the loss down; a bias of the head, where there is one, would still move.
+# - [ ] The learning rate, which is too small :: This rate is not. In 16-bit weights a small step may round to nothing.
+# - [ ] Saturated activations :: They slow down learning, but a bias of the head, if there is one, would still move.
 
 # %% [markdown] role="quiz"
 # **6. Pictures reach a convolutional net through `reshape` where `permute` belongs, in training and in use. The net**
@@ -2411,7 +2462,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # ## On a GPU: what format, 16 bits and the choice of an algorithm are worth
 #
 # A convolution is a matrix product in disguise, so tensor cores can do it. Three switches
-# decide how near it comes to their rate: the width of the values, the memory format (trap
+# decide how close it comes to their rate: the width of the values, the memory format (trap
 # 07.5), and which of several algorithms cuDNN picks. `cudnn.benchmark` lets cuDNN time them
 # once for each new shape.
 #
@@ -2531,34 +2582,34 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# The prediction for the training step is a roof that no implementation reaches: BatchNorm,
-# ReLU and the additions have few FLOPs and many bytes, and stage 1's roofline says what sets
-# the pace there. NVIDIA published 2,470 images a second for an A100, with float16 where
-# autocast allows it: a fifth of that device's roof. For a V100 it was 1,200, which was 3.3
-# times the rate of 32 bits. PyTorch's tutorial, on a device that it does not name, shows 773 a
-# second with channels first and 1,012 with channels last.
+# The prediction for the training step is a roof that no implementation reaches, because
+# BatchNorm, ReLU and the additions have few FLOPs and many bytes, and stage 1's roofline says
+# what limits them. NVIDIA published 2,470 images a second for an A100, with float16 where
+# autocast allows it. That is a fifth of that device's roof. For a V100 it was 1,200, which was
+# 3.3 times the rate of 32 bits. PyTorch's tutorial, on a device that it does not name, shows
+# 773 a second with channels first and 1,012 with channels last.
 #
 # Both formats have the same FLOPs and bytes, but cuDNN may have to reorder channels-first
-# tensors before the tensor cores can read them, and that is work of its own. And
-# `cudnn.benchmark` chooses by a clock: another run may choose another algorithm, and the last
-# bits differ.
+# tensors before the tensor cores can read them, which takes time. And `cudnn.benchmark`
+# chooses by measured time, so a second run may choose a different algorithm, and the last bits
+# differ.
 #
 # **On the H100 of the record** 16 bits and channels last take an eighth of the time of 32
-# bits, channels first, where the datasheet's rates promise a fifteenth. The 32 bits are faster
-# than their FLOPs allow: as counted they run at 67.8 TFLOP/s, on a card that has 67. So cuDNN
-# multiplies less often than the formula, as Winograd's algorithm does for 3x3; which one it
-# took, the record does not say. Channels last saves two fifths of the time, although FLOPs and
-# bytes are equal. `cudnn.benchmark` changes nothing for this one shape.
+# bits, channels first, where the datasheet's rates promise a fifteenth. The 32-bit convolution
+# is faster than its FLOPs allow: as counted it runs at 67.8 TFLOP/s, on a card that has 67. So
+# cuDNN multiplies less often than the formula, as Winograd's algorithm does for 3x3. The
+# record does not say which algorithm it used. Channels last saves two fifths of the time,
+# although FLOPs and bytes are equal. `cudnn.benchmark` changes nothing for this one shape.
 #
 # In 16 bits and channels last this layer runs at half the card's rate, with images of 6 MB
 # that may stay in the card's cache from call to call. ResNet-50, forward and backward, runs at
 # less than a tenth, and forward alone as well. At this layer's rate its convolutions would
-# take a sixth of that time. Whether the rest is slower convolutions, the bytes between them,
-# or launches, the record cannot tell. And its step has no update of the weights; NVIDIA's has
-# one.
+# take a sixth of that time. The record cannot tell whether the rest is slower convolutions,
+# the bytes between them, or launches. And its step does not update the weights, while NVIDIA's
+# does.
 #
-# **Keep:** use 16 bits first, channels last second, `cudnn.benchmark` third, and the last only
-# where the shapes stay the same. **Source:** [NVIDIA, ResNet50 v1.5 for
+# **Keep:** use 16 bits first, channels last second and `cudnn.benchmark` third, and
+# `cudnn.benchmark` only if the shapes stay the same. **Source:** [NVIDIA, ResNet50 v1.5 for
 # PyTorch](https://github.com/NVIDIA/DeepLearningExamples/blob/master/PyTorch/Classification/ConvNets/resnet50v1.5/README.md),
 # "Training performance results", one GPU (A100 80GB; V100 16GB); PyTorch tutorial, [Channels
 # Last Memory
@@ -2574,18 +2625,18 @@ answers
 # - A convolution assumes that nearby pixels belong together and that a pattern means the same
 #   everywhere. Move the input, and its map moves along.
 # - Pooling keeps whether something is there and drops where it was. A residual block adds to
-#   its input, so it can leave it as it is.
+#   its input, so it can also leave the input unchanged.
 # - The maps of a convolutional net grow with batch and pixels; its weights do not.
-# - Two numbers, field and step, tell what a unit sees. Nothing outside the field can change
-#   it.
+# - Two numbers, field and step, determine what a unit sees. Nothing outside the field can
+#   change the unit.
 # - Measure forgetting on the old task. A small rate for the body keeps that task; it does not
 #   always give the best accuracy on the new one.
-# - Preprocessing belongs to the weights. BatchNorm's stored statistics do not replace it.
+# - Preprocessing belongs with the weights. BatchNorm's stored statistics do not replace it.
 # - The memory format is the strides. `permute` moves axes, `reshape` cuts the memory
 #   differently.
-# - A layer's rate follows from its place in the model, and the head has the base rate.
-# - Freezing takes no gradients and eval mode, and `train()` undoes the second.
-# - What a module has not registered, `parameters()`, `state_dict()` and `to()` leave out.
+# - A layer's rate follows from its depth in the model, and the head has the base rate.
+# - Freezing needs two things, no gradients and eval mode, and `train()` undoes the second.
+# - `parameters()`, `state_dict()` and `to()` leave out what a module has not registered.
 # - An optimizer knows tensors. List what one step moves.
 # - `flatten(1)` keeps one row for each image.
 #

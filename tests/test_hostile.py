@@ -1149,7 +1149,7 @@ def test_the_misconception_is_named(grade):
     zeros = "def dead_units(h):\n    if h.isnan().any(): raise ValueError\n"
     result = grade(worksheet(e4=zeros + "    return int((h == 0).sum())"))
 
-    assert entry(result, "01.4")["misconception"] == "counting zeros, not units"
+    assert entry(result, "01.4")["misconception"] == "counting zeros instead of units"
 
 
 LIBRARY = """import torch

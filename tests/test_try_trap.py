@@ -237,11 +237,11 @@ def test_a_trap_that_lacks_nothing_is_sent_to_finish(steps, capsys):
 def test_what_every_step_finds_is_in_one_table(steps, capsys):
     steps("built", ([], [Row("lessons/01_activations.py:7", "a note")]))
     steps("tested", (14, [Row("src/dlsys_checks/s01/x.py:3", "a test")]))
-    steps("refuted", (99, ["a claim: 3 at seed 3; expected 2"]))
+    steps("refuted", (99, ["no such claim: 3 at seed 3; expected 2"]))
     with pytest.raises(SystemExit, match="1"):
         try_trap.main()
     said = capsys.readouterr().out.partition("place to edit")[2]
-    assert re.findall(r"a note|a test|a claim", said) == ["a claim", "a note", "a test"]
+    assert re.findall(r"a note|a test|no such claim", said) == ["no such claim", "a note", "a test"]
     assert "Next:" not in said
 
 

@@ -149,8 +149,8 @@ def explain(said: str, what: str) -> str:
         return (f"{what}: cannot be installed, this kernel's Python has no pip. Run in a terminal: "
                 f"{shlex.quote(sys.executable)} -m ensurepip; then run this cell again.")
     if "externally-managed" in said:
-        return (f"{what}: cannot be installed, {sys.executable} belongs to the system. Choose a "
-                "kernel of your own: python3 -m venv env.")
+        return (f"{what}: cannot be installed, this kernel's Python belongs to the system. "
+                "Choose a kernel of your own: python3 -m venv env.")
     if READ_ONLY.search(said):
         return (f"{what}: cannot be installed, {sys.prefix} cannot be written. Use an environment "
                 "of your own: python3 -m venv env.")

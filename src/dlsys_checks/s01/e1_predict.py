@@ -178,7 +178,7 @@ def law(out, kind, x, modes, frozen, hook, state):
                  "Leave the model as you found it.")
     expect_equal("grad mode after the call, for a caller with gradients and for one without",
                  out["grad_mode"], [True, False],
-                 "Leave it as you found it. `with torch.no_grad():` does.")
+                 "Leave it as you found it.")
 
 
 # ---- wrong, by name

@@ -150,7 +150,7 @@ def law(out, v, grad, beta2, loose):
                  "Draw with generator=generator.")
     expect_equal("entries that a second generator with the same seed rounded differently",
                  int((out["first"] != out["again"]).sum()), 0,
-                     "Draw all random numbers from `generator`.")
+                     "Draw all random numbers from generator.")
     ups = [(out[key].double() == high).double() for key in ("first", "second")]
     if len(x) >= MANY:
         expect_chance(ups[0], place, x)

@@ -14,24 +14,24 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.10", "audit", seen=("kind", "width", "made_by"), says="missing tensors")
 
 ex.promise_table("""
-report     | What is amiss between a model and its optimizer. | parts of the report; type of the
-             report; raised
-missing    | "missing": sorted names of the trainable parameters that no group holds. | missing
-             tensors
-ghosts     | "ghosts": how many tensors in the groups are no parameter of the model. | ghosts
+report     | Report what is wrong between a model and its optimizer. | parts of the report; type of
+             the report; raised
+missing    | Returns: "missing": sorted names of the trainable parameters that no group holds. |
+             missing tensors
+ghosts     | "ghosts": how many tensors in the groups are not parameters of the model. | ghosts
 frozen     | "frozen": sorted names of the parameters that a group holds although their
              requires_grad is False. | frozen tensors
-all groups | All groups count, | case two groups; three groups, a ghost in the last; a frozen part
+all groups | All groups count. | case two groups; three groups, a ghost in the last; a frozen part
              in the second group; five groups, the last with a rate of 0; a plain tensor held; a
              parameter on another's memory; any of all that
-identity   | and tensors are told apart by identity, not by value. | case a new head with the old
-             one's numbers; a copy of the whole model held; a parameter on another's memory
-names      | A parameter with two names goes by the one that named_parameters() gives. | case a tied
+identity   | Compare tensors by identity, not by value. | case a new head with the old one's
+             numbers; a copy of the whole model held; a parameter on another's memory
+names      | A parameter with two names has the name that named_parameters() returns. | case a tied
              tensor, not held; a tied tensor, frozen and held; a tied tensor, its first name last in
              the alphabet
-left alone | Model and optimizer are left as they are. | changes in the model; when asked again
-example    | Example: a new head put in after the optimizer was made for the whole model: its two
-             names are missing, and there are two ghosts. | case the example
+left alone | Model and optimizer are unchanged. | changes in the model; when asked again
+example    | Example: if the head was replaced after the optimizer was made for the whole model, its
+             two names are missing, and there are two ghosts. | case the example
 """)
 
 # What is amiss, by kind: missing, ghosts, frozen.

@@ -16,17 +16,17 @@ ex = exercise("07.11", "linear_in", seen=("kind", "width", "shape", "train"),
               says="numbers of an image")
 
 ex.promise_table("""
-numbers    | Numbers an image makes on its way out of features, for a Linear. | numbers of an image
-any module | features: any module that maps float32 (N, *shape) to (N, M, ...), with all its tensors
-             registered and on the CPU. | case a norm over a single value; a sequence of values; a
-             module of its own; flat already; no layer at all; a pooled map; a volume
+numbers    | Count the values per image that features passes on to a Linear. | numbers of an image
+any module | Args: features: any module that maps float32 (N, *shape) to (N, M, ...), with all its
+             tensors registered and on the CPU. | case a norm over a single value; a sequence of
+             values; a module of its own; flat already; no layer at all; a pooled map; a volume
 shape      | shape: that of one image, without the batch. | case a tall image; many channels; a wide
              image; the same net, another shape
-no number  | No number is computed: shapes are enough, so it costs as little for a large image. |
-             numbers computed; raised RuntimeError
-as it is   | features stays as it is: weights, buffers, modes, gradients and hooks. | changed in
+no number  | No value is computed, because shapes are enough, so a large image costs no more than a
+             small one. | numbers computed; raised RuntimeError
+as it is   | features is unchanged: weights, buffers, modes, gradients and hooks. | changed in
              features
-example    | Example: nn.MaxPool2d(2) and shape (3, 5, 8): 3 x 2 x 4, 24. | case the example
+example    | Example: nn.MaxPool2d(2) and shape (3, 5, 8): 3 x 2 x 4, so 24. | case the example
 """)
 
 

@@ -17,16 +17,18 @@ DTYPE = {2: torch.float16, 4: torch.float32, 8: torch.float64}[BYTES]
 ex.promise("bytes", f"Bytes of each layer's {str(DTYPE)[6:]} output,", says=("bytes of layer",))
 ex.promise_table("""
 each       | from the first layer on. | number of maps; type of the maps; bytes of layer
-size       | size: (height, width) of the input; | case a wide image; a tall image
-batch      | batch: images in it. | case a large batch; the example; maps too large for any memory
-layers     | layers: a list of (channels, kernel, stride, padding), windows square, dilation 1, |
-             case no layer; windows of one pixel; wide padding; strides in turn; a window over the
-             whole map; strides longer than the window; many layers
-left alone | left as it is. | inputs after the call
-rounding   | Numbers of places are rounded down, as torch does. | case sides that do not divide; the
-             example; strides in turn; strides longer than the window; windows of one pixel; maps
-             too large for any memory
-counted    | Maps too large for any memory are counted as well. | case maps too large for any memory
+size       | Args: size: (height, width) of the input. | case a wide image; a tall image
+batch      | batch: the number of images in it. | case a large batch; the example; maps too large
+             for any memory
+layers     | layers: a list of (channels, kernel, stride, padding), with square windows and dilation
+             1; | case no layer; windows of one pixel; wide padding; strides in turn; a window over
+             the whole map; strides longer than the window; many layers
+left alone | it is unchanged. | inputs after the call
+rounding   | The number of positions is rounded down, as in torch. | case sides that do not divide;
+             the example; strides in turn; strides longer than the window; windows of one pixel;
+             maps too large for any memory
+counted    | Maps that are too large for any memory are counted as well. | case maps too large for
+             any memory
 """)
 ex.promise("example", "Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: "
            f"[{36 * BYTES}].",

@@ -11,18 +11,19 @@ ex = exercise("07.2", "seen_span", seen=("layers", "unit"), says="first pixel")
 ex.promise_table("""
 span       | First and last input pixel, along one side, that a unit depends on. | first pixel; last
              pixel
-layers     | layers: a list of (kernel, stride, padding, dilation), from the input on; | case
+layers     | Args: layers: a list of (kernel, stride, padding, dilation), from the input on; | case
              strides in turn; padding of many sizes; dilations in turn; windows with gaps between
              them; all at once
-no layers  | no layers: the unit is the pixel itself. | case no layers
+no layers  | without layers the unit is the pixel itself. | case no layers
 unit       | unit: its index in the last map. | case a unit far inside; a unit far inside, strides;
              no layers; all at once
-any width  | The input is as wide as it needs to be; pixels are counted from 0, | case a wide input
-padding    | and places in the padding, that of inner maps too, count like all others: both may be
-             negative. | case the rim; the rim, padding of many sizes; padding of many sizes;
-             padding behind a stride; padding wider than its window; the example
-left alone | layers is left as it is. | inputs after the call
-example    | Example: layers [(3, 1, 1, 1)], unit 0: (-1, 1). | case the example
+any width  | The input is as wide as it needs to be, and pixels are counted from 0. | case a wide
+             input
+padding    | Positions in the padding, also in that of inner maps, count like all others, so both
+             numbers may be negative. | case the rim; the rim, padding of many sizes; padding of
+             many sizes; padding behind a stride; padding wider than its window; the example
+left alone | The list is unchanged. | inputs after the call
+example    | Example: layers [(3, 1, 1, 1)] and unit 0 return (-1, 1). | case the example
 """)
 
 

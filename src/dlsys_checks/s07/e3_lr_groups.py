@@ -13,22 +13,23 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.3", "lr_groups", seen=("kind", "width", "body_lr", "head_lr"), says="group: got")
 
 ex.promise_table("""
-two groups | Two groups for an optimizer: the body's parameters first, then the head's. | number of
-             groups; group: got; raised
-form       | Each is {"params": list of parameters, "lr": float}. | parts of the; type of the; lr of
-             the; a copy
-head       | head: a module within model, at any depth, perhaps under two names; | case a head deep
-             inside; a head that is not last; a head of two layers; a bare parameter in the head; a
-             head with two names; a head whose layers share a weight; names that begin as the head's
-body       | the body is everything else, the stem and parameters of the model itself included. |
-             case a model with a token of its own; a stem outside the stages
-frozen     | Frozen ones (requires_grad False) are in no group, | frozen
-once       | all others in exactly one; | twice; missing
-shared     | a parameter or module that head and body share belongs to the body. | case a head that
+two groups | Make an optimizer's two groups: first the body's, then the head's. | number of groups;
+             group: got; raised
+form       | Each group is {"params": list of parameters, "lr": float}. | parts of the; type of the;
+             lr of the; a copy
+head       | Args: head: a module inside model, at any depth, perhaps under two names. | case a head
+             deep inside; a head that is not last; a head of two layers; a bare parameter in the
+             head; a head with two names; a head whose layers share a weight; names that begin as
+             the head's
+body       | The body is everything outside the head, including the stem and parameters of the model
+             itself. | case a model with a token of its own; a stem outside the stages
+frozen     | Frozen parameters (requires_grad False) are in no group, | frozen
+once       | and all others in exactly one. | twice; missing
+shared     | A parameter or module that head and body share belongs to the body. | case a head that
              shares the embedding; a head before the embedding it shares; a norm in head and body
-left alone | The model is left as it is. | changed in the model
-example    | Example: nn.Sequential(a, b) with head b: the parameters of a at body_lr, those of b at
-             head_lr. | case the example
+left alone | The model is unchanged. | changed in the model
+example    | Example: for nn.Sequential(a, b) with head b, the parameters of a get body_lr and those
+             of b get head_lr. | case the example
 """)
 
 # The group of each trainable tensor: 0 body, 1 head.

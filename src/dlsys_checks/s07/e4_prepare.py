@@ -12,18 +12,19 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.4", "prepare", seen=("images", "mean", "std", "order"), says="pixels")
 
 ex.promise_table("""
-layout     | Pictures as a pretrained model wants them: (N, C, H, W), float32. | pixels; shape of
-             the; dtype of the
-any size   | images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255. | case one
+layout     | Prepare pictures for a pretrained model: (N, C, H, W), float32. | pixels; shape of the;
+             dtype of the
+any size   | Args: images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255. | case one
              channel; a single row; a single column; four channels; many channels; no picture; all
              as dark as can be; made channels first; a crop of larger ones; one picture, expanded
-scale      | It is scaled to 0 to 1; | pixels
-channels   | then each channel loses its mean and is divided by its std. | pixels
+scale      | Scale brightness to 0 to 1; | pixels
+channels   | then subtract each channel's mean and divide by its std. | pixels
 lists      | mean, std: C floats each, of any size, std above 0. | case as many columns as channels;
              four channels; a mean of zero; a tiny std; means beyond the scale
-left alone | Nothing handed over changes, and no result does at a later call. | inputs after the
-             call; handed over that changed; after a later call
-example    | Example: a single black pixel, mean [0.5], std [0.25]: -2. | case the example
+left alone | The arguments are unchanged, and a later call changes no earlier result. | inputs after
+             the call; handed over that changed; after a later call
+example    | Example: a single black pixel with mean [0.5] and std [0.25] becomes -2. | case the
+             example
 """)
 
 

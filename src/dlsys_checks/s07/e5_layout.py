@@ -11,20 +11,20 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.5", "layout", seen=("tensors",), says="layout of")
 
 ex.promise_table("""
-answer  | How the four axes (N, C, H, W) of a tensor lie in memory, densely. | layout of
-first   | "NCHW": as torch makes tensors, W the innermost. | case as torch makes it; a wide one; one
-          picture; small ones of all kinds
-last    | "NHWC": channels last, C the innermost. | case channels last; channels last, one picture;
+answer  | Name the dense memory layout of a tensor with axes (N, C, H, W). | layout of
+first   | Returns: "NCHW": as torch makes tensors, with W innermost. | case as torch makes it; a
+          wide one; one picture; small ones of all kinds
+last    | "NHWC": channels last, with C innermost. | case channels last; channels last, one picture;
           the example; small ones of all kinds
-both    | "both", where the two cannot be told apart. | case one channel; one pixel; a single
-          number; one channel, odd stride; small ones of all kinds
-neither | "neither". | case rows and columns swapped; every second column; a crop of a larger one;
-          two pictures with a gap; the batch innermost; expanded from one picture; small ones of all
-          kinds
-ones    | An axis of length 1 has nobody beside it: its stride does not count. | case one picture,
+both    | "both": the two cannot be told apart. | case one channel; one pixel; a single number; one
+          channel, odd stride; small ones of all kinds
+neither | "neither": it is none of these. | case rows and columns swapped; every second column; a
+          crop of a larger one; two pictures with a gap; the batch innermost; expanded from one
+          picture; small ones of all kinds
+ones    | An axis of length 1 has no neighbours, so its stride does not count. | case one picture,
           odd stride; one row, odd stride; channels last, one picture, odd stride; one channel, odd
           stride; small ones of all kinds
-sizes   | No axis has the length 0. | case a single row; a single column; small ones of all kinds
+sizes   | No axis has length 0. | case a single row; a single column; small ones of all kinds
 example | Example: shape (2, 3, 4, 5), strides (60, 1, 15, 3): "NHWC". | case the example
 """)
 

@@ -12,24 +12,24 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("07.6", "layer_rates", seen=("names", "base", "decay"), says="rate of")
 
-ex.promise("rates", "The learning rate of each parameter, by its name.",
+ex.promise("rates", "Return the learning rate of each parameter, by its name.",
            says=("type of the rates", "names with a rate", "rate of"))
-ex.promise("steps", "The rate is base * decay ** steps, decay 0 or more; a name's steps are:",
+ex.promise("steps", "The rate is base * decay ** steps, with decay >= 0. A name's steps are:",
            says=("rate of layer", "rate of the embedding", "rate of the top"))
-ex.promise("order", "1 for the last layer, 2 for the one before it, and so on, layer k being the "
-           'names that begin with "layers.k.", k = 0, 1, 2 ... without gaps;',
+ex.promise("order", "1 for the last layer, 2 for the one before it, and so on, where layer k has "
+                    "the names that begin with \"layers.k.\", k = 0, 1, 2 ... without gaps;",
            says=("rate of layer", "rate of the embedding"))
 ex.promise("embedding", 'one more than layer 0 for names that begin with "embed.", or 1 without '
            "layers;", says=("rate of the embedding",))
 ex.promise("top", "0 for every other name,", says=("rate of the top",))
-ex.promise("rest", '"embedding.w" and "layers.norm.w" among them.',
+ex.promise("rest", "including \"embedding.w\" and \"layers.norm.w\".",
            cases=("layers and embed deeper in a name", "names that only look alike"))
 ex.promise("any order", "Names come in any order.",
            cases=("the top first", "names in any order", "twelve layers in any order"))
-ex.promise("missing", "The top counts as a place even if no name is there.",
+ex.promise("missing", "The top counts as a level even if no name is there.",
            cases=("no layers", "no embedding", "a head alone", "no head", "an embedding alone",
                   "layers alone, a tensor each", "no name at all"))
-ex.promise("left alone", "names is left as it is.", says=("inputs after the call",))
+ex.promise("left alone", "names is unchanged.", says=("inputs after the call",))
 ex.promise("example", 'Example: ["embed.w", "layers.0.w", "head.w"], base 1, decay 0.5: 0.25, '
            "0.5 and 1.", cases=("the example",))
 

@@ -14,18 +14,18 @@ ex = exercise("07.7", "freeze", seen=("kind", "x", "state", "calls", "train"),
 
 ex.promise_table("""
 freeze     | Freeze a module for good, in place. | returned value; raised; another object
-tensors    | No parameter of it asks for a gradient, | parameters of the body
-eval       | and it always computes as in eval mode: | output of the body
-train      | also when it, or a model that holds it at any depth, is put into train mode afterwards,
+tensors    | None of its parameters requires a gradient, | parameters of the body
+eval       | and it always computes as in eval mode, | output of the body
+train      | even if it, or a model that holds it at any depth, is put into train mode afterwards,
              once or often. | case train() once; train() seven times; train() of the body itself;
              deep inside; eval() and train(); a dropout in the body; a norm by itself; weights of
              many sizes; a part that asks for the mode; frozen twice; given in eval mode; a scale
              with a name of its own
 values     | Its parameters and buffers keep their values. | that moved; output of the body
-called     | It is still called as before, with gradients flowing through it to its input; |
-             gradient at the input; its second argument; its hook
+called     | You call it as before, and gradients still flow through it to its input. | gradient at
+             the input; its second argument; its hook
 given back | train() and eval() still return it. | given back
-others     | Other modules, of the same classes too, are not touched. | other modules; class
+others     | Other modules, even of the same class, are not affected. | other modules; class
 """)
 
 

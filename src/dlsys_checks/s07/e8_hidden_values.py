@@ -12,25 +12,26 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.8", "hidden_values", seen=("kind", "width"), says="hidden values")
 
 ex.promise_table("""
-count         | How many values of parameters a model hides in plain containers. | hidden values
-containers    | torch sees no parameters inside plain lists, tuples and dicts. Look through each
-                module's own attributes; open each such container (of a dict the values), | case a
-                list; a tuple; a dict; a list inside a registered part; a dict and a tuple of a
+count         | Count the parameter values that a model hides in plain containers. | hidden values
+containers    | torch sees no parameters inside plain lists, tuples and dicts. Go through each
+                module's own attributes and open each such container (of a dict, the values), | case
+                a list; a tuple; a dict; a list inside a registered part; a dict and a tuple of a
                 kind; a list whose name begins with _; a set, keys and other objects; a tuple of the
                 class
-depth         | and any inside it. | case lists in dicts in tuples; twelve lists, one in another
-bare          | Count the numbers in every nn.Parameter you find, frozen or not, whether it stands
+depth         | and any container inside it. | case lists in dicts in tuples; twelve lists, one in
+                another
+bare          | Count the values of every nn.Parameter that you find, frozen or not, whether it is
                 alone or in a module; | case a list of bare parameters; tensors that are no
                 parameters; a hidden ParameterList; a frozen block
-found modules | search a found module's own attributes as well. | case a hidden module that hides
-                more
-registered    | Skip what model.parameters() gives. | case a list of registered blocks; a registered
-                block beside a hidden one; nothing hidden; a ModuleList; a hidden norm equal to a
-                registered one
-once          | A parameter found twice counts once; two with equal numbers are two. There are no
-                cycles. | case one block in two lists; two hidden blocks that share a tensor; two
-                norms of equal numbers
-left alone    | The model is left as it is. | changes in the model; when asked again
+found modules | also search the attributes of every module that you find. | case a hidden module
+                that hides more
+registered    | Skip what model.parameters() returns. | case a list of registered blocks; a
+                registered block beside a hidden one; nothing hidden; a ModuleList; a hidden norm
+                equal to a registered one
+once          | A parameter that you find twice counts once; two with equal values count as two.
+                There are no cycles. | case one block in two lists; two hidden blocks that share a
+                tensor; two norms of equal numbers
+left alone    | The model is unchanged. | changes in the model; when asked again
 example       | Example: self.blocks = [nn.Linear(2, 3)] hides 9. | case the example
 """)
 

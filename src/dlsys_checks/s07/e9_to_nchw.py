@@ -12,17 +12,17 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.9", "to_nchw", seen=("shape", "start", "kind", "order"), says="pictures")
 
 ex.promise_table("""
-axes       | a with the channels in front: out[n, c, h, w] is a[n, h, w, c]. | pictures
-any        | a: (N, H, W, C) of any dtype, sizes and memory order, | case three by three by three;
-             as many rows as channels; one channel; a single pixel; no picture; no row; no channel;
-             many channels; bytes; booleans; float16; bfloat16; long integers; double precision;
-             complex numbers; NaN and minus zero; made channels first; a crop of larger ones; one
-             picture, expanded
-left alone | left as it is. | changed in the argument
-memory     | The result has its dtype and is contiguous, | contiguous; dtype of the
-own        | with memory of its own, which no later call writes to. | memory that it shares; after a
+axes       | Move the channels to the front: out[n, c, h, w] is a[n, h, w, c]. | pictures
+any        | Args: a: (N, H, W, C) of any dtype, sizes and memory order; | case three by three by
+             three; as many rows as channels; one channel; a single pixel; no picture; no row; no
+             channel; many channels; bytes; booleans; float16; bfloat16; long integers; double
+             precision; complex numbers; NaN and minus zero; made channels first; a crop of larger
+             ones; one picture, expanded
+left alone | it is unchanged. | changed in the argument
+memory     | Returns: A contiguous tensor of a's dtype, | contiguous; dtype of the
+own        | with memory of its own, to which no later call writes. | memory that it shares; after a
              later call
-example    | Example: a pixel (0, 1, 2) alone becomes three channels of one pixel. | case the
+example    | Example: a single pixel (0, 1, 2) becomes three channels of one pixel. | case the
              example
 """)
 
