@@ -358,10 +358,10 @@ plot_lines(range(10, 501, 10), {"loss": smooth}, xlabel="step",
                "towards zero.")
 
 # %% [markdown] role="concept"
-# From here on, `fit` does exactly this, so that the lessons need not repeat the loop. You
-# pass it `steps`, `lr` and, if you need a different one, the `loss`. Its default optimizer
-# is *Adam*, which gives each weight a step size of its own (stage 4). With the same random
-# numbers, `fit` and the loop above agree to the last digit:
+# From here on, `fit` runs this loop, so that the lessons need not repeat it. You pass it
+# `steps`, `lr` and, if you need a different one, the `loss`. Its default optimizer is
+# *Adam*, which gives each weight a step size of its own (stage 4). With SGD and the same
+# random numbers, `fit` and the loop above agree to the last digit:
 
 # %% role="concept"
 def fresh():
@@ -985,9 +985,9 @@ claim("most pieces, among 100 random layers of eight units", max(random),
 # - whether training finds the weights, or
 # - what the network answers for inputs that it has never seen.
 #
-# The second item is easy to measure. Two hidden units are enough for XOR, because we wrote
-# down weights that solve it. Now train fifty networks that start from different random
-# weights, and count how many of them find a solution:
+# The second item is easy to measure. Two hidden units are enough for XOR: for units that
+# jump you have seen the weights, and for ReLU such weights exist, too. Now train fifty
+# networks that start from different random weights, and count how many find a solution:
 
 # %% role="concept" tags=["plumbing"]
 def found_xor(width, starts=50, steps=600):
