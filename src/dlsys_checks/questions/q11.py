@@ -85,8 +85,8 @@ ask("11.3", {"classes": (10, 100, 1000), "rows": (8, 32, 64)}, lambda classes, r
 ask("11.3", {"temperature": (2, 4, 8), "alpha": (0.25, 0.5, 0.75), "classes": (2, 4, 10)},
     lambda temperature, alpha, classes: number(
         f"At temperature {temperature}, the teacher's loss has a weight of {alpha}, and the "
-        f"label's loss has the rest. There are {classes} classes, and all logits of student and teacher "
-        "are zero. What is the total loss?", (1 - alpha) * (hard := math.log(classes)),
+        f"label's loss has the rest. There are {classes} classes, and all logits of student and "
+        "teacher are zero. What is the total loss?", (1 - alpha) * (hard := math.log(classes)),
         "The divergence of two equal distributions is zero, so only the label's loss is "
         "left.", hard,
         (1 - alpha) * hard + alpha * temperature**2 * hard))
