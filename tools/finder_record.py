@@ -25,9 +25,9 @@ PHRASES = {"seen": ROOT / "tests" / "finder_phrases.yml",
 # The least counts: a change of the finder may raise them only. Every new trap competes with all
 # others for the three causes that are shown, so a new trap may lower them by what it costs, in a
 # commit that says so.
-FLOORS = {"seen": {"shown": 119, "found": 113, "honest": 32},
-          "fresh": {"shown": 95, "found": 77, "honest": 43},
-          "unseen": {"shown": 35, "found": 29, "honest": 22, "hedged": 26, "told": 17}}
+FLOORS = {"seen": {"shown": 118, "found": 111, "honest": 32},
+          "fresh": {"shown": 94, "found": 75, "honest": 43},
+          "unseen": {"shown": 35, "found": 29, "honest": 22, "hedged": 26, "told": 15}}
 OF = {"honest": "without", "hedged": "without", "told": "rows"}  # what a count is counted of
 # The most phrases that get a likely answer without the right cause; a change may lower them only.
 CEILINGS = {"seen": 9, "fresh": 8, "unseen": 6}
