@@ -345,6 +345,26 @@ def test_stopping_keeps_what_was_answered(kept, monkeypatch, capsys):
     assert [*review_diff.reviews()] == [first.id]
 
 
+def test_q_stops_while_a_line_is_asked_for(kept, monkeypatch, capsys):
+    assert played(monkeypatch, ["q"]) == 0
+    assert "Stopped." in capsys.readouterr().out
+    assert review_diff.reviews() == {}
+
+
+# Changes to the same lines: the answer to one says something about the other.
+TWINS = [("divide-once", "log-once"), ("zero-at-the-end", "zero-inside"),
+         ("block-names", "classifier-name"), ("order-class", "order-object"),
+         ("average-at-once", "lerp-weight"), ("reciprocal-root", "folded-bias"),
+         ("decay-by-module", "decay-by-name"), ("sums-of-ranks", "mean-of-ranks"),
+         ("quiet-skip", "early-return")]
+
+
+@pytest.mark.parametrize(("one", "other"), TWINS)
+def test_changes_to_the_same_lines_are_in_different_forms(one, other):
+    cases = case_files.cases()
+    assert cases[one].form != cases[other].form
+
+
 def test_a_list_and_a_score_name_no_kind(kept, monkeypatch, capsys):
     assert cli.main(["review-diff", "--score"]) == 0
     assert "Nothing is answered yet." in capsys.readouterr().out

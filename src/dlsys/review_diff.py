@@ -161,12 +161,14 @@ def ask_mark(case: Case) -> tuple[str, str]:
     asked = ""
     paragraph("Mark the line at fault: its number, `missing loop.py:40` where a line is missing "
               "(before or after line 40), or `none`. First you may read a file (`file loop.py`) "
-              "and ask for one recorded run (`runs` lists them).")
+              "and ask for one recorded run (`runs` lists them); `q` stops.")
     while True:
         said = input("mark > ").strip()
         word, _, rest = said.partition(" ")
         if word == "file":
             show_file(case, rest.strip())
+        elif said in ("q", "quit"):
+            raise EOFError
         elif said in ("runs", "run"):
             for name, what in RUNS.items():
                 say(f"  run {name}: {what}")
