@@ -2114,12 +2114,12 @@ answers
 # take only an eighth more time, and the backward pass takes longer than four forward
 # passes instead of two.
 #
-# Compared with the backward pass, the update takes nearly three times as long as
-# predicted, and the trace shows why. The prediction counts one pass, which reads four
-# tensors and writes three. `foreach`, PyTorch's default here, makes eight passes over all
-# weights, and reads or writes twenty tensors. (One more call of `_foreach_add_` counts
-# the steps on the CPU.) The update takes a fifth of the step's kernel time. Stage 4
-# measures the fused update, which makes a single pass.
+# The bytes predict how long the update takes compared with the backward pass. It takes
+# nearly three times as long as that, and the trace shows why. The prediction counts one
+# pass, which reads four tensors and writes three. `foreach`, PyTorch's default here,
+# makes eight passes over all weights, and reads or writes twenty tensors. (One more call
+# of `_foreach_add_` counts the steps on the CPU.) The update takes a fifth of the step's
+# kernel time. Stage 4 measures the fused update, which makes a single pass.
 #
 # **Keep:** a backward pass needs about twice the arithmetic of a forward pass, and the
 # graph's memory is proportional to the batch. If you run short of memory, halve the batch

@@ -1635,9 +1635,10 @@ def idle_drift(set_to_none):
 drift = idle_drift(set_to_none=False)
 
 # %% trap="04.7" role="guess" quoted="wrong"
-guess("04.7", "How many rates does the second head move during the 20 "
-              "steps in which its gradient is exactly zero?",
-      unit="rates")
+guess("04.7", "How far does the second head move in the 20 steps with a "
+              "gradient of exactly zero, in multiples of the learning "
+              "rate?",
+      unit="learning rates")
 
 # %% trap="04.7" role="look"
 print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
@@ -1791,8 +1792,8 @@ def adam_moves(steps, corrected, b1=0.9, b2=0.999):
 bare = adam_moves(2000, corrected=False)
 
 # %% trap="04.8" role="guess" quoted="right"
-guess("04.8", "Without the correction, how many rates long is the twelfth "
-              "step?", unit="rates")
+guess("04.8", "Without the correction, how long is the twelfth step, in "
+              "multiples of the learning rate?", unit="learning rates")
 
 # %% trap="04.8" role="look"
 print(f"step 1: {bare[0]:.2f}   step 12: {bare[11]:.2f}   "
@@ -2102,8 +2103,8 @@ full = moments(torch.float32)
 half = moments(torch.bfloat16)
 
 # %% trap="04.11" role="guess" quoted="wrong"
-guess("04.11", "At the end, how many times as large as in float32 is the "
-               "mean second moment in bfloat16?", unit="times")
+guess("04.11", "At the end, what is the ratio of the mean second moment "
+               "in bfloat16 to that in float32?", unit="times")
 
 # %% trap="04.11" role="look"
 larger = (half[-1].mean() / full[-1].mean()).item()

@@ -1385,10 +1385,10 @@ claim("fraction of the mean square that ReLU leaves", left_by_relu,
       expected=0.5, within=0.02)
 
 # %% [markdown] role="concept"
-# Torch has both rules, as `nn.init.xavier_normal_` and `nn.init.kaiming_normal_`, and
-# as `..._uniform_`. The idea behind He's rule works for every activation. Measure how
-# much of the mean square the activation leaves, and make up for the rest. What would
-# you have to do for tanh?
+# Torch has both rules, as `nn.init.xavier_normal_` and `nn.init.kaiming_normal_`, and as
+# `..._uniform_`. The idea behind He's rule works for every activation. Measure what
+# fraction of the mean square the activation keeps, and scale the weights up to
+# compensate. What would you have to do for tanh?
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)

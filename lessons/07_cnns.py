@@ -2594,12 +2594,13 @@ answers
 # chooses by measured time, so a second run may choose a different algorithm, and the last bits
 # differ.
 #
-# **On the H100 of the record** 16 bits and channels last take an eighth of the time of 32
-# bits, channels first, where the datasheet's rates promise a fifteenth. The 32-bit convolution
-# is faster than its FLOPs allow: as counted it runs at 67.8 TFLOP/s, on a card that has 67. So
-# cuDNN multiplies less often than the formula, as Winograd's algorithm does for 3x3. The
-# record does not say which algorithm it used. Channels last saves two fifths of the time,
-# although FLOPs and bytes are equal. `cudnn.benchmark` changes nothing for this one shape.
+# **On the recorded H100**, 16 bits with channels last take an eighth of the time of 32
+# bits with channels first; the datasheet's rates promise a fifteenth. The 32-bit
+# convolution is faster than its FLOPs allow: as counted it runs at 67.8 TFLOP/s, on a
+# card that has 67. So cuDNN multiplies less often than the formula, as Winograd's
+# algorithm does for 3x3. The record does not say which algorithm it used. Channels last
+# saves two fifths of the time, although FLOPs and bytes are equal. `cudnn.benchmark`
+# changes nothing for this one shape.
 #
 # In 16 bits and channels last this layer runs at half the card's rate, with images of 6 MB
 # that may stay in the card's cache from call to call. ResNet-50, forward and backward, runs at

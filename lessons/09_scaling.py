@@ -2723,12 +2723,14 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # 3. With fewer examples than ranks the order has to be repeated more than once.
 
 # %% [markdown] trap="09.5" role="keep"
-# **Keep:** call `sampler.set_epoch(epoch)` before each epoch. Expect repeated examples in an
-# evaluation whose size the ranks do not divide. **In your own code:** print the first indices
-# of two epochs, and the total length over all ranks. **Source:**
+# **Keep:** call `sampler.set_epoch(epoch)` before each epoch. If the number of ranks does
+# not divide the size of an evaluation set, expect repeated examples. **In your own
+# code:** print the first indices of two epochs, and the total length over all ranks.
+# **Source:**
 # [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler):
 # without `set_epoch` "the same ordering will be always used". **Seen in the wild:**
-# [DALLE-pytorch #230](https://github.com/lucidrains/DALLE-pytorch/pull/230); [ParallelWaveGAN
+# [DALLE-pytorch #230](https://github.com/lucidrains/DALLE-pytorch/pull/230);
+# [ParallelWaveGAN
 # #177](https://github.com/kan-bayashi/ParallelWaveGAN/issues/177); [pytorch
 # #31771](https://github.com/pytorch/pytorch/issues/31771), "can't shuffle the dataset".
 

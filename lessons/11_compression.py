@@ -2641,8 +2641,8 @@ claim("fraction of the weights that a first step of 16 digits moves",
 
 # %% [markdown] trap="11.9" role="more"
 # torchao returns the same numbers, with one scale and with two. Its block scales never
-# become zero, because it keeps them at 1 / 64 or above. Small numbers are lost anyway,
-# because their codes become zero instead of their scale.
+# become zero, because it keeps them at 1 / 64 or above. Small numbers are lost anyway:
+# here their codes become zero, and before it was their scale.
 
 # %% trap="11.9" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):

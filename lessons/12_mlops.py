@@ -3758,11 +3758,11 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, all 20 sums differ. With deterministic algorithms they are all
-# equal, but adding these million rows into 16 takes 40 times as long. After 20 batches,
-# `total += loss` holds 1.38 GB. With `item()` nothing stays, and the peak is 0.14 GB;
-# under `no_grad` it is 0.02 GB. Anomaly mode launches 2.8 times as many operations and
-# takes 4.3 times as long.
+# **On the recorded H100**, all 20 sums differ. With deterministic algorithms the results
+# are all equal, but adding these million rows into 16 sums takes 40 times as long. After
+# 20 batches, `total += loss` holds 1.38 GB. With `item()` nothing stays, and the peak is
+# 0.14 GB; under `no_grad` it is 0.02 GB. Anomaly mode launches 2.8 times as many
+# operations and takes 4.3 times as long.
 #
 # Calling `item()` at each step makes no measurable difference: ten steps of this small
 # net take 13 ms with it and without it. A step consists of 70 operations with only 0.2

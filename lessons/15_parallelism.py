@@ -958,10 +958,10 @@ claim("across the cut: counted from 0 and not rotated, difference",
 
 # %% [markdown] trap="15.3" role="more"
 # The cut has a price: every layer gathers the keys and values of all ranks, here for 256
-# rows of 32 positions, with width 32 and four bytes per value. The backward pass sends as
-# many bytes back, the gradients of keys and values, with a `reduce_scatter`. The weights
-# are copies, so their gradients are summed over these ranks, and the loss is divided by
-# the number of labels on all ranks.
+# rows of 32 positions, with width 32 and four bytes per value. The backward pass returns
+# the gradients of keys and values, which are as many bytes, with a `reduce_scatter`. The
+# weights are copies, so their gradients are summed over these ranks, and the loss is
+# divided by the number of labels on all ranks.
 
 # %% trap="15.3" role="more"
 def gather_keys(mine):
@@ -2232,10 +2232,10 @@ def exposed(events: list) -> list:
 # %% [markdown] trap="15.8" role="situation" core=true fault="a memory plan divides what every GPU holds whole" symptom="a run that fits on paper is out of memory in its first step"
 # ## Plan a run on eight GPUs
 #
-# You have eight GPUs of `80` GB for Llama's 7B: sequences of 4,096 tokens, and AdamW in
-# mixed precision with 16 bytes per weight. Each GPU holds a copy of the model and
-# processes four sequences at a time, its *micro-batch*. For the backward pass, a layer
-# keeps about `16 * width + 8 * hidden` bytes per token.
+# You train Llama 7B on eight GPUs with `80` GB each. Sequences have 4,096 tokens;
+# AdamW in mixed precision needs 16 bytes per weight. Each GPU holds a copy of the model
+# and processes four sequences at a time, its *micro-batch*. For the backward pass a
+# layer keeps about `16 * width + 8 * hidden` bytes per token.
 #
 # The copies use *ZeRO-1*: each keeps the optimizer's state for one eighth of the weights
 # and updates that eighth. Then all copies gather the new weights.

@@ -270,11 +270,11 @@ def _bare(t, b1, b2):
 
 ask("04.8", {"b1": (0.8, 0.85, 0.9), "b2": (0.995, 0.998, 0.999)}, lambda b1, b2: number(
     f"Adam runs without bias correction, with betas ({b1}, {b2}) and averages that start at 0. How "
-    "many rates long is the first step (eps is negligible)?", _bare(1, b1, b2),
+    "many times the learning rate is the first step (eps is negligible)?", _bare(1, b1, b2),
     "m holds 1 - b1 of the gradient, and the root of v holds only sqrt(1 - b2) of it.", 1, 1 - b1))
 ask("04.8", {"t": (5, 10, 20, 50, 100), "b2": (0.99, 0.999)}, lambda t, b2: choice(
     f"Adam runs without bias correction, with betas (0.9, {b2}), and the gradient is 1 at every "
-    f"step. How many rates long is step {t}?", (right := _bare(t, 0.9, b2)),
+    f"step. How many times the learning rate is step {t}?", (right := _bare(t, 0.9, b2)),
     "The second average fills up far more slowly than the first, so the quotient is too large.", 1,
     1 - 0.9**t, 1 / right))
 ask("04.8", {"t": range(1, 9), "g": range(2, 21)}, lambda t, g: number(
