@@ -400,16 +400,16 @@ ROUTES = {
     ("06.6", 4): lambda n, d: sum((byte(k) + d).item() < k for k in range(n)) / n,
     ("06.7", 1): lambda copies, share: 1 - (1 - share) ** (copies - 1),
     ("06.8", 2): lambda k, p: (torch.tensor(p).logit() - math.log(k)).sigmoid(),
-    ("07.1", 1): lambda columns, *window: F.max_pool1d(
-        torch.zeros(1, 1, columns), *window).shape[-1],
-    ("07.1", 2): lambda channels, rows, columns, batch, _: meta(
+    ("07.1", 1): lambda *window: F.max_pool1d(
+        torch.zeros(1, 1, window[-1]), *window[:-1]).shape[-1],
+    ("07.1", 2): lambda channels, rows, columns, _, batch: meta(
         batch, channels, rows, columns).nbytes / 1e6,
     ("07.1", 3): lambda side, _, times, *__: many(
         lambda: nn.Conv2d(1, 1, 3, 2, 1, device="meta"), times)(meta(1, 1, side, side)).shape[-1],
-    ("07.1", 4): lambda side, _, factor, channels: meta(
+    ("07.1", 4): lambda side, _, channels, factor: meta(
         factor * channels, side // 2, side // 2).nbytes / meta(channels, side, side).nbytes,
     ("07.2", 1): lambda depth, kernel, _: field([(kernel, 1, 1)] * depth),
-    ("07.2", 2): lambda depth, *_: field([(3, 1, 1)] * depth + [(2, 2, 1)]),
+    ("07.2", 2): lambda _, __, depth, *___: field([(3, 1, 1)] * depth + [(2, 2, 1)]),
     ("07.2", 3): lambda before, _, __, stride, after: field(
         [(3, 1, 1)] * before + [(3, stride, 1)] + [(3, 1, 1)] * after),
     ("07.2", 4): lambda depth, _, __, spread, ___: field([(3, 1, spread)] * depth) // 2,
@@ -475,7 +475,7 @@ ROUTES = {
         - stepped("SGD", 0, [memory], lr=rate, momentum=mu)),
     ("11.3", 1): lambda a, b, temperature: (torch.tensor([a, b]) / temperature).softmax(0)[0],
     ("11.3", 3): lambda rows, classes: math.prod((rows, classes)) / rows,
-    ("11.3", 4): lambda classes, alpha, _: (1 - alpha) * F.cross_entropy(
+    ("11.3", 4): lambda _, alpha, classes: (1 - alpha) * F.cross_entropy(
         torch.zeros(1, classes), torch.tensor([0])),
     ("11.4", 2): lambda one, share: torch.tensor([1, -share]) @ torch.tensor(
         [[one, share], [share, one]]) @ torch.tensor([1, -share]),

@@ -70,7 +70,7 @@ def test_every_named_mistake_of_a_stage_is_known_with_a_question(items):
 
 
 def test_a_mistake_is_asked_for_the_promise_that_it_breaks(items):
-    assert items[0].ask("using one row only") == "Which line of yours keeps this? “in any row.”"
+    assert items[0].ask("using one row only") == "Which line of yours keeps this? “over all rows.”"
 
 
 def test_a_number_in_a_name_may_be_that_of_another_class():
@@ -236,7 +236,7 @@ def test_forty_learners_with_different_mistakes(items):
         (names[0], 13), (names[4], 9), (names[7], 3)]
     assert found["hints"] == [2, 1, 0]
     assert found["mistakes"][0]["ask"].startswith(
-        "Which line of yours keeps this? “the entry is the largest absolute change")
+        "Which line of yours keeps this? “Entry t is the largest absolute change")
 
 
 def verdict(who, status, trap="08.1", mistake=""):

@@ -261,7 +261,7 @@ def test_five_phones_and_one_of_them_with_a_notebook_are_five(browser, tmp_path)
 def test_pages_come_back_after_the_server_was_killed(class_):
     room, wall, phones = class_
     ask(room, wall, "08.10")
-    first, second = "all five: all of them are in its past", "only the first one"
+    first, second = "all five, because all of them are in its past", "only the first one"
     answer(phones[0], first)
     phones[1].get_by_role("radio", name=second).check()  # half an answer
     room.kill()

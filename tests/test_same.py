@@ -184,7 +184,7 @@ def test_torch_is_left_as_it_was():
     before = torch.autograd.backward, torch.amp.GradScaler.scale
     recorded(training(), steps=1, after=0, whole=False)
     assert (torch.autograd.backward, torch.amp.GradScaler.scale) == before
-    assert not nn.modules.module._global_forward_hooks
+    assert not nn.modules.module._has_any_global_hook()
 
 
 def test_a_program_that_draws_other_data_each_time_is_told_so():
