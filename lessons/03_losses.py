@@ -231,7 +231,7 @@ for name, z in {"sure and right": sure, "sure, wrong": wrong}.items():
 measured("03.1", 3)
 
 # %% trap="03.1" role="look"
-claim("gradient norm `once` divided by `twice`",
+claim("gradient norm of once divided by that of twice",
       once / twice, above=5000)
 
 # %% [markdown] trap="03.1" role="look"

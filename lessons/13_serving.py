@@ -1712,14 +1712,13 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # %% [markdown] trap="13.5" role="keep"
 # **Keep:** After a refusal, sample from max(0, p - q), normalised. And `q` has to be the
 # distribution that the draft was really sampled from. **In your own code:** do not judge
-# by the acceptance rate or by the text. Feed in a known `p` and `q`, and count what comes
-# out. **Source:** [Leviathan et al.
+# by the acceptance rate. Feed in a known `p` and `q`, and count what comes out. **Source:** [Leviathan et al.
 # 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
 # 2023](https://arxiv.org/abs/2302.01318). **Seen in the wild:** In
 # [huggingface/transformers
 # 47932](https://github.com/huggingface/transformers/issues/47932), the code used a `q`
-# that the draft had not been sampled from. Acceptance rose, and the total variation to `p`
-# was 0.05 in the median.
+# that the draft had not been sampled from. Acceptance rose; the total variation to `p` was
+# 0.05.
 
 # %% [markdown] trap="13.6" role="situation" fault="refused draft tokens stay in the KV cache" symptom="speculative decoding repeats or skips words, though each check is right"
 # ## Four letters in one call

@@ -902,9 +902,8 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # **Keep:** An estimate with the right value need not have the right gradient, because
 # what gets sampled also depends on the weights. To penalise a KL, use half the squared
 # log-ratio. **In your own code:** reverse the sign of the penalty. If the KL still
-# develops the same way, up to noise, the penalty has no gradient. **Source:**
-# [Tang and Munos 2025, "On a few pitfalls in KL divergence gradient estimation for
-# RL"](https://arxiv.org/abs/2506.09477); on the values [Schulman 2020, "Approximating KL
+# develops the same way, the penalty has no gradient. **Source:**
+# [Tang and Munos 2025](https://arxiv.org/abs/2506.09477); on the values [Schulman 2020, "Approximating KL
 # Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:** In
 # [allenai/open-instruct 535](https://github.com/allenai/open-instruct/pull/535), the
 # estimate in the loss is said to "completely ignore" the reference.
