@@ -182,9 +182,11 @@ def test_a_run_is_not_changed_by_being_recorded():
 
 def test_torch_is_left_as_it_was():
     before = torch.autograd.backward, torch.amp.GradScaler.scale
+    others = dict(nn.modules.module._global_forward_hooks_with_kwargs)  # what other tests left
     recorded(training(), steps=1, after=0, whole=False)
     assert (torch.autograd.backward, torch.amp.GradScaler.scale) == before
-    assert not nn.modules.module._has_any_global_hook()
+    assert nn.modules.module._global_forward_hooks_with_kwargs == others
+    assert not nn.modules.module._global_forward_hooks
 
 
 def test_a_program_that_draws_other_data_each_time_is_told_so():

@@ -274,7 +274,7 @@ def answer_places(exercise: Exercise) -> Iterator[Bench]:
                  k.arg not in NO_OPTIONS for k in answer.keywords)]
     for rank, wrong in enumerate(exercise.wrong_answers):
         edited = edit_of(wrong.fn)
-        if edited and len(lines_of(edited)) <= WHOLE_LINES:
+        if edited and 0 < len(lines_of(edited)) <= WHOLE_LINES:
             text = "\n".join(lines_of(edited))
             plain.append((rank, wrong.name, parsed(text).body[0], text))
     found = [Mistake(rank, name, whole(node, text, heading)) for rank, name, node, text in plain

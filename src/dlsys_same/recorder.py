@@ -104,7 +104,12 @@ class Recorder:
                    register_optimizer_step_post_hook(self.after_step)]
         self.undo = [handle.remove for handle in handles]
         # Removing such a handle leaves its id here, and torch.compile then warns of a hook.
-        self.undo.append(lambda: modules._global_forward_hooks_with_kwargs.pop(handles[1].id, None))
+        known = modules._global_forward_hooks_with_kwargs
+
+        def forget() -> None:
+            known.pop(handles[1].id, None)
+
+        self.undo.append(forget)
         self.replace(torch.autograd, "backward", self.backward_of)
         self.replace(torch.amp.GradScaler, "scale", self.scale_of)
 
