@@ -29,7 +29,11 @@ class Beginning:
         np.random.seed(0)
         recorder = Recorder(self.asked["steps"], self.asked["after"], self.asked["rounding"])
         recorder.enough = lambda: leave(recorder, self.asked)
-        recorder.attach()
+        try:
+            recorder.attach()
+        except Exception as error:
+            raise SystemExit(f"dlsys same: this torch {torch.__version__} cannot be recorded "
+                             f"({type(error).__name__}: {error}).") from error
         atexit.register(recorder.save, file_of(self.asked["folder"]))
 
 

@@ -64,6 +64,11 @@ class Result:
         return self.first is None and not self.problem
 
 
+def epsilon(records: list[dict]) -> float:
+    """The machine epsilon of the coarsest dtype in which a module computed."""
+    return max(record["coarsest"] for record in records) or torch.finfo(torch.float32).eps
+
+
 def joined(parts: list[torch.Tensor], summed: bool) -> torch.Tensor:
     """Micro-batches as one batch: rows behind each other; parts of a loss are added."""
     return torch.cat(parts).sum(0, keepdim=True) if summed else torch.cat(parts)
@@ -112,7 +117,7 @@ def compare(first: list[dict], second: list[dict], shaken: list[dict]) -> Result
 
     Each run is a list with the record of every rank.
     """
-    eps = max(r["coarsest"] for r in first + second) or torch.finfo(torch.float32).eps
+    eps = epsilon(first + second)
     types = {**second[0]["types"], **first[0]["types"]}
     a, b, c = merged(first), merged(second), merged(shaken)
     several = first[0]["world"] > 1 or second[0]["world"] > 1

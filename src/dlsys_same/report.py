@@ -23,7 +23,8 @@ def lines(result: Result) -> list[str]:
     found.append(f"First difference: step {first.step}, {NOUNS[first.kind]}, "
                  f"{printable(first.name)}{share}.")
     if first.allowed:
-        found.append(f"Allowed was {first.allowed:.1e}: {TIMES} times what rounding the weights "
-                     f"of the first program changes here ({first.rounding:.1e}), or {FLOOR} times "
-                     "the machine epsilon, whichever is larger.")
+        found.append(f"Allowed was {first.allowed:.1e}. Rounding the weights of the first program "
+                     f"changes this tensor by {first.rounding:.1e}; {TIMES} times that is allowed, "
+                     f"or {TIMES} times the median of its kind, or {FLOOR} times the machine "
+                     "epsilon, whichever is largest.")
     return [*found, printable(first.why)] if first.why else found

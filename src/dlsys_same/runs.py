@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from dlsys_same.compare import Result, compare
+from dlsys_same.compare import Result, compare, epsilon
 from dlsys_same.pairs import Pair, SameError, words
 
 HOOK = Path(__file__).parent / "hook"
@@ -75,5 +75,4 @@ def same_pair(pair: Pair, say: Callable[[str], None] = print) -> Result:
     say("run 2 of 3: the second program")
     second = run(pair.second, pair)
     say("run 3 of 3: the first program, its weights changed by rounding")
-    eps = max(r["coarsest"] for r in first + second) or torch.finfo(torch.float32).eps
-    return compare(first, second, run(pair.first, pair, pair.after, rounding=eps))
+    return compare(first, second, run(pair.first, pair, pair.after, epsilon(first + second)))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
-from dlsys_same.compare import Result, compare
+from dlsys_same.compare import Result, compare, epsilon
 from dlsys_same.pairs import Pair, SameError
 from dlsys_same.recorder import Enough, Recorder
 from dlsys_same.report import lines
@@ -52,8 +50,8 @@ def same(first: Program, second: Program, *, steps: int = 3, after: int = 0, who
 def _functions(first, second, steps: int, after: int, whole: bool) -> Result:
     one = [recorded(first, steps, after, whole)]
     other = [recorded(second, steps, 0, whole)]
-    eps = max(r["coarsest"] for r in one + other) or torch.finfo(torch.float32).eps
-    return compare(one, other, [recorded(first, steps, after, whole, eps)])
+    shaken = recorded(first, steps, after, whole, epsilon(one + other))
+    return compare(one, other, [shaken])
 
 
 def recorded(program: Callable[[], object], steps: int, after: int, whole: bool,
