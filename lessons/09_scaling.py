@@ -1876,6 +1876,20 @@ claim("the same, with the sum of losses over the sum of rows",
 # A rank without rows, or without a gradient for some parameter (`allow_unused=True` returns
 # None for it, trap 09.3), has to make these calls as well, with zeros.
 
+# %% [markdown] trap="09.11" role="more"
+# Two ranks with half of the rows each must compute what one process computes with all of
+# them. The command `dlsys same` runs both and names the first tensor that differs. Here,
+# the ranks of a training script go past the wrapper:
+#
+# ```sh
+# dlsys same "train.py" "torchrun --nproc-per-node 2 train.py --unwrapped"
+# ```
+#
+# ```text
+# First difference: step 1, gradient, 0.weight, by 0.66 of the norm.
+# The losses agree, so look at what comes between backward and step: gradients that are not reduced, not cleared, or clipped differently.
+# ```
+
 # %% [markdown] trap="09.11" role="folklore"
 # **Told:** DDP puts its hooks on the parameters when you make the wrapper, so one pass
 # through it, to warm it up, is enough. **Measured:** with the first of the 100 steps
