@@ -863,7 +863,7 @@ claim("2,048 rows: bytes in mixed precision, as a multiple of float32",
 
 # %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
 def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
-    """Bytes per GPU for weights, gradients and AdamW's state, as an int.
+    """Count a GPU's bytes of weights, gradients and AdamW state, as an int.
 
     Args:
         layout: "float32" and "autocast" hold everything in float32;
@@ -1204,7 +1204,7 @@ claim("a parameter in a list does", followed["the parameter"],
 
 # %% trap="09.14" role="exercise" points=3 difficulty=3 minutes=15
 def stays_behind(model: nn.Module) -> list[str]:
-    """Sorted paths of the tensors that model.to(...) leaves behind.
+    """List the tensors that model.to(...) leaves behind, as sorted paths.
 
     List every tensor, of any type and shape, that is reachable from a
     module's own attributes, directly or through lists, tuples and dict
@@ -1909,7 +1909,7 @@ claim("all_reduce calls then", calls("all_reduce"), expected=1)
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
-    """Mean loss over all ranks' examples; its gradients go into .grad.
+    """Return the mean loss of all ranks' examples; gradients go into .grad.
 
     Args:
         losses_of(batch): the losses (n,) of this rank's n examples, with a
@@ -2144,7 +2144,7 @@ claim("processes left behind", len(ranks.processes), expected=0)
 
 # %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
 def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
-    """Sorted names of the parameters that some batch leaves unused.
+    """Name the parameters that some batch leaves unused, in sorted order.
 
     A batch leaves a parameter unused if loss_of(model, batch) has no
     gradient with respect to it; a gradient of zeros counts as one. There
