@@ -1149,6 +1149,37 @@ claim("largest gap between Adam's weights in the two runs",
 claim("final loss of SGD, whole batch", sgd_big, below=2)
 claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
 
+# %% [markdown] trap="02.4" role="more"
+# You can hold this in a test, for a whole training loop. `same` runs two functions, or two
+# commands, that must compute the same thing. It compares the data, the loss, the gradients
+# and the updates, and raises an error that names the first one that differs:
+#
+# ```python
+# from dlsys.testing import same
+#
+# x, y = torch.randn(96, 10), torch.randint(3, (96,))
+#
+# def train(parts):
+#     torch.manual_seed(0)
+#     model = nn.Linear(10, 3)
+#     opt = torch.optim.SGD(model.parameters(), lr=0.1)
+#     for rows in torch.arange(96).split(32):
+#         for part in rows.chunk(parts):
+#             loss = F.cross_entropy(model(x[part]), y[part])
+#             loss.backward()
+#         opt.step()
+#         opt.zero_grad()
+#
+# same(lambda: train(1), lambda: train(4))
+# ```
+#
+# ```text
+# First difference: step 1, loss, loss, by 0.75 of the norm.
+# The second's is 4 times the first's.
+# ```
+#
+# With `(loss / parts).backward()` the two agree, up to rounding.
+
 # %% [markdown] trap="02.4" role="folklore"
 # **Told:** divide by the number of micro-batches, and you get the gradient of the big
 # batch. **Measured:** that is true for equal parts without padding and without BatchNorm.

@@ -384,7 +384,7 @@ claim("MB of a map of 256 channels at 224 x 224", 256 * 224**2 * 4 / 1e6,
 
 # %% trap="07.1" role="exercise" points=2 difficulty=2 minutes=10
 def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
-    """Bytes of each layer's float32 output, from the first layer on.
+    """List the bytes of each layer's float32 output, first layer first.
 
     Args:
         size: (height, width) of the input.
@@ -627,7 +627,7 @@ claim("field of torchvision's ResNet-50", walk(main_path(resnet50))[0],
 
 # %% trap="07.2" role="exercise" points=3 difficulty=2 minutes=15
 def seen_span(layers: list, unit: int) -> tuple[int, int]:
-    """First and last input pixel, along one side, that a unit depends on.
+    """Find the first and last input pixel, along one side, behind a unit.
 
     Args:
         layers: a list of (kernel, stride, padding, dilation), from the

@@ -1518,7 +1518,7 @@ claim("4,096 tokens, 16 bits, 128 queries a block: bytes moved by the "
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
                     length: int, tile: int) -> torch.Tensor:
-    """Causal attention of M queries over a cache, tile keys at a time.
+    """Attend causally from M queries to a cache, tile keys at a time.
 
     The queries are the last M of the length filled positions: query i sees
     the keys 0 to i + length - M. A query that sees no key returns zeros.
@@ -2467,7 +2467,7 @@ claim("right axes: other tokens move when the last one changes, by",
 # %% trap="08.9" role="exercise" points=4 difficulty=3 minutes=20
 def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
                    p: float, training: bool) -> torch.Tensor:
-    """Multi-head self-attention (B, T, d) with dropout.
+    """Compute multi-head self-attention (B, T, d) with dropout.
 
     Every token looks at all tokens of its row. If training is True, each
     attention weight is set to zero with probability p, 0 <= p < 1,
@@ -2690,7 +2690,7 @@ claim("RoPE, all positions later by 100: largest change of a score",
 
 # %% trap="08.10" role="exercise" points=4 difficulty=3 minutes=20
 def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
-    """Causal attention of the n newest tokens, with a cache and RoPE.
+    """Compute causal attention of the n newest tokens, with cache and RoPE.
 
     Queries and keys are rotated, values are not. A token looks at itself
     and at all tokens before it. The result (B, H, n, D) is what one run

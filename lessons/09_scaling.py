@@ -863,7 +863,7 @@ claim("2,048 rows: bytes in mixed precision, as a multiple of float32",
 
 # %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
 def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
-    """Bytes per GPU for weights, gradients and AdamW's state, as an int.
+    """Count a GPU's bytes of weights, gradients and AdamW state, as an int.
 
     Args:
         layout: "float32" and "autocast" hold everything in float32;
@@ -1205,7 +1205,7 @@ claim("a parameter in a list does", followed["the parameter"],
 
 # %% trap="09.14" role="exercise" points=3 difficulty=3 minutes=15
 def stays_behind(model: nn.Module) -> list[str]:
-    """Sorted paths of the tensors that model.to(...) leaves behind.
+    """List the tensors that model.to(...) leaves behind, as sorted paths.
 
     List every tensor, of any type and shape, that is reachable from a
     module's own attributes, directly or through lists, tuples and dict
@@ -1879,6 +1879,20 @@ claim("the same, with the sum of losses over the sum of rows",
 # A rank without rows, or without a gradient for some parameter (`allow_unused=True` returns
 # None for it, trap 09.3), has to make these calls as well, with zeros.
 
+# %% [markdown] trap="09.11" role="more"
+# Two ranks with half of the rows each must compute what one process computes with all of
+# them. The command `dlsys same` runs both and names the first tensor that differs. Here,
+# the ranks of a training script go past the wrapper:
+#
+# ```sh
+# dlsys same "train.py" "torchrun --nproc-per-node 2 train.py --unwrapped"
+# ```
+#
+# ```text
+# First difference: step 1, gradient, 0.weight, by 0.66 of the norm.
+# The losses agree, so look at what comes between backward and step: gradients that are not reduced, not cleared, or clipped differently.
+# ```
+
 # %% [markdown] trap="09.11" role="folklore"
 # **Told:** DDP puts its hooks on the parameters when you make the wrapper, so one pass
 # through it, to warm it up, is enough. **Measured:** with the first of the 100 steps
@@ -1898,7 +1912,7 @@ claim("all_reduce calls then", calls("all_reduce"), expected=1)
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
-    """Mean loss over all ranks' examples; its gradients go into .grad.
+    """Return the mean loss of all ranks' examples; gradients go into .grad.
 
     Args:
         losses_of(batch): the losses (n,) of this rank's n examples, with a
@@ -2133,7 +2147,7 @@ claim("processes left behind", len(ranks.processes), expected=0)
 
 # %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
 def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
-    """Sorted names of the parameters that some batch leaves unused.
+    """Name the parameters that some batch leaves unused, in sorted order.
 
     A batch leaves a parameter unused if loss_of(model, batch) has no
     gradient with respect to it; a gradient of zeros counts as one. There

@@ -2084,6 +2084,20 @@ claim("largest gap with the optimizer as well", gaps["and optimizer"],
 claim("largest gap with the generator's state as well",
       gaps["and generator"], expected=0)
 
+# %% [markdown] trap="12.8" role="more"
+# To try this on a training script, compare a run that went straight through with one that
+# resumes. The command `dlsys same` runs both and names the first tensor that differs. Here,
+# the script was saved after three steps and does not load the optimizer's state:
+#
+# ```sh
+# dlsys same --after 3 train.py "train.py --load at3.pt --first 3 --forget"
+# ```
+#
+# ```text
+# First difference: step 1, update of a weight, 0.weight, by 0.69 of the norm.
+# The gradients agree, so the optimizer differs: its settings, its rate, or a state that was not restored.
+# ```
+
 # %% [markdown] trap="12.8" role="folklore"
 # **Told:** save to two slots in turn, `A` and `B`, and you never lose both. **Measured:**
 # one of them is indeed complete after a kill. But the names do not say which one, and if
