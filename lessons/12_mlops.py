@@ -2708,8 +2708,8 @@ claim("validation losses in the file", count(rows, "val_loss"), expected=0)
 
 # %% [markdown] trap="12.10" role="why"
 # A run has *one* step counter. `step=` sets it, and it can only go up. After batch 19,
-# step 0 is in the past. W&B drops the row, and the run continues. You cannot rely on a
-# warning: the version here prints a line on stderr for each row, and 0.28 prints nothing.
+# step 0 is in the past. W&B drops the row, and the run continues. The version here prints
+# a line on stderr for each row. An older one, on Colab, prints nothing.
 
 # %% trap="12.10" role="why"
 ax = new_axes("Each validation loss asks for a step long past",
