@@ -3,6 +3,7 @@
 import weakref
 
 from dlsys_watch.rule import Rule
+from dlsys_watch.values import counted
 
 
 class UnregisteredLayer(Rule):
@@ -32,7 +33,7 @@ class UnregisteredLayer(Rule):
                      for p in layer.parameters(recurse=False))]
         if found:
             name, model, line = found[0]
-            self.say(f"{len(found)} layers run inside {model}, get gradients and are in no "
-                     f"optimizer, the first a {name}: they are not registered in it. A plain "
-                     "list? Use nn.ModuleList", line)
+            self.say(f"{counted(len(found), 'layer')} in {model} with gradients and in no "
+                     f"optimizer, the first a {name}: not registered in it. A plain list? Use "
+                     "nn.ModuleList", line)
             self.loose.clear()
