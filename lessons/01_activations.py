@@ -283,6 +283,18 @@ claim("parameters, counted by hand", count,
       expected=(64 * 32 + 32) + (32 * 16 + 16) + (16 * 10 + 10))
 
 # %% [markdown] role="concept"
+# To look inside a network, call its layers one by one, and print what comes out of each:
+#
+# ```python
+# for layer in chain:
+#     x = layer(x)
+#     print(layer, tuple(x.shape), f"{x.mean():.2f} {x.std():.2f}")
+# ```
+#
+# A wrong shape, a mean far from its neighbours' or a standard deviation near zero shows you
+# the layer to look at. (For a network that is more than a list of layers, use *hooks*, as
+# trap 12.1 does.)
+#
 # Why do we put an activation between the layers? Without one, two layers collapse into a
 # single layer: $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. That is one matrix
 # and one bias, so it draws only one line.
@@ -1375,7 +1387,8 @@ claim("largest change of a stored mean in two passes", drift, above=0.005)
 # separate switch. `model.eval()` would have set *eval mode*, but nobody called it. In train
 # mode, dropout draws a new mask in every call, and BatchNorm updates its stored statistics,
 # so every image that you serve changes the model. A fixed seed would hide the first fault
-# and keep the second.
+# and keep the second. If you train on after an evaluation, call `model.train()` first.
+# Otherwise dropout stays off, and the stored statistics no longer follow the data.
 
 # %% trap="01.1" role="why" tags=["plumbing"]
 import copy

@@ -826,8 +826,10 @@ draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
 # The last two switches are for a second backward pass. If you have two losses over one
 # graph, add them and call `backward` once, because the gradient of a sum is the sum of
 # the gradients. You need `retain_graph` only if you want the two gradients separately.
-# You need `create_graph` for the gradient of a gradient, as in second derivatives,
-# gradient penalties, or MAML, which learns by differentiating through a training step:
+# You need `create_graph` for the gradient of a gradient, as in second derivatives and
+# gradient penalties. *MAML* needs it as well. It looks for starting weights from which one
+# training step on a new task goes a long way. So it computes its loss *after* such a step,
+# and its gradient passes through the gradient of that step:
 
 # %% role="concept"
 t = torch.tensor(3.0, requires_grad=True)

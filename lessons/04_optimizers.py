@@ -296,7 +296,12 @@ claim("ratio of the test losses, decay 1 to no "
 # The more decay, the smaller the weights and the lower the test loss. A decay of 1 is
 # large, but this run is short, and what counts is the product of rate, decay and steps.
 # Usual values for long runs are 0.01 to 0.1. Biases and the gains of norm layers are
-# usually exempt (trap 04.1).
+# usually exempt (trap 04.1). *Embeddings*, tables with one row per token, are a matter of
+# choice. A row gets a gradient only when its token occurs, but decay shrinks it at every
+# step, so the rows of rare tokens fade. Published code does both:
+# [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py) decays its
+# embeddings, and [minGPT](https://github.com/karpathy/minGPT/blob/master/mingpt/model.py),
+# by the same author, does not.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -831,8 +836,11 @@ claim("step at which one-cycle peaks", family["one-cycle"].index(
 # *Warm-up and cosine* is the usual choice for transformers. With *warm-up, level, fall*
 # you need not know the length of the run in advance, because you can start the fall at
 # any time. Libraries build such schedules from a name. In Hugging Face it is
-# `get_scheduler("cosine", opt, num_warmup_steps=…, num_training_steps=…)`, and the
-# trainer calls it for you.
+# `get_scheduler("cosine", opt, num_warmup_steps=…, num_training_steps=…)`. It returns one
+# of torch's schedulers, so you call its `step()` after each step of the optimizer. Their
+# `Trainer` does both for you. The second number is the length of the whole run in steps
+# of the optimizer. If you give it the number of batches and accumulate four of them, the
+# run ends when the schedule is only a quarter done.
 #
 # *One-cycle* is one climb and one fall over the whole run, and the momentum is low
 # where the rate is high. Its author reports *super-convergence*: with a very high peak,

@@ -264,7 +264,10 @@ claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
 # `GroupNorm(1, C)` has one group, so it averages over the channels *and* pixels of an
 # image. The LayerNorm of a transformer averages over the channels of one position,
 # which is different. With as many groups as channels, GroupNorm is the same as
-# InstanceNorm. RMSNorm divides by the root of the mean square and subtracts nothing.
+# *InstanceNorm*, which averages over the pixels of one channel of one image. So it removes
+# the brightness and the contrast of each image. That helps if they are not part of the
+# answer, as in style transfer, for which it was made ([Ulyanov et al.
+# 2016](https://arxiv.org/abs/1607.08022)), and hurts if they are. RMSNorm divides by the root of the mean square and subtracts nothing.
 
 # %% role="concept"
 one_group = F.group_norm(pixels, 1)

@@ -1039,9 +1039,10 @@ claim("FLOPs of a step with checkpoints, as a multiple of those without",
 # MLP and its attention, keeps far more than two tensors, so any quoted percentage holds for
 # one architecture only. With `L` equal blocks you need not keep all `L` inputs either.
 # Checkpoint every $\sqrt{L}$-th one, and about $2 \sqrt{L}$ tensors live at a time ([Chen et
-# al. 2016](https://arxiv.org/abs/1604.06174)). In plain PyTorch the call is
-# `torch.utils.checkpoint.checkpoint`; `model.gradient_checkpointing_enable()` belongs to
-# Hugging Face's models.
+# al. 2016](https://arxiv.org/abs/1604.06174)): 16 instead of 64 for 64 blocks. In plain
+# PyTorch the call is `torch.utils.checkpoint.checkpoint`. Hugging Face's models have a method
+# that puts this call around each of their blocks, `model.gradient_checkpointing_enable()`. A
+# module of your own has no such method.
 
 # %% [markdown] trap="09.14" role="situation" fault="tensors in plain attributes are not saved or moved" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
 # ## A model that takes its scaling along
@@ -1265,8 +1266,8 @@ def stays_behind(model: nn.Module) -> list[str]:
 # is idle, and a faster card changes nothing. So measure before you change anything, in this
 # order.
 #
-# 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` of a `DataLoader` sets how many processes load, `persistent_workers=True` keeps them from one epoch to the next, and `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes: *pinned* memory never moves, so the GPU can fetch from it without the CPU.
-# 2. **Python.** Take a *trace*, a list of the operations with start and end. Gaps in the GPU's row are waits. New tensors that a loop makes on the CPU and sends over are another reason: make them on the device.
+# 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` of a `DataLoader` sets how many processes load. Begin with the number of CPU cores for each GPU, and halve and double it until a step gets no faster: with too few the GPU waits, and too many compete for the cores and for memory. `persistent_workers=True` keeps them from one epoch to the next. Without it they start again at each epoch, which takes seconds that a short epoch cannot afford. And `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes: *pinned* memory never moves, so the GPU can fetch from it without the CPU.
+# 2. **Python.** Take a *trace*, a list of the operations with start and end. Gaps in the GPU's row are waits. New tensors that a loop makes on the CPU and sends over are another reason. Write `torch.arange(n, device=x.device)` instead of `torch.arange(n).to(x.device)`, which makes the values on the CPU, copies them, and holds up Python until the copy is made.
 # 3. **Memory or arithmetic.** Look at the operations that take the longest. The profiler lists them:
 
 # %% role="concept" compare=false
@@ -1326,7 +1327,9 @@ claim("product of 4,096 rows, as a multiple of the ridge",
 # Below the ridge, move fewer bytes: fuse operations with `torch.compile`, use 16 bits,
 # take a larger batch. Above it, do less arithmetic or use a faster format. For
 # convolutions of fixed sizes, `torch.backends.cudnn.benchmark = True` tries several
-# algorithms at the start and keeps the fastest.
+# algorithms at the start and keeps the fastest. If the sizes vary, it tries them again for
+# every new size, which can cost more than it gains. And it may choose a different algorithm
+# in the next run, so leave it off if a run has to be repeatable (stage 12).
 
 # %% [markdown] trap="09.10" role="situation" fault="each step asks the GPU for numbers and waits" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
 # ## Who waits for whom

@@ -806,9 +806,14 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # peft offers many kinds of adapters through one call: you change only the configuration
 # that you pass to `get_peft_model`. *DoRA* splits each row of $W$ into its norm and its
 # direction; it trains the norms directly and the directions with LoRA. *IA3* trains only
-# factors that multiply the keys, the values and the hidden layer of the MLP. *Prefix
-# tuning* trains keys and values that come before every text, and *prompt tuning* trains
-# the embeddings of a few made-up tokens.
+# factors that multiply the keys, the values and the hidden layer of the MLP. That is a
+# few vectors for each layer, so thousands of them fit on a disk, and you can multiply them
+# into the weights before service. *Prefix tuning* trains keys and values that come before
+# every text, and *prompt tuning* trains the embeddings of a few made-up tokens. Such tokens
+# are only inputs, so each row of a batch can have its own. But they take up positions, and
+# the method needs a large model: it caught up with training all weights only in the largest
+# of five sizes, with 11 billion parameters ([Lester et al.
+# 2021](https://arxiv.org/abs/2104.08691)).
 #
 # All five get the same 60 steps at the same learning rate on this small base. Methods
 # with few parameters may need a higher rate and more steps, so treat the result as one

@@ -3232,6 +3232,11 @@ claim("bytes of a column index",
 # | TensorRT | an engine, as a rule for one kind of NVIDIA GPU | TensorRT | shown, not run |
 # | TorchScript | its own language and tensors | libtorch | deprecated: read old files, write no new ones |
 #
+# *TorchScript* was torch's first way out. `torch.jit.trace` records one run (trap 11.6), and
+# `torch.jit.script` compiles a subset of Python, with its branches and loops, so that C++
+# can run the result without Python. Both warn today that they are deprecated and name
+# `torch.export` instead. You will still meet such files in older services.
+#
 # Here are the first three ways, for the large classifier from above:
 
 # %% role="concept"

@@ -2530,8 +2530,11 @@ def class_numbers(names: list, stored: dict) -> dict:
 # `torch.manual_seed` seeds all devices. `use_deterministic_algorithms` makes torch choose
 # operations that return the same result every time, and raise an error where it has none.
 # This costs time, which the GPU section measures. `cudnn.deterministic` covers only
-# convolutions, and `use_deterministic_algorithms` includes it. Here are these settings as
-# a function:
+# convolutions, and `use_deterministic_algorithms` includes it. cuBLAS, NVIDIA's library
+# for matrix products, needs scratch memory, and if its size is left open, the same product
+# may be computed in a different order. `:4096:8` reserves eight pieces of 4,096 KiB. If you
+# forget it, `use_deterministic_algorithms` raises an error at the first matrix product on a
+# GPU, and the error names the variable. Here are these settings as a function:
 
 # %% role="concept"
 def reproducible(seed):
@@ -2705,8 +2708,8 @@ claim("validation losses in the file", count(rows, "val_loss"), expected=0)
 
 # %% [markdown] trap="12.10" role="why"
 # A run has *one* step counter. `step=` sets it, and it can only go up. After batch 19,
-# step 0 is in the past. W&B drops the row, prints a line on stderr, and the run
-# continues.
+# step 0 is in the past. W&B drops the row, and the run continues. The version here prints
+# a line on stderr for each row. An older one, on Colab, prints nothing.
 
 # %% trap="12.10" role="why"
 ax = new_axes("Each validation loss asks for a step long past",
