@@ -44,8 +44,16 @@ begin(SEED, THREADS, DEVICE)
 # in the plane.
 #
 # PyTorch keeps numbers in a *tensor*, an array with a shape such as `(1300, 64)`: 1,300
-# rows of 64 numbers. A condition in brackets picks rows: `x_train[y_train < 2]` are the
-# images whose *label*, the digit that they show, is 0 or 1.
+# rows of 64 numbers. `digits()` returns images and their *labels*, the digits that they
+# show: 1,300 to learn from, and 497 for a test. A condition in brackets picks rows, so
+# `x_train[y_train < 2]` are the images whose label is 0 or 1. `.view(-1, 8, 8)` turns each
+# row of 64 numbers back into 8 rows of 8 pixels.
+#
+# `middle` is a *mask*, a grid of True and False. It is True for the eight pixels in rows
+# 2 to 5 and columns 3 and 4. (Python counts from 0, and `2:6` leaves out the 6.) So
+# `images[:, middle]` takes these eight pixels from every image, and `~middle`, the
+# opposite mask, takes the other 56. `.mean(1)` computes one mean for each image, and
+# `torch.stack` puts the two means next to each other:
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -66,6 +74,11 @@ print(f"{len(points)} images, {points.shape[1]} numbers each")
 # A perceptron says "one" if $z$ is positive. Its answer changes where $z$ is exactly
 # zero, and the points where that happens form a line. So choosing the weights and the
 # bias means choosing a line. The weights turn the line, and the bias shifts it.
+#
+# The code below writes the sum as `x @ w + b`. If `x` holds one image per row, this is one
+# $z$ for each image. To find the fraction that is right, it compares the answers with the
+# truth, which gives True or False for each image, turns True into 1 and False into 0, and
+# takes the mean:
 
 # %% role="concept"
 def says_one(x, w, b):
@@ -135,9 +148,11 @@ claim("fraction of the images that the final line gets right", final,
 
 # %% [markdown] role="concept"
 # But it never stops making mistakes. Is the rule too slow, is the random order to
-# blame, or is there no line to find? You can try it in the explorer below, where every
-# correction turns the line. Drag the large point, which should be a "yes", into the other
-# cloud, and watch how many mistakes each pass makes.
+# blame, or is there no line to find? You can try it in the explorer below. Move the first
+# slider, and see each correction turn the line, until all points are on their side. The
+# second plot shows the mistakes of the whole training, pass by pass. Then drag the large
+# point, which should be a "yes", into the other cloud. Is there still a pass without a
+# mistake?
 
 # %% role="explore" explorer="perceptron"
 from dlsys_helpers.explorers.perceptron import perceptron
@@ -268,6 +283,18 @@ claim("parameters, counted by hand", count,
       expected=(64 * 32 + 32) + (32 * 16 + 16) + (16 * 10 + 10))
 
 # %% [markdown] role="concept"
+# To look inside a network, call its layers one by one, and print what comes out of each:
+#
+# ```python
+# for layer in chain:
+#     x = layer(x)
+#     print(layer, tuple(x.shape), f"{x.mean():.2f} {x.std():.2f}")
+# ```
+#
+# A wrong shape, a mean far from its neighbours' or a standard deviation near zero shows you
+# the layer to look at. (For a network that is more than a list of layers, use *hooks*, as
+# trap 12.1 does.)
+#
 # Why do we put an activation between the layers? Without one, two layers collapse into a
 # single layer: $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. That is one matrix
 # and one bias, so it draws only one line.
@@ -308,6 +335,12 @@ claim("its distance from the loss of an even guess, ln 10",
 # all weights together are the *gradient*. `loss.backward()` computes all of them in one go
 # and stores each slope in the `.grad` of its weight. (This is why an activation has to bend
 # rather than jump. The comparison with zero jumps, and its slope is zero nearly everywhere.)
+#
+# To find the slopes, PyTorch records every operation on a weight, and `backward` goes back
+# through this record. The cell below compares one slope with a nudge to the bias of one
+# output, `net[2].bias[3]`, where `net[2]` is the third layer in the list. The nudge is not
+# part of the model and must not be recorded, so it happens inside `torch.no_grad()`, which
+# switches the recording off:
 
 # %% role="concept"
 loss.backward()
@@ -380,7 +413,18 @@ claim("largest gap between our losses and those of fit",
 # %% [markdown] role="concept"
 # For a yes-or-no question, one output is enough. The *sigmoid*, $1 / (1 + e^{-z})$, turns
 # any number $z$ into a probability between 0 and 1, and the loss that goes with it is
-# `F.binary_cross_entropy_with_logits`. The first trap is about an output of this kind.
+# `F.binary_cross_entropy_with_logits`.
+#
+# There are three kinds of question about classes. A *binary* question is a single yes or
+# no: is this an 8? A *multiclass* question asks for one choice out of several: which of
+# the ten digits is this? A *multilabel* question asks for several yes-or-no answers at
+# once, and any number of them can be yes: which of these ten objects are in the photo?
+#
+# Two details of the code come up again and again. A network with one output returns a
+# column of shape `(N, 1)`, so its targets have to be a column, too: `[:, None]` turns
+# `(N,)` into `(N, 1)`, and `[:, 0]` takes the column out again. And wherever you use a
+# network without training it, you need no slopes, so the call is inside `torch.no_grad()`.
+# The first trap is about an output for a binary question.
 
 # %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
@@ -601,7 +645,9 @@ decision_surface
 # In principle, any function that bends will do. In practice, you look at two things: the
 # values that it returns, and its slope, because the gradient of every earlier layer is
 # multiplied by that slope. `requires_grad=True` asks PyTorch to record every operation on a
-# tensor, and `torch.autograd.grad` returns the slopes instead of storing them in `.grad`.
+# tensor, as it does for weights, and `torch.autograd.grad` returns the slopes instead of
+# storing them in `.grad`. It needs a single number to start from, so the cell sums the
+# values. Each value depends only on its own $z$, so the slope of the sum is its own slope:
 
 # %% role="concept"
 z = torch.linspace(-4, 4, 81, requires_grad=True)
@@ -621,6 +667,13 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
                "height is a quarter.")
 
 # %% [markdown] role="concept"
+# The table lists the usual choices. Its last column names networks that later stages
+# explain, so you may skip it for now. CNNs, such as EfficientNet, look at images (stage 7).
+# BERT, GPT-2 and LLaMA are language models. They and vision transformers are built from
+# *transformer* blocks (stage 8). A *recurrent* network reads a sequence step by step, and
+# its *state* is what it remembers. A *gate* is a number between 0 and 1 that decides how
+# much of another number gets through.
+#
 # | function | formula | slope | where you meet it |
 # |---|---|---|---|
 # | ReLU | $\max(0, z)$ | 0 or 1 | MLPs, CNNs |
@@ -664,7 +717,10 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 
 # %% [markdown] role="concept"
 # Where the slope is zero, no gradient passes. So which units of a layer can still learn?
-# The next trap is about that question.
+# The next trap is about that question, and it counts values. One value spoils any such
+# count: NaN, "not a number", which is what 0 / 0 returns. It is not equal to anything, so
+# `h == 0` is False for it. `h.isnan()` is True where a value is NaN, and `.any()` asks
+# whether at least one entry is True.
 
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
@@ -766,7 +822,8 @@ claim("fraction right on this linear task, leaky ReLU", score_leaky,
 # %% [markdown] trap="01.4" role="repair"
 # A function is *saturated* where its slope is nearly zero, so that little of the gradient
 # gets through. A unit is *dead* if its slope is exactly zero on every input. In the
-# explorer, lower the bias and compare ReLU with GELU.
+# explorer, lower the bias from 0 to $-3$, first with ReLU and then with GELU. With which of
+# them does the bar of the dead units grow?
 
 # %% role="explore" explorer="activations"
 from dlsys_helpers.explorers.activations import activations
@@ -810,7 +867,7 @@ claim("fraction right on XOR, fresh ReLU", bends["ReLU, fresh"],
 
 # %% [markdown] trap="01.4" role="more"
 # Counting zeros misses two more kinds of trouble. Far from zero, a tanh has a slope of zero
-# and returns 1. And a layer whose outputs are all NaN ("not a number") has no zeros either.
+# and returns 1. And a layer whose outputs are all NaN has no zeros either.
 
 # %% trap="01.4" role="more"
 depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
@@ -915,7 +972,7 @@ def dead_units(h: torch.Tensor) -> int:
 # %% [markdown] trap="01.4" role="hint"
 # 1. Whether a unit is dead depends on *all* rows. Which reduction says "all"?
 # 2. Compare with zero first, then reduce over the rows (`dim=0`), then count the units.
-# 3. `NaN == 0` is False, so a column of NaN would count as alive. Test for NaN before you count.
+# 3. `NaN == 0` is False, so a column of NaN would count as alive. Test for NaN with `isnan` before you count.
 
 # %% [markdown] trap="01.4" role="keep"
 # **Keep:** a ReLU unit is dead if it returns zero for *every* input. Returning zero for half
@@ -987,7 +1044,10 @@ claim("most pieces, among 100 random layers of eight units", max(random),
 #
 # The second item is easy to measure. Two hidden units are enough for XOR: for units that
 # jump you have seen the weights, and for ReLU such weights exist, too. Now train fifty
-# networks that start from different random weights, and count how many find a solution:
+# networks that start from different random weights, and count how many find a solution.
+# (The folded code trains all fifty at once. Its tensors have an axis in front, with one
+# entry per network. For such a stack of matrices, `@` multiplies the matrices of each
+# network separately.)
 
 # %% role="concept" tags=["plumbing"]
 def found_xor(width, starts=50, steps=600):
@@ -1327,7 +1387,8 @@ claim("largest change of a stored mean in two passes", drift, above=0.005)
 # separate switch. `model.eval()` would have set *eval mode*, but nobody called it. In train
 # mode, dropout draws a new mask in every call, and BatchNorm updates its stored statistics,
 # so every image that you serve changes the model. A fixed seed would hide the first fault
-# and keep the second.
+# and keep the second. If you train on after an evaluation, call `model.train()` first.
+# Otherwise dropout stays off, and the stored statistics no longer follow the data.
 
 # %% trap="01.1" role="why" tags=["plumbing"]
 import copy
@@ -1671,24 +1732,24 @@ claim("parameters of the wide network divided by the deep one's",
 #
 # - [ ] A larger learning rate :: In trap 01.3, the network still guesses at ten times the rate.
 # - [ ] ReLU with the default weights, trained with SGD :: The gradient still vanishes, and after 300 steps at a rate of 0.03 the network still guesses.
-# - [x] tanh with Xavier init :: The first gradient stays about as large as the last one, and the network learns the digits.
+# - [x] tanh with Xavier init :: The first gradient stays about as large as the last one, and the network learns the digits (in *More*, with Adam, the default optimizer of `fit`).
 
 # %% [markdown] role="gpu"
 # ## On a GPU: compute, memory or launches?
 #
-# A forward pass can be slow for three reasons. The arithmetic takes long
-# (compute), or the values take long to reach it (memory), or the GPU waits
-# for its next order (launches). Each reason has its own cure, and the wrong
-# cure does nothing. You can skip this section until you use a GPU.
+# A forward pass can be slow for three reasons: the arithmetic takes a long time
+# (compute), the data take a long time to arrive (memory), or the GPU waits for its next
+# order (launches). Each has its own cure, and the wrong cure does nothing. You can skip
+# this section until you use a GPU.
 #
 # **Before you run anything:** GELU on an 8192 x 8192 tensor needs about
 # 1/1600 of the arithmetic of the Linear layer before it. Would you guess
 # that it takes 1/1600 of the time?
 #
 # You can count all three without a GPU: the FLOPs (operations on floating-point
-# values), the smallest number of bytes that have to move, and the launches. A
-# *meta* tensor has a shape and a type but no data, so you can count for a layer
-# of any size in no time. The FLOPs divided by the bytes are the *arithmetic
+# values), the smallest number of bytes that have to move, and the launches. Use *meta*
+# tensors for this. They have a shape and a type but no data, so counting takes no time,
+# however large the layer is. FLOPs divided by bytes is called the *arithmetic
 # intensity*.
 
 # %% role="gpu"
@@ -1736,22 +1797,22 @@ claim("orders for Linear, GELU and Linear: one each",
       asked["aten::addmm"][0] + asked["aten::gelu"][0], expected=3)
 
 # %% [markdown] role="gpu"
-# A device has two roofs: its arithmetic rate and its memory rate. They meet
-# at the *ridge*. Below the ridge, memory sets the pace, and above it, compute
-# does. Matrix products run on tensor cores. GELU cannot use them, so its roof
-# and its ridge are lower. In the *roofline* plot below, the roofs come from a
-# datasheet. A hollow mark is as high as the count allows, and a filled mark, if
-# there is one, was measured. If a filled mark is far below its hollow mark, the
-# step waits for something that you did not count, most often a launch.
+# A device has two speed limits, its arithmetic rate and its memory rate. In a
+# *roofline* plot they are two roofs that meet at the *ridge*. Below the ridge, memory
+# sets the pace; above it, compute does. Matrix products run on tensor cores. GELU
+# cannot use tensor cores, so its roof and its ridge are lower. In the plot below, the
+# roofs come from a datasheet. A hollow mark shows the highest rate that the counts
+# allow, and a filled mark shows a measured rate, if there is a record. If a filled mark
+# is far below its hollow mark, the step waits for something that you did not count,
+# most often a launch.
 #
-# With one row, the whole weight matrix is read for only two FLOPs per weight. A
-# second row adds only its own bytes, so below the ridge a larger batch costs
+# With one row, a Linear layer reads its whole weight matrix for only two FLOPs per
+# weight. A second row adds only its own bytes, so below the ridge a larger batch costs
 # little.
 #
-# For GELU, the FLOPs alone do not decide. While one 16-bit value is read and
-# written (4 bytes), the fp32 units of an H200 have time for 67 / 2 / (4.8 / 4),
-# or about 28, instructions. GELU compiles to 30 to 40 instructions, and ReLU to
-# a few.
+# For GELU, counting FLOPs is not enough. In the time in which an H200 reads and writes
+# one 16-bit value (4 bytes), its fp32 units can execute 67 / 2 / (4.8 / 4), or about
+# 28, instructions. GELU compiles to 30 to 40 instructions, and ReLU to a few.
 
 # %% role="gpu"
 @gpu_result("01/forward_limits", uses=[cases, prepare],
@@ -1826,34 +1887,33 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# GELU does not take 1/1600 of the time. By the datasheets it takes 1/14 on an
-# H100 and 1/20 on an H200, because GELU has few FLOPs, but two thirds of the
+# GELU does not take 1/1600 of the Linear layer's time. The datasheets predict 1/14 on
+# an H100 and 1/20 on an H200, because GELU has few FLOPs but moves two thirds of the
 # Linear layer's bytes.
 #
-# **On the H100 of the record**, every product of up to 1,024 rows and columns
-# takes about 14 µs, and every GELU of those sizes takes about 7 µs. By the
-# datasheet, the arithmetic for 1,024 rows needs 2 µs. The rest is the cost of
-# the launch, which is the same at each of these sizes. At 8,192, 64 rows cost
-# 3 % more than one row. GELU takes 1/15 of its Linear layer's time, and a tenth
-# more than a copy. This card's memory is slower than an H200's, so there is time
-# for 40 instructions while a value is read and written. The copy itself reaches
-# 2.9 of the datasheet's 3.35 TB/s.
+# **On the H100 of the record**, every product of up to 1,024 rows and columns takes
+# about 14 µs, and every GELU of those sizes takes about 7 µs. According to the
+# datasheet, the arithmetic for 1,024 rows takes 2 µs. The rest is the cost of the
+# launch, which is the same at each of these sizes. In the Linear layer of width 8,192,
+# 64 rows cost 3 % more time than one row. GELU takes 1/15 of its Linear layer's time,
+# and a tenth more than a copy. This card's memory is slower than an H200's, so it can
+# execute 40 instructions while it reads and writes a value. The copy itself reaches 2.9
+# of the datasheet's 3.35 TB/s.
 #
-# The rate does not keep growing. At 4,096, the product runs at four fifths of
-# the datasheet's rate, and at 8,192 it runs more slowly. The record does not say
-# why. In stage 9, the same product is called a dozen times instead of two
-# hundred, and it takes 1.38 ms instead of 1.52. A card at its power limit lowers
-# its clock, but nobody read the clock here, and a record does not tell one H100
-# from another.
+# The rate does not keep growing with the size. At 4,096, the product runs at four
+# fifths of the datasheet's rate, and at 8,192 it runs more slowly. The record does not
+# say why. Stage 9 calls the same product a dozen times instead of two hundred, and
+# there it takes 1.38 ms instead of 1.52. A card at its power limit lowers its clock,
+# but nobody recorded the clock here, and the two records may come from two different
+# H100s.
 #
-# **Keep:** before you speed up a step, count its FLOPs and its bytes. Above the
-# ridge, use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the
-# activation into the step before it, keep 16 bits, and put more rows into a
-# batch. Far below both roofs, use fewer launches: larger batches,
-# `torch.compile`, or CUDA graphs.
-# **Source:** [Williams, Waterman & Patterson 2009, "Roofline: an insightful
-# visual performance model"](https://doi.org/10.1145/1498765.1498785);
-# [NVIDIA, GPU Performance Background User's
+# **Keep:** before you speed up a step, count its FLOPs and its bytes. Above the ridge,
+# use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the activation
+# into the step before it, stay in 16 bits, and put more rows into a batch. Far below
+# both roofs, reduce the launches with larger batches, `torch.compile`, or CUDA graphs.
+# **Source:** [Williams, Waterman & Patterson 2009, "Roofline: an insightful visual
+# performance model"](https://doi.org/10.1145/1498765.1498785); [NVIDIA, GPU Performance
+# Background User's
 # Guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background/index.html).
 
 # %% [markdown] role="summary"

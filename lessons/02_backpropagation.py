@@ -286,6 +286,14 @@ claim("bytes kept by tanh", kept["tanh"], expected=4000)
 claim("bytes kept by a product of two", kept["a * b"], expected=8000)
 
 # %% [markdown] role="concept"
+# Until `backward` has run, you must not change a value that the graph keeps. Most
+# operations make a new tensor, but some change a tensor *in place*: assignments such as
+# `t[0] = 0` and `t += 1`, and methods whose names end in an underscore, such as
+# `t.zero_()`. If such an edit changes a kept value, the slope that is computed from it is
+# wrong. To notice this, a tensor counts its in-place edits, and the graph notes the count
+# when it keeps the tensor. If `backward` finds a different count, it raises an error
+# instead of returning a wrong gradient.
+#
 # In a network, each row of the batch adds its own inputs and results. So the memory of
 # the graph grows with the batch:
 
@@ -368,8 +376,10 @@ draw_blocks({"the five steps": ["1. predict: model(x)",
 
 # %% [markdown] role="concept"
 # Every training program has these five steps in some form. The course calls `fit` where
-# the loop is not the subject, and `fit` is this loop with Adam as its optimizer. Each
-# step is one line, and each line is easy to forget.
+# the loop is not the subject, and `fit` is this loop with Adam as its optimizer.
+# *Adam* divides the gradient of each weight by a running average of that gradient's own
+# size, so the length of a step depends little on how large the gradients are (stage 4).
+# Each of the five steps is one line, and each line is easy to forget.
 
 # %% [markdown] trap="02.1" role="situation" core=true fault="zero_grad is missing: gradients add up" symptom="loss goes up and down and never settles, zero_grad missing"
 # ## A training loop from memory
@@ -763,9 +773,10 @@ def weighted_loss(losses: torch.Tensor,
 # | `retain_graph=True` | keeps the saved tensors after a backward pass | a second backward pass over **one** graph |
 # | `create_graph=True` | also records the backward pass | derivatives of derivatives |
 #
-# With the first three, autograd records less. `detach` acts on a single tensor, and
-# `no_grad` acts on everything in its block. If you write `@torch.no_grad()` above a
-# function, the whole function becomes such a block.
+# With the first three, autograd records less. `detach` acts on a single tensor, and its
+# result shares the tensor's memory and also its count of in-place edits. `no_grad` acts on
+# everything in its block. If you write `@torch.no_grad()` above a function, the whole
+# function becomes such a block.
 
 # %% role="concept"
 p = torch.ones(2, requires_grad=True)
@@ -815,8 +826,10 @@ draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
 # The last two switches are for a second backward pass. If you have two losses over one
 # graph, add them and call `backward` once, because the gradient of a sum is the sum of
 # the gradients. You need `retain_graph` only if you want the two gradients separately.
-# You need `create_graph` for the gradient of a gradient, as in second derivatives,
-# gradient penalties, or MAML, which learns by differentiating through a training step:
+# You need `create_graph` for the gradient of a gradient, as in second derivatives and
+# gradient penalties. *MAML* needs it as well. It looks for starting weights from which one
+# training step on a new task goes a long way. So it computes its loss *after* such a step,
+# and its gradient passes through the gradient of that step:
 
 # %% role="concept"
 t = torch.tensor(3.0, requires_grad=True)
@@ -1135,6 +1148,37 @@ claim("largest gap between Adam's weights in the two runs",
       (adam_big - adam_small).abs().max(), below=1e-4)
 claim("final loss of SGD, whole batch", sgd_big, below=2)
 claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
+
+# %% [markdown] trap="02.4" role="more"
+# You can hold this in a test, for a whole training loop. `same` runs two functions, or two
+# commands, that must compute the same thing. It compares the data, the loss, the gradients
+# and the updates, and raises an error that names the first one that differs:
+#
+# ```python
+# from dlsys.testing import same
+#
+# x, y = torch.randn(96, 10), torch.randint(3, (96,))
+#
+# def train(parts):
+#     torch.manual_seed(0)
+#     model = nn.Linear(10, 3)
+#     opt = torch.optim.SGD(model.parameters(), lr=0.1)
+#     for rows in torch.arange(96).split(32):
+#         for part in rows.chunk(parts):
+#             loss = F.cross_entropy(model(x[part]), y[part])
+#             loss.backward()
+#         opt.step()
+#         opt.zero_grad()
+#
+# same(lambda: train(1), lambda: train(4))
+# ```
+#
+# ```text
+# First difference: step 1, loss, loss, by 0.75 of the norm.
+# The second's is 4 times the first's.
+# ```
+#
+# With `(loss / parts).backward()` the two agree, up to rounding.
 
 # %% [markdown] trap="02.4" role="folklore"
 # **Told:** divide by the number of micro-batches, and you get the gradient of the big
@@ -1948,11 +1992,11 @@ claim("largest gap between compiled and not compiled",
 # - [ ] Nothing, because gradients always have a graph :: By default, `autograd.grad` returns tensors that do not require gradients.
 
 # %% [markdown] role="quiz"
-# **5. You use Adam without weight decay, and forget to divide the loss of four equal micro-batches by four. What happens to the weights?**
+# **5. You train with Adam, the optimizer of `fit`, and forget to divide the loss of four equal micro-batches by four. What happens to the weights?**
 #
 # - [ ] They blow up, as with a rate four times too large :: That happens with SGD. Adam divides each gradient by the gradient's own size.
 # - [ ] They learn four times more slowly :: The factor cancels, whether it is too large or too small.
-# - [x] They end where they would have ended, up to rounding :: So nobody notices the mistake until somebody adds weight decay or clipping, or switches to SGD.
+# - [x] They end where they would have ended, up to rounding :: So nobody notices the mistake until somebody switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
 
 # %% [markdown] role="quiz"
 # **6. An evaluation calls `model.eval()` and adds up `loss.item()`. What happens to its memory?**
@@ -1977,10 +2021,10 @@ claim("largest gap between compiled and not compiled",
 # one for its input. The first layer does not need the product for its input, because the
 # data need no gradient.
 #
-# To know the time, you need a GPU or a prediction. From the datasheet you can compute how
-# long the FLOPs and the bytes take at least. A small stack mostly waits for its kernels
-# to be launched, so its FLOPs say little. The update has no matrix product. It reads four
-# tensors and writes three.
+# To learn the time, you need a GPU or a prediction. From a datasheet you can compute the
+# least time that the FLOPs and the bytes take. A small stack mostly waits for its kernels
+# to be launched, so its FLOPs predict little. The update has no matrix product. It reads
+# four tensors and writes three.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2104,31 +2148,32 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# Read the trace below the table from the matrix products down. On the H100, they take
-# 87 % of the forward pass and 83 % of the backward pass. The rest goes to ReLU, to its
-# backward pass, and to the sums for the biases.
+# In the trace below the table, look at the matrix products first. On the H100, they take
+# 87 % of the forward pass and 83 % of the backward pass. ReLU, its backward pass, and
+# the sums for the biases take the rest.
 #
-# **On the H100 of the record**, the large stack behaves as counted. It takes the memory
-# that was predicted, and its backward pass takes about as long as two forward passes. In
-# the small stacks, the orders to the GPU decide the time. There, 256 times as many FLOPs
-# take only an eighth more time, and the backward pass takes longer than four forward
-# passes instead of two.
+# **On the H100 of the record**, the large stack behaves as counted. It needs the
+# predicted amount of memory, and its backward pass takes about as long as two forward
+# passes. In the small stacks, the orders to the GPU determine the time. There, 256 times
+# as many FLOPs take only an eighth more time, and the backward pass takes longer than
+# four forward passes.
 #
-# The bytes predict how long the update takes compared with the backward pass. It takes
-# nearly three times as long as that, and the trace shows why. The prediction counts one
-# pass, which reads four tensors and writes three. `foreach`, PyTorch's default here,
-# makes eight passes over all weights, and reads or writes twenty tensors. (One more call
-# of `_foreach_add_` counts the steps on the CPU.) The update takes a fifth of the step's
-# kernel time. Stage 4 measures the fused update, which makes a single pass.
+# From the bytes, we predicted the time of the update as a fraction of the backward pass.
+# The measured fraction is nearly three times as large, and the trace shows why. The
+# prediction assumes one pass, which reads four tensors and writes three. `foreach`,
+# PyTorch's default here, makes eight passes over all weights, and reads or writes twenty
+# tensors. (One more call of `_foreach_add_` counts the steps on the CPU.) The update
+# takes a fifth of the step's kernel time. Stage 4 measures the fused update, which makes
+# a single pass.
 #
 # **Keep:** a backward pass needs about twice the arithmetic of a forward pass, and the
-# graph's memory is proportional to the batch. If you run short of memory, halve the batch
-# and accumulate gradients, or keep fewer results and compute them again (checkpointing,
-# stage 9). If you run short of time, look at the matrix products first. **Source:** PyTorch
-# documentation, [Autograd
+# memory of the graph is proportional to the batch. If you run out of memory, halve the
+# batch and accumulate gradients, or keep fewer results and compute them again
+# (checkpointing, stage 9). If a step takes too long, look at the matrix products first.
+# **Source:** PyTorch documentation, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html) and
-# [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html); Epoch AI,
-# [What's the backward-forward FLOP ratio for neural
+# [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html); Epoch AI, [What's
+# the backward-forward FLOP ratio for neural
 # networks?](https://epochai.org/blog/backward-forward-FLOP-ratio)
 
 # %% [markdown] role="summary"

@@ -147,7 +147,7 @@ def overview(grades: dict[str, Any]) -> str:
         strays=[r for r in reports.one_refusal_each(results) if "stray" in r],
         graded=sum(r["status"] == "graded" for r in results),
         missing=reports.missing_packages(results), prying=reports.asked_for_checks(results),
-        alike=reports.with_the_same_code(results), similar=similar.found(results),
+        alike=reports.with_the_same_code(results), similar=similar.alike_answers(results),
         likeness=similar.WORDS, requests=marking.requests(results), marking=MARKING,
         noted=[(r, all_notes(r)) for r in results if all_notes(r)],
         differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],
@@ -217,8 +217,8 @@ def _partial_rule(scoring: dict[str, Any]) -> str:
     """How an exercise that does not pass gets points, in words."""
     return (f"Of an exercise that does not pass, the trap's own promise brings "
             f"{scoring['own_share']:g} % of the points and the other promises share the rest; "
-            "never more than the share of cases that hold, unless the mistake is known. Rounded "
-            "down to half a point.")
+            "never more than the share of cases with a right result, unless the mistake is known "
+            "and breaks another promise. Rounded down to half a point.")
 
 
 def _lesson(trap: str) -> str:
