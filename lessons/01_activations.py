@@ -44,8 +44,16 @@ begin(SEED, THREADS, DEVICE)
 # in the plane.
 #
 # PyTorch keeps numbers in a *tensor*, an array with a shape such as `(1300, 64)`: 1,300
-# rows of 64 numbers. A condition in brackets picks rows: `x_train[y_train < 2]` are the
-# images whose *label*, the digit that they show, is 0 or 1.
+# rows of 64 numbers. `digits()` returns images and their *labels*, the digits that they
+# show: 1,300 to learn from, and 497 for a test. A condition in brackets picks rows, so
+# `x_train[y_train < 2]` are the images whose label is 0 or 1. `.view(-1, 8, 8)` turns each
+# row of 64 numbers back into 8 rows of 8 pixels.
+#
+# `middle` is a *mask*, a grid of True and False. It is True for the eight pixels in rows
+# 2 to 5 and columns 3 and 4. (Python counts from 0, and `2:6` leaves out the 6.) So
+# `images[:, middle]` takes these eight pixels from every image, and `~middle`, the
+# opposite mask, takes the other 56. `.mean(1)` computes one mean for each image, and
+# `torch.stack` puts the two means next to each other:
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -66,6 +74,11 @@ print(f"{len(points)} images, {points.shape[1]} numbers each")
 # A perceptron says "one" if $z$ is positive. Its answer changes where $z$ is exactly
 # zero, and the points where that happens form a line. So choosing the weights and the
 # bias means choosing a line. The weights turn the line, and the bias shifts it.
+#
+# The code below writes the sum as `x @ w + b`. If `x` holds one image per row, this is one
+# $z$ for each image. To find the fraction that is right, it compares the answers with the
+# truth, which gives True or False for each image, turns True into 1 and False into 0, and
+# takes the mean:
 
 # %% role="concept"
 def says_one(x, w, b):
@@ -135,9 +148,11 @@ claim("fraction of the images that the final line gets right", final,
 
 # %% [markdown] role="concept"
 # But it never stops making mistakes. Is the rule too slow, is the random order to
-# blame, or is there no line to find? You can try it in the explorer below, where every
-# correction turns the line. Drag the large point, which should be a "yes", into the other
-# cloud, and watch how many mistakes each pass makes.
+# blame, or is there no line to find? You can try it in the explorer below. Move the first
+# slider, and see each correction turn the line, until all points are on their side. The
+# second plot shows the mistakes of the whole training, pass by pass. Then drag the large
+# point, which should be a "yes", into the other cloud. Is there still a pass without a
+# mistake?
 
 # %% role="explore" explorer="perceptron"
 from dlsys_helpers.explorers.perceptron import perceptron
@@ -308,6 +323,12 @@ claim("its distance from the loss of an even guess, ln 10",
 # all weights together are the *gradient*. `loss.backward()` computes all of them in one go
 # and stores each slope in the `.grad` of its weight. (This is why an activation has to bend
 # rather than jump. The comparison with zero jumps, and its slope is zero nearly everywhere.)
+#
+# To find the slopes, PyTorch records every operation on a weight, and `backward` goes back
+# through this record. The cell below compares one slope with a nudge to the bias of one
+# output, `net[2].bias[3]`, where `net[2]` is the third layer in the list. The nudge is not
+# part of the model and must not be recorded, so it happens inside `torch.no_grad()`, which
+# switches the recording off:
 
 # %% role="concept"
 loss.backward()
@@ -380,7 +401,18 @@ claim("largest gap between our losses and those of fit",
 # %% [markdown] role="concept"
 # For a yes-or-no question, one output is enough. The *sigmoid*, $1 / (1 + e^{-z})$, turns
 # any number $z$ into a probability between 0 and 1, and the loss that goes with it is
-# `F.binary_cross_entropy_with_logits`. The first trap is about an output of this kind.
+# `F.binary_cross_entropy_with_logits`.
+#
+# There are three kinds of question about classes. A *binary* question is a single yes or
+# no: is this an 8? A *multiclass* question asks for one choice out of several: which of
+# the ten digits is this? A *multilabel* question asks for several yes-or-no answers at
+# once, and any number of them can be yes: which of these ten objects are in the photo?
+#
+# Two details of the code come up again and again. A network with one output returns a
+# column of shape `(N, 1)`, so its targets have to be a column, too: `[:, None]` turns
+# `(N,)` into `(N, 1)`, and `[:, 0]` takes the column out again. And wherever you use a
+# network without training it, you need no slopes, so the call is inside `torch.no_grad()`.
+# The first trap is about an output for a binary question.
 
 # %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
@@ -601,7 +633,9 @@ decision_surface
 # In principle, any function that bends will do. In practice, you look at two things: the
 # values that it returns, and its slope, because the gradient of every earlier layer is
 # multiplied by that slope. `requires_grad=True` asks PyTorch to record every operation on a
-# tensor, and `torch.autograd.grad` returns the slopes instead of storing them in `.grad`.
+# tensor, as it does for weights, and `torch.autograd.grad` returns the slopes instead of
+# storing them in `.grad`. It needs a single number to start from, so the cell sums the
+# values. Each value depends only on its own $z$, so the slope of the sum is its own slope:
 
 # %% role="concept"
 z = torch.linspace(-4, 4, 81, requires_grad=True)
@@ -621,6 +655,13 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
                "height is a quarter.")
 
 # %% [markdown] role="concept"
+# The table lists the usual choices. Its last column names networks that later stages
+# explain, so you may skip it for now. CNNs, such as EfficientNet, look at images (stage 7).
+# BERT, GPT-2 and LLaMA are language models. They and vision transformers are built from
+# *transformer* blocks (stage 8). A *recurrent* network reads a sequence step by step, and
+# its *state* is what it remembers. A *gate* is a number between 0 and 1 that decides how
+# much of another number gets through.
+#
 # | function | formula | slope | where you meet it |
 # |---|---|---|---|
 # | ReLU | $\max(0, z)$ | 0 or 1 | MLPs, CNNs |
@@ -664,7 +705,10 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 
 # %% [markdown] role="concept"
 # Where the slope is zero, no gradient passes. So which units of a layer can still learn?
-# The next trap is about that question.
+# The next trap is about that question, and it counts values. One value spoils any such
+# count: NaN, "not a number", which is what 0 / 0 returns. It is not equal to anything, so
+# `h == 0` is False for it. `h.isnan()` is True where a value is NaN, and `.any()` asks
+# whether at least one entry is True.
 
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
@@ -766,7 +810,8 @@ claim("fraction right on this linear task, leaky ReLU", score_leaky,
 # %% [markdown] trap="01.4" role="repair"
 # A function is *saturated* where its slope is nearly zero, so that little of the gradient
 # gets through. A unit is *dead* if its slope is exactly zero on every input. In the
-# explorer, lower the bias and compare ReLU with GELU.
+# explorer, lower the bias from 0 to $-3$, first with ReLU and then with GELU. With which of
+# them does the bar of the dead units grow?
 
 # %% role="explore" explorer="activations"
 from dlsys_helpers.explorers.activations import activations
@@ -810,7 +855,7 @@ claim("fraction right on XOR, fresh ReLU", bends["ReLU, fresh"],
 
 # %% [markdown] trap="01.4" role="more"
 # Counting zeros misses two more kinds of trouble. Far from zero, a tanh has a slope of zero
-# and returns 1. And a layer whose outputs are all NaN ("not a number") has no zeros either.
+# and returns 1. And a layer whose outputs are all NaN has no zeros either.
 
 # %% trap="01.4" role="more"
 depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
@@ -915,7 +960,7 @@ def dead_units(h: torch.Tensor) -> int:
 # %% [markdown] trap="01.4" role="hint"
 # 1. Whether a unit is dead depends on *all* rows. Which reduction says "all"?
 # 2. Compare with zero first, then reduce over the rows (`dim=0`), then count the units.
-# 3. `NaN == 0` is False, so a column of NaN would count as alive. Test for NaN before you count.
+# 3. `NaN == 0` is False, so a column of NaN would count as alive. Test for NaN with `isnan` before you count.
 
 # %% [markdown] trap="01.4" role="keep"
 # **Keep:** a ReLU unit is dead if it returns zero for *every* input. Returning zero for half
@@ -987,7 +1032,10 @@ claim("most pieces, among 100 random layers of eight units", max(random),
 #
 # The second item is easy to measure. Two hidden units are enough for XOR: for units that
 # jump you have seen the weights, and for ReLU such weights exist, too. Now train fifty
-# networks that start from different random weights, and count how many find a solution:
+# networks that start from different random weights, and count how many find a solution.
+# (The folded code trains all fifty at once. Its tensors have an axis in front, with one
+# entry per network. For such a stack of matrices, `@` multiplies the matrices of each
+# network separately.)
 
 # %% role="concept" tags=["plumbing"]
 def found_xor(width, starts=50, steps=600):
@@ -1671,7 +1719,7 @@ claim("parameters of the wide network divided by the deep one's",
 #
 # - [ ] A larger learning rate :: In trap 01.3, the network still guesses at ten times the rate.
 # - [ ] ReLU with the default weights, trained with SGD :: The gradient still vanishes, and after 300 steps at a rate of 0.03 the network still guesses.
-# - [x] tanh with Xavier init :: The first gradient stays about as large as the last one, and the network learns the digits.
+# - [x] tanh with Xavier init :: The first gradient stays about as large as the last one, and the network learns the digits (in *More*, with Adam, the default optimizer of `fit`).
 
 # %% [markdown] role="gpu"
 # ## On a GPU: compute, memory or launches?

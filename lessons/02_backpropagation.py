@@ -286,6 +286,14 @@ claim("bytes kept by tanh", kept["tanh"], expected=4000)
 claim("bytes kept by a product of two", kept["a * b"], expected=8000)
 
 # %% [markdown] role="concept"
+# Until `backward` has run, you must not change a value that the graph keeps. Most
+# operations make a new tensor, but some change a tensor *in place*: assignments such as
+# `t[0] = 0` and `t += 1`, and methods whose names end in an underscore, such as
+# `t.zero_()`. If such an edit changes a kept value, the slope that is computed from it is
+# wrong. To notice this, a tensor counts its in-place edits, and the graph notes the count
+# when it keeps the tensor. If `backward` finds a different count, it raises an error
+# instead of returning a wrong gradient.
+#
 # In a network, each row of the batch adds its own inputs and results. So the memory of
 # the graph grows with the batch:
 
@@ -368,8 +376,10 @@ draw_blocks({"the five steps": ["1. predict: model(x)",
 
 # %% [markdown] role="concept"
 # Every training program has these five steps in some form. The course calls `fit` where
-# the loop is not the subject, and `fit` is this loop with Adam as its optimizer. Each
-# step is one line, and each line is easy to forget.
+# the loop is not the subject, and `fit` is this loop with Adam as its optimizer.
+# *Adam* divides the gradient of each weight by a running average of that gradient's own
+# size, so the length of a step depends little on how large the gradients are (stage 4).
+# Each of the five steps is one line, and each line is easy to forget.
 
 # %% [markdown] trap="02.1" role="situation" core=true fault="zero_grad is missing: gradients add up" symptom="loss goes up and down and never settles, zero_grad missing"
 # ## A training loop from memory
@@ -762,9 +772,10 @@ def weighted_loss(losses: torch.Tensor,
 # | `retain_graph=True` | keeps the saved tensors after a backward pass | a second backward pass over **one** graph |
 # | `create_graph=True` | also records the backward pass | derivatives of derivatives |
 #
-# With the first three, autograd records less. `detach` acts on a single tensor, and
-# `no_grad` acts on everything in its block. If you write `@torch.no_grad()` above a
-# function, the whole function becomes such a block.
+# With the first three, autograd records less. `detach` acts on a single tensor, and its
+# result shares the tensor's memory and also its count of in-place edits. `no_grad` acts on
+# everything in its block. If you write `@torch.no_grad()` above a function, the whole
+# function becomes such a block.
 
 # %% role="concept"
 p = torch.ones(2, requires_grad=True)
@@ -1952,11 +1963,11 @@ claim("largest gap between compiled and not compiled",
 # - [ ] Nothing, because gradients always have a graph :: By default, `autograd.grad` returns tensors that do not require gradients.
 
 # %% [markdown] role="quiz"
-# **5. You use Adam without weight decay, and forget to divide the loss of four equal micro-batches by four. What happens to the weights?**
+# **5. You train with Adam, the optimizer of `fit`, and forget to divide the loss of four equal micro-batches by four. What happens to the weights?**
 #
 # - [ ] They blow up, as with a rate four times too large :: That happens with SGD. Adam divides each gradient by the gradient's own size.
 # - [ ] They learn four times more slowly :: The factor cancels, whether it is too large or too small.
-# - [x] They end where they would have ended, up to rounding :: So nobody notices the mistake until somebody adds weight decay or clipping, or switches to SGD.
+# - [x] They end where they would have ended, up to rounding :: So nobody notices the mistake until somebody switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
 
 # %% [markdown] role="quiz"
 # **6. An evaluation calls `model.eval()` and adds up `loss.item()`. What happens to its memory?**

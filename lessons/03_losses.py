@@ -135,6 +135,8 @@ claim("largest gap between the one step and PyTorch",
 #
 # This stage uses the same letters throughout: `N` is the number of rows and `C` the
 # number of classes, `z` are logits of shape `(N, C)`, and `y` are labels of shape `(N,)`.
+# `z[torch.arange(N), y]` picks one logit from each row, the logit of the row's label, and
+# `F.one_hot(y, 10)` writes each label as a row of nine zeros and a 1:
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()
@@ -728,7 +730,8 @@ claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
 # - *Triplet*: $\max(0, d(a, p) - d(a, n) + m)$ for an anchor, a positive and a
 #   negative. The negative has to be farther away than the positive, by the margin.
 # - *InfoNCE*: cross-entropy over similarities, where row `i` has to pick column `i`.
-#   CLIP uses it in both directions, from images to captions and back.
+#   CLIP, a model that matches images with captions, uses it in both directions, from
+#   images to captions and back.
 #
 # The first two losses are exactly zero for everything that is far enough apart. So a
 # triplet loss of 0 for random vectors is not a success, because such a triplet teaches

@@ -12,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from PIL import Image
 
 from dlsys import find
+from dlsys.reading_time import NEW, PRACTISED
 from dlsys_helpers import acting, judging
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES
@@ -406,11 +407,19 @@ def test_a_wrong_answer_that_passes_its_check_stops_the_book():
 
 
 def test_reading_time_counts_words_and_the_code_that_is_read():
-    text, code = "word " * (5 * book_minutes.WORDS), "x = 1\n" * (5 * book_minutes.LINES)
+    text, code = "word " * (5 * PRACTISED.words), "x = 1\n" * (5 * PRACTISED.lines)
     assert book_minutes.of_lesson(lesson(cell("markdown", text, "concept"))) == 5
     assert book_minutes.of_lesson(lesson(cell("markdown", text, "concept"),
                                          cell("code", code, "break"))) == 10
     assert book_minutes.of_lesson(lesson(cell("code", code, "setup"))) == 0
+
+
+def test_a_newcomer_reads_the_same_more_slowly():
+    text, code = "word " * (10 * NEW.words), "x = 1\n" * (20 * NEW.lines)
+    made = lesson(cell("markdown", text, "concept"), cell("code", code, "break"))
+    assert book_minutes.of_newcomer(made) == 30
+    assert book_minutes.of_lesson(made) == 25  # 7.3 for the words and 15 for the code
+    assert book_minutes.between(made.cells) == "25 to 30"
 
 
 def test_the_start_page_repeats_what_the_readme_asks_for():

@@ -348,7 +348,7 @@ def test_json_holds_verdict_law_message_and_the_next_hint(course, capsys):
     traps = [trap | {"hints": ["first", "second"]} for trap in TRAPS]
     catalog.path(1).write_text(json.dumps(traps))
     for hint in ("first", "second", "second"):
-        catalog._load.cache_clear()
+        catalog.all_stages.cache_clear()
         assert check(path, "--json") == 1
         told = json.loads(capsys.readouterr().out)
         assert [row["verdict"] for row in told["exercises"]] == ["pass", "wrong", "missing"]

@@ -49,6 +49,15 @@ def test_dragging_the_point_across_turns_a_line_that_settles_into_one_that_does_
     assert not separable((-1.6, 0.4))
 
 
+def test_the_sentence_says_that_the_line_stays_only_of_the_last_line():
+    total = len(learn(0.8, 0.4)[0]) - 1
+    for made in CORRECTIONS:
+        _, said = perceptron(corrections=made)
+        assert ("stays where it is" in said) == (made >= total), said
+    assert "After 3 of 5 corrections" in perceptron()[1]
+    assert "mistakes in all 12 passes" in perceptron(across=-1.6)[1]
+
+
 def test_every_correction_moves_the_sum_of_its_point_towards_its_label():
     x, y = points(0.8, 0.4)
     states, _ = learn(0.8, 0.4)

@@ -305,7 +305,7 @@ def test_each_cause_that_is_shown_tells_its_rules_not_only_the_first(capsys):
                and "trap" in row["causes"][0] and row["causes"][1].get("rules"))
     _, first, other, *_ = find.printed_row(row)
     assert first.endswith("; dlsys watch has no rule for it")
-    assert other.endswith(f"; {find.says(row['causes'][1]['rules'])}")
+    assert other.endswith(f"; {find.watch_says(row['causes'][1]['rules'])}")
     assert cli.main(["find", row["see"]]) == 0
     listed = capsys.readouterr().out.partition("Signs:")[0].splitlines()[1:]
     traps = [cause for cause in find.rank(KNOWN, row["see"]).causes if cause in find.watched()]

@@ -111,7 +111,7 @@ def test_a_list_to_look_at_names_groups_and_the_published_answer():
     mistaken = [result(name, "ppppp") for name in ("max", "moe")]
     for one in mistaken:
         one["exercises"][0] |= {"id": "08.4", "shape": wrong}
-    found = similar.found([alike("ada", ANSWER), alike("bob", RENAMED, "wrong"),
+    found = similar.alike_answers([alike("ada", ANSWER), alike("bob", RENAMED, "wrong"),
                            alike("eve", OTHER), copied, *mistaken])
 
     assert [(one.exercise, one.kind, one.who, one.published) for one in found] == [
@@ -315,7 +315,7 @@ def test_an_autograder_that_stops_says_so_and_writes_results(tmp_path, capsys):
 
 
 def test_another_stage_has_no_points_at_gradescope():
-    found = gradescope.told([result("ada", "ppppp")], 8)
+    found = gradescope.autograder_results([result("ada", "ppppp")], 8)
     assert (found["score"], found["output"]) == (
         0, "ada.ipynb is of stage 1; asked for was stage 8.")
 

@@ -26,19 +26,19 @@ COLOURS = ["red", "green", "`blue`"]
 def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("DLSYS_PROGRESS", raising=False)
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
-    for kept in (guesses._ASKED, guesses._SAID, guesses._MEASURED, json_lines._said):
+    for kept in (guesses.ASKED, guesses.SAID, guesses.MEASURED, json_lines.notes_given):
         kept.clear()
     return tmp_path / "my-work"
 
 
 def asked(choices=(), unit=""):
     guess("01.1", "Which?", choices=choices, unit=unit)
-    return guesses._ASKED["01.1"]
+    return guesses.ASKED["01.1"]
 
 
 def answers(capsys, answer, sure, *value, **how):
     """What `measured` says after this answer."""
-    guesses._hear(guesses._ASKED["01.1"], {"guess": answer, "sure": sure})
+    guesses.hear(guesses.ASKED["01.1"], {"guess": answer, "sure": sure})
     capsys.readouterr()
     measured("01.1", *value, **how)
     return capsys.readouterr().out.strip().replace("\N{NO-BREAK SPACE}", " ")
@@ -122,7 +122,7 @@ def lines(folder):
 
 def test_a_guess_is_kept_at_once_and_judged_once_it_is_measured(folder):
     question = asked(unit="%")
-    guesses._hear(question, {"guess": 5, "sure": True})
+    guesses.hear(question, {"guess": 5, "sure": True})
     assert [(e["guess"], e["sure"], e["right"]) for e in lines(folder)] == [(5, True, None)]
     for _ in range(2):  # the cell is run again
         measured("01.1", 6.4, right=(2, 20))
@@ -131,8 +131,8 @@ def test_a_guess_is_kept_at_once_and_judged_once_it_is_measured(folder):
 
 
 def test_a_later_session_remembers_the_guess(capsys):
-    guesses._hear(asked(COLOURS), {"guess": "red", "sure": False})
-    guesses._SAID.clear()
+    guesses.hear(asked(COLOURS), {"guess": "red", "sure": False})
+    guesses.SAID.clear()
     capsys.readouterr()
     measured("01.1", 0)
     assert "You said “red” and were not sure" in capsys.readouterr().out
@@ -149,7 +149,7 @@ def test_a_guess_that_the_question_no_longer_offers_is_forgotten(capsys):
 def test_a_guess_after_the_measurement_is_judged_when_it_is_made(folder):
     question = asked(COLOURS)
     measured("01.1", 0)
-    guesses._hear(question, {"guess": "green", "sure": True})
+    guesses.hear(question, {"guess": "green", "sure": True})
     assert [e["right"] for e in lines(folder)] == [False]
 
 

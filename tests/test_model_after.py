@@ -173,16 +173,26 @@ def test_pruned_weights_stay_zero(model, text):
     assert small.bytes < compression.whole(model).bytes
 
 
+def inputs_of(layer, run):
+    """What a layer gets while the model runs, one row per position."""
+    seen = []
+    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].flatten(0, 1)))
+    run()
+    hook.remove()
+    return seen[0]
+
+
 def test_a_narrower_model_makes_up_for_what_it_lost(model, text):
     x = text.train[:32 * 32].view(32, 32)
     small = compression.narrower(model, x, share=0.25)
     assert small.model.blocks[0].down.weight.shape == (32, 96)
     plain = copy.deepcopy(model)
-    hidden = compression._inputs(plain, plain.blocks[0].down, x)
+    hidden = inputs_of(plain.blocks[0].down, lambda: model.parts.predict(plain, x))
     weight = plain.blocks[0].down.weight
     drop = (hidden.square().mean(0) * weight.square().sum(0)).argsort()[:32]
     weight.data[:, drop] = 0
-    given, block = compression._inputs(model, model.blocks[0].norm2, x), model.blocks[0]
+    block = model.blocks[0]
+    given = inputs_of(block.norm2, lambda: model.parts.predict(model, x))
     exact = block.mlp(block.norm2(given))
     after = small.model.blocks[0].mlp(small.model.blocks[0].norm2(given))
     cut = plain.blocks[0].mlp(plain.blocks[0].norm2(given))

@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "catalog").mkdir()
     monkeypatch.setattr(catalog, "FOLDER", tmp_path / "catalog")
     catalog.path(1).write_text(json.dumps(TRAPS))
-    json_lines._said.clear()
+    json_lines.notes_given.clear()
     return tmp_path / "my-work"
 
 

@@ -1,5 +1,6 @@
 """Processes that talk over gloo: what they return, and what is left when a rank fails."""
 
+import calendar
 import os
 import subprocess
 import sys
@@ -98,7 +99,7 @@ def test_results_tapes_and_one_start_for_two_runs(ranks):
                      "same order?"),
 ], ids=["raises", "dies", "hangs", "never joins"])
 def test_a_failure_is_one_line_and_leaves_no_process(ranks, fn, seconds, said):
-    ranks._start()
+    ranks.run(calendar.isleap, 2026)  # starts the processes
     pids, ranks.seconds = [process.pid for process in ranks.processes], seconds
     with pytest.raises(RankFailed) as failed:
         ranks.run(fn)
@@ -109,10 +110,10 @@ def test_a_failure_is_one_line_and_leaves_no_process(ranks, fn, seconds, said):
 
 
 SESSION = """
-import os
+import calendar, os
 from dlsys_helpers.ranks import Ranks
 ranks = Ranks(2)
-ranks._start()
+ranks.run(calendar.isleap, 2026)
 print(*(process.pid for process in ranks.processes), flush=True)
 os._exit(1)
 """

@@ -184,7 +184,7 @@ def test_a_figure_asks_for_letters_of_18_pixels_and_a_tall_one_is_torn_where_it_
     picture = deck_figures.Image.new("RGBA", (1144, 1400))
     for top in (100, 800):
         picture.paste((0, 0, 0, 255), (0, top, 1144, top + 500))
-    output = deck.nb4.new_output("display_data", {"image/png": deck_figures._png(picture)},
+    output = deck.nb4.new_output("display_data", {"image/png": deck_figures.as_png(picture)},
                                  metadata={"image/png": {"width": 572, "alt": "two"}})
     whole = deck_figures.figure(output, "")
     # 10 points are 15.28 pixels where the picture is 572 wide and 700 high.
@@ -192,7 +192,7 @@ def test_a_figure_asks_for_letters_of_18_pixels_and_a_tall_one_is_torn_where_it_
     assert deck_figures.least(deck_figures.figure(output, "fontsize=5")) == round(
         1240 * 1400 / 1144)
     pieces = deck_figures.torn(whole, 626)
-    assert [deck_figures._picture(c.outputs[0].data["image/png"]).height for c in pieces] == [
+    assert [deck_figures.as_picture(c.outputs[0].data["image/png"]).height for c in pieces] == [
         700, 700]
     assert sum(map(deck_figures.least, pieces)) in (824, 825, 826)
     assert [c.outputs[0].metadata["image/png"]["alt"] for c in pieces] == ["two", "two"]

@@ -89,4 +89,4 @@ def test_the_page_names_every_unit_and_its_place():
 
 def test_the_words_of_a_unit_are_read_as_those_of_the_finder():
     [first, *_] = units.rank("normalising")
-    assert {*find.plain("normalization")} & units.said(first)
+    assert {*find.plain("normalization")} & units.tokens_of(first)

@@ -180,8 +180,8 @@ def written(**sizes) -> str:
 
 
 def test_the_report_shows_what_was_measured_and_guessed(work, monkeypatch):
-    monkeypatch.setattr(guesses, "_MEASURED", {})
-    monkeypatch.setattr(guesses, "_ASKED", {})
+    monkeypatch.setattr(guesses, "MEASURED", {})
+    monkeypatch.setattr(guesses, "ASKED", {})
     progress.record_guess("model.1", 7.0, True)
     guesses.guess("model.1", "How `large`?", unit="kB")
     guesses.measured("model.1", 5.0, right=(4, 6))

@@ -122,7 +122,7 @@ def cause_place(cause: str) -> str:
         return f"{book_pages.plain(cause)}; {find.NO_TRAP}"
     place = f"[{cause} {book_pages.plain(catalog.trap(cause).name)}]({book_traps.name(cause)}.md)"
     if rules := rules_of(cause):
-        place += f"; {find.says([f'`{rule}`' for rule in rules])}"
+        place += f"; {find.watch_says([f'`{rule}`' for rule in rules])}"
     return place + book_gallery.link(cause)
 
 

@@ -144,7 +144,8 @@ def stage_map(lessons: Lessons) -> str:
 def written_card(entry: Stage, lesson: NotebookNode) -> str:
     traps = len(catalog.traps(entry.number))
     return (f'<li class="stage-card"><a href="notebooks/{entry.stem}.html">{card_text(entry)}'
-            f'<span class="stage-state">{count(traps, "trap")}, {book_minutes.of_lesson(lesson)} + '
+            f'<span class="stage-state">{count(traps, "trap")}, '
+            f"{book_minutes.between(lesson.cells)} + "
             f"{exercise_minutes(entry.number)} minutes</span></a></li>")
 
 
@@ -163,12 +164,14 @@ def card_text(entry: Stage) -> str:
 
 def hours(lessons: Lessons) -> str:
     """Reading and exercise time of all lessons, in a sentence."""
-    read, solve = (round(sum(minutes) / 60) for minutes in (
-        map(book_minutes.of_lesson, lessons.values()), map(exercise_minutes, lessons)))
+    read, slow, solve = (round(sum(minutes) / 60) for minutes in (
+        map(book_minutes.of_lesson, lessons.values()),
+        map(book_minutes.of_newcomer, lessons.values()), map(exercise_minutes, lessons)))
     written = "" if len(lessons) == len(STAGES) else " written so far"
     take = "takes" if len(lessons) == 1 else "take"
+    more = f", or {slow} if everything in them is new to you," if slow > read else ""
     return (f"The {count(len(lessons), 'stage')}{written} {take} about {count(read, 'hour')} "
-            f"to read and {solve} more to solve the exercises")
+            f"to read{more} and {solve} more to solve the exercises")
 
 
 def requirements() -> str:

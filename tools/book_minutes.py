@@ -6,16 +6,21 @@ import math
 
 from nbformat import NotebookNode
 
-from dlsys.reading_time import LINES, WORDS, by_fives, core, facts, minutes
+from dlsys.reading_time import NEW, PRACTISED, between, by_fives, core, facts, minutes
 
-__all__ = ["LINES", "WORDS", "by_fives", "core", "formula", "minutes", "of_core", "of_lesson",
-           "of_trap"]
+__all__ = ["between", "by_fives", "core", "formula", "minutes", "of_core", "of_lesson",
+           "of_newcomer", "of_trap"]
 SOURCE = ("[Brysbaert 2019](https://doi.org/10.1016/j.jml.2019.104047)", 238)
 
 
 def of_lesson(lesson: NotebookNode) -> int:
     """Minutes for a whole lesson, by fives."""
     return by_fives(lesson.cells)
+
+
+def of_newcomer(lesson: NotebookNode) -> int:
+    """Minutes for a whole lesson whose ideas are new, by fives."""
+    return by_fives(lesson.cells, NEW)
 
 
 def of_core(lesson: NotebookNode) -> int:
@@ -31,6 +36,8 @@ def of_trap(lesson: NotebookNode, trap: str) -> int:
 def formula() -> str:
     """How the minutes are counted, in one sentence of Markdown."""
     source, silent = SOURCE
-    return (f"Reading times are counted at {WORDS} words and {LINES} lines of code a minute, "
-            f"slower than the {silent} words of silent reading ({source}); exercise times are "
-            "estimates.")
+    return (f"Reading times are counted at {PRACTISED.words} words and {PRACTISED.lines} lines of "
+            f"code a minute, slower than the {silent} words of silent reading ({source}). Where "
+            "two times are given, the longer one is for readers to whom the ideas are new, at "
+            f"{NEW.words} words and {NEW.lines} lines a minute. Both speeds and the times for "
+            "exercises are estimates.")

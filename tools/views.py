@@ -233,7 +233,7 @@ def short_way(source: Source, cells: list[NotebookNode]) -> list[str]:
         return []
     spent = sum(source.minutes(trap) for trap in core)
     links = ", ".join(to_trap(source, trap) for trap in core)
-    read = book_minutes.by_fives(book_minutes.core(cells))
+    read = book_minutes.between(book_minutes.core(cells))
     return [f"- The core path is {links}: about {read} minutes to read, {spent} for its exercises. "
             "It runs without the other traps, which are there when you need them."]
 

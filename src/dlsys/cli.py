@@ -350,7 +350,8 @@ def _add_exam(table, exam: start_page.StageState) -> None:
 def _totals(rows: list) -> str:
     solved, traps = sum(row.solved for row in rows), sum(len(row.traps) for row in rows)
     points, possible = sum(row.points for row in rows), sum(row.possible for row in rows)
-    return f"{solved} of {traps} exercises solved, {points} of {possible} points.{overview.kept()}"
+    return (f"{solved} of {traps} exercises solved, {points} of {possible} points."
+            f"{overview.note_on_progress()}")
 
 
 # ---- dlsys doctor

@@ -164,7 +164,7 @@ def core_slides(book: NotebookNode) -> Iterator[Slide]:
     yield next(texts(book, "hook"))
     for before, trap in zip(ideas, traps, strict=True):
         yield from (*before, *trap)
-    yield kept(book)
+    yield takeaway_slide(book)
 
 
 def with_rule_below_repair(trap: list[Slide]) -> list[Slide]:
@@ -188,7 +188,7 @@ def with_cause_below_result(trap: list[Slide]) -> list[Slide]:
     return [*trap[:at], Slide(cause.heading, cells, notes=cause.notes), *trap[at + 2:]]
 
 
-def kept(book: NotebookNode) -> Slide:
+def takeaway_slide(book: NotebookNode) -> Slide:
     """The last slide of a core deck: the rules of its traps."""
     ids = [t.id for t in catalog.traps(book.metadata.dlsys.stage) if t.core]
     rules = (keep_parts([c for c in book.cells if (_trap(c), _role(c)) == (id, "keep")])[0]

@@ -33,7 +33,7 @@ def figure(output: NotebookNode, code: str) -> NotebookNode:
     """
     metadata = deepcopy(output.metadata)
     facts = metadata.setdefault("image/png", {})
-    wide, high = _picture(output.data["image/png"]).size
+    wide, high = as_picture(output.data["image/png"]).size
     shown = facts.get("width", wide / 2)
     explorer = shown == EXPLORER
     points = min([ITS_POINTS if explorer else POINTS, *map(int, _SIZE.findall(code)),
@@ -60,7 +60,7 @@ def torn(cell: NotebookNode, most: int) -> list[NotebookNode]:
         return [cell]
     if least(cell) <= most:
         return [cell]
-    picture = _picture(cell.outputs[0].data["image/png"])
+    picture = as_picture(cell.outputs[0].data["image/png"])
     high = picture.height
     row = _empty_row(picture)
     if row is None:
@@ -69,7 +69,7 @@ def torn(cell: NotebookNode, most: int) -> list[NotebookNode]:
     for top, bottom in ((0, row), (row, high)):
         metadata = deepcopy(cell.outputs[0].metadata)
         metadata["image/png"]["least"] = round(least(cell) * (bottom - top) / high)
-        made += torn(_cell(_png(picture.crop((0, top, picture.width, bottom))), metadata), most)
+        made += torn(_cell(as_png(picture.crop((0, top, picture.width, bottom))), metadata), most)
     return made
 
 
@@ -83,11 +83,11 @@ def _empty_row(picture: Image.Image) -> int | None:
     return min(near, key=lambda m: abs(m - high / 2), default=None)
 
 
-def _picture(data: str) -> Image.Image:
+def as_picture(data: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(data)))
 
 
-def _png(picture: Image.Image) -> str:
+def as_png(picture: Image.Image) -> str:
     out = io.BytesIO()
     picture.save(out, "png")
     return base64.b64encode(out.getvalue()).decode()

@@ -370,7 +370,7 @@ def search() -> list[str]:
     return rules()["search"]
 
 
-def says(rules: list[str]) -> str:
+def watch_says(rules: list[str]) -> str:
     """What the watch says of a fault, by the names of its rules."""
     *others, last = rules
     return "dlsys watch says " + (f"{', '.join(others)} or {last}" if others else last)
@@ -386,7 +386,7 @@ def words_of(row: dict) -> dict:
     names = [catalog.trap(cause["trap"]).name if "trap" in cause else cause["says"]
              for cause in row["causes"]]
     first = [catalog.trap(trap).symptom for trap in traps(row)[:1]]
-    watched = [says(cause["rules"]) for cause in row["causes"] if cause.get("rules")]
+    watched = [watch_says(cause["rules"]) for cause in row["causes"] if cause.get("rules")]
     return {"see": row["see"], "also": row["also"], "name": " . ".join([*names, *first]),
             "rest": " . ".join([row.get("page", ""), *watched])}
 
@@ -421,7 +421,7 @@ def watch_line(cause: str) -> str:
     """What `dlsys watch` says of a cause: its rules, that it has none, or "" without a trap."""
     if cause not in watched():
         return ""
-    return says(watched()[cause]) if watched()[cause] else "dlsys watch has no rule for it"
+    return watch_says(watched()[cause]) if watched()[cause] else "dlsys watch has no rule for it"
 
 
 def with_watch(text: str, cause: str) -> str:

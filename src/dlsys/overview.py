@@ -93,6 +93,6 @@ def unknown(asked: str, known: Sequence[str]) -> str:
     return f"no command {asked[:40]!r}, {meant} See all of them: dlsys"
 
 
-def kept() -> str:
+def note_on_progress() -> str:
     """A sentence where progress is not kept."""
     return "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."

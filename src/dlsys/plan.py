@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from dlsys import reading_time
+from dlsys.reading_time import Pace
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.stages import Stage
 
@@ -25,7 +26,7 @@ class Piece(NamedTuple):
     minutes: int
 
 
-def pieces(stage: Stage) -> Iterator[Piece]:
+def pieces(stage: Stage, pace: Pace = reading_time.PRACTISED) -> Iterator[Piece]:
     """The core path of a stage up to its last trap, in the order of its lesson."""
     path = paths.NOTEBOOKS / f"{stage.stem}.ipynb"
     cells = reading_time.core(json.loads(path.read_text("utf-8"))["cells"]) if path.exists() else []
@@ -34,7 +35,7 @@ def pieces(stage: Stage) -> Iterator[Piece]:
         "trap", last if reading_time.facts(cell).get("role") == "explore" else ""), initial="")][1:]
     for name, group in itertools.groupby(zip(of, cells, strict=True), lambda pair: pair[0]):
         inside = [cell for _, cell in group]
-        read = math.ceil(reading_time.minutes(inside))
+        read = math.ceil(reading_time.minutes(inside, pace))
         if name:
             yield Piece(stage.number, name, f"{name} {traps[name].title}",
                         read + traps[name].minutes)
@@ -61,7 +62,7 @@ def fitting(found: Iterable[Piece], minutes: int) -> list[Piece]:
 
 def newcomer() -> list[Piece]:
     """Two hours for somebody who is new to networks: the beginning of stage 1."""
-    return fitting(pieces(catalog.written()[0]), 60 * HOURS)
+    return fitting(pieces(catalog.written()[0], reading_time.NEW), 60 * HOURS)
 
 
 def practitioner() -> list[Piece]:

@@ -181,10 +181,10 @@ def show_due(worksheet: dict, due: str) -> None:
     worksheet["metadata"]["dlsys"]["due"] = due[:40]
     top = worksheet["cells"][0]
     top["source"] = "".join(top["source"]).replace(
-        BEGINS, f"**Hand in by {shown(due)}.**\n\n{BEGINS}", 1)
+        BEGINS, f"**Hand in by {due_in_words(due)}.**\n\n{BEGINS}", 1)
 
 
-def shown(due: str) -> str:
+def due_in_words(due: str) -> str:
     """A due date as people read it: `2027-01-15, 23:59 (UTC+01:00)`."""
     try:
         moment = datetime.datetime.fromisoformat(due)
@@ -260,7 +260,7 @@ def how_to(stages: list[Stage], stamp: dict, wheel: Path | None, needed: str) ->
     return INSTALL.format(
         packages=needed,
         title="Deep Learning Systems", label=label(stamp), files="\n".join(rows),
-        due=f" Hand in by {shown(stamp['due'])}." if stamp["due"] else "",
+        due=f" Hand in by {due_in_words(stamp['due'])}." if stamp["due"] else "",
         wheel=f"`{line}`." + ("" if wheel else " That file is not here: whoever teaches gives it."),
         worksheet=f"{stages[0].stem}.ipynb")
 

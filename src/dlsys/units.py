@@ -81,7 +81,7 @@ def units() -> tuple[Unit, ...]:
 
 
 @functools.cache
-def said(unit: Unit) -> frozenset[str]:
+def tokens_of(unit: Unit) -> frozenset[str]:
     """The tokens that a unit is found by."""
     return frozenset(find.plain(f"{unit.text} . {'' if unit.trap else unit.section}"))
 
@@ -89,7 +89,7 @@ def said(unit: Unit) -> frozenset[str]:
 @functools.cache
 def weights() -> dict[str, float]:
     """How much each token says: the more, the fewer units have it."""
-    counted = Counter(token for unit in units() for token in said(unit))
+    counted = Counter(token for unit in units() for token in tokens_of(unit))
     return {token: find.says_much(len(units()), share) for token, share in counted.items()}
 
 
@@ -103,10 +103,10 @@ def rank(query: str) -> list[Unit]:
     whole = sum(weights().get(token, rarest) for token in asked)
     if not whole or len(asked) > LONGEST:
         return []
-    scores = {unit: sum(weights()[token] for token in asked & said(unit)) / whole
+    scores = {unit: sum(weights()[token] for token in asked & tokens_of(unit)) / whole
               for unit in units()}
     fit = [unit for unit in units() if scores[unit] >= ENOUGH]
-    return sorted(fit, key=lambda unit: (-scores[unit], not unit.open, len(said(unit))))
+    return sorted(fit, key=lambda unit: (-scores[unit], not unit.open, len(tokens_of(unit))))
 
 
 def lines(found: Iterable[Unit]) -> list[str]:

@@ -57,7 +57,7 @@ def path(stage: int) -> Path:
 
 
 @cache
-def _load(folder: Path) -> dict[int, tuple[Trap, ...]]:
+def all_stages(folder: Path) -> dict[int, tuple[Trap, ...]]:
     """The traps of each written stage. Raises CatalogError with what to do."""
     files = sorted(folder.glob("[0-9][0-9].json"))
     if not files:
@@ -79,7 +79,7 @@ def _read(file: Path) -> tuple[Trap, ...]:
 
 def written() -> list[Stage]:
     """The stages whose lesson is written, in order. Raises CatalogError without a catalog."""
-    return [stages.stage(number) for number in sorted(_load(FOLDER))]
+    return [stages.stage(number) for number in sorted(all_stages(FOLDER))]
 
 
 def traps(stage: int | None = None) -> list[Trap]:
@@ -90,7 +90,7 @@ def traps(stage: int | None = None) -> list[Trap]:
     """
     if stage is not None:
         stages.stage(stage)
-    return [trap for number, found in sorted(_load(FOLDER).items()) if stage in (None, number)
+    return [trap for number, found in sorted(all_stages(FOLDER).items()) if stage in (None, number)
             for trap in found]
 
 

@@ -56,9 +56,9 @@ class Measurement(NamedTuple):
         return low <= answer <= high
 
 
-_ASKED: dict[str, Question] = {}  # in this process, by id
-_SAID: dict[str, dict] = {}
-_MEASURED: dict[str, Measurement] = {}
+ASKED: dict[str, Question] = {}  # in this process, by id
+SAID: dict[str, dict] = {}
+MEASURED: dict[str, Measurement] = {}
 
 
 def guess(id: str, question: str, *, choices: Sequence[str] = (), unit: str = "") -> None:
@@ -67,7 +67,7 @@ def guess(id: str, question: str, *, choices: Sequence[str] = (), unit: str = ""
     id: the trap's. Backquotes in the texts set code. Waits for nothing; `measured` comes back to
     the guess. Raises ValueError unless there is either a unit or three or four choices.
     """
-    asked = _ASKED[id] = checked(Question(id, question, tuple(choices), unit))
+    asked = ASKED[id] = checked(Question(id, question, tuple(choices), unit))
     if cards.shell() is not None:
         _show_form(asked, _said(asked))
     else:
@@ -92,12 +92,12 @@ def measured(id: str, value: Any, *, right: tuple[float, float] | None = None) -
     and highest guess that count as right; the value lies between them.
     Raises ClaimFailed when it does not.
     """
-    asked = _ASKED.get(id, Question(id, ""))
+    asked = ASKED.get(id, Question(id, ""))
     result = _number(asked, value, right) if right else _choice(asked, value)
-    _MEASURED[id] = result
+    MEASURED[id] = result
     said = _said(asked)
     if said and said.get("right") is None:
-        said = _SAID[id] = {**said, "right": result.agrees(said["guess"])}
+        said = SAID[id] = {**said, "right": result.agrees(said["guess"])}
         progress.record_guess(id, said["guess"], said["sure"], said["right"])
     _answer(asked, result, said)
 
@@ -113,8 +113,8 @@ class MeasuredQuestion(NamedTuple):
 def measured_questions(prefix: str) -> list[MeasuredQuestion]:
     """What this session has measured of its questions, those whose id begins with `prefix`."""
     return [MeasuredQuestion(asked.text, asked.named(said["guess"]) if said else "",
-                             _MEASURED[id].shown)
-            for id, asked in _ASKED.items() if id.startswith(prefix) and id in _MEASURED
+                             MEASURED[id].shown)
+            for id, asked in ASKED.items() if id.startswith(prefix) and id in MEASURED
             for said in [_said(asked)]]
 
 
@@ -142,7 +142,7 @@ def _digits(number: float) -> str:
 
 def _said(asked: Question) -> dict:
     """The last guess in this session or before it that answers the question; {} for none."""
-    said = _SAID.get(asked.id) or progress.guesses().get(asked.id, {})
+    said = SAID.get(asked.id) or progress.guesses().get(asked.id, {})
     return said if said and (not asked.text or asked.fits(said["guess"])) else {}
 
 
@@ -194,7 +194,7 @@ def _show_form(asked: Question, said: dict) -> None:
     from dlsys_helpers.explorers._live import show_live
     form = GuessWidget(question=asked._asdict(),
                        said={k: said[k] for k in ("guess", "sure") if said})
-    form.observe(lambda change: _hear(asked, change.new), "said")
+    form.observe(lambda change: hear(asked, change.new), "said")
     stand_in = {"text/html": _html(asked), "text/plain": _plain(asked)}
     if cards.watched():
         show_live(form, stand_in)
@@ -203,10 +203,10 @@ def _show_form(asked: Question, said: dict) -> None:
         display({**data, **stand_in}, metadata=metadata, raw=True)
 
 
-def _hear(asked: Question, said: dict) -> None:
+def hear(asked: Question, said: dict) -> None:
     """Keep a guess, and answer it where its measurement stands already."""
-    _SAID[asked.id] = said
-    result = _MEASURED.get(asked.id)
+    SAID[asked.id] = said
+    result = MEASURED.get(asked.id)
     progress.record_guess(asked.id, said["guess"], said["sure"],
                           result.agrees(said["guess"]) if result else None)
     room_client.tell_guess(asked.id, said)

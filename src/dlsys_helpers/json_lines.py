@@ -29,7 +29,7 @@ except ModuleNotFoundError:  # Windows
 
 MODE = 0o600
 
-_said = set()
+notes_given = set()
 
 
 class Store:
@@ -174,6 +174,6 @@ def _replace(path: Path, good: list[dict]) -> None:
 
 def _note(text: str) -> None:
     """Say it once in this process; a note that repeats at every check hides the feedback."""
-    if text not in _said:
-        _said.add(text)
+    if text not in notes_given:
+        notes_given.add(text)
         print(f"Note: {text}", file=sys.stderr)

@@ -125,7 +125,7 @@ class Recorder:
     # ---- what is recorded
 
     @property
-    def on(self) -> bool:
+    def recording(self) -> bool:
         return self.after <= self.done < self.after + self.steps
 
     def add(self, kind: str, name: str, tensor: torch.Tensor, rows: bool = False) -> None:
@@ -148,7 +148,7 @@ class Recorder:
                 or threading.get_ident() != self.owner)
 
     def listens(self) -> bool:
-        return self.on or (self.done >= self.after and not torch.is_grad_enabled())
+        return self.recording or (self.done >= self.after and not torch.is_grad_enabled())
 
     def know(self, root: nn.Module) -> None:
         """A model that is called from outside for the first time: names and first weights."""
@@ -168,7 +168,7 @@ class Recorder:
                 continue
             self.names[id(parameter)] = f"{label}.{plain_name(path)}"
             self.shake(parameter)
-            if self.on:
+            if self.recording:
                 self.add(START, self.names[id(parameter)], parameter)
 
     @torch.no_grad()
@@ -213,7 +213,7 @@ class Recorder:
         def backward(tensors_, *args, **kwargs):
             if threading.get_ident() != self.owner or self.in_backward:
                 return real(tensors_, *args, **kwargs)
-            if self.on:
+            if self.recording:
                 for loss in [tensors_] if isinstance(tensors_, torch.Tensor) else tensors_:
                     self.add(LOSS, "loss", loss / self.scale)
             self.in_backward = True
@@ -240,7 +240,7 @@ class Recorder:
                 place += 1
 
     def before_step(self, optimizer, args, kwargs) -> None:
-        if not self.on:
+        if not self.recording:
             return
         self.before = {}
         for name, p in self.parameters(optimizer):
@@ -249,7 +249,7 @@ class Recorder:
                 self.before[id(p)] = p.detach().clone()
 
     def after_step(self, optimizer, args, kwargs) -> None:
-        if self.on:
+        if self.recording:
             for name, p in self.parameters(optimizer):
                 if id(p) in self.before:
                     self.add(UPDATE, name, p.detach() - self.before[id(p)])

@@ -105,7 +105,7 @@ def grade(base: Path) -> dict[str, Any]:
             results = _graded(replace(options, out=Path(out) / "open", walled=False))
         except UserError as error:
             return _nothing(str(error))
-    return told(results, stage)
+    return autograder_results(results, stage)
 
 
 def _graded(options: GradeOptions) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def _graded(options: GradeOptions) -> list[dict[str, Any]]:
     return json.loads((options.out / "grades.json").read_text(encoding="utf-8"))["results"]
 
 
-def told(results: Sequence[dict[str, Any]], stage: int) -> dict[str, Any]:
+def autograder_results(results: Sequence[dict[str, Any]], stage: int) -> dict[str, Any]:
     """results.json for these results of one hand-in; only this stage has points."""
     from dlsys.grading.books import scoring
 

@@ -43,6 +43,14 @@ def learn(across, up):
     return states, mistakes
 
 
+def after(made, total):
+    """When the line is as it is shown, as the beginning of a sentence."""
+    if made == 0:
+        return "Before the first correction"
+    return f"After all {total} corrections" if made == total else (
+        f"After {made} of {total} corrections")
+
+
 @explorer(
     title="A perceptron corrects its line",
     controls=[
@@ -71,8 +79,12 @@ def perceptron(corrections, across, up):
     side = (grid @ w + b) / w.norm().clamp(min=1e-6) * CELLS / (2 * EDGE)
     right = int(((x @ w + b > 0) == y.bool()).sum())
     quiet = next((n for n, wrong in enumerate(mistakes, 1) if wrong == 0), 0)
-    end = (f"Pass {quiet} has no mistake, so the line stays where it is." if quiet else
-           f"Each of the {PASSES} passes has mistakes, so the line keeps moving.")
-    sentence = f"After {made} corrections {right} of {len(x)} points are on their side. {end}"
+    sentence = f"{after(made, len(states) - 1)}, {right} of {len(x)} points are on their side. "
+    if not quiet:
+        sentence += f"The perceptron makes mistakes in all {PASSES} passes."
+    elif made < len(states) - 1:
+        sentence += f"Pass {quiet} will be the first without a mistake."
+    else:
+        sentence += f"Pass {quiet} makes no mistake, so the line stays where it is."
     return {"side": side.view(CELLS, CELLS).clamp(-1, 1), "x1": x[:, 0], "x2": x[:, 1],
             "y": y.byte(), "pass": range(1, PASSES + 1), "mistakes": mistakes}, sentence

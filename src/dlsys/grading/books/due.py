@@ -82,7 +82,7 @@ class Course:
     partial_trap: float | None = None
     asked: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
-    def off(self, late: timedelta, possible: float) -> float:
+    def deduction(self, late: timedelta, possible: float) -> float:
         """The points that a submission loses when it is this late."""
         if late <= self.grace or late <= timedelta():
             return 0.0
@@ -308,7 +308,7 @@ def _with_due_date(result: dict[str, Any], course: Course,
         note = ["When it was handed in is not known here: nothing is taken off."
                 ] if result.get("late") else []
         return {**result, "due": facts, "notes": [*result["notes"], *note]}
-    off = course.off(moment - until, result["possible"])
+    off = course.deduction(moment - until, result["possible"])
     left = rounded(max(0, result["points"] - off))
     facts["off"] = rounded(result["points"] - left)
     note = [_note(moment - until, facts["off"], course)] if moment > until else []

@@ -147,7 +147,7 @@ def overview(grades: dict[str, Any]) -> str:
         strays=[r for r in reports.one_refusal_each(results) if "stray" in r],
         graded=sum(r["status"] == "graded" for r in results),
         missing=reports.missing_packages(results), prying=reports.asked_for_checks(results),
-        alike=reports.with_the_same_code(results), similar=similar.found(results),
+        alike=reports.with_the_same_code(results), similar=similar.alike_answers(results),
         likeness=similar.WORDS, requests=marking.requests(results), marking=MARKING,
         noted=[(r, all_notes(r)) for r in results if all_notes(r)],
         differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],

@@ -38,7 +38,7 @@ class Alike:
     published: str = ""
 
 
-def found(results: Sequence[Result]) -> list[Alike]:
+def alike_answers(results: Sequence[Result]) -> list[Alike]:
     """What is alike in a run, by exercise; groups of learners and matches with the published."""
     shown = names(results)
     by_exercise: dict[str, list[tuple[str, dict[str, Any]]]] = {}
@@ -174,4 +174,4 @@ def table(results: Sequence[Result]) -> list[list]:
     """A row for each group."""
     return [["exercise", "alike", "published answer", "learners", "parts", "who"],
             *([one.exercise, WORDS[one.kind], one.published, len(one.who), one.size,
-               "; ".join(one.who)] for one in found(results))]
+               "; ".join(one.who)] for one in alike_answers(results))]

@@ -93,7 +93,7 @@ def about(results: Sequence[Result]) -> list[str]:
     if asked := marking.requests(results):
         askers = first_few([f"{r['learner']['name']} ({e['id']})" for r, e in asked])
         lines.append(f"Asked for another look, see the folder {MARKING}: {askers}.")
-    if alike := similar.found(results):
+    if alike := similar.alike_answers(results):
         lines.append(f"Answers that are alike, a list to look at: {len(alike)} groups, in "
                      "overview.html and similar.csv.")
     lines += [f"The same code in several hand-ins: {first_few(who)}."
