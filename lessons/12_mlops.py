@@ -189,6 +189,12 @@ claim("index of the first module that turns finite numbers into a NaN",
 # Anomaly mode is the right tool when finite numbers become a NaN in the *backward* pass:
 # then it names the operation. It says nothing when a `nan` is merely added to the loss,
 # because the gradient of a sum with respect to each term is one.
+#
+# The operation that it names for a NaN of the forward pass depends on the loss. With
+# cross-entropy, that is the log-softmax. With an L1 or a hinge loss, whose gradients hold
+# only signs, it is the last linear layer. And watch the gradient norm as well as the
+# loss, because `F.multi_margin_loss` returns a finite number even for logits that are
+# NaN.
 
 # %% trap="12.1" role="more"
 def rooted():
@@ -294,13 +300,10 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # %% [markdown] trap="12.1" role="keep"
 # **Keep:** to find a NaN that arises in the forward pass, put a forward hook on every
 # module. If the bad operation is a function inside `forward`, the hook names the module
-# that calls it. Anomaly mode checks only gradients, and names the operation nearest to
-# the loss whose gradient uses a bad value. With cross-entropy, that is the log-softmax.
-# With an L1 or a hinge loss, whose gradients hold only signs, it is the last linear
-# layer. **In your own code:** at the first loss or gradient norm that is not finite, save
-# the batch and the weights, and run the hooks on them. Watch both the loss and the norm,
-# because `F.multi_margin_loss` returns a finite number even for logits that are NaN.
-# **Source:** PyTorch,
+# that calls it. Anomaly mode does not help, because it checks only gradients: it names
+# the operation nearest to the loss whose gradient uses a bad value. **In your own code:**
+# at the first loss or gradient norm that is not finite, save the batch and the weights,
+# and run the hooks on them. **Source:** PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
 # wild:** in [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36)

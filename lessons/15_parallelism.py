@@ -2243,8 +2243,7 @@ def exposed(events: list) -> list:
 # layer keeps about `16 * width + 8 * hidden` bytes per token.
 #
 # The copies use *ZeRO-1*: each keeps the optimizer's state for one eighth of the weights
-# and updates that eighth. Then all copies gather the new weights. Your plan adds up to 24
-# GB per GPU.
+# and updates that eighth. Then all copies gather the new weights.
 
 # %% trap="15.8" role="break"
 class Shape(NamedTuple):
@@ -2281,8 +2280,9 @@ def on_paper(m, copies, micro):
 hoped = sum(on_paper(seven, copies=8, micro=4).values()) / 1e9
 
 # %% trap="15.8" role="guess"
-guess("15.8", "How many GB does the first step take on each GPU?",
-      unit="GB")
+guess("15.8",
+      "How many GB does the first step take per GPU, where the plan says "
+      "24?", unit="GB")
 
 # %% [markdown] trap="15.8" role="look"
 # Count what autograd keeps for four sequences in a small Llama:
