@@ -868,7 +868,7 @@ claim("2,048 rows: bytes in mixed precision, as a multiple of float32",
 
 # %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
 def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
-    """Bytes per GPU for weights, gradients and AdamW's state, as an int.
+    """Count a GPU's bytes of weights, gradients and AdamW state, as an int.
 
     Args:
         layout: "float32" and "autocast" hold everything in float32;
@@ -1044,9 +1044,10 @@ claim("FLOPs of a step with checkpoints, as a multiple of those without",
 # MLP and its attention, keeps far more than two tensors, so any quoted percentage holds for
 # one architecture only. With `L` equal blocks you need not keep all `L` inputs either.
 # Checkpoint every $\sqrt{L}$-th one, and about $2 \sqrt{L}$ tensors live at a time ([Chen et
-# al. 2016](https://arxiv.org/abs/1604.06174)). In plain PyTorch the call is
-# `torch.utils.checkpoint.checkpoint`; `model.gradient_checkpointing_enable()` belongs to
-# Hugging Face's models.
+# al. 2016](https://arxiv.org/abs/1604.06174)): 16 instead of 64 for 64 blocks. In plain
+# PyTorch the call is `torch.utils.checkpoint.checkpoint`. Hugging Face's models have a method
+# that puts this call around each of their blocks, `model.gradient_checkpointing_enable()`. A
+# module of your own has no such method.
 
 # %% [markdown] trap="09.14" role="situation" fault="tensors in plain attributes are not saved or moved" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
 # ## A model that takes its scaling along
@@ -1210,7 +1211,7 @@ claim("a parameter in a list does", followed["the parameter"],
 
 # %% trap="09.14" role="exercise" points=3 difficulty=3 minutes=15
 def stays_behind(model: nn.Module) -> list[str]:
-    """Sorted paths of the tensors that model.to(...) leaves behind.
+    """List the tensors that model.to(...) leaves behind, as sorted paths.
 
     List every tensor, of any type and shape, that is reachable from a
     module's own attributes, directly or through lists, tuples and dict
@@ -1271,8 +1272,8 @@ def stays_behind(model: nn.Module) -> list[str]:
 # is idle, and a faster card changes nothing. So measure before you change anything, in this
 # order.
 #
-# 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` of a `DataLoader` sets how many processes load, `persistent_workers=True` keeps them from one epoch to the next, and `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes: *pinned* memory never moves, so the GPU can fetch from it without the CPU.
-# 2. **Python.** Take a *trace*, a list of the operations with start and end. Gaps in the GPU's row are waits. New tensors that a loop makes on the CPU and sends over are another reason: make them on the device.
+# 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` of a `DataLoader` sets how many processes load. Begin with the number of CPU cores for each GPU, and halve and double it until a step gets no faster: with too few the GPU waits, and too many compete for the cores and for memory. `persistent_workers=True` keeps them from one epoch to the next. Without it they start again at each epoch, which takes seconds that a short epoch cannot afford. And `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes: *pinned* memory never moves, so the GPU can fetch from it without the CPU.
+# 2. **Python.** Take a *trace*, a list of the operations with start and end. Gaps in the GPU's row are waits. New tensors that a loop makes on the CPU and sends over are another reason. Write `torch.arange(n, device=x.device)` instead of `torch.arange(n).to(x.device)`, which makes the values on the CPU, copies them, and holds up Python until the copy is made.
 # 3. **Memory or arithmetic.** Look at the operations that take the longest. The profiler lists them:
 
 # %% role="concept" compare=false
@@ -1332,7 +1333,9 @@ claim("product of 4,096 rows, as a multiple of the ridge",
 # Below the ridge, move fewer bytes: fuse operations with `torch.compile`, use 16 bits,
 # take a larger batch. Above it, do less arithmetic or use a faster format. For
 # convolutions of fixed sizes, `torch.backends.cudnn.benchmark = True` tries several
-# algorithms at the start and keeps the fastest.
+# algorithms at the start and keeps the fastest. If the sizes vary, it tries them again for
+# every new size, which can cost more than it gains. And it may choose a different algorithm
+# in the next run, so leave it off if a run has to be repeatable (stage 12).
 
 # %% [markdown] trap="09.10" role="situation" fault="each step asks the GPU for numbers and waits" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
 # ## Who waits for whom
@@ -1883,6 +1886,20 @@ claim("the same, with the sum of losses over the sum of rows",
 # A rank without rows, or without a gradient for some parameter (`allow_unused=True` returns
 # None for it, trap 09.3), has to make these calls as well, with zeros.
 
+# %% [markdown] trap="09.11" role="more"
+# Two ranks with half of the rows each must compute what one process computes with all of
+# them. The command `dlsys same` runs both and names the first tensor that differs. Here,
+# the ranks of a training script go past the wrapper:
+#
+# ```sh
+# dlsys same "train.py" "torchrun --nproc-per-node 2 train.py --unwrapped"
+# ```
+#
+# ```text
+# First difference: step 1, gradient, 0.weight, by 0.66 of the norm.
+# The losses agree, so look at what comes between backward and step: gradients that are not reduced, not cleared, or clipped differently.
+# ```
+
 # %% [markdown] trap="09.11" role="folklore"
 # **Told:** DDP puts its hooks on the parameters when you make the wrapper, so one pass
 # through it, to warm it up, is enough. **Measured:** with the first of the 100 steps
@@ -1902,7 +1919,7 @@ claim("all_reduce calls then", calls("all_reduce"), expected=1)
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
-    """Mean loss over all ranks' examples; its gradients go into .grad.
+    """Return the mean loss of all ranks' examples; gradients go into .grad.
 
     Args:
         losses_of(batch): the losses (n,) of this rank's n examples, with a
@@ -2138,7 +2155,7 @@ claim("processes left behind", len(ranks.processes), expected=0)
 
 # %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
 def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
-    """Sorted names of the parameters that some batch leaves unused.
+    """Name the parameters that some batch leaves unused, in sorted order.
 
     A batch leaves a parameter unused if loss_of(model, batch) has no
     gradient with respect to it; a gradient of zeros counts as one. There
@@ -3812,15 +3829,15 @@ disk.cleanup()
 # %% [markdown] role="gpu"
 # ## On a GPU: what fewer bits, copies and waits cost
 #
-# Four things in this stage need a clock: the rate of each format, the transfer of data to the
-# card, the waits of trap 09.10, and a whole step. The step trains a small GPT, 4 blocks of
-# width 2,048, on 8 texts of 1,024 tokens. Its *MFU*, model FLOPs utilization, says how much of
-# the card's rate the step's FLOPs use.
+# Four things in this stage have to be timed: the rate of each format, the transfer of data to
+# the card, the waits of trap 09.10, and a whole step. The step trains a small GPT, with 4
+# blocks of width 2,048, on 8 texts of 1,024 tokens. Its *MFU*, model FLOPs utilization, is the
+# rate of the step's FLOPs as a fraction of the card's rate.
 #
-# **Before you run anything:** how many FLOPs does a step of this GPT take for each token and
-# weight? How many times as fast as `float32` is a product in `bfloat16`, and in `float8`? What
-# does a copy cost if it runs at the same time as a product? And how often do three steps wait
-# if each asks for its loss?
+# **Before you run anything:** how many FLOPs does a step of this GPT need per token and
+# weight? How many times as fast as in `float32` is a product in `bfloat16`, and in `float8`?
+# How much time does a copy cost if it runs at the same time as a product? And how often do
+# three steps wait if each asks for its loss?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3980,25 +3997,26 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the H100 of the record** a product in `float32` takes 15.6 times as long as in
-# `bfloat16`, in TF32 1.9 times, in `float8` 0.55 times. The cell that measures this leaves
-# torch's float32 products on TF32. So in the two cells after it, what is called float32 has
-# its products in TF32, and the product next to the copies takes 2.7 ms, not 21 ms.
+# `bfloat16`. In TF32 it takes 1.9 times as long, and in `float8` 0.55 times as long. The
+# cell that measures this leaves TF32 switched on. So in the two cells after it, the rows
+# called float32 compute their products in TF32, and the product next to the copies takes
+# 2.7 ms, not 21 ms.
 #
-# Pinned memory copies six times as fast, and a product at the same time as a copy is
+# Copies from pinned memory are six times as fast. A product that runs during such a copy is
 # free: both together take as long as the copy. One after the other they would take 1.13
-# times as long, because this product is an eighth of the copy. The compiled step uses
-# 47 % of the rate, with attention's FLOPs counted as if nothing were masked. The same
-# step without `torch.compile` takes an eighth more time, and with TF32 instead of
-# autocast twice as much. Three steps wait three times if each asks for its loss, and
-# never if none does.
+# times as long, because this product takes an eighth of the copy's time. The compiled step
+# reaches 47 % of the card's rate, with attention's FLOPs counted as if nothing were masked.
+# Without `torch.compile` the same step takes an eighth more time, and with TF32 instead of
+# autocast it takes twice as long. Three steps wait three times if each asks for its loss,
+# and never if none does.
 #
 # **Keep:** count a step's FLOPs and divide them by the card's rate in their format. The step
 # cannot take less time than that, and the MFU says how close you are. Use 16 bits and pinned
-# memory, and do not ask the card for values. **Source:** [Narayanan et al.
+# memory, and do not read values from the card in every step. **Source:** [Narayanan et al.
 # 2021](https://arxiv.org/abs/2104.04473) for utilization at scale, recomputed FLOPs counted;
 # PyTorch documentation, [CUDA
-# semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned memory and
-# streams.
+# semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned memory
+# and streams.
 
 # %% [markdown] role="summary"
 # ## What you take with you

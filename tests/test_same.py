@@ -7,6 +7,7 @@ number of its parts is that many times as large, and so on.
 import json
 import os
 import random
+import re
 import shlex
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from torch import nn
 
 from dlsys.cli import main
 from dlsys.testing import same
+from dlsys_helpers.paths import ROOT
 from dlsys_same import pairs, runs, sketch
 from dlsys_same.pairs import Pair, SameError
 from dlsys_same.testing import recorded
@@ -268,6 +270,8 @@ def test_two_ranks_agree_with_one_process_and_unreduced_ones_do_not(folder):
     told = difference("train.py", f"{ranks} --unwrapped", folder=folder, steps=1)
     assert "First difference: step 1, gradient, 0.weight" in told
     assert "not reduced" in told
+    for line in in_lesson("09", "text").splitlines():
+        assert line in told
 
 
 def test_a_resumed_run_agrees_and_one_without_the_momentum_does_not(folder):
@@ -277,6 +281,26 @@ def test_a_resumed_run_agrees_and_one_without_the_momentum_does_not(folder):
     told = difference("train.py", f"{resumed} --forget", after=3, steps=1, folder=folder)
     assert "First difference: step 1, update of a weight" in told
     assert "was not restored" in told
+    for line in in_lesson("12", "text").splitlines():
+        assert line in told
+
+
+def in_lesson(number: str, kind: str) -> str:
+    """The fenced block of this kind that follows the words `dlsys same` or `same` in a lesson."""
+    lesson, = (ROOT / "lessons").glob(f"{number}_*.py")
+    cell, = (cell for cell in lesson.read_text("utf-8").split("\n# %% ")
+             if "dlsys same" in cell or "dlsys.testing" in cell)
+    text = "\n".join(line.removeprefix("#").removeprefix(" ") for line in cell.splitlines())
+    return re.search(rf"^```{kind}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[1]
+
+
+def test_the_test_in_lesson_2_says_what_the_lesson_says():
+    code, known = in_lesson("02", "python"), {"torch": torch, "nn": nn, "F": F}
+    with pytest.raises(AssertionError) as told:
+        exec(code, dict(known))
+    for line in in_lesson("02", "text").splitlines():
+        assert line in str(told.value)
+    exec(code.replace("loss.backward()", "(loss / parts).backward()"), dict(known))
 
 
 def test_the_environments_own_sitecustomize_still_runs(folder, monkeypatch):

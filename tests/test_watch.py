@@ -25,7 +25,7 @@ import ranks
 
 from benchmarks import watch_corpus, watch_lessons, watch_page
 from dlsys_helpers import catalog
-from dlsys_watch import attach, command, places, report, script, session
+from dlsys_watch import attach, command, formats, places, script, session
 from dlsys_watch.rules import all_rules
 from dlsys_watch.settings import Settings, SettingsError
 from tools import book_traps, watch_record
@@ -47,6 +47,15 @@ def test_a_rule_names_a_trap_and_what_it_reads(rule):
     assert rule.trap in {t.id for t in catalog.traps()}
     assert len(rule.reads) > 20
     assert rule.__doc__ is None or "\n" not in rule.__doc__
+
+
+def test_a_record_outlives_a_new_description_of_a_rule_but_no_new_message(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch_lessons, "WATCH", tmp_path)
+    found = []
+    for reads, said in [("a", "b"), ("c", "b"), ("a", "d")]:
+        (tmp_path / "rule.py").write_text(f'class R:\n    reads = "{reads}"\n    said = "{said}"\n')
+        found.append(watch_lessons.watch_digest())
+    assert found[0] == found[1] != found[2]
 
 
 def test_every_rule_has_a_program_with_its_fault():
@@ -348,11 +357,11 @@ def test_it_calls_itself_as_it_was_called(monkeypatch, capsys, program, name):
 
 def test_a_finding_names_a_page_only_where_one_is_known(monkeypatch, tmp_path):
     monkeypatch.delenv("DLSYS_BOOK", raising=False)
-    monkeypatch.setattr(report, "BOOK", tmp_path)
-    found = report.Finding("softmax-twice", "03.1", "", 0, "twice", True)
-    monkeypatch.setattr(report, "published", lambda: "")
+    monkeypatch.setattr(formats, "BOOK", tmp_path)
+    found = formats.Finding("softmax-twice", "03.1", "", 0, "twice", True)
+    monkeypatch.setattr(formats, "published", lambda: "")
     assert found.text().endswith("[softmax-twice] trap 03.1")
-    monkeypatch.setattr(report, "published", lambda: "https://a.example/b/")
+    monkeypatch.setattr(formats, "published", lambda: "https://a.example/b/")
     assert found.text().endswith("trap 03.1 https://a.example/b/traps/03-1.html")
 
 
@@ -360,8 +369,8 @@ def test_the_address_of_the_pages_is_that_of_the_package(monkeypatch):
     package = email.message.Message()
     package["Project-URL"] = "Repository, https://a.example/code"
     package["Project-URL"] = "Documentation, https://a.example/pages"
-    monkeypatch.setattr(report.metadata, "metadata", lambda name: package)
-    assert report.published() == "https://a.example/pages"
+    monkeypatch.setattr(formats.metadata, "metadata", lambda name: package)
+    assert formats.published() == "https://a.example/pages"
 
 
 # ---- what the watch leaves behind

@@ -9,12 +9,14 @@ import pytest
 
 from benchmarks import watch_page
 from dlsys_watch import __version__, command, places
-from dlsys_watch.report import Finding, Report
+from dlsys_watch.formats import Finding
+from dlsys_watch.report import Report
 from dlsys_watch.rules import all_rules
 from dlsys_watch.settings import Settings
 
 
 class Softmax:
+    follows = ()
     id, trap, sound = "softmax-twice", "03.1", True
 
 
@@ -165,9 +167,9 @@ def test_steps_end_the_watch_of_a_script(tmp_path, capsys):
 
 
 def test_a_finding_without_a_book_names_no_address(monkeypatch, tmp_path):
-    from dlsys_watch import report
+    from dlsys_watch import formats
 
-    monkeypatch.setattr(report, "BOOK", tmp_path)
-    monkeypatch.setattr(report, "published", lambda: "")
+    monkeypatch.setattr(formats, "BOOK", tmp_path)
+    monkeypatch.setattr(formats, "published", lambda: "")
     monkeypatch.delenv("DLSYS_BOOK", raising=False)
     assert Finding("a", "03.1", "", 0, "m", True).text() == "(no line of yours)  m  [a] trap 03.1"

@@ -32,7 +32,9 @@ class Stowaway:
         self.settings, self.notes = settings, notes
 
     def __reduce__(self):
-        settings = {"hints": self.settings.hints, "silence": sorted(self.settings.silence)}
+        asked = self.settings
+        settings = {"hints": asked.hints, "silence": sorted(asked.silence), "form": asked.line_form,
+                    "baseline": str(asked.baseline.absolute()) if asked.baseline else ""}
         here = str(Path(__file__).resolve().parents[1])
         return exec, (BEGIN.format(here=here, settings=settings, notes=str(self.notes)), {})
 
@@ -57,7 +59,9 @@ def begin(settings: dict, notes: str) -> None:
     from dlsys_watch.session import Session
     from dlsys_watch.settings import Settings
 
-    session = Session(Settings(hints=settings["hints"], silence=frozenset(settings["silence"])),
+    known = settings["baseline"]
+    session = Session(Settings(hints=settings["hints"], silence=frozenset(settings["silence"]),
+                               form=settings["form"], baseline=Path(known) if known else None),
                       Path(notes))
     session.owner = session.report.owner = 0    # the parent's
     session.attach_with_torch()

@@ -12,13 +12,15 @@ import re
 import sys
 from pathlib import Path
 
-from dlsys_watch import __version__, places, script
+from dlsys_watch import __version__, baseline, places, script
+from dlsys_watch.formats import EXPLANATIONS, FORMATS, link
 from dlsys_watch.frames import hidden
-from dlsys_watch.report import link
 from dlsys_watch.settings import Settings, SettingsError
 
 FOUND, BAD_INPUT = 3, 2
-EPILOG = ("A line with the comment `# dlsys: ok RULE` is left alone. [tool.dlsys.watch] in "
+EPILOG = ("Exit status: that of the script; with --strict 3 where something was found that the "
+          "baseline does not know, hints too if they were asked for; 2 for bad input. "
+          "A line with the comment `# dlsys: ok RULE` is left alone. [tool.dlsys.watch] in "
           "pyproject.toml may hold silence = [...] and hints = true. DLSYS_BOOK: address of the "
           "pages that findings link.")
 
@@ -38,6 +40,15 @@ def parser() -> argparse.ArgumentParser:
                                               "says what a rule finds.")
     top.add_argument("--version", action="version", version=f"dlsys-watch {__version__}")
     top.add_argument("--json", metavar="FILE", type=Path, help="write the findings to this file")
+    top.add_argument("--format", choices=FORMATS, default="text", dest="form",
+                     help="of the lines, or of the file of --output: github for annotations, json "
+                          "for one object a line, sarif for code scanning (with --output)")
+    top.add_argument("--output", metavar="FILE", type=Path,
+                     help="write the findings to this file in that format")
+    top.add_argument("--baseline", metavar="FILE", type=Path,
+                     help="findings that this file knows are neither told nor counted")
+    top.add_argument("--write-baseline", metavar="FILE", type=Path, dest="new_baseline",
+                     help="write what is found now to such a file")
     top.add_argument("--hints", action="store_true", help="rules that guess, too")
     top.add_argument("--strict", action="store_true", help="exit status 3 where one was found")
     top.add_argument("--silence", metavar="RULE", action="append", default=[],
@@ -81,20 +92,36 @@ def settings_of(asked) -> Settings:
                             "the whole run.")
     if not asked.module and not os.path.isfile(asked.script):
         raise SettingsError(f"got {asked.script}, expected the file of a script. Check the path.")
-    target = asked.json
-    if target is not None and int(os.environ.get("RANK") or 0) > 0:
-        target = target.with_name(f"{target.name}.rank{os.environ['RANK']}")
-    if target is not None and not target.absolute().parent.is_dir():
-        raise SettingsError(f"--json {target}: there is no folder {target.absolute().parent}. "
-                            "Make it first.")
+    if asked.form == "sarif" and asked.output is None:
+        raise SettingsError("--format sarif: expected --output FILE, as it is one document. "
+                            "Add --output watch.sarif")
+    if asked.new_baseline is not None and asked.new_baseline.exists():
+        baseline.read(asked.new_baseline)   # another file is not overwritten
     settings = Settings(hints=asked.hints, strict=asked.strict, debug=asked.debug,
-                        steps=asked.steps, silence=frozenset(asked.silence),
-                        json=target.absolute() if target else None).with_file(Path.cwd())
+                        steps=asked.steps, silence=frozenset(asked.silence), form=asked.form,
+                        baseline=asked.baseline.absolute() if asked.baseline else None,
+                        json=target("--json", asked.json), output=target("--output", asked.output),
+                        new_baseline=target("--write-baseline", asked.new_baseline)
+                        ).with_file(Path.cwd())
+    if settings.baseline is not None:
+        baseline.read(settings.baseline)
     if settings.silence:
         known = rule_ids()
         if wrong := settings.silence - known:
             raise SettingsError(f"no rule {min(wrong)!r}. See: {name()} --rules")
     return settings
+
+
+def target(option: str, file: Path | None) -> Path | None:
+    """Where to write a file: each further rank has one of its own. Raises SettingsError."""
+    if file is None:
+        return None
+    if int(os.environ.get("RANK") or 0) > 0:
+        file = file.with_name(f"{file.name}.rank{os.environ['RANK']}")
+    if not file.absolute().parent.is_dir():
+        raise SettingsError(f"{option} {file}: there is no folder {file.absolute().parent}. "
+                            "Make it first.")
+    return file.absolute()
 
 
 def rule_ids() -> set[str]:
@@ -116,7 +143,7 @@ def show_rules() -> int:
 
 def explain(names: list[str]) -> int:
     """What a rule finds: its trap, a line that is broken, and the line repaired."""
-    told = json.loads(Path(__file__).with_name("explanations.json").read_text("utf-8"))
+    told = json.loads(EXPLANATIONS.read_text("utf-8"))
     if len(names) != 1 or names[0] not in told:
         raise SettingsError(f"explain {' '.join(names)}: expected the name of one rule, such as "
                             f"softmax-twice. See: {name()} --rules")

@@ -1,43 +1,17 @@
-"""Findings: said once a rule and place, on stderr and in a JSON file."""
+"""Findings: said once a rule and place, on stderr and in files."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata as metadata
 import json
 import os
-import re
 import sys
+from math import inf
 from pathlib import Path
-from typing import NamedTuple
 
-from dlsys_watch import places
+from dlsys_watch import baseline, places
+from dlsys_watch.formats import LINES, Finding, written
 
-BOOK = Path(__file__).resolve().parents[2] / "book/_build/html"   # where the book was built here
 MOST_PLACES = 5   # of one rule: a fault in a loop over models need not fill the screen
-
-
-class Finding(NamedTuple):
-    """One line of the report; `trap` is the page that explains it."""
-
-    rule: str
-    trap: str
-    file: str
-    line: int
-    message: str
-    sound: bool
-
-    def where(self) -> str:
-        return f"{places.shown(self.file)}:{self.line}" if self.file else "(no line of yours)"
-
-    def cause(self) -> str:
-        """What the message says, whatever its numbers: the same at several places is one cause."""
-        return re.sub(r"\d[\d.,e+-]*", "#", self.message)
-
-    def text(self) -> str:
-        guess = "" if self.sound else "perhaps "
-        return (f"{self.where()}  {guess}{self.message}  [{self.rule}] trap {self.trap} "
-                f"{link(self.trap)}").rstrip()
 
 
 def also(file: str, others: list[Finding]) -> str:
@@ -51,28 +25,6 @@ def joined(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def link(trap: str) -> str:
-    """Where the trap is explained: DLSYS_BOOK/traps/03-1.html, or in the book that was built here,
-    or on the pages that the package names; "" where there are none.
-    """
-    page = f"traps/{trap.replace('.', '-')}.html"
-    if base := os.environ.get("DLSYS_BOOK"):
-        return f"{base.rstrip('/')}/{page}"
-    if (BOOK / page).is_file():
-        return str(BOOK / page)
-    return f"{base.rstrip('/')}/{page}" if (base := published()) else ""
-
-
-def published() -> str:
-    """The address of the course's pages, as the installed package has it; "" for none."""
-    for package in ("dlsys-watch", "dlsys-helpers"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            for line in metadata.metadata(package).get_all("Project-URL") or []:
-                if line.startswith("Documentation, "):
-                    return line.removeprefix("Documentation, ")
-    return ""
-
-
 class Report:
     """What was found in this process and, of its children, in `notes` (a folder)."""
 
@@ -80,8 +32,13 @@ class Report:
         self.settings, self.notes = settings, notes
         self.findings: list[Finding] = []
         self.more: dict[Finding, list[Finding]] = {}   # by the first of a cause: its other places
+        self.beyond: dict[Finding, set] = {}   # by the first of a rule: places past the most
         self.failed: dict[str, str] = {}   # rule -> its own error
         self.owner = os.getpid()
+        known = settings.baseline
+        self.base = known.absolute().parent if known else Path.cwd()
+        self.expected = baseline.read(known) if known else frozenset()
+        self.known: dict[tuple, Finding] = {}   # what was found and is in the baseline
 
     def add(self, rule, message: str, place, trap: str = "") -> bool:
         """Report a finding once; False where it is known, silenced or too much."""
@@ -89,25 +46,58 @@ class Report:
             return False
         if {rule.id, "all"} & places.silenced(place):
             return False
+        if any(f.rule in rule.follows for f in self.findings):   # one cause, told already
+            return False
         file, line = place or ("", 0)
         same = [f for f in self.findings if f.rule == rule.id]
-        if any((f.file, f.line) == (file, line) for f in same) or len(same) >= MOST_PLACES:
-            return False
         found = Finding(rule.id, trap or rule.trap, file, line, message, rule.sound)
+        if any((f.file, f.line) == (file, line) for f in same) or self.is_known(found):
+            return False
+        if len(same) >= self.most():
+            self.beyond.setdefault(same[0], set()).add((file, line))
+            return False
         self.findings.append(found)
         first = next((f for f in same if f.cause() == found.cause()), None)
-        if first is None and not self.is_told_by_rank_0():
-            self.print(found.text())
-        elif first is not None:
+        if first is None or self.settings.line_form != "text":
+            self.tell(found)
+        else:
             self.more.setdefault(first, []).append(found)
         self.write(found)
         return True
+
+    def most(self) -> float:
+        """How many places of a rule are kept: all of them where no person reads them."""
+        asked = self.settings
+        return inf if asked.new_baseline or asked.line_form != "text" else MOST_PLACES
+
+    def is_known(self, found: Finding) -> bool:
+        """Whether the baseline holds a finding; the end of the run says how many there were."""
+        if not self.expected or found.key(self.base) not in self.expected:
+            return False
+        self.known[found[:4]] = found
+        return True
+
+    def tell(self, found: Finding) -> None:
+        """Print a finding, and hand it to whoever asked for it."""
+        if not self.is_told_by_rank_0():
+            self.print(LINES[self.settings.line_form](found))
+        if self.settings.on_finding is not None and "on_finding" not in self.failed:
+            try:
+                self.settings.on_finding(found)
+            except Exception as error:
+                self.failed["on_finding"] = f"{type(error).__name__}: {error}"
+                self.print(f"dlsys watch: on_finding failed and is called no more "
+                           f"({self.failed['on_finding']})")
 
     def tell_more(self) -> None:
         """One line for each cause that showed at further places: which ones."""
         for first, others in () if self.is_told_by_rank_0() else self.more.items():
             self.print(f"{first.where()}  {also(first.file, others)}  [{first.rule}]")
+        for first, left_out in () if self.is_told_by_rank_0() else self.beyond.items():
+            self.print(f"{first.where()}  and at {len(left_out)} more, which are not listed  "
+                       f"[{first.rule}]")
         self.more.clear()
+        self.beyond.clear()
 
     def rank(self) -> int:
         """The rank of this process among those that train together, 0 where it is alone."""
@@ -131,7 +121,7 @@ class Report:
                     "a", encoding="utf-8") as notes:
                 notes.write(json.dumps(found._asdict()) + "\n")
         else:
-            self.write_json()
+            self.write_files()
 
     def gather(self) -> None:
         """Take in what the children found, each rule and place once."""
@@ -146,14 +136,30 @@ class Report:
                     known.add((found.rule, found.file, found.line))
                     self.findings.append(found)
                     if not notes.name.startswith("0_"):    # rank 0, which speaks, missed it
-                        self.print(found.text())
-        self.write_json()
+                        self.tell(found)
+        self.write_files()
+        if self.known:
+            self.print(f"dlsys watch: {len(self.known)} left out, which are in "
+                       f"{places.shown(str(self.settings.baseline))}")
+        if (file := self.settings.new_baseline) is not None:
+            every = [*self.findings, *self.known.values()]
+            replace(file, baseline.text(every, file.absolute().parent))
+            self.print(f"dlsys watch: wrote {len(every)} to {places.shown(str(file))}")
+        self.known.clear()
 
-    def write_json(self) -> None:
-        """The findings as a list, [] where there are none; whole at any moment."""
-        file = self.settings.json
-        if file is None or os.getpid() != self.owner:
+    def write_files(self) -> None:
+        """All findings of this process, in the files that were asked for."""
+        asked = self.settings
+        if os.getpid() != self.owner:
             return
-        part = file.with_name(f"{file.name}.part")
-        part.write_text(json.dumps([f._asdict() for f in self.findings], indent=1) + "\n", "utf-8")
-        part.replace(file)
+        if asked.json is not None:
+            replace(asked.json, json.dumps([f._asdict() for f in self.findings], indent=1) + "\n")
+        if asked.output is not None:
+            replace(asked.output, written(self.findings, asked.form))
+
+
+def replace(file: Path, text: str) -> None:
+    """Write a file that is whole at any moment."""
+    part = file.with_name(f"{file.name}.part")
+    part.write_text(text, "utf-8")
+    part.replace(file)

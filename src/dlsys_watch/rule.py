@@ -17,11 +17,13 @@ class Rule:
 
     id: the name in reports and in `# dlsys: ok ID`; trap: the page that explains the fault;
     sound: whether no healthy program is known that trips it, else it is a hint; reads: what it
-    looks at, in one sentence.
+    looks at, in one sentence; follows: rules whose fault shows itself in this way, too: where one
+    of them has spoken, this one is silent.
     """
 
     id = trap = reads = ""
     sound = True
+    follows: tuple[str, ...] = ()
 
     def __init__(self, watch):
         self.watch, self.run = watch, watch.run

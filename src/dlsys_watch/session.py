@@ -10,7 +10,7 @@ import tempfile
 import uuid
 from importlib.abc import Loader
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from dlsys_watch.frames import hidden
 from dlsys_watch.report import Report
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class Session:
     """The settings of a run and its report; the watch begins when torch is imported."""
 
+    running: ClassVar[list[Session]] = []
+
     def __init__(self, settings, notes: Path | None = None):
         self.notes = notes or Path(tempfile.gettempdir(), f"dlsys_watch_{uuid.uuid4().hex}")
         self.report = Report(settings, self.notes)
@@ -31,7 +33,7 @@ class Session:
         self.attachment: Attachment | None = None   # none where this torch cannot be watched
         self.owner = os.getpid()
         self.undo: list = []     # what else was changed for this run
-        self.report.write_json()
+        self.report.write_files()
 
     def attach(self) -> None:
         """Begin to watch: torch is there, or is imported now."""
@@ -41,6 +43,7 @@ class Session:
         self.watch = Watch(self.settings, self.report)
         self.watch.enough = self.end
         self.attachment = Attachment(self.watch)
+        self.running.append(self)
 
     def attach_with_torch(self) -> None:
         """Begin to watch when the program imports torch, and not before.
@@ -60,6 +63,8 @@ class Session:
             self.report.gather()
         if self.attachment is not None:
             self.attachment.off()
+        if self in self.running:
+            self.running.remove(self)
         while self.undo:
             self.undo.pop()()
         if os.getpid() == self.owner:

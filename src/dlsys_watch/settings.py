@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,9 +15,10 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """hints: guesses, too; silence: rules left out; json: a file for the findings.
+    """hints: guesses, too; silence: rules left out; json, output: files for the findings.
 
-    steps: how many optimizer steps are watched, None for all.
+    steps: how many optimizer steps are watched, None for all. form: of the lines, or of `output`
+    where there is one. baseline: what is known; new_baseline: where to write that.
     """
 
     hints: bool = False
@@ -25,6 +27,16 @@ class Settings:
     silence: frozenset[str] = field(default_factory=frozenset)
     json: Path | None = None
     steps: int | None = None
+    form: str = "text"
+    output: Path | None = None
+    baseline: Path | None = None
+    new_baseline: Path | None = None
+    on_finding: Callable | None = None
+
+    @property
+    def line_form(self) -> str:
+        """The form of the lines on stderr."""
+        return self.form if self.output is None else "text"
 
     def with_file(self, folder: Path) -> Settings:
         """These settings and those of the nearest pyproject.toml at or above `folder`."""

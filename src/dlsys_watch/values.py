@@ -7,6 +7,11 @@ import torch
 MOST = 4096
 
 
+def counted(number: int, noun: str) -> str:
+    """"1 tensor", "2 tensors"."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def some(tensor: torch.Tensor) -> torch.Tensor:
     """The first numbers of a tensor, flat and detached; a view where it can be one."""
     flat = tensor.detach()

@@ -18,7 +18,7 @@ ex = exercise("08.10", "decode_step", seen=("q", "k", "v", "sizes", "base", "twi
               kept=("v",))
 
 ex.promise_table("""
-result | Causal attention of the n newest tokens, with a cache and RoPE. | result
+result | Compute causal attention of the n newest tokens, with cache and RoPE. | result
 new    | Args: q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, | result; cache
 order  | in any memory order; | raised RuntimeError
 left   | they are unchanged, also by later steps. | values changed

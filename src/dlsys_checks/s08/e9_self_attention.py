@@ -22,7 +22,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("08.9", "self_attention", seen=("x", "weight", "heads", "p", "calls", "order"))
 
 ex.promise_table("""
-result     | Multi-head self-attention (B, T, d) with dropout. | result
+result     | Compute multi-head self-attention (B, T, d) with dropout. | result
 weight     | Args: x, weight: (B, T, d) and (3d, d), float32, | result in eval
 memory     | in any memory order. | case columns first in memory
 parts      | F.linear(x, weight) holds q, k and v in this order, | result in eval

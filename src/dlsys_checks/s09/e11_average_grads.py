@@ -13,7 +13,7 @@ from dlsys_helpers.lockstep import expect_agreement
 ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "old", "shift"))
 
 ex.promise_table("""
-loss    | Mean loss over all ranks' examples; | mean loss
+loss    | Return the mean loss of all ranks' examples; | mean loss
 grads   | its gradients go into .grad. | gradient of
 ragged  | Args: losses_of(batch): the losses (n,) of this rank's n examples, with a graph; n >= 0
           differs between ranks, and at least one has some. | case ranks of other sizes; a rank

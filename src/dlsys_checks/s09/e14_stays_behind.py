@@ -12,8 +12,8 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("09.14", "stays_behind", seen=("kind", "width"), says="number of paths")
 
 ex.promise_table("""
-paths      | Sorted paths of the tensors that model.to(...) leaves behind. | path; number of paths;
-             type of the paths
+paths      | List the tensors that model.to(...) leaves behind, as sorted paths. | path; number of
+             paths; type of the paths
 where      | that is reachable from a module's own attributes, directly or through lists, tuples and
              dict values, | case two attributes; a tensor hung on a layer; a list; a tuple; a dict;
              inside a block; a kind of dict and of tuple; a name that begins with _; a set and other

@@ -13,8 +13,8 @@ ex = exercise("09.3", "unused_names", seen=("x", "routes", "frozen", "tied", "au
               says="unused parameters")
 
 ex.promise_table("""
-names      | Sorted names of the parameters that some batch leaves unused. | unused parameters; type
-             of the names
+names      | Name the parameters that some batch leaves unused, in sorted order. | unused
+             parameters; type of the names
 unused     | A batch leaves a parameter unused if loss_of(model, batch) has no gradient with respect
              to it; a gradient of zeros counts as one. | unused parameters
 batches    | There may be any number of batches; without any, the list is empty. | case no batches;

@@ -5,6 +5,7 @@ import weakref
 import torch
 
 from dlsys_watch.rule import Rule
+from dlsys_watch.values import counted
 
 ROW = 5  # steps between two measurements: a pseudo-label is asked for at every step
 
@@ -64,8 +65,9 @@ class EvalInTrainMode(Rule):
         if module in self.again or steps < self.run.steps < steps + ROW:
             return
         count = len(self.run.active(module))
-        self.say(f"{type(module).__name__} is measured in train mode: {count} dropout or "
-                 "batch-norm layers are active. model.eval() is missing", line)
+        self.say(f"{type(module).__name__} is measured in train mode: "
+                 f"{counted(count, 'dropout or batch-norm layer')} active. model.eval() is missing",
+                 line)
 
 
 def storage(tensor) -> int:

@@ -6,14 +6,15 @@ from dlsys_watch import places
 from dlsys_watch.graphs import leaves
 from dlsys_watch.rule import Rule
 from dlsys_watch.run import params
-from dlsys_watch.values import is_zero
+from dlsys_watch.values import counted, is_zero
 
 VERDICT, PATIENT = 20, 200  # steps; without gradients on purpose for a while is more common
 
 
 class NeverTrained(Rule):
     id, trap = "never-trained", "02.3"
-    reads = "weights of the optimizer whose layers run and that get no gradient"
+    reads = "weights in the optimizer that get no gradient although their layers run"
+    follows = ("weight-by-itself",)
 
     def __init__(self, watch):
         super().__init__(watch)
@@ -74,6 +75,6 @@ class NeverTrained(Rule):
         self.said = True
         names = [self.run.name(layer) for *_, layer in dead]
         tensors = sum(p is not None for *_, layer in dead for p in layer._parameters.values())
-        more = f" and {len(names) - 1} more layers" if len(names) > 1 else ""
-        self.say(f"{steps} optimizer steps moved nothing of {names[0]}{more}: {tensors} tensors, "
-                 f"no gradient; {why}", line)
+        more = f" and {counted(len(names) - 1, 'more layer')}" if len(names) > 1 else ""
+        self.say(f"{steps} optimizer steps moved nothing of {names[0]}{more}: "
+                 f"{counted(tensors, 'tensor')}, no gradient; {why}", line)

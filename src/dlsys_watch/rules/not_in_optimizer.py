@@ -7,7 +7,8 @@ from dlsys_watch.rule import Rule
 
 class NotInOptimizer(Rule):
     id, trap, sound = "not-in-optimizer", "07.10", False
-    reads = "layers with gradients whose weights no optimizer holds"
+    reads = "layers with gradients whose weights are in no optimizer"
+    follows = ("stale-optimizer", "unregistered-layer")
 
     def __init__(self, watch):
         super().__init__(watch)
@@ -18,7 +19,7 @@ class NotInOptimizer(Rule):
             self.ran.add(module)
 
     def on_step(self, optimizer, closure):
-        if self.run.opt(optimizer).steps != 5:
+        if self.run.opt(optimizer).steps != 6:   # the rules that it follows have spoken
             return
         held = self.run.held()
         out = [layer for layer in list(self.ran) for p in layer._parameters.values()

@@ -1,17 +1,17 @@
-"""An optimizer that holds tensors which no layer uses any more."""
+"""An optimizer that holds tensors no layer uses any more."""
 
 import weakref
 
 from dlsys_watch.rule import Rule
 from dlsys_watch.run import params
-from dlsys_watch.values import is_zero
+from dlsys_watch.values import counted, is_zero
 
 VERDICT = 5
 
 
 class StaleOptimizer(Rule):
     id, trap = "stale-optimizer", "07.10"
-    reads = "whose tensors the optimizer holds, and which layers get gradients"
+    reads = "which tensors the optimizer holds, and which layers get gradients"
 
     def __init__(self, watch):
         super().__init__(watch)
@@ -46,7 +46,7 @@ class StaleOptimizer(Rule):
                if p is not None and p.requires_grad and not is_zero(p.grad) and id(p) not in held]
         if ghosts and out:
             sharded = any(type(p).__name__ == "DTensor" for p in out[0]._parameters.values())
-            self.say(f"the optimizer holds {len(ghosts)} tensors that no layer uses, and "
-                     f"{self.run.name(out[0])} gets gradients that no optimizer holds: it was made "
-                     "before the layers were replaced", self.run.opt(optimizer).place,
+            self.say(f"the optimizer holds {counted(len(ghosts), 'tensor')} that no layer uses, "
+                     f"and {self.run.name(out[0])} gets gradients that no optimizer holds: it was "
+                     "made before the layers were replaced", self.run.opt(optimizer).place,
                      trap="09.13" if sharded else "")

@@ -3,11 +3,12 @@
 import weakref
 
 from dlsys_watch.rule import Rule
+from dlsys_watch.values import counted
 
 
 class UnregisteredLayer(Rule):
     id, trap = "unregistered-layer", "07.8"
-    reads = "layers that run inside a model, are not registered in it, and no optimizer holds"
+    reads = "layers that run inside a model but are not registered in it or in any optimizer"
 
     def __init__(self, watch):
         super().__init__(watch)
@@ -32,7 +33,7 @@ class UnregisteredLayer(Rule):
                      for p in layer.parameters(recurse=False))]
         if found:
             name, model, line = found[0]
-            self.say(f"{len(found)} layers run inside {model}, get gradients and are in no "
-                     f"optimizer, the first a {name}: they are not registered in it. A plain "
-                     "list? Use nn.ModuleList", line)
+            self.say(f"{counted(len(found), 'layer')} in {model} with gradients and in no "
+                     f"optimizer, the first a {name}: not registered in it. A plain list? Use "
+                     "nn.ModuleList", line)
             self.loose.clear()
