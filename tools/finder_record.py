@@ -88,16 +88,17 @@ def stale() -> list[str]:
 def fallen() -> list[str]:
     """A line for each count below its floor or above its ceiling, with what to do; or []."""
     entries = RECORD.entries()
-    return [f"{name} phrases, {count}: got {entries[name][count]} of {entries[name][of]}, expected "
-            f"at least {least - SLACK}. Make the phrases in book/finder_said.yml more particular to "
-            "your trap. If it is still below, lower this number in FLOORS and say so in the commit."
-            for name, floors in FLOORS.items() for count, least in floors.items()
-            if entries[name][count] < least - SLACK
-            for of in [OF.get(count, "with")]] + [
-        f"{name} phrases, mistaken: got {entries[name]['mistaken']}, expected at most {most + SLACK}. "
-        "Look at `gate` in book/finder.yml, which tools.finder_gate fits, or write phrases of what the "
-        "finder mistakes under `none` in book/finder_said.yml."
-        for name, most in CEILINGS.items() if entries[name]["mistaken"] > most + SLACK]
+    low = [f"{name} phrases, {count}: got {entries[name][count]} of "
+           f"{entries[name][OF.get(count, 'with')]}, expected at least {least - SLACK}. Make the "
+           "phrases in book/finder_said.yml more particular to your trap. If it is still below, "
+           "lower this number in FLOORS and say so in the commit."
+           for name, floors in FLOORS.items() for count, least in floors.items()
+           if entries[name][count] < least - SLACK]
+    high = [f"{name} phrases, mistaken: got {entries[name]['mistaken']}, expected at most "
+            f"{most + SLACK}. Look at `gate` in book/finder.yml, which tools.finder_gate fits, or "
+            "write phrases of what the finder mistakes under `none` in book/finder_said.yml."
+            for name, most in CEILINGS.items() if entries[name]["mistaken"] > most + SLACK]
+    return low + high
 
 
 def main() -> None:
