@@ -3813,15 +3813,15 @@ disk.cleanup()
 # %% [markdown] role="gpu"
 # ## On a GPU: what fewer bits, copies and waits cost
 #
-# Four things in this stage need a clock: the rate of each format, the transfer of data to the
-# card, the waits of trap 09.10, and a whole step. The step trains a small GPT, 4 blocks of
-# width 2,048, on 8 texts of 1,024 tokens. Its *MFU*, model FLOPs utilization, says how much of
-# the card's rate the step's FLOPs use.
+# Four things in this stage have to be timed: the rate of each format, the transfer of data to
+# the card, the waits of trap 09.10, and a whole step. The step trains a small GPT, with 4
+# blocks of width 2,048, on 8 texts of 1,024 tokens. Its *MFU*, model FLOPs utilization, is the
+# rate of the step's FLOPs as a fraction of the card's rate.
 #
-# **Before you run anything:** how many FLOPs does a step of this GPT take for each token and
-# weight? How many times as fast as `float32` is a product in `bfloat16`, and in `float8`? What
-# does a copy cost if it runs at the same time as a product? And how often do three steps wait
-# if each asks for its loss?
+# **Before you run anything:** how many FLOPs does a step of this GPT need per token and
+# weight? How many times as fast as in `float32` is a product in `bfloat16`, and in `float8`?
+# How much time does a copy cost if it runs at the same time as a product? And how often do
+# three steps wait if each asks for its loss?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3981,25 +3981,26 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the H100 of the record** a product in `float32` takes 15.6 times as long as in
-# `bfloat16`, in TF32 1.9 times, in `float8` 0.55 times. The cell that measures this leaves
-# torch's float32 products on TF32. So in the two cells after it, what is called float32 has
-# its products in TF32, and the product next to the copies takes 2.7 ms, not 21 ms.
+# `bfloat16`. In TF32 it takes 1.9 times as long, and in `float8` 0.55 times as long. The
+# cell that measures this leaves TF32 switched on. So in the two cells after it, the rows
+# called float32 compute their products in TF32, and the product next to the copies takes
+# 2.7 ms, not 21 ms.
 #
-# Pinned memory copies six times as fast, and a product at the same time as a copy is
+# Copies from pinned memory are six times as fast. A product that runs during such a copy is
 # free: both together take as long as the copy. One after the other they would take 1.13
-# times as long, because this product is an eighth of the copy. The compiled step uses
-# 47 % of the rate, with attention's FLOPs counted as if nothing were masked. The same
-# step without `torch.compile` takes an eighth more time, and with TF32 instead of
-# autocast twice as much. Three steps wait three times if each asks for its loss, and
-# never if none does.
+# times as long, because this product takes an eighth of the copy's time. The compiled step
+# reaches 47 % of the card's rate, with attention's FLOPs counted as if nothing were masked.
+# Without `torch.compile` the same step takes an eighth more time, and with TF32 instead of
+# autocast it takes twice as long. Three steps wait three times if each asks for its loss,
+# and never if none does.
 #
 # **Keep:** count a step's FLOPs and divide them by the card's rate in their format. The step
 # cannot take less time than that, and the MFU says how close you are. Use 16 bits and pinned
-# memory, and do not ask the card for values. **Source:** [Narayanan et al.
+# memory, and do not read values from the card in every step. **Source:** [Narayanan et al.
 # 2021](https://arxiv.org/abs/2104.04473) for utilization at scale, recomputed FLOPs counted;
 # PyTorch documentation, [CUDA
-# semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned memory and
-# streams.
+# semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned memory
+# and streams.
 
 # %% [markdown] role="summary"
 # ## What you take with you
