@@ -146,6 +146,7 @@ def test_without_a_bench_the_page_leads_to_exercise_and_mistakes(id):
     assert f"<exercise-{id.replace('.', '-')}>" in text
     assert f"../wrong_answers/{id[:2]}.md" in text
     assert str(len(registry.find(id).wrong_answers)) in text
+    assert "This repair is longer than that" in text
 
 
 def test_long_code_around_the_place_is_cut_and_says_so():
