@@ -1435,6 +1435,9 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 # branch, as in trap 12.5. If it is the new weights, lower the learning rate. (Under
 # `float16` with a `GradScaler`, an infinite gradient now and then is normal. The scaler
 # skips that step and lowers its scale.)
+#
+# A NaN has six places to come from, and most other faults have more. How to search for a
+# cause that no list holds is a page of its own, *Search for an unknown cause*.
 
 # %% [markdown] trap="12.6" role="situation" core=true fault="a stored loss keeps the trained weights alive" symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
 # ## Five losses in a list

@@ -38,15 +38,16 @@ VERBS = """add agree answer ask average become begin behave belong call change c
     come compare compute contain copy cost count cover cut decide depend differ divide do drop end
     expect explain fail fall fit fix follow get give go grow hold ignore keep know lead learn leave
     let load log look lose make match matter mean measure miss move multiply need output overflow
-    pass pay print put raise reach read remain repeat replace report return rise round run save say scale see send
+    pass pay print put raise reach read remain repeat replace
+    report return rise round run save say scale see send
     set show start stay stop store sum take tell test think train try turn use want wait work
     write"""
 VERB = re.compile(
     r"\b(?:am|is|are|was|were|be|been|has|have|had|did|can|could|will|would|may|might|must"
     r"|should|made|took|kept|ran|saw|said|wrote|found|lost|fell|rose|grew|became|began|left|sent|does"
     rf"|goes|(?:{'|'.join(VERBS.split())})s?|\w+ed)\b", re.I)
-ACTOR = re.compile(r"\b(?:you|your|we)\b|(?:^|[.:;] +)(?:Use|Build|Compare|Count|Check|Log|Print|Put"
-                   r"|Measure|Keep|Give|Set|Run|Load|Save|Test|Divide|Multiply|Pass|Choose|Train"
+ACTOR = re.compile(r"\b(?:you|your|we)\b|(?:^|[.:;] +)(?:Use|Build|Compare|Count|Check|Log|Print"
+                   r"|Put|Measure|Keep|Give|Set|Run|Load|Save|Test|Divide|Multiply|Pass|Choose|Train"
                    r"|Look|Ask|Clip|Scale|Write|Read|Call|Treat|Make|Never|Always|Do|Don't|Weight"
                    r"|Take|Try|Leave|Fix|Start|Name|Replace|Evaluate|Normalise|Decide)\b", re.I)
 NO_PROSE = re.compile(r"```.*?```|\$\$.*?\$\$|<!--.*?-->|<[^>\n]+>|^ *[|:>#][^\n]*$", re.S | re.M)

@@ -217,8 +217,9 @@ def _partial_rule(scoring: dict[str, Any]) -> str:
     """How an exercise that does not pass gets points, in words."""
     return (f"If an exercise does not pass, the trap's own promise is worth "
             f"{scoring['own_share']:g} % of the points, and the other promises share the rest. "
-            "The result is never more than the share of cases that hold, unless the mistake is "
-            "known. It is rounded down to half a point.")
+            "The result is never more than the share of cases with a right result or, if the "
+            "mistake is known, than halfway between that share and all. It is rounded down to half "
+            "a point.")
 
 
 def _lesson(trap: str) -> str:
