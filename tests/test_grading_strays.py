@@ -35,8 +35,8 @@ def page(one: dict) -> str:
     ("is a link, expected a file.", "not a link to it"),
     ("is a PDF, not a notebook, whatever its name says.", "the file that ends in .ipynb: no PDF"),
     ("has 33.0 MiB, expected at most 32.0 MiB. Clear its outputs and save it.", "Clear its"),
-    ("stops in the middle (line 3): it was cut off while being saved.", "look whether it opens"),
-    ("is something that nobody foresaw.", "once more, or ask your instructor")])
+    ("stops in the middle (line 3): it was cut off while being saved.", "check that it opens"),
+    ("is something that nobody foresaw.", "again, or ask your instructor")])
 def test_a_refused_hand_in_says_what_to_hand_in(reason, step):
     ada = {**canvas("ada", "1"), **cohort.refused(reason)}
     (one, *_) = noted(ada, canvas("bob", "2"), canvas("eve", "3"))
