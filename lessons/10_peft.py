@@ -282,8 +282,8 @@ partly, told = heard(adapter, base, OPT_NAMES)    # told: its messages
 
 # %% trap="10.1" role="guess"
 guess("10.1",
-      "How large is this adapter's drop in loss, as a percentage of the "
-      "full adapter's drop?", unit="%")
+      "How large is the first adapter's drop in loss, as a percentage of "
+      "the full adapter's drop?", unit="%")
 
 # %% trap="10.1" role="look"
 hit = [path for path, module in partly.named_modules()
@@ -1548,13 +1548,11 @@ claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
 # The trained adapter `whole` from trap 10.1 is saved in a folder, with its parameters and
 # its configuration. It lowers the loss on the new language from over three to less than
 # 2.2. Three versions of a program serve the adapter. All three build the base, read the
-# configuration and pass both to `get_peft_model`, as the training script did.
-#
-# - The first version does nothing else.
-# - The second version then passes the tensors in the file to `load_state_dict`, which
-#   complains about missing keys until you add `strict=False`.
-# - The third version then calls peft's own `load_adapter`, which understands the names in
-#   the file and loads the adapter under the name `trained`.
+# configuration and pass both to `get_peft_model`, as the training script did. The first
+# version does nothing else. The second also passes the tensors in the file to
+# `load_state_dict`, which complains about missing keys until you add `strict=False`. The
+# third also calls peft's own `load_adapter`, which understands the names in the file and
+# loads the adapter under the name `trained`.
 #
 # A reviewer writes: "The third version loads the adapter, so the third version is right."
 

@@ -880,7 +880,7 @@ claim("lead of the learning rate over the next setting",
 #
 # $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
 #
-# EI is how much you can expect to beat the best value so far, $f^*$, by. Here $\mu$ and
+# EI says by how much you can expect to beat $f^*$, the best value so far. Here $\mu$ and
 # $\sigma$ are the predicted mean and standard deviation, and $\Phi$ and $\varphi$ are the
 # distribution function and the density of a standard normal. You try it on a smooth,
 # noiseless bowl, whose lowest loss is zero. The tutorial says: "Eight settings are not

@@ -2144,7 +2144,8 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # it sampled from. (vLLM does this if you ask for `processed_logprobs`. By default it
 # reports them without temperature and top-p.) The trainer computes its own
 # log-probabilities at the same temperature. You sample 64 answers of 24 letters and, for
-# each answer, multiply its 24 ratios. If the two sides agree, the product is 1, or 100 %.
+# each answer, multiply its 24 ratios. If server and trainer agree, the product is 1, or
+# 100 %.
 
 # %% trap="13.8" role="break"
 def nucleus(logits, top_p):
