@@ -282,8 +282,8 @@ partly, told = heard(adapter, base, OPT_NAMES)    # told: its messages
 
 # %% trap="10.1" role="guess"
 guess("10.1",
-      "How large is this adapter's drop in loss, as a percentage of the "
-      "full adapter's drop?", unit="%")
+      "How large is the first adapter's drop in loss, as a percentage of "
+      "the full adapter's drop?", unit="%")
 
 # %% trap="10.1" role="look"
 hit = [path for path, module in partly.named_modules()
