@@ -23,7 +23,7 @@ class NotInOptimizer(Rule):
             return
         held = self.run.held()
         out = [layer for layer in list(self.ran) for p in layer._parameters.values()
-               if p is not None and p.grad is not None and id(p) not in held]
+               if p is not None and p.requires_grad and p.grad is not None and id(p) not in held]
         if out:
             self.say(f"{self.run.name(out[0])} gets gradients, and no optimizer holds its "
                      "weights: forgotten?", self.run.opt(optimizer).place)
