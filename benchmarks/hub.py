@@ -273,9 +273,9 @@ def totals(found: dict) -> dict[str, float]:
     learners = len(found[moments_of(found)[0]])
     (full,), (hub_alone,), (used,) = (found[n] for n in ("MB", "hub alone, MB", "processor s"))
     return {"processes": found["processes"][0], "memory of all, GB": full / 1000,
-            "of that hub and proxy, GB": hub_alone / 1000,
-            "memory a learner, MB": (full - hub_alone) / learners,
-            "processor time a learner, s": used / learners}
+            "of that, hub and proxy, GB": hub_alone / 1000,
+            "memory per learner, MB": (full - hub_alone) / learners,
+            "processor time per learner, s": used / learners}
 
 
 def both_ways(cold: dict, warm: dict) -> list[str]:

@@ -68,7 +68,7 @@ def shown(code: str) -> str:
 def costs() -> str:
     """What a step costs alone and how much more under the watch, from the record, as Markdown."""
     record = json.loads(watch_overhead.RECORD.read_text("utf-8"))
-    return markdown(("model", "a step alone", "more under the watch", "share"), [
+    return markdown(("model", "a step alone", "added by the watch", "in percent"), [
         *((name, f"{row['alone_ms']:.1f} ms", f"{row['extra_ms']:.2f} ms", f"{row['percent']} %")
           for name, row in record["sizes"].items()),
         ("start-up, beyond torch", "", f"{record['start_up_s']:.2f} s", "")])
@@ -78,7 +78,7 @@ def on_a_gpu() -> str:
     """What a step costs on a GPU and what the watch says of the corpus there, as Markdown."""
     record = json.loads(watch_cuda.RECORD.read_text("utf-8"))
     where, ran = record["provenance"], record["programs"] - len(record["alone"])
-    steps = markdown(("model", "a step alone", "more under the watch"), [
+    steps = markdown(("model", "a step alone", "added by the watch"), [
         (name, f"{row['alone_ms']:.1f} ms", f"{row['extra_ms']:.2f} ms")
         for name, row in record["sizes"].items()])
     same = ran - len(record['told otherwise'])
@@ -114,21 +114,22 @@ def recall() -> str:
     rebuilt = sum("verdict" in row for row in own.values())
     told = [("found by a sound rule, with the right trap",
              f"{counts[watch_corpus.FOUND]} of {faulty}", ""),
-            ("found by a hint alone", f"{counts[watch_corpus.HINT]} of {faulty}",
+            ("found only by a hint", f"{counts[watch_corpus.HINT]} of {faulty}",
              code(stems(rows, watch_corpus.HINT))),
-            ("told as another trap", f"{counts[watch_corpus.OTHERWISE]} of {faulty}",
+            ("reported as a different trap", f"{counts[watch_corpus.OTHERWISE]} of {faulty}",
              code(stems(rows, watch_corpus.OTHERWISE))),
             ("missed", f"{counts[watch_corpus.MISSED]} of {faulty}",
              code(stems(rows, watch_corpus.MISSED))),
             ("healthy programs with a false alarm", f"{counts['false alarm']} of {healthy}", ""),
             ("healthy programs with a false hint", f"{counts['false hint']} of {healthy}", ""),
-            ("programs that computed something else",
+            ("programs that computed something different",
              f"{sum(not row['same'] for row in rows.values())} of {len(rows)}", ""),
-            ("rebuilt together with their rules: found",
+            ("rebuilt together with their rules, found",
              f"{beside[watch_corpus.FOUND]} of {rebuilt}", ""),
-            ("the same, missed", f"{beside[watch_corpus.MISSED]} of {rebuilt}",
+            ("rebuilt together with their rules, missed",
+             f"{beside[watch_corpus.MISSED]} of {rebuilt}",
              code(stems(own, watch_corpus.MISSED))),
-            ("healthy and written together with rules, with a false alarm or hint",
+            ("healthy, written with rules, with a false alarm or hint",
              f"{beside['false alarm'] + beside['false hint']} of {beside['healthy']}", "")]
     return markdown(("", "programs", "which"), told)
 
@@ -150,13 +151,13 @@ def others() -> str:
                       f"{row['advice']} of {row['healthy']}"))
     found += [(f"{tool}: {why}", "not measured", "", "", "")
               for tool, why in record["not_measured"].items()]
-    return markdown(("tool", "faults found", "found by it, missed here",
-                     "healthy with a false alarm", "healthy with advice alone"), found)
+    return markdown(("tool", "faults found", "found by it and missed here",
+                     "healthy with a false alarm", "healthy with advice only"), found)
 
 
 def wild() -> str:
     """The faults that no trap teaches, with their rules or the reason for none, as Markdown."""
-    return markdown(("fault", "beside", "rule"), [
+    return markdown(("fault", "nearest trap", "rule"), [
         (row["fault"], link(row["beside"]),
          code(row["rules"]) if "rules" in row else f"none: {row['why']}") for row in neighbours()])
 

@@ -3,6 +3,10 @@
 #
 # You learn how deep-learning systems work by breaking them. Next for you, in files of your
 # own; where nothing appears below, choose **Run > Run All Cells**.
+#
+# If the next cell ends with *No module named 'dlsys'*, this kernel does not have the course.
+# Choose the kernel of the folder `.venv` of the course, or open a lesson instead: its first
+# cell installs the course.
 
 # %% role="start"
 from dlsys.start_page import model_menu, next_step, progress_map, review_menu, start_menu

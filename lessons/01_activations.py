@@ -283,6 +283,18 @@ claim("parameters, counted by hand", count,
       expected=(64 * 32 + 32) + (32 * 16 + 16) + (16 * 10 + 10))
 
 # %% [markdown] role="concept"
+# To look inside a network, call its layers one by one, and print what comes out of each:
+#
+# ```python
+# for layer in chain:
+#     x = layer(x)
+#     print(layer, tuple(x.shape), f"{x.mean():.2f} {x.std():.2f}")
+# ```
+#
+# A wrong shape, a mean far from its neighbours' or a standard deviation near zero shows you
+# the layer to look at. (For a network that is more than a list of layers, use *hooks*, as
+# trap 12.1 does.)
+#
 # Why do we put an activation between the layers? Without one, two layers collapse into a
 # single layer: $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. That is one matrix
 # and one bias, so it draws only one line.
@@ -1375,7 +1387,8 @@ claim("largest change of a stored mean in two passes", drift, above=0.005)
 # separate switch. `model.eval()` would have set *eval mode*, but nobody called it. In train
 # mode, dropout draws a new mask in every call, and BatchNorm updates its stored statistics,
 # so every image that you serve changes the model. A fixed seed would hide the first fault
-# and keep the second.
+# and keep the second. If you train on after an evaluation, call `model.train()` first.
+# Otherwise dropout stays off, and the stored statistics no longer follow the data.
 
 # %% trap="01.1" role="why" tags=["plumbing"]
 import copy
@@ -1724,19 +1737,19 @@ claim("parameters of the wide network divided by the deep one's",
 # %% [markdown] role="gpu"
 # ## On a GPU: compute, memory or launches?
 #
-# A forward pass can be slow for three reasons. The arithmetic takes long
-# (compute), or the values take long to reach it (memory), or the GPU waits
-# for its next order (launches). Each reason has its own cure, and the wrong
-# cure does nothing. You can skip this section until you use a GPU.
+# A forward pass can be slow for three reasons: the arithmetic takes a long time
+# (compute), the data take a long time to arrive (memory), or the GPU waits for its next
+# order (launches). Each has its own cure, and the wrong cure does nothing. You can skip
+# this section until you use a GPU.
 #
 # **Before you run anything:** GELU on an 8192 x 8192 tensor needs about
 # 1/1600 of the arithmetic of the Linear layer before it. Would you guess
 # that it takes 1/1600 of the time?
 #
 # You can count all three without a GPU: the FLOPs (operations on floating-point
-# values), the smallest number of bytes that have to move, and the launches. A
-# *meta* tensor has a shape and a type but no data, so you can count for a layer
-# of any size in no time. The FLOPs divided by the bytes are the *arithmetic
+# values), the smallest number of bytes that have to move, and the launches. Use *meta*
+# tensors for this. They have a shape and a type but no data, so counting takes no time,
+# however large the layer is. FLOPs divided by bytes is called the *arithmetic
 # intensity*.
 
 # %% role="gpu"
@@ -1784,22 +1797,22 @@ claim("orders for Linear, GELU and Linear: one each",
       asked["aten::addmm"][0] + asked["aten::gelu"][0], expected=3)
 
 # %% [markdown] role="gpu"
-# A device has two roofs: its arithmetic rate and its memory rate. They meet
-# at the *ridge*. Below the ridge, memory sets the pace, and above it, compute
-# does. Matrix products run on tensor cores. GELU cannot use them, so its roof
-# and its ridge are lower. In the *roofline* plot below, the roofs come from a
-# datasheet. A hollow mark is as high as the count allows, and a filled mark, if
-# there is one, was measured. If a filled mark is far below its hollow mark, the
-# step waits for something that you did not count, most often a launch.
+# A device has two speed limits, its arithmetic rate and its memory rate. In a
+# *roofline* plot they are two roofs that meet at the *ridge*. Below the ridge, memory
+# sets the pace; above it, compute does. Matrix products run on tensor cores. GELU
+# cannot use tensor cores, so its roof and its ridge are lower. In the plot below, the
+# roofs come from a datasheet. A hollow mark shows the highest rate that the counts
+# allow, and a filled mark shows a measured rate, if there is a record. If a filled mark
+# is far below its hollow mark, the step waits for something that you did not count,
+# most often a launch.
 #
-# With one row, the whole weight matrix is read for only two FLOPs per weight. A
-# second row adds only its own bytes, so below the ridge a larger batch costs
+# With one row, a Linear layer reads its whole weight matrix for only two FLOPs per
+# weight. A second row adds only its own bytes, so below the ridge a larger batch costs
 # little.
 #
-# For GELU, the FLOPs alone do not decide. While one 16-bit value is read and
-# written (4 bytes), the fp32 units of an H200 have time for 67 / 2 / (4.8 / 4),
-# or about 28, instructions. GELU compiles to 30 to 40 instructions, and ReLU to
-# a few.
+# For GELU, counting FLOPs is not enough. In the time in which an H200 reads and writes
+# one 16-bit value (4 bytes), its fp32 units can execute 67 / 2 / (4.8 / 4), or about
+# 28, instructions. GELU compiles to 30 to 40 instructions, and ReLU to a few.
 
 # %% role="gpu"
 @gpu_result("01/forward_limits", uses=[cases, prepare],
@@ -1874,34 +1887,33 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# GELU does not take 1/1600 of the time. By the datasheets it takes 1/14 on an
-# H100 and 1/20 on an H200, because GELU has few FLOPs, but two thirds of the
+# GELU does not take 1/1600 of the Linear layer's time. The datasheets predict 1/14 on
+# an H100 and 1/20 on an H200, because GELU has few FLOPs but moves two thirds of the
 # Linear layer's bytes.
 #
-# **On the H100 of the record**, every product of up to 1,024 rows and columns
-# takes about 14 µs, and every GELU of those sizes takes about 7 µs. By the
-# datasheet, the arithmetic for 1,024 rows needs 2 µs. The rest is the cost of
-# the launch, which is the same at each of these sizes. At 8,192, 64 rows cost
-# 3 % more than one row. GELU takes 1/15 of its Linear layer's time, and a tenth
-# more than a copy. This card's memory is slower than an H200's, so there is time
-# for 40 instructions while a value is read and written. The copy itself reaches
-# 2.9 of the datasheet's 3.35 TB/s.
+# **On the H100 of the record**, every product of up to 1,024 rows and columns takes
+# about 14 µs, and every GELU of those sizes takes about 7 µs. According to the
+# datasheet, the arithmetic for 1,024 rows takes 2 µs. The rest is the cost of the
+# launch, which is the same at each of these sizes. In the Linear layer of width 8,192,
+# 64 rows cost 3 % more time than one row. GELU takes 1/15 of its Linear layer's time,
+# and a tenth more than a copy. This card's memory is slower than an H200's, so it can
+# execute 40 instructions while it reads and writes a value. The copy itself reaches 2.9
+# of the datasheet's 3.35 TB/s.
 #
-# The rate does not keep growing. At 4,096, the product runs at four fifths of
-# the datasheet's rate, and at 8,192 it runs more slowly. The record does not say
-# why. In stage 9, the same product is called a dozen times instead of two
-# hundred, and it takes 1.38 ms instead of 1.52. A card at its power limit lowers
-# its clock, but nobody read the clock here, and a record does not tell one H100
-# from another.
+# The rate does not keep growing with the size. At 4,096, the product runs at four
+# fifths of the datasheet's rate, and at 8,192 it runs more slowly. The record does not
+# say why. Stage 9 calls the same product a dozen times instead of two hundred, and
+# there it takes 1.38 ms instead of 1.52. A card at its power limit lowers its clock,
+# but nobody recorded the clock here, and the two records may come from two different
+# H100s.
 #
-# **Keep:** before you speed up a step, count its FLOPs and its bytes. Above the
-# ridge, use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the
-# activation into the step before it, keep 16 bits, and put more rows into a
-# batch. Far below both roofs, use fewer launches: larger batches,
-# `torch.compile`, or CUDA graphs.
-# **Source:** [Williams, Waterman & Patterson 2009, "Roofline: an insightful
-# visual performance model"](https://doi.org/10.1145/1498765.1498785);
-# [NVIDIA, GPU Performance Background User's
+# **Keep:** before you speed up a step, count its FLOPs and its bytes. Above the ridge,
+# use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the activation
+# into the step before it, stay in 16 bits, and put more rows into a batch. Far below
+# both roofs, reduce the launches with larger batches, `torch.compile`, or CUDA graphs.
+# **Source:** [Williams, Waterman & Patterson 2009, "Roofline: an insightful visual
+# performance model"](https://doi.org/10.1145/1498765.1498785); [NVIDIA, GPU Performance
+# Background User's
 # Guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background/index.html).
 
 # %% [markdown] role="summary"

@@ -826,8 +826,10 @@ draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
 # The last two switches are for a second backward pass. If you have two losses over one
 # graph, add them and call `backward` once, because the gradient of a sum is the sum of
 # the gradients. You need `retain_graph` only if you want the two gradients separately.
-# You need `create_graph` for the gradient of a gradient, as in second derivatives,
-# gradient penalties, or MAML, which learns by differentiating through a training step:
+# You need `create_graph` for the gradient of a gradient, as in second derivatives and
+# gradient penalties. *MAML* needs it as well. It looks for starting weights from which one
+# training step on a new task goes a long way. So it computes its loss *after* such a step,
+# and its gradient passes through the gradient of that step:
 
 # %% role="concept"
 t = torch.tensor(3.0, requires_grad=True)
@@ -2019,10 +2021,10 @@ claim("largest gap between compiled and not compiled",
 # one for its input. The first layer does not need the product for its input, because the
 # data need no gradient.
 #
-# To know the time, you need a GPU or a prediction. From the datasheet you can compute how
-# long the FLOPs and the bytes take at least. A small stack mostly waits for its kernels
-# to be launched, so its FLOPs say little. The update has no matrix product. It reads four
-# tensors and writes three.
+# To learn the time, you need a GPU or a prediction. From a datasheet you can compute the
+# least time that the FLOPs and the bytes take. A small stack mostly waits for its kernels
+# to be launched, so its FLOPs predict little. The update has no matrix product. It reads
+# four tensors and writes three.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2146,31 +2148,32 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# Read the trace below the table from the matrix products down. On the H100, they take
-# 87 % of the forward pass and 83 % of the backward pass. The rest goes to ReLU, to its
-# backward pass, and to the sums for the biases.
+# In the trace below the table, look at the matrix products first. On the H100, they take
+# 87 % of the forward pass and 83 % of the backward pass. ReLU, its backward pass, and
+# the sums for the biases take the rest.
 #
-# **On the H100 of the record**, the large stack behaves as counted. It takes the memory
-# that was predicted, and its backward pass takes about as long as two forward passes. In
-# the small stacks, the orders to the GPU decide the time. There, 256 times as many FLOPs
-# take only an eighth more time, and the backward pass takes longer than four forward
-# passes instead of two.
+# **On the H100 of the record**, the large stack behaves as counted. It needs the
+# predicted amount of memory, and its backward pass takes about as long as two forward
+# passes. In the small stacks, the orders to the GPU determine the time. There, 256 times
+# as many FLOPs take only an eighth more time, and the backward pass takes longer than
+# four forward passes.
 #
-# The bytes predict how long the update takes compared with the backward pass. It takes
-# nearly three times as long as that, and the trace shows why. The prediction counts one
-# pass, which reads four tensors and writes three. `foreach`, PyTorch's default here,
-# makes eight passes over all weights, and reads or writes twenty tensors. (One more call
-# of `_foreach_add_` counts the steps on the CPU.) The update takes a fifth of the step's
-# kernel time. Stage 4 measures the fused update, which makes a single pass.
+# From the bytes, we predicted the time of the update as a fraction of the backward pass.
+# The measured fraction is nearly three times as large, and the trace shows why. The
+# prediction assumes one pass, which reads four tensors and writes three. `foreach`,
+# PyTorch's default here, makes eight passes over all weights, and reads or writes twenty
+# tensors. (One more call of `_foreach_add_` counts the steps on the CPU.) The update
+# takes a fifth of the step's kernel time. Stage 4 measures the fused update, which makes
+# a single pass.
 #
 # **Keep:** a backward pass needs about twice the arithmetic of a forward pass, and the
-# graph's memory is proportional to the batch. If you run short of memory, halve the batch
-# and accumulate gradients, or keep fewer results and compute them again (checkpointing,
-# stage 9). If you run short of time, look at the matrix products first. **Source:** PyTorch
-# documentation, [Autograd
+# memory of the graph is proportional to the batch. If you run out of memory, halve the
+# batch and accumulate gradients, or keep fewer results and compute them again
+# (checkpointing, stage 9). If a step takes too long, look at the matrix products first.
+# **Source:** PyTorch documentation, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html) and
-# [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html); Epoch AI,
-# [What's the backward-forward FLOP ratio for neural
+# [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html); Epoch AI, [What's
+# the backward-forward FLOP ratio for neural
 # networks?](https://epochai.org/blog/backward-forward-FLOP-ratio)
 
 # %% [markdown] role="summary"

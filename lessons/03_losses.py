@@ -1680,23 +1680,23 @@ claim("lower of the two accuracies, by the nearest neighbour",
 # ## On a GPU: the logits are the memory
 #
 # A language model ends in a linear layer with one output per token of its vocabulary,
-# followed by cross-entropy. With 10 digits, the logits take next to no memory. With the
+# followed by cross-entropy. With 10 digits, the logits take hardly any memory. With the
 # 128,256 entries of Llama 3's vocabulary, they are the largest tensor of the whole step.
 #
 # **Before you run anything:** take 8,192 tokens with 4,096 values each, in 16 bits. How
 # many times as large as these hidden states are the logits? And how many tensors of the
 # logits' size does a cross-entropy written by hand create, forward and backward?
 #
-# You need no GPU to count shapes and bytes. *Meta* tensors have a shape but no data. On
-# them, `cost` sees every operation that PyTorch carries out, the bytes that it writes, and
-# the largest number of bytes that exist at one time.
+# You need no GPU to count shapes and bytes. *Meta* tensors have a shape but no data. Run a
+# function on them, and `cost` counts every operation that PyTorch carries out, the bytes
+# that it writes, and the largest number of bytes that exist at one time.
 #
-# `by_hand` is the stable formula, one operation after the other. `F.cross_entropy`
-# consists of two operations: a fused log-softmax, and a pick of the right class. And you
-# do not need all rows at once. `chunked` cuts the tokens into chunks. With `checkpoint`,
-# each chunk computes its logits a second time in the backward pass, so that only the
-# logits of one chunk exist at a time. Kernels that fuse the matrix product with the loss
-# go further in the same direction.
+# `by_hand` computes the stable formula, one operation after the other. `F.cross_entropy`
+# consists of two operations: a fused log-softmax, and an indexing step that picks the
+# right class. You do not need all rows at once, either. `chunked` cuts the tokens into
+# chunks. With `checkpoint`, each chunk computes its logits a second time in the backward
+# pass, so that only the logits of one chunk exist at a time. Kernels that fuse the
+# matrix product with the loss go further in the same direction.
 
 # %% role="gpu"
 from torch.utils.checkpoint import checkpoint
@@ -1834,16 +1834,16 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record**, the bytes decide the time if there are many classes. With
-# 128,256 classes, the fused loss takes a fifth of the time of the loss by hand, as its
-# bytes predict, and the memory of the logits falls as counted. With 1,000 classes, the
-# orders to the GPU decide. There the compiled loss takes three times as long as the fused
-# loss, and the quartiles of the loss by hand are 0.5 and 2.3 ms.
+# **On the H100 of the record**, the bytes determine the time if there are many classes.
+# With 128,256 classes, the fused loss takes a fifth of the time of the loss by hand, as
+# its bytes predict, and the memory of the logits shrinks as counted. With 1,000 classes,
+# the orders to the GPU determine the time. There the compiled loss takes three times as
+# long as the fused loss, and the quartiles of the loss by hand are 0.5 and 2.3 ms.
 #
 # Chunks are not free. Sixteen chunks take over a quarter more time than one chunk, for the
 # same FLOPs (in this code, a single chunk also computes its logits twice). The bytes
-# suggest where the time goes. Each chunk has a gradient for the whole head, 1.05 GB, and
-# adding up 15 more of these moves 47 GB, which takes at least 14 of the 20 ms. Four chunks
+# suggest a reason. Each chunk produces a gradient for the whole head, 1.05 GB, and adding
+# 15 of them to the first moves 47 GB, which takes at least 14 of the 20 ms. Four chunks
 # need a third of the memory and 5 % more time.
 #
 # **Keep:** with a large vocabulary, count the copies of the logits before you count

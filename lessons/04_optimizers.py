@@ -296,7 +296,12 @@ claim("ratio of the test losses, decay 1 to no "
 # The more decay, the smaller the weights and the lower the test loss. A decay of 1 is
 # large, but this run is short, and what counts is the product of rate, decay and steps.
 # Usual values for long runs are 0.01 to 0.1. Biases and the gains of norm layers are
-# usually exempt (trap 04.1).
+# usually exempt (trap 04.1). *Embeddings*, tables with one row per token, are a matter of
+# choice. A row gets a gradient only when its token occurs, but decay shrinks it at every
+# step, so the rows of rare tokens fade. Published code does both:
+# [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py) decays its
+# embeddings, and [minGPT](https://github.com/karpathy/minGPT/blob/master/mingpt/model.py),
+# by the same author, does not.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -831,8 +836,11 @@ claim("step at which one-cycle peaks", family["one-cycle"].index(
 # *Warm-up and cosine* is the usual choice for transformers. With *warm-up, level, fall*
 # you need not know the length of the run in advance, because you can start the fall at
 # any time. Libraries build such schedules from a name. In Hugging Face it is
-# `get_scheduler("cosine", opt, num_warmup_steps=…, num_training_steps=…)`, and the
-# trainer calls it for you.
+# `get_scheduler("cosine", opt, num_warmup_steps=…, num_training_steps=…)`. It returns one
+# of torch's schedulers, so you call its `step()` after each step of the optimizer. Their
+# `Trainer` does both for you. The second number is the length of the whole run in steps
+# of the optimizer. If you give it the number of batches and accumulate four of them, the
+# run ends when the schedule is only a quarter done.
 #
 # *One-cycle* is one climb and one fall over the whole run, and the momentum is low
 # where the rate is high. Its author reports *super-convergence*: with a very high peak,
@@ -2675,18 +2683,18 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 #
 # A step of Adam reads a few values per weight, does a dozen operations on them and
 # writes the results back. For a model of many small tensors the arithmetic takes little
-# time. The *orders* (kernel calls) take most of it. Torch can issue them in three ways:
-# in a loop over tensors, with `foreach` (one order for a list of tensors), and with
-# `fused` (one order for the whole step).
+# time, and the *orders* (kernel calls) take most of it. Torch can issue them in three
+# ways: in a loop over tensors, with `foreach` (one order for a list of tensors), and
+# with `fused` (one order for the whole step).
 #
 # **Before you run anything:** a model has 100 tensors. How many operations does one
 # step of AdamW issue in each of the three ways? And which way needs the most extra
 # memory while it runs?
 #
 # `cost` counts the operations, the bytes that they write, and the largest amount of
-# memory that exists at one time in addition to what was there before. How long an order
-# takes has to be measured on a GPU. The counts predict that `foreach` saves orders but
-# no bytes, and that `fused` saves both.
+# extra memory that exists at one time. How long an order takes has to be measured on a
+# GPU. The counts predict that `foreach` saves orders but no bytes, and that `fused`
+# saves both.
 
 # %% role="gpu"
 def make_step(way, tensors, n, where):
@@ -2792,23 +2800,24 @@ answers
 # **On the H100 of the record** the loop over 400 tensors takes 26 ms, whether each
 # tensor holds 1,000 values or 250,000, so the orders take all the time. With `fused`,
 # the same step takes less than a twentieth of that time. Compared with `foreach`, the
-# default on a GPU, `fused` takes about a third of the time in all three shapes. But
-# orders also cost `fused` something: 400 tensors of 1,000 values take 1.0 ms, and 400
-# tensors of 250,000 values take 1.1 ms.
+# default on a GPU, `fused` takes about a third of the time for all three shapes. But
+# `fused` has overhead as well: 400 tensors of 1,000 values take 1.0 ms, nearly as long
+# as 400 tensors of 250,000 values, which take 1.1 ms.
 #
 # With four large tensors the loop is no slower than `foreach`. `fused` takes 0.38 of
-# the loop's time where 0.5 was predicted, because `cost` counts only what is written.
-# If you also count what is read, as in stage 2, `fused` moves 7 tensors where the loop
-# moves 20, which is 0.35. The extra memory of the loop holds copies of one tensor at a
-# time: 3 MB when 400 tensors share the weights, and 302 MB when four do.
+# the loop's time, although the counts predicted 0.5, because `cost` counts only the
+# bytes that are written. If you also count the bytes that are read, as in stage 2,
+# `fused` moves 7 tensors where the loop moves 20, a ratio of 0.35. The loop needs extra
+# memory for the copies of one tensor at a time: 3 MB if the weights are in 400 tensors,
+# and 302 MB if they are in four.
 #
-# **Keep:** when an optimizer step is slow, count tensors, not weights. Where it exists,
-# `fused=True` needs the fewest orders and the least extra memory. `foreach` is torch's
-# default on a GPU and holds temporary copies while it runs. On a CPU the default is the
-# loop. The optimizer's state stays in memory for the whole run, next to the weights (4
-# bytes each in fp32) and the gradients (4 more). Lion, like momentum, keeps one value
-# per weight, half of what AdamW keeps: 28 GB instead of 56 GB for 7 billion weights.
-# **Source:** PyTorch documentation of
+# **Keep:** when an optimizer step is slow, count tensors, not weights. If your
+# optimizer offers it, use `fused=True`, which needs the fewest orders and the least
+# extra memory. `foreach` is torch's default on a GPU and holds temporary copies while
+# it runs. On a CPU the default is the loop. The optimizer's state stays in memory for
+# the whole run, in addition to the weights (4 bytes each in fp32) and the gradients (4
+# more). Like SGD with momentum, Lion keeps one value per weight, half as many as AdamW:
+# 28 GB instead of 56 GB for 7 billion weights. **Source:** PyTorch documentation of
 # [`torch.optim`](https://docs.pytorch.org/docs/stable/optim.html), "Algorithms", and of
 # [`AdamW`](https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html),
 # "foreach".

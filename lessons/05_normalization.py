@@ -264,7 +264,10 @@ claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
 # `GroupNorm(1, C)` has one group, so it averages over the channels *and* pixels of an
 # image. The LayerNorm of a transformer averages over the channels of one position,
 # which is different. With as many groups as channels, GroupNorm is the same as
-# InstanceNorm. RMSNorm divides by the root of the mean square and subtracts nothing.
+# *InstanceNorm*, which averages over the pixels of one channel of one image. So it removes
+# the brightness and the contrast of each image. That helps if they are not part of the
+# answer, as in style transfer, for which it was made ([Ulyanov et al.
+# 2016](https://arxiv.org/abs/1607.08022)), and hurts if they are. RMSNorm divides by the root of the mean square and subtracts nothing.
 
 # %% role="concept"
 one_group = F.group_norm(pixels, 1)
@@ -1988,20 +1991,20 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # ## On a GPU: a norm is a copy that calculates
 #
 # A LayerNorm does a handful of FLOPs per value. That is far below the ridge of stage 1,
-# so the bytes that it moves determine its time. Written out as torch operations,
-# LayerNorm reads and writes the tensor again and again. A *fused* kernel does
-# everything in one go.
+# so the bytes that it moves determine its time. If you write LayerNorm as separate
+# torch operations, each of them reads and writes the tensor again. A *fused* kernel
+# does everything in one go.
 #
 # **Before you run anything:** LayerNorm by hand takes seven operations. How many times
 # as many bytes as a copy do they move? And BatchNorm in train mode has to see a whole
 # channel before it can write the first value. How often must it read its input?
 #
 # Images can be stored in two orders: one channel after the other or, with
-# `channels_last`, all channels of one pixel side by side. Trap 07.5 explains both. The
-# number of bytes is equal, so by bytes alone the order makes no difference.
+# `channels_last`, all channels of one pixel side by side. Trap 07.5 explains both. Both
+# orders have the same number of bytes, so a count of bytes predicts no difference.
 #
-# `cost` counts orders (calls of a kernel) and bytes written. The bytes read are counted
-# from the arguments of each operation.
+# `cost` counts orders (calls of a kernel) and the bytes that are written. For the bytes
+# that are read, we look at the arguments of each operation.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2117,19 +2120,19 @@ answers
 # %% [markdown] role="gpu"
 # **On the H100 of the record** a fused LayerNorm takes a third longer than a copy, and
 # LayerNorm by hand takes more than four times as long as the fused one. Both are close
-# to what the bytes predict. BatchNorm with ReLU is not. It takes 2.7 times the least
-# time that its bytes allow, and with `channels_last` a fifth less than that, although
-# the bytes are equal. A copy reaches only 84 % of the datasheet's bandwidth, which
-# explains a small part of the gap. The bytes set the least time that a kernel can take.
-# Only a measurement shows the rest.
+# to what the bytes predict. BatchNorm with ReLU is not: it takes 2.7 times as long as
+# its bytes require. With `channels_last` it takes a fifth less time, although the bytes
+# are equal. A copy reaches only 84 % of the datasheet's bandwidth, which explains a
+# small part of the gap. The bytes set the least time that a kernel can take, and only a
+# measurement shows how much longer it takes.
 #
-# **Keep:** a norm is never faster than the bytes it moves, so count how often it reads
-# and writes its input: twice in all for a fused LayerNorm, three times for BatchNorm in
-# train mode, which has to see a whole channel before it can write. This count leaves
-# out the caches. Torch's fused LayerNorm also reads a row twice, but a row is short and
-# still in a cache the second time. Use the library's fused form. **Source:** [Ba, Kiros
-# & Hinton 2016](https://arxiv.org/abs/1607.06450), section 3, for LayerNorm; torch's
-# kernel for it,
+# **Keep:** a norm cannot be faster than the bytes it moves, so count how often it reads
+# and writes its input. A fused LayerNorm reads once and writes once. BatchNorm in train
+# mode reads twice, because it has to see a whole channel before it can write. This
+# count ignores caches: torch's fused LayerNorm also reads each row twice, but a row is
+# short and still in a cache the second time. Use the library's fused form. **Source:**
+# [Ba, Kiros & Hinton 2016](https://arxiv.org/abs/1607.06450), section 3, for LayerNorm;
+# torch's kernel for it,
 # [layer_norm_kernel.cu](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/layer_norm_kernel.cu),
 # `compute_stats` and the loop after its call. The formula for the bytes comes from
 # stage 1.

@@ -2286,13 +2286,14 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # ## On a GPU: who waits for whom
 #
 # Augmentation usually runs on the CPU, image by image, in the loader's workers. The GPU
-# needs `batch / step time` images per second. If the loader supplies fewer, it sets the
-# speed of the run. You can change two things. The copy can transfer bytes instead of
-# floats, and the augmentation can run on the device for a whole batch.
+# needs `batch / step time` images per second. If the loader supplies fewer, the loader
+# sets the speed of the run. You can change two things: copy bytes to the device instead
+# of floats, and run the augmentation on the device, for a whole batch.
 #
-# **Before you run anything:** by what factor is a batch of floats larger than the same
+# **Before you run anything:** how many times as large is a batch of floats as the same
 # batch of bytes? And if each image gets its own random numbers, how does the number of
-# operations grow with the batch, one image at a time and all at once?
+# operations grow with the batch if you augment one image at a time, and if you augment
+# all at once?
 
 # %% role="gpu"
 def augment(u):
@@ -2396,17 +2397,17 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** a batch of photos augmented on the device costs a
-# fortieth of a training step. The same work, one image after the other, takes longer
-# than the step itself: 61 times as long as the batch, for the same pixels. Bytes from
-# pinned memory arrive at 55 GB/s, and floats take four times as long, as predicted. The
-# step runs in 32 bits, with TF32 in its convolutions, which is torch's default. If the
-# step were faster, everything else would take a larger part of the time.
+# **On the H100 of the record** augmenting a batch of photos on the device takes a
+# fortieth of the time of a training step. If you augment one image after the other, the
+# same work takes longer than the step itself, 61 times as long as for the whole batch.
+# Bytes from pinned memory arrive at 55 GB/s, and floats take four times as long, as
+# predicted. The step runs in 32 bits, with TF32 in its convolutions, which is torch's
+# default. With a faster step, everything else would take a larger part of the time.
 #
-# The step uses 7,500 images per second, or 0.13 ms each, and the CPU takes 1.4 ms to
-# augment one. That is a rough number. The quartiles are 0.9 and 2.7 ms, and the cell
-# runs in the main process with all of torch's threads, where a loader's worker has only
-# one. Decoding a file is not included, either.
+# The step uses 7,500 images per second, or one every 0.13 ms, and the CPU takes 1.4 ms
+# to augment one. That number is rough: the quartiles are 0.9 and 2.7 ms, and the cell
+# runs in the main process with all of torch's threads, whereas a loader's worker has
+# only one. Decoding a file is not included, either.
 #
 # **Keep:** copy bytes, from pinned memory, and convert on the device. Count the images
 # per second that a step uses before you count workers. If the workers are too slow,
@@ -2414,7 +2415,8 @@ answers
 # numbers for each image. **Source:** [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#pinned-memory),
 # section 10.1.1: copies from pinned memory are fastest, about 12 GB/s on 16 lanes of
-# PCIe 3. At that speed the 128 photos above take 2 ms as bytes and 8 ms as floats.
+# PCIe 3. At that speed, copying the 128 photos above takes 2 ms as bytes and 8 ms as
+# floats.
 
 # %% [markdown] role="summary"
 # ## What you take with you

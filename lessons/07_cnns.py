@@ -2461,18 +2461,18 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] role="gpu"
 # ## On a GPU: what format, 16 bits and the choice of an algorithm are worth
 #
-# A convolution is a matrix product in disguise, so tensor cores can do it. Three switches
+# A convolution is a matrix product in disguise, so tensor cores can compute it. Three settings
 # decide how close it comes to their rate: the width of the values, the memory format (trap
-# 07.5), and which of several algorithms cuDNN picks. `cudnn.benchmark` lets cuDNN time them
-# once for each new shape.
+# 07.5), and the algorithm that cuDNN picks. With `cudnn.benchmark`, cuDNN times its algorithms
+# once for each new shape and takes the fastest.
 #
-# **Before you run anything:** the switches change rounding and order, not the formula. "32
-# bits" means all of them, so TF32, torch's default for convolutions, is off. How many times as
-# fast is a convolution in 16 bits, channels last, compared with the same one in 32 bits,
-# channels first?
+# **Before you run anything:** the settings change rounding and order, not the formula. "32
+# bits" means full precision here: TF32, torch's default for convolutions, is off. How many
+# times as fast as in 32 bits with channels first is a convolution in 16 bits with channels
+# last?
 #
-# The work can be counted without a GPU, on meta tensors: FLOPs for one image of ResNet-50, and
-# for one of its middle layers. A multiply and an add count as two.
+# You can count the work without a GPU, on meta tensors: the FLOPs of ResNet-50 for one image,
+# and those of one of its middle layers. A multiplication and an addition count as two.
 
 # %% role="gpu"
 from torchvision import models
@@ -2582,35 +2582,36 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# The prediction for the training step is a roof that no implementation reaches, because
-# BatchNorm, ReLU and the additions have few FLOPs and many bytes, and stage 1's roofline says
-# what limits them. NVIDIA published 2,470 images a second for an A100, with float16 where
-# autocast allows it. That is a fifth of that device's roof. For a V100 it was 1,200, which was
-# 3.3 times the rate of 32 bits. PyTorch's tutorial, on a device that it does not name, shows
-# 773 a second with channels first and 1,012 with channels last.
+# The prediction for the training step is a roof that no implementation reaches. BatchNorm,
+# ReLU and the additions have few FLOPs and many bytes, so memory limits them, as in stage 1's
+# roofline. NVIDIA published 2,470 images a second for an A100, with float16 where autocast
+# allows it. That is a fifth of that device's roof. For a V100 it published 1,200 images a
+# second, 3.3 times its rate in 32 bits. PyTorch's tutorial, on a device that it does not name,
+# shows 773 a second with channels first and 1,012 with channels last.
 #
 # Both formats have the same FLOPs and bytes, but cuDNN may have to reorder channels-first
-# tensors before the tensor cores can read them, which takes time. And `cudnn.benchmark`
-# chooses by measured time, so a second run may choose a different algorithm, and the last bits
-# differ.
+# tensors before the tensor cores can read them, which takes time. `cudnn.benchmark` chooses by
+# measured time, so a second run may choose a different algorithm. Then the last bits of the
+# results differ.
 #
-# **On the recorded H100**, 16 bits with channels last take an eighth of the time of 32
-# bits with channels first; the datasheet's rates promise a fifteenth. The 32-bit
-# convolution is faster than its FLOPs allow: as counted it runs at 67.8 TFLOP/s, on a
-# card that has 67. So cuDNN multiplies less often than the formula, as Winograd's
-# algorithm does for 3x3. The record does not say which algorithm it used. Channels last
-# saves two fifths of the time, although FLOPs and bytes are equal. `cudnn.benchmark`
-# changes nothing for this one shape.
+# **On the recorded H100**, 16 bits with channels last take an eighth of the time of 32 bits
+# with channels first; the datasheet's rates promise a fifteenth. The 32-bit convolution is
+# faster than its FLOPs allow: by our count it runs at 67.8 TFLOP/s, on a card that can do 67.
+# So cuDNN must multiply less often than the formula does, as Winograd's algorithm does for
+# 3x3. The record does not say which algorithm cuDNN used. In 16 bits, channels last saves two
+# fifths of the time, although FLOPs and bytes are equal. `cudnn.benchmark` changes nothing for
+# this one shape.
 #
-# In 16 bits and channels last this layer runs at half the card's rate, with images of 6 MB
-# that may stay in the card's cache from call to call. ResNet-50, forward and backward, runs at
-# less than a tenth, and forward alone as well. At this layer's rate its convolutions would
-# take a sixth of that time. The record cannot tell whether the rest is slower convolutions,
-# the bytes between them, or launches. And its step does not update the weights, while NVIDIA's
-# does.
+# In 16 bits with channels last, this layer runs at half the card's rate; its images take 6 MB
+# and may stay in the card's cache from call to call. ResNet-50 runs at less than a tenth of
+# the card's rate, both with and without its backward pass. At this layer's rate, ResNet-50's
+# convolutions would take a sixth of the measured time. The record cannot tell whether slower
+# convolutions, the bytes between them, or launches take the rest. Our step does not update the
+# weights, whereas NVIDIA's does.
 #
-# **Keep:** use 16 bits first, channels last second and `cudnn.benchmark` third, and
-# `cudnn.benchmark` only if the shapes stay the same. **Source:** [NVIDIA, ResNet50 v1.5 for
+# **Keep:** to speed up convolutions, first use 16 bits, then channels last. Try
+# `cudnn.benchmark` third, and only if the shapes stay the same. **Source:** [NVIDIA, ResNet50
+# v1.5 for
 # PyTorch](https://github.com/NVIDIA/DeepLearningExamples/blob/master/PyTorch/Classification/ConvNets/resnet50v1.5/README.md),
 # "Training performance results", one GPU (A100 80GB; V100 16GB); PyTorch tutorial, [Channels
 # Last Memory

@@ -1232,7 +1232,9 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # on labelled texts. **GPT** sees what came before, so it can continue any text, and every task
 # can be written as a text to continue. **T5** reads the text with an encoder and writes the
 # answer with a decoder. It is trained by *span corruption*: a few neighbouring tokens of a
-# text are replaced by one marker, and the answer is the missing tokens.
+# text are replaced by one marker, and the answer is the missing tokens. From "the cat sat on
+# the warm mat" it reads "the cat `<1>` the `<2>` mat" and writes "`<1>` sat on `<2>` warm".
+# The answer is short, so a step costs less than writing the whole text again.
 #
 # The two halves of T5 meet in *cross-attention*: the queries come from the answer, the keys
 # and values from the text. The rest of a block is the same in all three. BERT's norms are
@@ -2520,7 +2522,9 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # $\alpha - \beta$. So only the distance between two positions enters the score. In texts
 # longer than those in training, the model meets new angles. *NTK-aware scaling* then raises
 # the base `10000`. The fast pairs keep their speed, and the slow ones turn even more slowly,
-# so that they stay within the angles seen in training.
+# so that they stay within the angles seen in training. For texts `s` times as long, the base
+# is multiplied by $s^{D/(D-2)}$. With `D` = 128 and `s` = 4, it becomes about 40,900, and the
+# slowest pair turns at exactly a quarter of its speed.
 
 # %% role="concept"
 def rotate(x, place):
@@ -3516,17 +3520,18 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # %% [markdown] role="gpu"
 # ## On a GPU: what the counts promise
 #
-# A clock can check three counts of this stage: attention written out compared with flash,
-# strided reads, and a chain of small steps. And the kernel of this stage, which has only run
-# interpreted so far, now runs as machine code and is again compared with float64.
+# On a GPU you can check three counts of this stage against a clock: attention written out
+# compared with flash, strided reads, and a chain of small steps. The kernel of this stage, so
+# far only interpreted, runs as machine code there, and its result is again compared with
+# float64.
 #
 # **Before you run anything:** take 8,192 tokens and 16 heads of 128 values. How many GiB do
 # the scores take in 16 bits? How many times as many bytes move at stride 8 as at stride 1? And
-# what part of the time of ten operations on 4,096 values goes into launches?
+# if you run ten operations on 4,096 values, what part of the time do the launches take?
 #
-# The published figures come from other devices and other shapes. On an A100 FlashAttention-2
-# was 3 to 10 times as fast as attention written out in PyTorch, at lengths from 512 to 16,384
-# and with heads of 64 and 128 values.
+# The published figures come from other devices and other shapes. On an A100, FlashAttention-2
+# was 3 to 10 times as fast as attention written out in PyTorch, with lengths from 512 to
+# 16,384 and heads of 64 and 128 values.
 
 # %% role="gpu"
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -3667,18 +3672,19 @@ answers
 # %% [markdown] role="gpu"
 # **On the H100 of the record** flash reaches 36 % of the card's rate, as published. Torch's
 # `math` form takes 16 times as long and needs 9.9 GB of extra memory where flash needs 34 MB.
-# Traffic does not explain all of that. Given 16 bits, the `math` form computes in float32, so
-# each tensor of scores takes 4 GiB, not the 2 GiB that you counted, and the products do not
-# run at the 16-bit rate.
+# Memory traffic does not explain all of that. Even with 16-bit inputs, the `math` form
+# computes in float32. So each tensor of scores takes 4 GiB, not the 2 GiB that you counted,
+# and the products do not run at the 16-bit rate.
 #
 # The kernel of this stage, a page of Triton, takes 7 % longer than torch's for one head,
-# although it also computes the hidden half of the scores. But one head does not fill the card.
-# In the run with sixteen heads, without a mask and so with twice the products, torch needs 96
-# µs per head; for this single head it needs 118 µs. Bytes and launches cost what you counted:
-# stride 8 takes 4.2 times as long as stride 1, and ten small operations take 9.8 times as long
-# as one. One small operation takes 7.6 µs, where trap 08.8 assumes four.
+# although it also computes the masked half of the scores. But a single head does not keep the
+# whole card busy: torch needs 118 µs for it. In the run with sixteen heads, torch needs only
+# 96 µs per head, although that run has no mask and therefore twice the products. Bytes and
+# launches cost about as much as you counted: stride 8 takes 4.2 times as long as stride 1, and
+# ten small operations take 9.8 times as long as one. One small operation takes 7.6 µs; trap
+# 08.8 assumes four.
 #
-# **Keep:** count bytes, sectors and launches before you measure. If the clock shows more than
+# **Keep:** count bytes, sectors and launches before you measure. If the run takes longer than
 # they explain, use the profiler. Compare a record with the datasheet of its own device.
 # **Source:** [Dao 2023](https://arxiv.org/abs/2307.08691), section 4.1, for an A100: up to 73
 # % of the datasheet's rate, and the factors of 3 to 10; [Shah et al.

@@ -1039,9 +1039,10 @@ claim("FLOPs of a step with checkpoints, as a multiple of those without",
 # MLP and its attention, keeps far more than two tensors, so any quoted percentage holds for
 # one architecture only. With `L` equal blocks you need not keep all `L` inputs either.
 # Checkpoint every $\sqrt{L}$-th one, and about $2 \sqrt{L}$ tensors live at a time ([Chen et
-# al. 2016](https://arxiv.org/abs/1604.06174)). In plain PyTorch the call is
-# `torch.utils.checkpoint.checkpoint`; `model.gradient_checkpointing_enable()` belongs to
-# Hugging Face's models.
+# al. 2016](https://arxiv.org/abs/1604.06174)): 16 instead of 64 for 64 blocks. In plain
+# PyTorch the call is `torch.utils.checkpoint.checkpoint`. Hugging Face's models have a method
+# that puts this call around each of their blocks, `model.gradient_checkpointing_enable()`. A
+# module of your own has no such method.
 
 # %% [markdown] trap="09.14" role="situation" fault="tensors in plain attributes are not saved or moved" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
 # ## A model that takes its scaling along
@@ -1265,8 +1266,8 @@ def stays_behind(model: nn.Module) -> list[str]:
 # is idle, and a faster card changes nothing. So measure before you change anything, in this
 # order.
 #
-# 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` of a `DataLoader` sets how many processes load, `persistent_workers=True` keeps them from one epoch to the next, and `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes: *pinned* memory never moves, so the GPU can fetch from it without the CPU.
-# 2. **Python.** Take a *trace*, a list of the operations with start and end. Gaps in the GPU's row are waits. New tensors that a loop makes on the CPU and sends over are another reason: make them on the device.
+# 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` of a `DataLoader` sets how many processes load. Begin with the number of CPU cores for each GPU, and halve and double it until a step gets no faster: with too few the GPU waits, and too many compete for the cores and for memory. `persistent_workers=True` keeps them from one epoch to the next. Without it they start again at each epoch, which takes seconds that a short epoch cannot afford. And `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes: *pinned* memory never moves, so the GPU can fetch from it without the CPU.
+# 2. **Python.** Take a *trace*, a list of the operations with start and end. Gaps in the GPU's row are waits. New tensors that a loop makes on the CPU and sends over are another reason. Write `torch.arange(n, device=x.device)` instead of `torch.arange(n).to(x.device)`, which makes the values on the CPU, copies them, and holds up Python until the copy is made.
 # 3. **Memory or arithmetic.** Look at the operations that take the longest. The profiler lists them:
 
 # %% role="concept" compare=false
@@ -1326,7 +1327,9 @@ claim("product of 4,096 rows, as a multiple of the ridge",
 # Below the ridge, move fewer bytes: fuse operations with `torch.compile`, use 16 bits,
 # take a larger batch. Above it, do less arithmetic or use a faster format. For
 # convolutions of fixed sizes, `torch.backends.cudnn.benchmark = True` tries several
-# algorithms at the start and keeps the fastest.
+# algorithms at the start and keeps the fastest. If the sizes vary, it tries them again for
+# every new size, which can cost more than it gains. And it may choose a different algorithm
+# in the next run, so leave it off if a run has to be repeatable (stage 12).
 
 # %% [markdown] trap="09.10" role="situation" fault="each step asks the GPU for numbers and waits" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
 # ## Who waits for whom
@@ -3810,15 +3813,15 @@ disk.cleanup()
 # %% [markdown] role="gpu"
 # ## On a GPU: what fewer bits, copies and waits cost
 #
-# Four things in this stage need a clock: the rate of each format, the transfer of data to the
-# card, the waits of trap 09.10, and a whole step. The step trains a small GPT, 4 blocks of
-# width 2,048, on 8 texts of 1,024 tokens. Its *MFU*, model FLOPs utilization, says how much of
-# the card's rate the step's FLOPs use.
+# Four things in this stage have to be timed: the rate of each format, the transfer of data to
+# the card, the waits of trap 09.10, and a whole step. The step trains a small GPT, with 4
+# blocks of width 2,048, on 8 texts of 1,024 tokens. Its *MFU*, model FLOPs utilization, is the
+# rate of the step's FLOPs as a fraction of the card's rate.
 #
-# **Before you run anything:** how many FLOPs does a step of this GPT take for each token and
-# weight? How many times as fast as `float32` is a product in `bfloat16`, and in `float8`? What
-# does a copy cost if it runs at the same time as a product? And how often do three steps wait
-# if each asks for its loss?
+# **Before you run anything:** how many FLOPs does a step of this GPT need per token and
+# weight? How many times as fast as in `float32` is a product in `bfloat16`, and in `float8`?
+# How much time does a copy cost if it runs at the same time as a product? And how often do
+# three steps wait if each asks for its loss?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3978,25 +3981,26 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the H100 of the record** a product in `float32` takes 15.6 times as long as in
-# `bfloat16`, in TF32 1.9 times, in `float8` 0.55 times. The cell that measures this leaves
-# torch's float32 products on TF32. So in the two cells after it, what is called float32 has
-# its products in TF32, and the product next to the copies takes 2.7 ms, not 21 ms.
+# `bfloat16`. In TF32 it takes 1.9 times as long, and in `float8` 0.55 times as long. The
+# cell that measures this leaves TF32 switched on. So in the two cells after it, the rows
+# called float32 compute their products in TF32, and the product next to the copies takes
+# 2.7 ms, not 21 ms.
 #
-# Pinned memory copies six times as fast, and a product at the same time as a copy is
+# Copies from pinned memory are six times as fast. A product that runs during such a copy is
 # free: both together take as long as the copy. One after the other they would take 1.13
-# times as long, because this product is an eighth of the copy. The compiled step uses
-# 47 % of the rate, with attention's FLOPs counted as if nothing were masked. The same
-# step without `torch.compile` takes an eighth more time, and with TF32 instead of
-# autocast twice as much. Three steps wait three times if each asks for its loss, and
-# never if none does.
+# times as long, because this product takes an eighth of the copy's time. The compiled step
+# reaches 47 % of the card's rate, with attention's FLOPs counted as if nothing were masked.
+# Without `torch.compile` the same step takes an eighth more time, and with TF32 instead of
+# autocast it takes twice as long. Three steps wait three times if each asks for its loss,
+# and never if none does.
 #
 # **Keep:** count a step's FLOPs and divide them by the card's rate in their format. The step
 # cannot take less time than that, and the MFU says how close you are. Use 16 bits and pinned
-# memory, and do not ask the card for values. **Source:** [Narayanan et al.
+# memory, and do not read values from the card in every step. **Source:** [Narayanan et al.
 # 2021](https://arxiv.org/abs/2104.04473) for utilization at scale, recomputed FLOPs counted;
 # PyTorch documentation, [CUDA
-# semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned memory and
-# streams.
+# semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned memory
+# and streams.
 
 # %% [markdown] role="summary"
 # ## What you take with you

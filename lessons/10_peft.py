@@ -806,9 +806,14 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # peft offers many kinds of adapters through one call: you change only the configuration
 # that you pass to `get_peft_model`. *DoRA* splits each row of $W$ into its norm and its
 # direction; it trains the norms directly and the directions with LoRA. *IA3* trains only
-# factors that multiply the keys, the values and the hidden layer of the MLP. *Prefix
-# tuning* trains keys and values that come before every text, and *prompt tuning* trains
-# the embeddings of a few made-up tokens.
+# factors that multiply the keys, the values and the hidden layer of the MLP. That is a
+# few vectors for each layer, so thousands of them fit on a disk, and you can multiply them
+# into the weights before service. *Prefix tuning* trains keys and values that come before
+# every text, and *prompt tuning* trains the embeddings of a few made-up tokens. Such tokens
+# are only inputs, so each row of a batch can have its own. But they take up positions, and
+# the method needs a large model: it caught up with training all weights only in the largest
+# of five sizes, with 11 billion parameters ([Lester et al.
+# 2021](https://arxiv.org/abs/2104.08691)).
 #
 # All five get the same 60 steps at the same learning rate on this small base. Methods
 # with few parameters may need a higher rate and more steps, so treat the result as one
@@ -2151,16 +2156,16 @@ claim("loss on the old language, adapter off, minus the base's",
 # %% [markdown] role="gpu"
 # ## On a GPU: what a step holds and what it takes
 #
-# Training all weights with AdamW keeps four values per weight in memory: the weight, its
-# gradient and two running means. LoRA keeps one value per frozen weight, and four for
-# each of its own few weights. QLoRA keeps half a byte per frozen weight, and a scale for
-# each block of 64.
+# If you train all weights with AdamW, you keep four values per weight in memory: the
+# weight, its gradient and two running means. With LoRA you keep one value per frozen
+# weight, and four for each of LoRA's few weights. With QLoRA you keep half a byte per
+# frozen weight, and a scale for each block of 64.
 #
 # **Before you run anything:** take a stack of eight matrices of 4096 x 4096 in float32,
-# and ignore the activations. How many bytes does a step hold if all weights are trained,
-# with LoRA of rank 16, and with QLoRA? And does LoRA save as much time as memory? A step
-# with LoRA still computes the forward and backward pass through the frozen matrices, and
-# QLoRA has to unpack them each time.
+# and ignore the activations. How many bytes does a step keep in memory if you train all
+# weights, with LoRA of rank 16, and with QLoRA? And does LoRA save as much time as
+# memory? A step with LoRA still computes the forward and backward pass through the
+# frozen matrices, and QLoRA has to unpack them each time.
 
 # %% role="gpu"
 import bitsandbytes as bnb
@@ -2276,28 +2281,29 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# The authors of torchtune measured a whole Llama-2-7B: a training run reserves 15.57 GB
-# with LoRA and 9.29 GB with QLoRA. Their frozen base has 16 bits per weight, so four bits
-# save less than here. The parts that are not adapted need as much memory as before, and
-# so do the activations.
+# The authors of torchtune measured a whole Llama-2-7B. There a training run reserves
+# 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less than here, because their
+# frozen base has 16 bits per weight, and because the activations and the parts without an
+# adapter need as much memory as before.
 #
-# **On the recorded H100**, the count of FLOPs is right to within 6 %: with LoRA, 1.57
-# times as many rows are processed per second, and the count predicts 1.49. The bytes that
-# a step holds were counted, both for the small stack and for the real one. Only the peak
-# above them was measured, and it is the same for LoRA and QLoRA: 400 MB each, four times
-# what QLoRA holds. Four bits do nothing for activations. With all weights trained, the
-# peak adds 537 MB, as much as the weights themselves, because `foreach` makes copies.
+# **On the recorded H100**, the count of FLOPs is right to within 6 %: LoRA processes 1.57
+# times as many rows per second, and the count predicts 1.49. The bytes that a step keeps
+# in memory are counted, not measured, for the small stack and for the real one. The peak
+# above them was measured, and it is the same for LoRA and QLoRA: 400 MB, four times what
+# QLoRA keeps. Four bits do nothing for activations. If all weights are trained, the peak
+# adds 537 MB, as much as the weights themselves, because `foreach` makes copies.
 #
-# QLoRA takes 3 % longer than LoRA, because unpacking costs little compared with products
-# of 2,048 rows in float32. In 16 bits such products take about a fifteenth of the time
-# (stage 9), so unpacking matters more.
+# QLoRA takes only 3 % longer than LoRA, because unpacking costs little compared with
+# products of 2,048 rows in float32. In 16 bits such products take about a fifteenth of
+# the time (stage 9), and unpacking would matter more.
 #
 # **Keep:** LoRA saves most of the memory for weights, gradients and optimizer, but only
 # about a third of the arithmetic. It computes no gradients of frozen weights, but the
 # backward pass still goes through them. If every matrix has an A, LoRA saves few
-# activations, because A keeps its input to compute its own gradient. With LoRA only on
-# queries and values, the inputs of the other matrices need not be kept. QLoRA saves more
-# memory, but no arithmetic. **Source:** torchtune's tutorial [Finetuning Llama2 with
+# activations, because autograd keeps the input of each A to compute its gradient. If
+# only queries and values have adapters, the inputs of the other matrices need not be
+# kept. QLoRA saves more memory, but no arithmetic. **Source:** torchtune's tutorial
+# [Finetuning Llama2 with
 # QLoRA](https://github.com/pytorch/torchtune/blob/main/docs/source/tutorials/qlora_finetune.rst),
 # for one matrix of 512 x 512 and for the 7B.
 

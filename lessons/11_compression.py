@@ -3232,6 +3232,11 @@ claim("bytes of a column index",
 # | TensorRT | an engine, as a rule for one kind of NVIDIA GPU | TensorRT | shown, not run |
 # | TorchScript | its own language and tensors | libtorch | deprecated: read old files, write no new ones |
 #
+# *TorchScript* was torch's first way out. `torch.jit.trace` records one run (trap 11.6), and
+# `torch.jit.script` compiles a subset of Python, with its branches and loops, so that C++
+# can run the result without Python. Both warn today that they are deprecated and name
+# `torch.export` instead. You will still meet such files in older services.
+#
 # Here are the first three ways, for the large classifier from above:
 
 # %% role="concept"
@@ -3374,17 +3379,17 @@ for rows in (1, 256):
 # %% [markdown] role="gpu"
 # ## On a GPU: when fewer bits save time
 #
-# With one row as its input, a layer reads each weight once and uses it once. With 4,096
-# rows, it uses each weight 4,096 times. So in the first case the bytes determine the
-# time, and in the second case the products. A weight stored in 8 or 4 bits is converted
-# back to 16 bits before it is multiplied, unless the hardware can multiply the narrow
-# type directly.
+# If its input has one row, a layer reads each weight once and uses it once. If its input
+# has 4,096 rows, it uses each weight 4,096 times. So in the first case the bytes
+# determine the time, and in the second case the products do. A weight stored in 8 or 4
+# bits is converted back to 16 bits before it is multiplied, unless the hardware can
+# multiply the narrow type directly.
 #
-# **Before you run anything:** take a matrix of 16,384 x 16,384. For one row, how long do
-# 8 and 4 bits take compared with 16 bits? And for 4,096 rows, how much time do you save
-# with 8-bit weights that are converted back first, and with the kernel that torchao calls
-# for 4 bits? With 4,096 rows, how long do products of 8-bit integers, of 8-bit floats,
-# and with a 2:4 matrix take?
+# **Before you run anything:** take a weight matrix of 16,384 x 16,384. With one row, how
+# long does the product take with 8-bit and 4-bit weights, compared with 16 bits? With
+# 4,096 rows, how much time do you save with 8-bit weights that are converted back first,
+# and with the kernel that torchao calls for 4 bits? And how long do products of 8-bit
+# integers, of 8-bit floats, and with a 2:4 matrix take for 4,096 rows?
 
 # %% role="gpu"
 from torch.nn.functional import ScalingType, scaled_mm
@@ -3534,24 +3539,24 @@ answers_here
 
 # %% [markdown] role="gpu"
 # **On the recorded H100**, one row takes 0.55 of the 16-bit time with 8-bit weights, and
-# 0.44 with 4 bits. Half the bytes save nearly half the time, but halving them again saves
-# little. With 16 bits, the weights are read at 3.1 TB/s, 94 % of the datasheet's rate;
-# with 4 bits, at 1.8 TB/s. With 4,096 rows, 8-bit weights take 9 % longer than 16 bits,
-# and 4 bits take 24 times as long. A 2:4 matrix, which needs half of the products, takes
-# 0.87 of the time. The exported and compiled net takes 129 µs instead of 207. But that is
-# nine times the 14 µs of a small product in stage 1, so a call costs more than its single
-# launch.
+# 0.44 with 4-bit weights. Halving the bytes saves nearly half the time, but halving them
+# again saves little. With 16 bits, the kernel reads the weights at 3.1 TB/s, 94 % of the
+# datasheet's rate; with 4 bits, at 1.8 TB/s. With 4,096 rows, 8-bit weights take 9 %
+# longer than 16-bit weights, and 4-bit weights take 24 times as long. A 2:4 matrix, which
+# needs half of the products, takes 0.87 of the time. The exported and compiled net takes
+# 129 µs instead of 207. But that is nine times the 14 µs of a small product in stage 1,
+# so a call costs more than its single launch.
 #
 # **Keep:** for one row, the bytes of the weights set the minimum time. With 16 and 8 bits
 # a kernel comes close to it; with 4 bits, this kernel does not. For many rows, the
 # products determine the time. Weights that are converted back to 16 bits save no
-# products, and the kernel that is fastest for one row with 4 bits is by far the slowest
-# for 4,096 rows. Products of 8-bit integers should take half the time. Here PyTorch's own
-# call achieves less than half of this saving, and the call for 8-bit floats nearly all of
-# it. torchao's tables do not agree with each other either: in the table of 2024, on an
-# A100, 8-bit weights take 0.62 of the time; in the table of 2026, where an H100 serves 32
-# prompts at once, they take 1.5 times as long. So measure with the batch size that you
-# serve. **Source:** torchao, [benchmarks of
+# products, and the 4-bit kernel, fastest for one row, is by far the slowest for 4,096
+# rows. Products of 8-bit integers should take half the time. Here PyTorch's own call
+# achieves less than half of this saving, and the call for 8-bit floats nearly all of it.
+# torchao's tables differ as well: in the table of 2024, on an A100, 8-bit weights take
+# 0.62 of the time; in the table of 2026, where an H100 serves 32 prompts at once, they
+# take 1.5 times as long. So measure with the batch size that you serve. **Source:**
+# torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
 # [sparsity](https://github.com/pytorch/ao/blob/0021c2f043aada339f3cad62535941b01f196bdc/torchao/sparsity/README.md),

@@ -1435,6 +1435,9 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 # branch, as in trap 12.5. If it is the new weights, lower the learning rate. (Under
 # `float16` with a `GradScaler`, an infinite gradient now and then is normal. The scaler
 # skips that step and lowers its scale.)
+#
+# A NaN has six places to come from, and most other faults have more. How to search for a
+# cause that no list holds is a page of its own, *Search for an unknown cause*.
 
 # %% [markdown] trap="12.6" role="situation" core=true fault="a stored loss keeps the trained weights alive" symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
 # ## Five losses in a list
@@ -2530,8 +2533,11 @@ def class_numbers(names: list, stored: dict) -> dict:
 # `torch.manual_seed` seeds all devices. `use_deterministic_algorithms` makes torch choose
 # operations that return the same result every time, and raise an error where it has none.
 # This costs time, which the GPU section measures. `cudnn.deterministic` covers only
-# convolutions, and `use_deterministic_algorithms` includes it. Here are these settings as
-# a function:
+# convolutions, and `use_deterministic_algorithms` includes it. cuBLAS, NVIDIA's library
+# for matrix products, needs scratch memory, and if its size is left open, the same product
+# may be computed in a different order. `:4096:8` reserves eight pieces of 4,096 KiB. If you
+# forget it, `use_deterministic_algorithms` raises an error at the first matrix product on a
+# GPU, and the error names the variable. Here are these settings as a function:
 
 # %% role="concept"
 def reproducible(seed):
@@ -2705,8 +2711,8 @@ claim("validation losses in the file", count(rows, "val_loss"), expected=0)
 
 # %% [markdown] trap="12.10" role="why"
 # A run has *one* step counter. `step=` sets it, and it can only go up. After batch 19,
-# step 0 is in the past. W&B drops the row, prints a line on stderr, and the run
-# continues.
+# step 0 is in the past. W&B drops the row, and the run continues. The version here prints
+# a line on stderr for each row. An older one, on Colab, prints nothing.
 
 # %% trap="12.10" role="why"
 ax = new_axes("Each validation loss asks for a step long past",
@@ -3632,15 +3638,15 @@ claim("the same, seeded with the number of runs so far",
 # %% [markdown] role="gpu"
 # ## On a GPU: order, memory, waiting
 #
-# On one CPU thread, `index_add_` adds numbers one after the other. On a GPU, thousands of
-# threads add to the same element at once. `index_add_` uses *atomic* additions there, and
-# their order is the order in which the threads happen to arrive.
+# On one CPU thread, `index_add_` adds values one after the other. On a GPU, thousands of
+# threads add to the same element at once. There, `index_add_` uses *atomic* additions,
+# which happen in the order in which the threads arrive.
 #
 # **Before you run anything:** `index_add_` adds a million rows into 16 rows, 20 times.
 # How many different results are there? Next, a net with eight layers of 4096 units sees
-# 20 validation batches of 512 rows. How many GB does `total += loss` hold? And what do
-# two habits cost a small net: anomaly mode, and calling `loss.item()` at each step, which
-# makes the CPU wait?
+# 20 validation batches of 512 rows. How many GB does `total += loss` hold? And how much
+# time do two habits cost for a small net: anomaly mode, and calling `loss.item()` at each
+# step, which makes the CPU wait?
 
 # %% role="gpu"
 values = torch.randn(4096)
@@ -3772,21 +3778,22 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, all 20 sums differ. With deterministic algorithms the results
-# are all equal, but adding these million rows into 16 sums takes 40 times as long. After
-# 20 batches, `total += loss` holds 1.38 GB. With `item()` nothing stays, and the peak is
-# 0.14 GB; under `no_grad` it is 0.02 GB. Anomaly mode launches 2.8 times as many
-# operations and takes 4.3 times as long.
+# **On the recorded H100**, all 20 sums differ. With deterministic algorithms they are
+# all equal, but adding these million rows into 16 sums takes 40 times as long. After 20
+# batches, `total += loss` holds 1.38 GB. With `item()` nothing remains in memory, and
+# the peak is 0.14 GB; under `no_grad` the peak is 0.02 GB. Anomaly mode launches 2.8
+# times as many operations and takes 4.3 times as long.
 #
-# Calling `item()` at each step makes no measurable difference: ten steps of this small
-# net take 13 ms with it and without it. A step consists of 70 operations with only 0.2
-# GFLOP, so the GPU has already finished when the CPU asks. When the GPU lags behind the
-# CPU, each `item()` waits for all operations in the queue. Trap 09.10 counts such waits.
+# Calling `item()` at each step makes no measurable difference here: ten steps of this
+# small net take 13 ms with and without it. A step consists of 70 operations with only
+# 0.2 GFLOP, so the GPU has already finished when the CPU asks. If the GPU lags behind
+# the CPU, each `item()` waits for all operations in the queue. Trap 09.10 counts such
+# waits.
 #
-# **Keep:** the result of a float32 sum depends on its order, and atomic additions on a
-# GPU may use a different order each time; integer sums do not depend on it. Evaluate
-# under `no_grad`, call `item()` only every so many steps, and use anomaly mode only for
-# the step in question. **Source:** PyTorch,
+# **Keep:** the result of a float32 sum depends on the order of its additions, and
+# atomic additions on a GPU may use a different order each time. Integer sums do not
+# depend on the order. Evaluate under `no_grad`, call `item()` only every so many steps,
+# and use anomaly mode only for the step in question. **Source:** PyTorch,
 # [use_deterministic_algorithms](https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html),
 # which lists `index_add_` on CUDA among the operations that it changes.
 

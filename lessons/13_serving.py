@@ -2845,14 +2845,14 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 # ## On a GPU: why a server wants a batch
 #
 # A layer reads its weights once per call, whether it gets one row or many. In decode,
-# each request brings one row, its newest token. In prefill, each token of the prompt is a
+# each request adds one row, its newest token. In prefill, each token of the prompt is a
 # row. So prefill does hundreds of FLOPs per byte of weights, and decode does one for each
-# request. The batch cannot share the cache, because each request reads its own.
+# request. The requests of a batch share the weights, but each reads its own cache.
 #
 # **Before you run anything:** take a model of 8 billion weights in 16 bits, with grouped
 # queries, on one H200. How many tokens per second does a single user get? From which
-# context length on do 16 users read more cache than weights? And how much longer does a
-# prefill of 2,048 tokens take than one step of decode?
+# context length on do 16 users read more cache than weights? And how many times as long
+# as one step of decode does a prefill of 2,048 tokens take?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2967,22 +2967,23 @@ answers_here
 
 # %% [markdown] role="gpu"
 # **On the H100 of the record**, the products of a layer take 6 % more time for 64 rows
-# than for one row, because most of the reading is weights, and the weights are read once
-# for all rows. A prefill of 2,048 tokens takes eight times as long as one token, for
-# 2,048 times the work. One row reaches three quarters of the datasheet's bandwidth;
-# attention over caches of 16,384 tokens reaches nine tenths. In one layer, reading those
-# caches for 16 users takes 351 µs, twice as long as reading the layer's weights for one
-# row. For caches, batching saves nothing.
+# than for one row, because the layer mostly reads weights, and it reads them once for
+# all rows. A prefill of 2,048 tokens takes eight times as long as one token, for 2,048
+# times the work. One row reaches three quarters of the datasheet's bandwidth; attention
+# over caches of 16,384 tokens reaches nine tenths. In one layer, reading those caches
+# for 16 users takes 351 µs, twice as long as the products of one row, which read all
+# weights. For caches, batching saves nothing.
 #
-# **Keep:** A step of decode cannot take less time than reading the weights (for a dense
+# **Keep:** A step of decode takes at least as long as reading all weights (for a dense
 # model on one GPU; speculation writes more than one token per step). More users are
-# almost free while their caches are small compared with the weights. When both are
-# equally large, a step takes twice as long. gpt-fast reports 104.9 tokens per second for
-# Llama-2-7B in 16 bits on an A100 (with power limited to 330 W), which is 1,397 GB/s out
-# of the datasheet's 2,039. With 8 bits it reports 155.58, and with 4 bits (groups of 32)
-# 196.80. Bandwidth divided by tokens per second is what one token reads: 13.3, 6.9 and
-# 4.4 GB. So counting bytes alone, you would expect 1.9 and 3.0 times the speed, not two
-# and four times, because scales are part of the size. **Source:** [pytorch-labs/gpt-fast,
+# almost free as long as their caches are small compared with the weights. When the caches
+# are as large as the weights, a step takes twice as long. gpt-fast reports 104.9 tokens
+# per second for Llama-2-7B in 16 bits on an A100 (with power limited to 330 W), which is
+# 1,397 GB/s out of the datasheet's 2,039. With 8 bits it reports 155.58, and with 4 bits
+# (groups of 32) 196.80. The reported bandwidth divided by the tokens per second is what
+# the model reads for one token: 13.3, 6.9 and 4.4 GB. So from the bytes alone you would
+# expect 1.9 and 3.0 times the speed, not two and four times, because scales are part of
+# the size. **Source:** [pytorch-labs/gpt-fast,
 # README](https://github.com/pytorch-labs/gpt-fast/blob/0f925b5d4ce457b89a7ca6c9ce50f42bf2576945/README.md),
 # "Benchmarks".
 

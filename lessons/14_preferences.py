@@ -1226,11 +1226,11 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # %% [markdown] role="gpu"
 # ## On a GPU: the reference and the logits
 #
-# DPO trains one model and queries a second one. With AdamW in mixed precision, each
-# weight of the trained model takes 16 bytes: two for the weight, two for its gradient,
-# and twelve for a copy in 32 bits and two moments. A weight of the reference takes two
-# bytes. And each model writes *logits*, one number for every entry of the vocabulary at
-# every token.
+# DPO trains one model and queries a second one, the reference. With AdamW in mixed
+# precision, each weight of the trained model takes 16 bytes: two for the weight, two
+# for its gradient, and twelve for a copy in 32 bits and two moments. A weight of the
+# reference takes two bytes. In addition, each model writes *logits*, one value for
+# every entry of the vocabulary at every token.
 #
 # **Before you run anything:** take a policy of 8 billion weights, 8 answers of 1,024
 # tokens, a vocabulary of 128,256, and logits in 16 bits. Which is larger, the reference
@@ -1307,12 +1307,12 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **Keep:** A reference that does not change gives the same answer to the same question
-# every time. So query it once, before training, and store one number per answer, the sum
-# over its tokens. That is 8 bytes per pair instead of 16 GB. With an adapter (LoRA) you
-# need no second model, because the policy with its adapter switched off is the reference.
-# If you do have to call the reference, process one row at a time. (For the policy this
-# saves nothing, because the backward pass keeps all rows.)
+# **Keep:** A fixed reference assigns the same log-probability to the same answer every
+# time. So query it once, before training, and store one number per answer, the sum over
+# its tokens. You then keep 8 bytes per pair instead of a model of 16 GB. With an adapter
+# (LoRA) you need no second model, because the policy with its adapter switched off is the
+# reference. If you do have to call the reference during training, process one row at a
+# time. (For the policy this saves nothing, because the backward pass keeps all rows.)
 
 # %% [markdown] role="summary"
 # ## What you take with you

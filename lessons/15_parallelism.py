@@ -2942,14 +2942,14 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # %% [markdown] role="gpu"
 # ## On a GPU: how thin may a layer be cut?
 #
-# If you cut a layer over `n` GPUs, each GPU has an `n`-th of the products. What is summed
-# stays as large as before: the output, one value per token and channel. So the thinner
-# the cut, the larger the part of a step that is spent on sending. And a thin product may
-# keep a GPU less busy.
+# If you split a layer over `n` GPUs, each GPU computes one `n`-th of the products. But
+# the outputs that have to be summed are as large as before, one value per token and
+# channel. So the more GPUs share a layer, the larger the part of a step that is spent on
+# sending. And a thin product may not keep a GPU busy.
 #
-# **Before you run anything:** take the MLP of Llama-2-7B, 4,096 tokens and eight GPUs.
-# How long does the sum of the outputs take, compared with the products of an eighth? And
-# what fraction of the whole MLP's time does an eighth take?
+# **Before you run anything:** split the MLP of Llama-2-7B over eight GPUs and run 4,096
+# tokens. How long does the sum of the outputs take, compared with one GPU's products?
+# And what fraction of the whole MLP's time does one GPU's eighth take?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3022,11 +3022,12 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **Keep:** A cut shrinks the products but not what is sent. So cut where links are fast,
-# and no further than memory requires. The 400 GB/s are close to what has been measured:
-# [366 GB/s for large sums](https://waynehacking8.github.io/blog/nccl-nvlink-bandwidth/)
-# among four H100, counted as for a ring; their switch can also add. NVLink has 450 GB/s
-# in one direction.
+# **Keep:** Splitting a layer makes its products smaller but not the messages. So split
+# layers only over fast links, and no further than memory requires. The 400 GB/s assumed
+# here are close to a published measurement: [366 GB/s for large
+# sums](https://waynehacking8.github.io/blog/nccl-nvlink-bandwidth/) among four H100,
+# counted as for a ring, although their switch can also add. NVLink has 450 GB/s in one
+# direction.
 
 # %% [markdown] role="summary"
 # ## What you take with you

@@ -8,7 +8,7 @@ from browser import offline_page
 from test_book_traps import trap_lesson
 
 from dlsys import find
-from dlsys_helpers import catalog
+from dlsys_helpers import catalog, paths
 from tools import book_finder, finder_record, finder_words, trap_rows
 
 # What people type, and the page or the words of the row that must be among the first three.
@@ -283,3 +283,19 @@ def test_without_a_script_all_rows_stand_and_no_box(browser, html):
     assert rows.count() > len(catalog.traps())
     assert all(row.is_visible() for row in rows.all())
     page.close()
+
+
+def test_an_answer_without_a_cause_leads_to_the_method():
+    assert 'href="method.html"' in book_finder.BOX.partition("finder-search")[2]
+
+
+def test_the_log_of_the_method_is_the_report_that_it_names():
+    """It repeats what book/same.md shows: what agrees, and the loss that is twice the other's."""
+    report = (paths.ROOT / "book" / "same.md").read_text("utf-8").partition("```text")[2]
+    for said in ("weights before the first step: 4 agree", "data: 1 agree",
+                 "output of a module: 4 agree", "First difference: step 1, loss",
+                 "2 times the first's"):
+        assert said in report
+    log = (paths.ROOT / "book" / "method.md").read_text("utf-8")
+    assert "all four agree" in log
+    assert "the second is two times the first" in log

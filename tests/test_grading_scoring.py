@@ -22,8 +22,8 @@ from dlsys_helpers import acting, catalog, judging, planting, verdicts
 from tools import solutions
 
 RUN = {"run": {"begun": "2026-03-05T09:00:00+00:00", "settings": {"key": "00"}}}
-HALF = {"cases": 12, "cases_held": 9, "promises": 4, "promises_held": 3, "own_held": True,
-        "exactly": False, "idle": False,
+HALF = {"cases": 12, "cases_held": 9, "results_held": 9, "promises": 4,
+        "promises_held": 3, "own_held": True, "exactly": False, "idle": False,
         "broken": ["of `NaN` it says so."]}
 
 
@@ -163,13 +163,51 @@ def test_an_answer_that_does_nothing_earns_nothing(dead_units, answer):
     assert scoring.points_for_promises(entry) == 0
 
 
-def test_a_promise_about_cases_needs_one_of_them_to_hold():
-    promise = judging.Promise("k", "text", ("a",), ())
-    passed, wrong = (verdicts.Verdict(status, "01.4", law="x") for status in ("pass", "wrong"))
+def test_a_promise_about_cases_is_broken_by_what_no_other_promise_speaks_of():
+    ex = judging.Exercise("01.4", "f")
+    ex.promise("r", "the result", says=("rows",))
+    ex.promise("c", "cases", cases=("a",))
+    ex.promise("m", "modes", says=("modes",))
+    about_cases = ex.promises[1]
+    rows, modes = (verdicts.Verdict("wrong", "01.4", f"{what}: got 1", law=what, case="a")
+                   for what in ("rows", "modes"))
     case_a, case_b = (acting.Case(name, {}) for name in "ab")
 
-    assert tally.is_kept(promise, [(case_a, passed), (case_b, wrong)])
-    assert not tally.is_kept(promise, [(case_b, passed)])
+    def kept(*found):
+        return tally.is_kept(ex, about_cases, [case_a, case_b], found)
+    assert kept([], [replace(rows, case="b")])
+    assert kept([modes], [])
+    assert not kept([rows], [])
+    assert not kept([replace(rows, law="")], [])
+    assert not tally.is_kept(ex, about_cases, [case_b], [[]])  # no case decides it
+
+
+MODES = """    for module, mode in modes:
+        module.training = mode
+"""
+
+
+@pytest.mark.parametrize(("id", "edits", "most", "least"), [
+    ("08.1", [(MODES, "")], 2.5, 2.5),
+    ("08.1", [("    model.eval()\n", "")], 2.5, 1),
+    ("08.1", [("    with torch.no_grad():\n", "    if True:\n")], 2.5, 2),
+    ("08.1", [("    with torch.no_grad():\n", "    if True:\n"), (MODES, "")], 2.5, 2),
+    ("08.2", [(" | itself", "")], 2.5, 2),
+    ("08.4", [("out * fix + weights", "out + weights")], 1.5, 0)],
+    ids=["modes left", "train mode", "a graph", "graph and modes", "pads alone", "no rescale"])
+def test_one_slip_costs_little_and_a_wrong_result_costs_most(id, edits, most, least):
+    """Two of these are no registered mistake. They fail in every case, at one of many promises."""
+    exercise, worth = registry.find(id), {"08.1": 3, "08.2": 3, "08.4": 5}[id]
+    cases = [case for seed in (0, 1) for case in exercise.arrange(seed)]
+    setup, source = solutions.answers(id[:2])[id]
+    space = {}
+    exec(f"{setup}\n{planting.planted(source, edits, id)}", space)
+    outcomes = [acting.run_act(exercise.act_fn, space[exercise.function], case) for case in cases]
+    found = tally.count(exercise, cases, outcomes, exercise.judge(cases, outcomes))
+
+    points = scoring.points_for_promises({"status": "wrong", "points": 0, "possible": worth,
+                                          **found})
+    assert least <= points <= most, found
 
 
 # ---- points
@@ -188,21 +226,20 @@ def test_points_for_promises_are_rounded_down_to_half_a_point():
     assert scoring.points_for_promises({"status": "todo", "points": 0, "possible": 3}) == 0
 
 
-def counts(held: int, own: bool, cases: int = 12, **more) -> dict:
+def counts(held: int, own: bool, results: int = 12, **more) -> dict:
     return {"status": "wrong", "points": 0, "possible": 3, "promises": 6, "promises_held": held,
-            "own_held": own, "exactly": False, "idle": False, "cases": 12, "cases_held": cases,
-            **more}
+            "own_held": own, "exactly": False, "idle": False, "cases": 12, "cases_held": 0,
+            "results_held": results, **more}
 
 
 @pytest.mark.parametrize(("entry", "points"), [
     (counts(5, True), 2.5),            # 3 * (1/2 + 1/2 * 4/5) is 2.7
     (counts(5, False), 1.5),           # the trap itself, all else right: half of 3
     (counts(6, True), 2.5),            # an input was changed: all points are for a pass
-    (counts(5, True, cases=7), 1.5),   # 3 * 7/12 is 1.75
-    (counts(5, True, cases=0), 0),
-    (counts(5, True, cases=0, exactly=True), 2.5),
+    (counts(5, True, results=7), 1.5),   # 3 * 7/12 is 1.75
+    (counts(5, True, results=0), 0),
     (counts(5, True, idle=True), 0),
-    (counts(0, False, cases=11), 0)])
+    (counts(0, False, results=11), 0)])
 def test_the_traps_own_promise_carries_half(entry, points):
     assert scoring.points_for_promises(entry) == points
 

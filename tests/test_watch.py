@@ -49,6 +49,15 @@ def test_a_rule_names_a_trap_and_what_it_reads(rule):
     assert rule.__doc__ is None or "\n" not in rule.__doc__
 
 
+def test_a_record_outlives_a_new_description_of_a_rule_but_no_new_message(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch_lessons, "WATCH", tmp_path)
+    found = []
+    for reads, said in [("a", "b"), ("c", "b"), ("a", "d")]:
+        (tmp_path / "rule.py").write_text(f'class R:\n    reads = "{reads}"\n    said = "{said}"\n')
+        found.append(watch_lessons.watch_digest())
+    assert found[0] == found[1] != found[2]
+
+
 def test_every_rule_has_a_program_with_its_fault():
     found = {faults.rule_of(path).id for path in faults.FAULTS}
     of_ranks = {"past-the-wrapper", "clip-before-reduce", "same-batch-on-ranks",   # two processes

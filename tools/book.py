@@ -44,6 +44,7 @@ from tools import (
     book_home,
     book_model,
     book_pages,
+    book_placement,
     book_present,
     book_traps,
     book_units,
@@ -161,9 +162,9 @@ def dress_text(cell: NotebookNode, role: str, trap: str | None, kind: str) -> st
 
 @functools.cache
 def guide_titles() -> dict[str, str]:
-    """The heading of each guide, and its page."""
+    """The heading of each guide and of the page on searching, and their pages."""
     return {(BOOK / f"{guide}.md").read_text("utf-8").partition("\n")[0].removeprefix("# "): guide
-            for guide in GUIDES}
+            for guide in [*GUIDES, "method"]}
 
 
 def link_guides(source: str) -> str:
@@ -307,7 +308,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     pages = {"concepts": book_units.page([*lessons]), "glossary": book_glossary.page(),
              "symptoms": book_finder.page(lessons),
              "gallery": book_gallery.page(),
-             "review_changes": book_diffs.page(),
+             "review_changes": book_diffs.page(), "placement": book_placement.page(),
              **book_pages.generated(lessons)}
     about = {"changelog": (ROOT / "CHANGELOG.md").read_text("utf-8"),
              "versions": versions.page(versions.current(), folder, versions.tagged_releases())}
@@ -315,6 +316,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
              | book_present.pages(lessons))
     (source / "assets" / "finder" / "rows.js").write_text(book_finder.script(lessons), "utf-8")
     (source / "assets" / "diffs" / "data.js").write_text(book_diffs.script(), "utf-8")
+    (source / "assets" / "placement" / "data.js").write_text(book_placement.script(), "utf-8")
     index = source / "index.md"
     config = settings(written_settings(), folder)
     public = config["repository"]
@@ -360,7 +362,7 @@ def save_yaml(value: dict, path: Path) -> None:
 GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters",
           "guide_norm", "guide_init", "guide_finetune", "guide_adapter", "guide_compression",
           "guide_scale", "guide_serving"]
-OWN_CODE = ["watch", "same"]
+OWN_CODE = ["method", "watch", "same"]
 TEACHING = ["instructors", "present", "room", "hand_out", "hub", "grading", "grading_trust",
             "grading_kubernetes"]
 

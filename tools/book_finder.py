@@ -45,7 +45,8 @@ BOX = """<p class="finder" hidden><label for="finder">What do you see?</label>
 <span class="finder-said" role="status"></span>
 <a class="finder-pages" href="search.html" hidden>Search all pages for these words</a></p>
 <div class="finder-causes" hidden><p></p><ol></ol></div>
-<div class="finder-search" hidden><p></p><ul></ul></div>
+<div class="finder-search" hidden><p></p><ul></ul>
+<a href="method.html">The whole method, with a log</a></div>
 <div class="finder-found" hidden></div>
 <script defer src="finder/rows.js"></script>
 <script defer src="finder/finder.js"></script>"""

@@ -47,8 +47,10 @@ def section(trap: Trap, numbers: str) -> list[str]:
         mistakes = len(registry.find(trap.id).wrong_answers)
         there = book_pages.WRONG.format(int(trap.id[:2]))
         write = book_pages.link("exercise", trap.id, f"Write {trap.function} yourself")
-        return ["## Repair it", f"The repair is more than a few lines. {write}: its check knows "
-                f"{mistakes} mistakes by name and [says what each one does](../{there}.md)."]
+        return ["## Repair it", "On other pages you choose the repair from four or five short "
+                "candidates. This repair is longer than that, so there is nothing to choose from. "
+                f"{write}: its check knows {mistakes} mistakes by name and [says what each one "
+                f"does](../{there}.md)."]
     return ["## Repair it",
             book_pages.raw(f"{FILES.format(up='../')}\n{drawn(trap, found, numbers)}")]
 

@@ -36,6 +36,7 @@ from dlsys.grading.gradescope import add_parser as add_autograder
 from dlsys.grading.text import clean
 from dlsys.lab import add_parser as add_lab
 from dlsys.my_parts import add_parser as add_parts
+from dlsys.placement import add_parser as add_placement
 from dlsys.release import add_parser as add_release
 from dlsys.review import add_parser as add_review
 from dlsys.review_diff import add_parser as add_review_diff
@@ -379,9 +380,9 @@ def run_doctor(_: argparse.Namespace) -> int:
     return FAILED if doctor.FAIL in found else 0
 
 
-COMMANDS = (add_start, add_lab, add_check, add_answer, add_review, add_review_diff, add_exam,
-            add_parts, add_slides, add_room, add_join, add_leave, add_release, add_grade, add_term,
-            add_autograder, add_progress, add_find, add_watch, add_same, add_doctor)
+COMMANDS = (add_start, add_lab, add_check, add_answer, add_review, add_placement, add_review_diff,
+            add_exam, add_parts, add_slides, add_room, add_join, add_leave, add_release, add_grade,
+            add_term, add_autograder, add_progress, add_find, add_watch, add_same, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -20,6 +20,7 @@ GROUPS = {
         ("dlsys answer 01.4", "the worked answer beside yours, once it is solved"),
         ("dlsys review", "short questions, after 2, 7 and 21 days"),
         ("dlsys review-diff", "small code changes to review: which one is faulty?"),
+        ("dlsys placement", "fifteen questions: which traps to take, and which to skip"),
         ("dlsys exam a", "five scripts with planted faults to find"),
         ("dlsys progress", "what you have solved, and what to do next"),
         ("dlsys join URL CODE", "tell a class's room your guesses; dlsys leave ends it"),
@@ -81,7 +82,7 @@ def _exercise(rows: list[start_page.StageState]) -> str:
     stage, trap = found
     sheet = paths.MY_WORK / f"{stage.stem}.ipynb"
     if not (trap and sheet.exists()):
-        return f"Next: dlsys start {stage.number}"
+        return f"Next: dlsys start {stage.number}{f', trap {trap.id}' if trap else ''}"
     return (f"Next: exercise {trap.id} in {paths.MY_WORK.name}/{sheet.name} "
             f"({work_folder.open_lab()}), then: dlsys check {trap.id}")
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
+from dlsys import placed
 from dlsys_checks import questions
 from dlsys_checks.exam import ledger
 from dlsys_checks.questions import AnswerError, Question
@@ -129,6 +130,10 @@ def _facts(now: datetime) -> dict[str, Facts]:
             fact = found.setdefault(guess["id"], Facts())
             fact.mistakes.append(min(_time(guess, now), now))
             fact.rank = min(fact.rank, 0 if guess["sure"] else 2)
+    for answer in placed.wrong():
+        fact = found.setdefault(answer["id"], Facts())
+        fact.mistakes.append(min(_time(answer, now), now))
+        fact.rank = min(fact.rank, 0 if answer["sure"] else 2)
     for fault in ledger.missed():
         fact = found.setdefault(fault["id"], Facts())
         fact.mistakes.append(min(_time(fault, now), now))
@@ -318,13 +323,13 @@ def _ask_all(items: list[Item], answers: list[bool]) -> None:
     print("Ctrl-C stops; what you have answered is kept." if STORE.path() else "Ctrl-C stops.")
     for place, item in enumerate(items, 1):
         question = draw(item)
-        _say(f"\n{place} of {len(items)} · stage {int(item.trap.id[:2])}", question.text)
+        say_wrapped(f"\n{place} of {len(items)} · stage {int(item.trap.id[:2])}", question.text)
         for number, option in enumerate(question.options, 1):
             print(f"  {number}  {option}")
         right = question.right(_read(question))
         record(item, right, now())
         answers.append(right)
-        _say(*verdict(item, question, right))
+        say_wrapped(*verdict(item, question, right))
 
 
 def _read(question: Question) -> float:
@@ -337,7 +342,8 @@ def _read(question: Question) -> float:
             print(error)
 
 
-def _say(*lines: str) -> None:
+def say_wrapped(*lines: str) -> None:
+    """Print lines, each wrapped to the terminal."""
     width = min(88, shutil.get_terminal_size().columns)
     for line in lines:
         print("\n".join(textwrap.fill(part, width) for part in line.split("\n")))

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import assignments, reading_time, review, trap_names, windows, work_folder
+from dlsys import assignments, placement, reading_time, review, trap_names, windows, work_folder
 from dlsys_checks.questions import AnswerError
 from dlsys_helpers import cards, catalog, paths, progress, without_widgets
 from dlsys_helpers.catalog import Trap
@@ -156,10 +156,15 @@ def touched(row: TrapState) -> bool:
 
 
 def next_up(rows: list[StageState]) -> tuple[Stage, Trap | None] | None:
-    """The stage that was worked on last, if an exercise of it is open, and the first such exercise,
-    those of the core path before others; of stages that nobody began the first, and None. None
-    where all is solved.
+    """The stage and exercise to go on with; None where all is solved.
+
+    After a placement, the first of its plan that is open. Else the stage that was worked on last,
+    if an exercise of it is open, and the first such exercise, those of the core path before
+    others; of stages that nobody began the first, and None.
     """
+    if placed := placement.next_trap():
+        [stage] = [row.stage for row in rows if row.stage.number == int(placed.id[:2])]
+        return stage, placed
     open_in = [row for row in rows if row.traps and row.solved < len(row.traps)]
     begun = [row for row in open_in if is_begun(row)]
     if not begun:

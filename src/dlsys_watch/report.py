@@ -93,8 +93,8 @@ class Report:
         """One line for each cause that showed at further places: which ones."""
         for first, others in () if self.is_told_by_rank_0() else self.more.items():
             self.print(f"{first.where()}  {also(first.file, others)}  [{first.rule}]")
-        for first, others in () if self.is_told_by_rank_0() else self.beyond.items():
-            self.print(f"{first.where()}  and at {len(others)} more, which are not listed  "
+        for first, left_out in () if self.is_told_by_rank_0() else self.beyond.items():
+            self.print(f"{first.where()}  and at {len(left_out)} more, which are not listed  "
                        f"[{first.rule}]")
         self.more.clear()
         self.beyond.clear()

@@ -2,19 +2,23 @@
 which promises its failure decides.
 
 A verdict names the first failure. This module counts all of them, on the same outcomes and with
-the same laws. Where the answer is a registered mistake and nothing else, the registry says which
-promises it breaks, and it keeps all others.
+the same laws, each of which goes on after its first objection. Where the answer is a registered
+mistake and nothing else, the registry says which promises it breaks, and it keeps all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any, cast
 
 import torch
 
 from dlsys.grading import aims
 from dlsys_helpers.acting import Case, Outcome
+from dlsys_helpers.expect import Broken
 from dlsys_helpers.judging import Exercise, Promise, WrongAnswer, close
 from dlsys_helpers.verdicts import Verdict
 
@@ -27,16 +31,24 @@ def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]
     """How many cases pass and promises are kept, and the text of each promise that the failure
     decides.
 
-    cases, outcomes: of all seeds. verdict: the one that the learner is told. own_held: whether the
-    trap's own promise is kept. idle: whether a function that does nothing answers the same.
+    cases, outcomes: of all seeds. verdict: the one that the learner is told. results_held: in how
+    many cases nothing speaks against the first promise, which says what the function computes; all
+    for a registered mistake that leaves this promise alone. own_held: whether the trap's own
+    promise is kept. idle: whether a function that does nothing answers the same.
     """
     judged = [(case, exercise.judge_one(case, outcome))
               for case, outcome in zip(cases, outcomes, strict=True)]
-    mistake = _mistake(exercise, judged, verdict)
+    against = [objections(exercise, case, outcome)
+               for case, outcome in zip(cases, outcomes, strict=True)]
+    mistake, result = _mistake(exercise, judged, verdict), exercise.promises[0]
     kept = {promise.key for promise in exercise.promises
-            if (promise.key not in mistake.breaks if mistake else is_kept(promise, judged))}
+            if (promise.key not in mistake.breaks if mistake else
+                is_kept(exercise, promise, cases, against))}
+    spared = mistake is not None and result.key in kept
     return {**complete(exercise, len(judged)),
             "cases_held": sum(_passed(verdict) for _, verdict in judged),
+            "results_held": len(cases) if spared else sum(
+                not _speaks_against(exercise, result, found) for found in against),
             "promises_held": len(kept), "own_held": aims.own_promise(exercise.id) in kept,
             "exactly": mistake is not None, "idle": is_idle(exercise, judged),
             "broken": [promise.text for promise in decided(exercise, judged, verdict)]}
@@ -45,8 +57,9 @@ def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]
 def complete(exercise: Exercise, cases: int) -> dict[str, Any]:
     """What `count` returns for an answer that passes all these cases."""
     promises = len(exercise.promises)
-    return {"cases": cases, "cases_held": cases, "promises": promises, "promises_held": promises,
-            "own_held": True, "exactly": False, "idle": False, "broken": []}
+    return {"cases": cases, "cases_held": cases, "results_held": cases, "promises": promises,
+            "promises_held": promises, "own_held": True, "exactly": False, "idle": False,
+            "broken": []}
 
 
 # ---- which promises a failure decides
@@ -120,21 +133,65 @@ def _mistake(exercise: Exercise, judged: Judged, verdict: Verdict) -> WrongAnswe
     return wrong if same else None
 
 
-def is_kept(promise: Promise, judged: Judged) -> bool:
-    """Whether at least one of the promise's cases passed, and none failed because of the promise.
+def objections(exercise: Exercise, case: Case, outcome: Outcome) -> list[Verdict]:
+    """All that the law has to say against an outcome, in its order; [] where it passes.
 
-    A law stops at its first objection, so a case that failed because of another promise says
-    nothing about this one.
+    The law is told to go on after an objection. It ends where a later line cannot read a form that
+    an earlier one refused.
     """
-    mine = [(case, verdict) for case, verdict in judged
+    first = exercise.judge_one(case, outcome)
+    if _passed(first) or _no_law_reached(first):
+        return [] if _passed(first) else [first]
+    found: list[Verdict] = []
+
+    def keep(broken: Broken) -> None:
+        found.append(Verdict("wrong", exercise.id, str(broken), law=broken.what, case=case.name))
+
+    patient = copy.copy(exercise)
+    patient.law_fn = _going_on(cast(FunctionType, exercise.law_fn), keep)
+    last = patient.judge_one(case, outcome)
+    return [*found, last] if last.law and not _passed(last) else found
+
+
+def _going_on(law: FunctionType, hear: Callable[[Broken], None]) -> FunctionType:
+    """The law with comparisons that report what is broken, and return."""
+    def reporting(expect: Callable) -> Callable:
+        @functools.wraps(expect)
+        def compare(*args: Any, **options: Any) -> None:
+            try:
+                expect(*args, **options)
+            except Broken as broken:
+                hear(broken)
+        return compare
+
+    names = {name: reporting(value) if name.startswith("expect_") else value
+             for name, value in law.__globals__.items()}
+    new = FunctionType(law.__code__, names, law.__name__, law.__defaults__, law.__closure__)
+    new.__kwdefaults__ = law.__kwdefaults__
+    return new
+
+
+def is_kept(exercise: Exercise, promise: Promise, cases: Sequence[Case],
+            against: Sequence[list[Verdict]]) -> bool:
+    """Whether none of the promise's cases failed because of it, and there is such a case.
+
+    against: what the law has to say against the answer in each case, all of it.
+    """
+    mine = [found for case, found in zip(cases, against, strict=True)
             if not promise.cases or case.name in promise.cases]
-    return any(_passed(verdict) for _, verdict in mine) and not _fails(
-        promise, (verdict for _, verdict in mine))
+    return bool(mine) and not any(_speaks_against(exercise, promise, found) for found in mine)
 
 
-def _fails(promise: Promise, verdicts: Iterable[Verdict]) -> bool:
-    return any(not _passed(verdict) and (promise.decides(verdict) or _no_law_reached(verdict))
-               for verdict in verdicts)
+def _speaks_against(exercise: Exercise, promise: Promise, found: Sequence[Verdict]) -> bool:
+    """Whether an objection is about this promise.
+
+    A promise without words of its own is decided by its cases. What another one has the words for,
+    such as "training flags", says nothing about it, but for words of the result, the first promise.
+    """
+    others = [one for one in exercise.promises[1:] if one.says and not promise.says]
+    return any(_no_law_reached(verdict) or (
+        promise.decides(verdict) and not any(one.decides(verdict) for one in others))
+        for verdict in found)
 
 
 def _no_law_reached(verdict: Verdict) -> bool:

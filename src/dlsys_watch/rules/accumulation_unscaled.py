@@ -1,4 +1,4 @@
-"""Several backward passes for one step, and none is divided."""
+"""Several backward passes for one step, none of them divided."""
 
 from dlsys_watch.graphs import kind
 from dlsys_watch.rule import Rule

@@ -1,4 +1,4 @@
-"""A sequence layer that takes the batch for time."""
+"""A sequence layer that treats the batch as time."""
 
 import weakref
 
@@ -10,7 +10,7 @@ from dlsys_watch.rule import Rule
 
 class BatchAsTime(Rule):
     id, trap = "rnn-batch-first", "08.11"
-    reads = "the axis of a recurrent or attention layer that has as many entries as the targets"
+    reads = "which axis of a recurrent or attention layer has as many entries as the targets"
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -1,4 +1,4 @@
-"""A BatchNorm that answers with statistics it never gathered."""
+"""A BatchNorm in eval mode that never gathered statistics."""
 
 from torch.nn.modules.batchnorm import _BatchNorm
 

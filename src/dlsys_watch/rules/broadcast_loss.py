@@ -1,4 +1,4 @@
-"""A column against a row: every prediction meets every target."""
+"""A column minus a row: every prediction is compared with every target."""
 
 import torch
 

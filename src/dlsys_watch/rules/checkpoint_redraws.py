@@ -1,4 +1,4 @@
-"""A checkpointed block whose second run draws other random numbers than its first."""
+"""A checkpointed block whose second run draws different random numbers."""
 
 import weakref
 
@@ -10,7 +10,7 @@ from dlsys_watch.rule import Rule
 
 class CheckpointRedraws(Rule):
     id, trap = "checkpoint-redraws", "15.6"
-    reads = "generators that a checkpointed block moves on, and whether backward moves them again"
+    reads = "generators that a checkpointed block advances, and whether backward does so again"
 
     def __init__(self, watch):
         super().__init__(watch)

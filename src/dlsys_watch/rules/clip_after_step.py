@@ -1,4 +1,4 @@
-"""Clipping gradients that have been used."""
+"""Clipping gradients after they were used."""
 
 from dlsys_watch.rule import Rule
 from dlsys_watch.run import params

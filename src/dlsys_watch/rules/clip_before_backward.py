@@ -6,7 +6,7 @@ from dlsys_watch.values import is_zero
 
 class ClipBeforeBackward(Rule):
     id, trap = "clip-before-backward", "03.3"
-    reads = "whether what is clipped has a gradient"
+    reads = "whether the clipped parameters have a gradient"
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -1,4 +1,4 @@
-"""F.dropout that was not told the mode."""
+"""F.dropout that does not know the mode."""
 
 import sys
 from types import FrameType

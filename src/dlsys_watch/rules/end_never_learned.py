@@ -1,4 +1,4 @@
-"""The end of a text is masked with its padding."""
+"""An end token that is masked together with the padding."""
 
 import weakref
 

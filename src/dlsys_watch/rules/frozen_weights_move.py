@@ -1,4 +1,4 @@
-"""Frozen weights that the optimizer goes on moving."""
+"""Frozen weights that the optimizer still moves."""
 
 import weakref
 

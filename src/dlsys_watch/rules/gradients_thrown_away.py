@@ -1,4 +1,4 @@
-"""zero_grad inside of the accumulation loop."""
+"""zero_grad inside the accumulation loop."""
 
 import weakref
 

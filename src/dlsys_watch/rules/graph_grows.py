@@ -1,4 +1,4 @@
-"""A graph that goes back through all steps."""
+"""A graph that reaches back through all steps."""
 
 import itertools
 
@@ -10,7 +10,7 @@ ROW, MOST = 6, 20000
 
 class GraphGrows(Rule):
     id, trap = "graph-grows", "12.6"
-    reads = "how many operations a backward pass with retain_graph goes through"
+    reads = "how many operations a backward pass with retain_graph traverses"
 
     def __init__(self, watch):
         super().__init__(watch)

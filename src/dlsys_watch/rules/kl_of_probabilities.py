@@ -1,4 +1,4 @@
-"""kl_div takes log-probabilities first."""
+"""kl_div on probabilities where it takes log-probabilities."""
 
 from dlsys_watch.graphs import is_made_by
 from dlsys_watch.rule import Rule

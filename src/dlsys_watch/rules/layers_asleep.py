@@ -1,4 +1,4 @@
-"""The first layers of a deep net get updates too small to change them."""
+"""First layers of a deep net whose updates are too small to change them."""
 
 import weakref
 

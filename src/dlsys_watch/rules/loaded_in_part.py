@@ -1,4 +1,4 @@
-"""A checkpoint of which a part fits, because the rest has other names."""
+"""A checkpoint that fits only in part, because the other keys are named differently."""
 
 import torch
 
@@ -9,7 +9,7 @@ FEWEST = 2
 
 class LoadedInPart(Rule):
     id, trap = "loaded-in-part", "10.5"
-    reads = "keys that load_state_dict(strict=False) missed and did not expect, and their shapes"
+    reads = "missing and unexpected keys of load_state_dict(strict=False), and their shapes"
 
     def on_loaded(self, module, state, result):
         missing = list(getattr(result, "missing_keys", ()))

@@ -1,4 +1,4 @@
-"""Weights that are loaded, and initialised again before the model runs."""
+"""Weights that are loaded, then initialised again before the model runs."""
 
 import weakref
 
@@ -10,7 +10,7 @@ MOST, FEWEST = 16, 2   # tensors of one load that are compared
 
 class LoadedThenOverwritten(Rule):
     id, trap = "loaded-then-overwritten", "10.5"
-    reads = "the weights of a model after they were loaded and at its first call"
+    reads = "the weights of a model after loading and at its first call"
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -1,4 +1,4 @@
-"""A loss that was made anew, so that no graph hangs on it."""
+"""A loss that was rebuilt from numbers and has no graph."""
 
 from dlsys_watch.rule import Rule
 from dlsys_watch.run import params

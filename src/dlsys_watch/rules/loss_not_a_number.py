@@ -1,4 +1,4 @@
-"""A loss that is nan, or weights that are, and steps that go on."""
+"""A loss or weights that are nan, while training continues."""
 
 from dlsys_watch.events import plain
 from dlsys_watch.rule import Rule
@@ -9,7 +9,7 @@ WATCHED = 40  # backward passes of which each loss is read; later every 50th
 
 class LossNotANumber(Rule):
     id, trap = "loss-not-a-number", "12.5"
-    reads = "the value that backward starts from, and the weights after a step"
+    reads = "the value that backward starts at, and the weights after a step"
 
     def __init__(self, watch):
         super().__init__(watch)

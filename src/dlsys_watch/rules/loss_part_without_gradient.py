@@ -1,4 +1,4 @@
-"""A part of the loss of a mixture of experts that has no gradient."""
+"""A part of a mixture-of-experts loss that has no gradient."""
 
 import torch
 
@@ -9,7 +9,7 @@ STEPS = 3
 
 class LossPartWithoutGradient(Rule):
     id, trap, sound = "loss-part-without-gradient", "15.5", False
-    reads = "scalars without a graph that are added to the loss of a model that chooses inside"
+    reads = "scalars without a graph, added to the loss of a model that routes inside"
 
     def __init__(self, watch):
         super().__init__(watch)

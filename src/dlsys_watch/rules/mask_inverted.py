@@ -1,4 +1,4 @@
-"""A padding mask with the two meanings exchanged."""
+"""A padding mask that is inverted."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ HIDING = -1e4   # a fill value or a bias below this hides a position
 
 class MaskInverted(Rule):
     id, trap = "mask-inverted", "08.2"
-    reads = "which token ids attention may look at and which it may not"
+    reads = "which token ids attention may see and which it may not"
 
     def on_module(self, module, args, kwargs, grad):
         if isinstance(module, nn.MultiheadAttention | nn.TransformerEncoder | nn.TransformerDecoder

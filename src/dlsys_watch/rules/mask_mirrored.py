@@ -1,4 +1,4 @@
-"""A picture and its mask, each turned by its own chance."""
+"""An image and its mask, flipped independently."""
 
 import torch
 
@@ -9,7 +9,7 @@ FEWEST, MARGIN, KINDS = 24, 0.2, 16   # rows with a clear answer; how clear; val
 
 class MaskMirrored(Rule):
     id, trap = "mask-mirrored", "06.1"
-    reads = "whether masks fit their pictures or the pictures' mirror images"
+    reads = "whether masks fit their images or the mirrored images"
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -13,7 +13,7 @@ VERDICT, PATIENT = 20, 200  # steps; without gradients on purpose for a while is
 
 class NeverTrained(Rule):
     id, trap = "never-trained", "02.3"
-    reads = "weights of the optimizer whose layers run and that get no gradient"
+    reads = "weights in the optimizer that get no gradient although their layers run"
     follows = ("weight-by-itself",)
 
     def __init__(self, watch):

@@ -1,4 +1,4 @@
-"""nll_loss takes log-probabilities."""
+"""nll_loss on something other than log-probabilities."""
 
 from dlsys_watch.graphs import is_made_by
 from dlsys_watch.rule import Rule

@@ -1,4 +1,4 @@
-"""Gradients of the step before that nobody cleared."""
+"""Gradients of the previous step that nobody cleared."""
 
 import weakref
 
@@ -11,7 +11,7 @@ WATCHED = 60  # steps of an optimizer
 
 class NoZeroGrad(Rule):
     id, trap = "no-zero-grad", "02.1"
-    reads = "whether a backward pass begins with the gradients of the step before"
+    reads = "whether a backward pass begins with the gradients of the previous step"
 
     def __init__(self, watch):
         super().__init__(watch)

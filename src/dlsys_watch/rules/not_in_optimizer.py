@@ -7,7 +7,7 @@ from dlsys_watch.rule import Rule
 
 class NotInOptimizer(Rule):
     id, trap, sound = "not-in-optimizer", "07.10", False
-    reads = "layers with gradients whose weights no optimizer holds"
+    reads = "layers with gradients whose weights are in no optimizer"
     follows = ("stale-optimizer", "unregistered-layer")
 
     def __init__(self, watch):

@@ -1,11 +1,11 @@
-"""A checkpoint of which nothing fits."""
+"""A checkpoint in which no key fits."""
 
 from dlsys_watch.rule import Rule
 
 
 class NothingLoaded(Rule):
     id, trap = "nothing-loaded", "10.5"
-    reads = "the keys that load_state_dict(strict=False) did not expect"
+    reads = "the unexpected keys of load_state_dict(strict=False)"
 
     def on_loaded(self, module, state, result):
         unexpected = set(getattr(result, "unexpected_keys", ()))

@@ -11,7 +11,7 @@ TIMES, ENOUGH = 30, 8
 
 class OtherPreprocessing(Rule):
     id, trap = "other-preprocessing", "07.4"
-    reads = "the size of a model's inputs in training and in evaluation"
+    reads = "the scale of a model's inputs in training and in evaluation"
 
     def __init__(self, watch):
         super().__init__(watch)

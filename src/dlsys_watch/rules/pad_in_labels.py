@@ -1,4 +1,4 @@
-"""Labels where the attention mask says padding."""
+"""Labels on positions that the attention mask calls padding."""
 
 import torch
 

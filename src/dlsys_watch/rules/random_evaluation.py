@@ -1,4 +1,4 @@
-"""A validation set that is drawn anew at each pass."""
+"""A validation set that is drawn again for each pass."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""A learning rate that is as good as zero for half of the run."""
+"""A learning rate that is practically zero for half of the run."""
 
 import weakref
 
@@ -9,7 +9,7 @@ PART, SHARE, FEWEST = 1e-4, 0.4, 60
 
 class RateCollapsed(Rule):
     id, trap = "rate-collapsed", "04.3"
-    reads = "the learning rate of each step beside its peak"
+    reads = "the learning rate of each step, compared with its peak"
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -1,4 +1,4 @@
-"""A resumed optimizer whose learning rate a new schedule sets back."""
+"""A resumed optimizer whose learning rate a new schedule resets."""
 
 import weakref
 
@@ -7,7 +7,7 @@ from dlsys_watch.rule import Rule
 
 class RateNotResumed(Rule):
     id, trap = "rate-not-resumed", "12.8"
-    reads = "the learning rate that an optimizer loads, and that of its next step"
+    reads = "the learning rate that an optimizer loads, and the one of its next step"
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -10,7 +10,7 @@ STEPS, APART = 3, 8  # steps on one draw; different advantages, by which a draw 
 
 class RatioOfOne(Rule):
     id, trap = "ratio-of-one", "14.4"
-    reads = "ratios, as exp() of a difference, that are multiplied with the same advantages again"
+    reads = "ratios, as exp() of a difference, that are multiplied by the same advantages again"
 
     def __init__(self, watch):
         super().__init__(watch)

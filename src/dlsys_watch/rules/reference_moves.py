@@ -12,7 +12,7 @@ WATCHED, WEIGHTS = 40, 40  # steps behind the first logsigmoid, weights that are
 
 class ReferenceMoves(Rule):
     id, trap = "reference-moves", "14.1"
-    reads = "margins that logsigmoid gets while one model runs with gradients and without"
+    reads = "the margins that reach logsigmoid while one model runs with and without gradients"
 
     def __init__(self, watch):
         super().__init__(watch)

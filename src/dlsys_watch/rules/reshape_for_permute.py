@@ -1,4 +1,4 @@
-"""view or reshape where axes have to be exchanged."""
+"""view or reshape where axes have to be swapped."""
 
 from dlsys_watch.rule import Rule
 

@@ -11,7 +11,7 @@ from dlsys_watch.run import params
 
 class RestoredItself(Rule):
     id, trap = "restored-itself", "06.4"
-    reads = "whether what is loaded lies in the same memory as the model's own tensors"
+    reads = "whether the loaded tensors share memory with the model's own"
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -14,7 +14,7 @@ HARMLESS = SEEDING | {"np", "numpy", "random", "torch", "cuda", "backends", "cud
 
 class SameSeedInWorkers(Rule):
     id, trap, sound = "same-seed-in-workers", "12.3", False
-    reads = "what worker_init_fn seeds with, and whether the dataset draws from that generator"
+    reads = "the seed that worker_init_fn sets, and whether the dataset draws from that generator"
 
     def __init__(self, watch):
         super().__init__(watch)

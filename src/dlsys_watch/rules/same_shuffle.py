@@ -1,4 +1,4 @@
-"""A shuffled loader that gives the same order again."""
+"""A shuffled loader that repeats its order."""
 
 import weakref
 

@@ -9,7 +9,7 @@ from dlsys_watch.rule import Rule
 
 class SavedItself(Rule):
     id, trap = "saved-itself", "06.4"
-    reads = "state dicts that are saved steps after they were taken, and still follow the model"
+    reads = "state dicts that were taken steps before they are saved, and still follow the model"
 
     def __init__(self, watch):
         super().__init__(watch)

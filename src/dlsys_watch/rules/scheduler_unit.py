@@ -1,4 +1,4 @@
-"""A schedule counted in epochs and stepped in batches, or the other way round."""
+"""A schedule counted in epochs and stepped per batch, or the reverse."""
 
 import weakref
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ from dlsys_watch.rule import Rule
 
 class SigmoidBeforeCrossEntropy(Rule):
     id, trap = "sigmoid-before-cross-entropy", "03.1"
-    reads = "what made the input of cross_entropy"
+    reads = "the function that made the input of cross_entropy"
 
     def on_loss(self, loss):
         if loss.name != "cross_entropy" or not loss.grad or loss.input.dim() < 2:

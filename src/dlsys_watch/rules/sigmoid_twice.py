@@ -6,7 +6,7 @@ from dlsys_watch.rule import Rule
 
 class SigmoidTwice(Rule):
     id, trap = "sigmoid-twice", "03.1"
-    reads = "what made the input of binary_cross_entropy_with_logits"
+    reads = "the function that made the input of binary_cross_entropy_with_logits"
 
     def on_loss(self, loss):
         if loss.name != "binary_cross_entropy_with_logits" or not loss.grad:

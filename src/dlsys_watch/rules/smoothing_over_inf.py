@@ -1,4 +1,4 @@
-"""Label smoothing and masked logits."""
+"""Label smoothing over masked logits."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""An optimizer that holds tensors which no layer uses any more."""
+"""An optimizer that holds tensors no layer uses any more."""
 
 import weakref
 
@@ -11,7 +11,7 @@ VERDICT = 5
 
 class StaleOptimizer(Rule):
     id, trap = "stale-optimizer", "07.10"
-    reads = "whose tensors the optimizer holds, and which layers get gradients"
+    reads = "which tensors the optimizer holds, and which layers get gradients"
 
     def __init__(self, watch):
         super().__init__(watch)

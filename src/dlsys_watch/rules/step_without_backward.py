@@ -1,4 +1,4 @@
-"""Steps, and nothing computed a gradient."""
+"""Optimizer steps without any gradient."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""Training that goes on in eval mode."""
+"""Training that continues in eval mode."""
 
 import weakref
 
@@ -10,7 +10,7 @@ ROW = 2  # steps in eval mode before it is said
 
 class StepsInEvalMode(Rule):
     id, trap = "steps-in-eval-mode", "01.1"
-    reads = "the model's mode at each step, and whether its batches come from another loader"
+    reads = "the model's mode at each step, and whether its batches come from a different loader"
 
     def __init__(self, watch):
         super().__init__(watch)

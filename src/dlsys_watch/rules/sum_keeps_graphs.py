@@ -7,7 +7,7 @@ from dlsys_watch.rule import Rule
 
 class SumKeepsGraphs(Rule):
     id, trap = "sum-keeps-graphs", "12.6"
-    reads = "whether losses of earlier steps are added up with their graphs"
+    reads = "whether losses of earlier steps are summed with their graphs"
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -1,4 +1,4 @@
-"""Texts that begin twice."""
+"""Texts that begin with two BOS tokens."""
 
 import weakref
 
@@ -11,7 +11,7 @@ BATCHES = 3
 
 class TwoBos(Rule):
     id, trap = "two-bos", "10.6"
-    reads = "the first two tokens of each text, where the model's configuration names the first"
+    reads = "the first two tokens of each text, if the model's configuration names the first"
 
     def __init__(self, watch):
         super().__init__(watch)

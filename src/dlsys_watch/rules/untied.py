@@ -1,11 +1,11 @@
-"""Weights that were one, and are two after loading."""
+"""Tied weights that are two after loading."""
 
 from dlsys_watch.rule import Rule
 
 
 class Untied(Rule):
     id, trap = "untied", "10.5"
-    reads = "which names of a model stand for one weight, before and after it is loaded or emptied"
+    reads = "which names of a model share one weight, before and after it is loaded or emptied"
 
     def __init__(self, watch):
         super().__init__(watch)

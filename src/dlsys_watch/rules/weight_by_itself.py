@@ -1,4 +1,4 @@
-"""The weight of the one chosen expert, made 1 whatever the router says."""
+"""The weight of a single chosen expert, which is 1 whatever the router says."""
 
 import torch
 
@@ -8,7 +8,7 @@ from dlsys_watch.rule import Rule
 
 class WeightByItself(Rule):
     id, trap = "weight-by-itself", "15.4"
-    reads = "weights that topk has chosen, one a row, and that are divided by their sum"
+    reads = "weights that topk has chosen, one per row, and that are divided by their sum"
 
     def on_arithmetic(self, sign, left, right, answer):
         if sign == "/" and torch.is_tensor(right) and right.shape == answer.shape and (

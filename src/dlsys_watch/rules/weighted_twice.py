@@ -1,4 +1,4 @@
-"""Rare classes drawn more often and weighted in the loss, too."""
+"""Rare classes drawn more often and also weighted in the loss."""
 
 from collections import Counter
 
