@@ -18,6 +18,9 @@ class NotInOptimizer(Rule):
         if grad and module._parameters:
             self.ran.add(module)
 
+    def on_optimizer(self, optimizer):
+        self.ran = weakref.WeakSet()    # gradients of what ran before may be left over
+
     def on_step(self, optimizer, closure):
         if self.run.opt(optimizer).steps != 6:   # the rules that it follows have spoken
             return

@@ -5,7 +5,7 @@ import weakref
 from dlsys_watch.rule import Rule
 from dlsys_watch.run import params
 
-TIMES, STEPS = 3, 5
+TIMES, STEPS = 4, 2
 
 
 class OptimizerMadeAgain(Rule):

@@ -1,6 +1,7 @@
 """Workers that draw the same random numbers."""
 
 import random
+from types import ModuleType
 
 import torch
 
@@ -31,7 +32,7 @@ def generator_in(holder, name: str, depth: int = DEPTH) -> str:
         if isinstance(value, random.Random | torch.Generator) or (
                 type(value).__name__ in KINDS and type(value).__module__.startswith("numpy")):
             return place
-        if depth and not isinstance(value, type | torch.Tensor) and (
+        if depth and not isinstance(value, type | ModuleType | torch.Tensor) and (
                 found := generator_in(value, place, depth - 1)):
             return found
     return ""

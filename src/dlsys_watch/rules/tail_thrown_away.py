@@ -18,10 +18,10 @@ class TailThrownAway(Rule):
         self.passes += 1
 
     def on_step(self, optimizer, closure):
-        if closure is not None or len(self.run.optimizers) > 1 or (
-                self.cycle and self.passes != self.cycle):
+        if closure is not None or len(self.run.optimizers) > 1:
             self.cycle = self.times = 0    # no plain accumulation
-        self.cycle, self.passes, self.steps = self.passes or self.cycle, 0, self.steps + 1
+        self.cycle, self.passes = max(self.cycle, self.passes), 0
+        self.steps += 1
 
     def on_zero(self, owner, *_):
         lost, self.passes = self.passes, 0

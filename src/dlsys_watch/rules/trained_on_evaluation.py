@@ -2,7 +2,7 @@
 
 import weakref
 
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset
 
 from dlsys_watch.rule import Rule
 
@@ -15,7 +15,7 @@ class TrainedOnEvaluation(Rule):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.trained = weakref.WeakKeyDictionary()   # model -> weak set of loaders
+        self.trained = weakref.WeakKeyDictionary()   # model -> id of a dataset -> (it, line)
         self.asked = weakref.WeakSet()    # loaders of evaluations that were looked at
 
     def on_root(self, module, args, kwargs, grad):
@@ -23,15 +23,19 @@ class TrainedOnEvaluation(Rule):
         if loader is None:
             return
         if grad and module.training:
-            self.trained.setdefault(module, weakref.WeakSet()).add(loader)
+            known = self.trained.setdefault(module, {})
+            if id(loader.dataset) not in known and isinstance(loader.dataset, Dataset):
+                known[id(loader.dataset)] = (weakref.ref(loader.dataset),
+                                             self.run.loader_places.get(loader))
         elif not grad and not module.training and loader not in self.asked:
             self.asked.add(loader)
-            for other in list(self.trained.get(module, ())):
-                self.compare(loader, other)
+            for ref, place in self.trained.get(module, {}).values():
+                if (other := ref()) is not None and other is not loader.dataset:
+                    self.compare(loader, other, place)
 
-    def compare(self, loader, other):
-        (base, measured), (of_training, rows) = split(loader.dataset), split(other.dataset)
-        if base is not of_training or measured is None or loader is other:
+    def compare(self, loader, other, place):
+        (base, measured), (of_training, rows) = split(loader.dataset), split(other)
+        if base is not of_training or measured is None:
             return
         if rows is not None and max(len(rows), len(measured)) > MOST:
             return
@@ -40,7 +44,7 @@ class TrainedOnEvaluation(Rule):
             self.say(f"{both} of the {len(measured)} rows of this evaluation are trained on, too: "
                      "the training loader holds "
                      f"{'the whole dataset' if rows is None else 'rows of the other part'}",
-                     self.run.loader_places.get(other) or self.run.loader_places.get(loader))
+                     place or self.run.loader_places.get(loader))
 
 
 def split(dataset):

@@ -5,4 +5,4 @@ for _ in range(3):
     opt.zero_grad()
     F.cross_entropy(model(x), y).backward()
     opt.step()
-model.state_dict(best)  # found # repaired: model.load_state_dict(best)
+model.state_dict(destination=best)  # found # repaired: model.load_state_dict(best)
