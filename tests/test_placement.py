@@ -23,7 +23,7 @@ COURSE = model.course()
 def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("DLSYS_PROGRESS", raising=False)
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
-    json_lines._said.clear()
+    json_lines.notes_given.clear()
     return tmp_path / "my-work"
 
 
