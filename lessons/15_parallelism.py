@@ -213,10 +213,9 @@ runs = ranks.run(train_rank, SEED, x, y,
 losses, grads, held = zip(*runs, strict=True)
 
 # %% trap="15.1" role="guess" quoted="wrong"
-guess("15.1", "In the first step, how far is rank 0's gradient of body "
-      "from the uncut network's, as a percentage of the true gradient's "
-      "norm?",
-      unit="%")
+guess("15.1",
+      "In the first step, how large is the error of body's gradient on "
+      "rank 0, relative to the true gradient's norm?", unit="%")
 
 # %% trap="15.1" role="look" tags=["for-look"]
 def uncut(params, x):
@@ -331,8 +330,8 @@ claim("bytes on the tape of 60 steps", sum(sent()),
 # %% trap="15.1" role="more"
 claim("copies of body and head after 60 steps without the sum: distance",
       apart, above=0.1)
-claim("the same with the sum", gap(flat(whole[0][:6]), flat(whole[1][:6])),
-      expected=0)
+claim("copies of body and head after 60 steps with the sum: distance",
+      gap(flat(whole[0][:6]), flat(whole[1][:6])), expected=0)
 claim("last losses of the two ranks with the sum: difference",
       abs(losses[0][-1] - losses[1][-1]), expected=0)
 
@@ -355,7 +354,7 @@ twice = ranks.run(with_known_sum, SEED, x, y, uses=parts)[0]
 of_a = torch.autograd.grad(F.cross_entropy(uncut(params, x), y), a)[0][:64]
 
 # %% trap="15.1" role="more"
-claim("gradient of rank 0's A with it, divided by the true one",
+claim("gradient of rank 0's A with a known sum, divided by the true one",
       (twice.norm() / of_a.norm()).item(), expected=2, within=0.01)
 
 # %% [markdown] trap="15.1" role="more"
@@ -438,10 +437,11 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** A cut layer needs two sums: forward, of its outputs, and backward, of its
-# input's gradients. **In your own code:** every few hundred steps, compare digests of all
-# copies (norms, embeddings, biases) across the ranks. Compare the first gradient with
-# that of a single rank. **Source:** [Megatron-LM,
+# **Keep:** a layer that is cut over ranks needs two sums: one over its outputs in the
+# forward pass, and one over its input's gradients in the backward pass. **In your own
+# code:** every few hundred steps, compare digests of all copies (norms, embeddings,
+# biases) across the ranks. Compare the first gradient with that of a single rank.
+# **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
 # 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
@@ -459,8 +459,9 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 # They run forward and backward over all micro-batches, send what has to be sent, and
 # average the gradient over the micro-batches.
 #
-# Your memory is enough for 16 digits, and you want 64 per step. So, as always, you make
-# four passes, let `backward` accumulate in `.grad`, and divide the loss by 4.
+# Your memory is enough for 16 digits, cut into four micro-batches, and you want 64 digits
+# per step. So you make four passes, let `backward` accumulate in `.grad`, and divide the
+# loss by 4.
 
 # %% trap="15.2" role="break"
 def stages(seed):
@@ -493,8 +494,9 @@ x64, y64 = digit_x[rows], digit_y[rows]           # (64, 64), (64,)
 piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
-guess("15.2", "In the gradient that the optimizer gets, how many times as "
-      "much weight does the last pass have as the first?", unit="times")
+guess("15.2",
+      "In the final gradient, how many times as much does the last pass "
+      "count as the first pass?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
@@ -579,7 +581,7 @@ plot_bars(ends, title="AdamW pays for lost passes, SGD for short steps",
               "divides, and also with equally small weights.")
 
 # %% trap="15.2" role="why"
-claim("AdamW: loss divided each pass, relative to a quarter each",
+claim("AdamW, divided in each pass: loss relative to a quarter each",
       ends["AdamW, divided each pass"] / ends["AdamW, a quarter each"],
       above=1.05)
 
@@ -642,16 +644,16 @@ own = own_gradients(x64, y64)
 mixed, meant = torch.tensor(kept) @ own, own.mean(0)
 
 # %% trap="15.2" role="more"
-claim("SGD: loss divided each pass, relative to a quarter each",
+claim("SGD, divided in each pass: loss relative to a quarter each",
       ends["SGD, divided each pass"] / ends["SGD, a quarter each"],
       above=1.3)
-claim("SGD: loss divided each pass, relative to equally small weights",
-      ends["SGD, divided each pass"] / ends["SGD, as small"],
-      expected=1, within=0.1)
-claim("AdamW: loss with equally small weights, relative to a quarter each",
-      ends["AdamW, as small"] / ends["AdamW, a quarter each"],
-      expected=1, within=0.02)
-claim("norm of the mixed gradient, divided by that of the mean",
+claim("SGD, divided in each pass: loss relative to equally small weights",
+      ends["SGD, divided each pass"] / ends["SGD, as small"], expected=1,
+      within=0.1)
+claim("AdamW, equally small weights: loss relative to a quarter each",
+      ends["AdamW, as small"] / ends["AdamW, a quarter each"], expected=1,
+      within=0.02)
+claim("norm of the mixed gradient, divided by the norm of the mean",
       (mixed.norm() / meant.norm()).item(), below=0.85)
 claim("cosine of the mixed gradient and the mean",
       F.cosine_similarity(mixed, meant, 0).item(), below=0.99)
@@ -692,7 +694,7 @@ def pass_losses(labels: list, divides: bool) -> list:
 # 3. Go through the passes from the last to the first, and keep the running number.
 
 # %% [markdown] trap="15.2" role="keep"
-# **Keep:** A step that divides a gradient divides everything in it, including earlier
+# **Keep:** a step that divides a gradient divides everything in it, including earlier
 # passes. So divide the loss instead. **In your own code:** put the same rows into one
 # step as one pass and as four passes, and compare the gradients. **Source:** torch's
 # [schedules.py](https://github.com/pytorch/pytorch/blob/00722e648b740f91d0e71494baa17891749fd291/torch/distributed/pipelining/schedules.py),
@@ -713,7 +715,8 @@ def pass_losses(labels: list, divides: bool) -> list:
 #
 # The task has a known answer: 16 random letters out of 20, and then the same 16 again. So
 # in the second half, the next letter after any position was seen 15 positions earlier.
-# You train a small transformer with a table of learned positions on two ranks.
+# You train a small transformer with a table of learned positions on two ranks, to a loss
+# of 0.0 nats. An even guess would cost 3.0. Then one GPU reads new sequences whole.
 
 # %% trap="15.3" role="break" tags=["plumbing"]
 class CopyNet(nn.Module):
@@ -790,9 +793,7 @@ def unsplit(tokens):
 split_net, split_loss = trained(halves)
 
 # %% trap="15.3" role="guess"
-guess("15.3", "The last training loss is 0.0, and an even guess costs 3.0; "
-      "what is the loss when one GPU reads new sequences whole?",
-      unit="nats")
+guess("15.3", "What is the loss on these whole sequences?", unit="nats")
 
 # %% trap="15.3" role="look"
 fresh = copy_rows(256)
@@ -865,8 +866,8 @@ print(f"one GPU, new rows: {copy_loss(placed_net, fresh, unsplit):.2f} "
       f"nats; logits differ by {apart:.0e}")
 
 # %% trap="15.3" role="repair"
-claim("split, positions of the whole: largest difference of a logit", apart,
-      below=1e-3)
+claim("split, positions counted in the whole: largest difference of a "
+      "logit", apart, below=1e-3)
 
 # %% [markdown] trap="15.3" role="repair"
 # Halves have a second flaw: rank 1 looks at up to three times as many keys, and rank 0
@@ -928,8 +929,7 @@ wrong_seam = [(a, b) for a, b in zip(zigzag[0], zigzag[0][1:])
               if b != a + 1]
 
 # %% trap="15.3" role="more"
-claim("labels of 31 that are left when two halves shift their own", kept,
-      expected=30)
+claim("labels left of 31 if each half shifts its own", kept, expected=30)
 claim("positions of rank 0, out of 4, with a label from elsewhere",
       len(wrong_seam), expected=1)
 
@@ -951,9 +951,9 @@ scores = {pair: (rotated(one_q, pair[0]) @ rotated(one_k, pair[1])).item()
           for pair in ((4, 4), (11, 7), (27, 23))}
 
 # %% trap="15.3" role="more"
-claim("within a half: scores of positions 27, 23 and 11, 7, difference",
+claim("within a half: difference between the scores of 27, 23 and 11, 7",
       abs(scores[27, 23] - scores[11, 7]), below=1e-3)
-claim("across the cut: counted from 0 and not rotated, difference",
+claim("across the cut: difference between counted from 0 and not rotated",
       abs(scores[4, 4] - (one_q @ one_k).item()), below=1e-3)
 
 # %% [markdown] trap="15.3" role="more"
@@ -1019,8 +1019,8 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
 #    `torch.arange(N)`.
 
 # %% [markdown] trap="15.3" role="keep"
-# **Keep:** Position, label and mask belong to the whole sequence. Compute them before you
-# cut, and carry them along. **In your own code:** run one batch on one GPU and split over
+# **Keep:** compute positions, labels and mask on the whole sequence before you cut it,
+# and carry them along. **In your own code:** run one batch on one GPU and split over
 # ranks, and compare the logits position by position. A validation loss on sequences that
 # are split in the same way shows nothing. **Source:** [Liu et al. 2023, "Ring Attention
 # with Blockwise Transformers for Near-Infinite
@@ -1156,8 +1156,9 @@ start = Routed(4, 1, divided)
 net = taught(copy.deepcopy(start))
 
 # %% trap="15.4" role="guess"
-guess("15.4", "What is the loss of the mixture of four experts, as a "
-      "percentage of the single layer's loss?", unit="%")
+guess("15.4",
+      "How large is the loss with four experts, as a percentage of the "
+      "loss with one expert?", unit="%")
 
 # %% trap="15.4" role="look" tags=["varies-by-cpu"]
 percent = 100 * lost(net) / single
@@ -1168,7 +1169,7 @@ print(f"one layer {single:.3f}, four experts {lost(net):.3f}: "
 measured("15.4", percent, right=(65, 110))
 
 # %% trap="15.4" role="look"
-claim("loss of four experts, weights divided, relative to one layer",
+claim("four experts, weights divided: loss relative to one layer",
       percent / 100, above=0.65)
 
 # %% [markdown] trap="15.4" role="why"
@@ -1205,9 +1206,8 @@ draw_tree({"router": f"gradient {pull:.0e}", "which": "an index",
               "Both wires are crossed out. The experts' wire is intact.")
 
 # %% trap="15.4" role="why"
-claim("gradient at the router: divided, relative to not divided",
-      pull / alive,
-      below=1e-4)
+claim("gradient at the router: weights divided, relative to not divided",
+      pull / alive, below=1e-4)
 
 # %% [markdown] trap="15.4" role="repair"
 # With one expert per token, use the softmax weight as it is. Testing whether the router
@@ -1243,7 +1243,7 @@ draw_grids({"divided": who_serves(net), "not divided": who_serves(switch)},
                "tokens of a kind go to one expert.")
 
 # %% trap="15.4" role="repair"
-claim("loss of four experts, not divided, relative to one layer",
+claim("four experts, weights not divided: loss relative to one layer",
       lost(switch) / single, below=0.55)
 
 # %% [markdown] trap="15.4" role="more" topics="two experts a token · a small number in the sum · softmax over the chosen · who moved"
@@ -1339,7 +1339,7 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 #    divided by itself is 1, so leave it as it is for k = 1.
 
 # %% [markdown] trap="15.4" role="keep"
-# **Keep:** A router learns only through the weight of the chosen expert. If that weight
+# **Keep:** a router learns only through the weight of the chosen expert. If that weight
 # is a constant, the task gives the router no gradient. **In your own code:** before the
 # first step, compute the gradient of the *task* loss alone. Print its norm at the router
 # next to its norm at the experts, for each `k` that a configuration may set. **Source:**
@@ -1361,8 +1361,9 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # experts, and multiply by their number. An even load gives 1, the smallest possible
 # value.
 #
-# You add it to the task's loss with weight 0.5 and print it. It rises, so you use ten
-# times the weight.
+# Each token visits two of the eight experts, so an even load is 25 % of the tokens per
+# expert. You add the balance loss to the task's loss with weight 0.5 and print it. It
+# rises, so you use ten times the weight.
 
 # %% trap="15.5" role="break"
 def squared(chances, chosen):
@@ -1406,9 +1407,9 @@ def loads(crowd):
 crowd, printed = balanced(squared, 5)
 
 # %% trap="15.5" role="guess" quoted="right"
-guess("15.5", "Each token visits two of eight experts, so an even load is "
-      "25 %; what percentage of the tokens visits the busiest expert after "
-      "200 steps?", unit="%")
+guess("15.5",
+      "What percentage of the tokens visit the busiest expert after 200 "
+      "steps?", unit="%")
 
 # %% trap="15.5" role="look"
 percent = 100 * loads(crowd).max().item()
@@ -1511,8 +1512,8 @@ claim("mean over experts: largest distance of the printed number from 1",
       max(abs(one - 1) for one in ones), below=1e-3)
 claim("mean over experts: fraction of tokens at the busiest expert",
       busiest["mean over experts"], above=0.5)
-claim("three counts for one, probabilities against them: the balance",
-      under, below=0.9)
+claim("balance loss when counts and probabilities disagree", under,
+      below=0.9)
 claim("mean probabilities squared: tokens at the busiest expert",
       by_chances, below=0.48)
 claim("counts squared: idle experts of eight", idle, above=1.5)
@@ -1565,7 +1566,7 @@ with torch.no_grad():
     at_rest = counts_and_chances(*even_only(x)[1:]).item()
 
 # %% trap="15.5" role="folklore"
-claim("four kinds, weights divided, with a balance loss: the balance",
+claim("four kinds, weights divided, with a balance loss: its value",
       at_rest, expected=1, within=0.03)
 claim("the same router: tokens at an expert that serves mostly their kind",
       sorted_share(even_only), below=0.7)
@@ -1604,15 +1605,15 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 #    expert by expert, sum, and multiply by E.
 
 # %% [markdown] trap="15.5" role="keep"
-# **Keep:** A balance loss needs two factors: counts, which show how uneven the load is,
+# **Keep:** a balance loss needs two factors: counts, which show how uneven the load is,
 # and mean router probabilities, which give the gradient something to pull on. **In your
 # own code:** call `backward` on the balance loss *alone*. If it has no gradient, you get
-# an error, or zero at the router. And log the loads, not the loss. **Source:** [Fedus et
-# al. 2021, "Switch Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6:
-# the vector of probabilities has a gradient, the vector of counts has none. **Seen in the
-# wild:** In [NVIDIA-NeMo/Automodel
-# 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408), the gradient never reached
-# the router. In [huggingface/transformers
+# an error, or zero at the router. Then log the loads of the experts, not the balance
+# loss. **Source:** [Fedus et al. 2021, "Switch
+# Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6: the vector of
+# probabilities has a gradient, the vector of counts has none. **Seen in the wild:** In
+# [NVIDIA-NeMo/Automodel 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408), the
+# gradient never reached the router. In [huggingface/transformers
 # 28093](https://github.com/huggingface/transformers/issues/28093), the loss was a
 # constant.
 
@@ -1626,7 +1627,8 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 # Each block drops half of its activations. Ranks with different rows should not drop the
 # same ones (tensor-parallel ranks should, in layers that are copies), so each block draws
 # its masks from its own generator. You compare the first step. The loss with checkpoints
-# and the loss without agree to the last digit.
+# and the loss without agree to the last digit. For the two gradients, you compute the
+# cosine: 100 % means the same direction, and 0 % means a right angle.
 #
 # "Torch restores the random state before the second run," says the description of the
 # pull request. "So the gradient is the same as well."
@@ -1704,8 +1706,8 @@ losses_all, gradient_all = drop_steps(plainly)    # all is kept
 losses_few, gradient_few = drop_steps(again)      # inputs are kept
 
 # %% trap="15.6" role="guess" quoted="wrong"
-guess("15.6", "What is the cosine of the two gradients of the first step, "
-      "where 100 % means the same direction and 0 % nothing in common?",
+guess("15.6",
+      "What is the cosine between the two gradients of the first step?",
       unit="%")
 
 # %% trap="15.6" role="look"
@@ -1773,7 +1775,8 @@ back = F.cosine_similarity(gradient_back, gradient_all, 0).item()
 print(f"cosine of the gradients: {back:.4f}")
 
 # %% trap="15.6" role="repair"
-claim("cosine of the gradients, generators set back", back, above=0.999)
+claim("cosine of the gradients with the generators restored", back,
+      above=0.999)
 
 # %% trap="15.6" role="repair" tags=["plumbing"]
 def smooth(losses):
@@ -1843,7 +1846,7 @@ seen_once, seen_twice = normed(plainly), normed(again)
 seen_halved = normed(again, momentum=0.05)
 
 # %% trap="15.6" role="more"
-claim("running mean after one step, all kept", seen_once[1],
+claim("running mean after one step without a checkpoint", seen_once[1],
       expected=0.5, within=1e-4)
 claim("running mean after one step, with a checkpoint", seen_twice[1],
       expected=0.95, within=1e-4)
@@ -1929,7 +1932,7 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 #    because other calls may have drawn in the meantime.
 
 # %% [markdown] trap="15.6" role="keep"
-# **Keep:** A block that runs twice has to read the same values twice, and change its
+# **Keep:** a block that runs twice has to read the same values twice, and change its
 # state only once. **In your own code:** take one step with checkpoints and one without,
 # from the same state. Compare gradients and buffers, because the loss cannot differ.
 # **Source:** [Chen et al. 2016, "Training Deep Nets with Sublinear Memory
@@ -1973,8 +1976,9 @@ def table(rank):
     return {kind: time / whole for kind, time in times.items()}
 
 # %% trap="15.7" role="guess"
-guess("15.7", "With a network that takes no time at all, by what "
-      "percentage would these four steps be shorter?", unit="%")
+guess("15.7",
+      "By what percentage would these four steps be shorter if the "
+      "network took no time at all?", unit="%")
 
 # %% [markdown] trap="15.7" role="look"
 # Replay the steps: each rank computes for as long as the record says, both continue as
@@ -2066,10 +2070,10 @@ spans = [(b.start, b.end) for b in bars
 in_all = sum(end - start for start, end in spans)
 
 # %% trap="15.7" role="more"
-claim("sum of the compute bars of rank 0, divided by their union",
+claim("compute bars of rank 0: their sum, divided by their union",
       in_all / covered(spans), above=1.5)
-claim("the steps replayed, with the transfers: fraction of the record",
-      (without + sent_for) / whole, expected=1, within=0.03)
+claim("replayed steps with transfers: time as a fraction of the recorded "
+      "time", (without + sent_for) / whole, expected=1, within=0.03)
 
 # %% [markdown] trap="15.7" role="more"
 # **Clocks.** Both processes read the same clock. Two machines do not. Set rank 1's clock
@@ -2126,9 +2130,9 @@ def sticks_out(lanes):
     return covered(compute + network) - covered(compute)
 
 # %% trap="15.7" role="more"
-claim("ms that stick out, waited for at once", sticks_out(at_once),
-      expected=8)
-claim("ms that stick out, waited for at the end", sticks_out(in_the_end),
+claim("exposed ms if the step waits for each sum at once",
+      sticks_out(at_once), expected=8)
+claim("exposed ms if the step waits at the end", sticks_out(in_the_end),
       expected=2)
 
 # %% [markdown] trap="15.7" role="more"
@@ -2215,13 +2219,13 @@ def exposed(events: list) -> list:
 #    with all network bars added. The differences are the times, and idle is the rest.
 
 # %% [markdown] trap="15.7" role="keep"
-# **Keep:** The bar of a collective begins with a call, not with data on the wire. A
-# rank's own trace cannot show what it waited for; the shortest bar among all ranks is
-# closest to the transfer time. **In your own code:** profile the same steps on every
-# rank, align the ends of the `all_reduce`s, and see who calls last. Is it always the same
-# one? **Source:** in [`NVIDIA/nccl#460`](https://github.com/NVIDIA/nccl/issues/460), a
-# maintainer explains that the rank with the shortest all_reduce came last. **Seen in the
-# wild:** Since
+# **Keep:** in a trace, the bar of a collective begins with a call, not with data on the
+# wire. A rank's own trace cannot show how long it waited for others. The shortest bar
+# among all ranks is closest to the transfer time. **In your own code:** profile the same
+# steps on every rank, align the ends of the `all_reduce`s, and see who calls last. Is it
+# always the same one? **Source:** in
+# [`NVIDIA/nccl#460`](https://github.com/NVIDIA/nccl/issues/460), a maintainer explains
+# that the rank with the shortest all_reduce came last. **Seen in the wild:** Since
 # [`deepspeedai/DeepSpeed#3579`](https://github.com/deepspeedai/DeepSpeed/pull/3579), the
 # log of communication times says how much of them is waiting. In
 # [`Tencent-Hunyuan/UniRL#45`](https://github.com/Tencent-Hunyuan/UniRL/pull/45), batches
@@ -2275,8 +2279,9 @@ def on_paper(m, copies, micro):
 hoped = sum(on_paper(seven, copies=8, micro=4).values()) / 1e9
 
 # %% trap="15.8" role="guess"
-guess("15.8", "The plan adds up to 24 GB per GPU; how many GB does the "
-      "first step take on each GPU?", unit="GB")
+guess("15.8",
+      "How many GB does the first step take per GPU, where the plan says "
+      "24?", unit="GB")
 
 # %% [markdown] trap="15.8" role="look"
 # Count what autograd keeps for four sequences in a small Llama:
@@ -2579,9 +2584,9 @@ tiny_gb = in_gb({"state": 16 * tiny_weights / 16,
 print({name: round(size, 1) for name, size in tiny_gb.items()})
 
 # %% trap="15.8" role="more"
-claim("MFU of the published run, whole squares", utilisation(1),
+claim("MFU of the published run, counting whole squares", utilisation(1),
       expected=published["MFU"], within=0.01)
-claim("GB of the published run, divided by its card",
+claim("GB of the published run, divided by the GB of its card",
       sum(tiny_gb.values()) / published["card, GB"], below=0.9)
 
 # %% [markdown] trap="15.8" role="more"
@@ -2678,10 +2683,10 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 #    is repeated.
 
 # %% [markdown] trap="15.8" role="keep"
-# **Keep:** Plan by parts, and write next to each what divides it. With ZeRO, copies
-# divide state, never a micro-batch. Among the plans that fit, choose the one that repeats
-# least if links are fast, and the one that sends least if they are slow. **In your own
-# code:** run one step with a micro-batch of one and compare
+# **Keep:** plan by parts, and write next to each part what divides it. With ZeRO, copies
+# share the state, never a micro-batch. Among the plans that fit, choose the one that
+# repeats least if links are fast, and the one that sends least if they are slow. **In
+# your own code:** run one step with a micro-batch of one and compare
 # `torch.cuda.max_memory_allocated()` with the sum. Then profile what should be largest:
 # first the products, then the calls that nothing hides. **Source:** [Anthony et al. 2023,
 # "Transformer Math 101"](https://blog.eleuther.ai/transformer-math/). **Seen in the
@@ -2724,7 +2729,7 @@ print(f"counted {once:,}, with checkpoints {twice / once:.3f} times")
 without, with_them = 12.109, 16.128   # seconds of a step, a 7B, 8 A100
 
 # %% role="concept"
-claim("operations counted, divided by the formula, whole squares",
+claim("operations: counted, divided by the formula with whole squares",
       once / (2 * operations(small, square=1)), expected=1, within=1e-6)
 claim("operations that checkpoints add: counted, divided by the formula",
       (twice - once) / (2 * repeated(small, square=1)), expected=1,
@@ -2777,7 +2782,7 @@ for size in (16e3, 1e6, 14e9):
 # %% role="concept"
 claim("sums of a ring: largest distance from the true sum",
       max((s - sum(eight)).abs().max() for s in ring_sums), below=1e-4)
-claim("values that a rank of eight sends, divided by those of the buffer",
+claim("values that one of eight ranks sends, divided by the buffer's size",
       numbers_sent / 160, expected=1.75)
 claim("steps of an all-reduce on eight ranks", ring_steps, expected=14)
 
@@ -2988,7 +2993,7 @@ for n in (1, 2, 4, 8):
           f"sum {sum_ms(n):.2f} ms")
 
 # %% role="gpu"
-claim("FLOPs of an eighth of the MLP, divided by those of the whole",
+claim("FLOPs of an eighth of the MLP, divided by FLOPs of the whole",
       part_flops(8) / part_flops(1), expected=1 / 8)
 claim("time on paper: the sum, divided by the products of an eighth",
       sum_ms(8) / product_ms(8), expected=0.85, within=0.02)
