@@ -1298,7 +1298,7 @@ back = there.permute(0, 3, 1, 2)
 # %% trap="07.5" role="guess" quoted="wrong"
 guess("07.5",
       "How many bytes apart are neighbouring channels of a pixel after "
-      "the three calls, instead of 80 before?", unit="bytes")
+      "the three calls (80 before them)?", unit="bytes")
 
 # %% trap="07.5" role="look"
 measured("07.5", 4 * back.stride(1), right=(4, 4))

@@ -150,9 +150,9 @@ def law(out, kind, groups, unreached, strengths, scale, max_norm, leftover):
         expect_parts(got, "answer", "weights")
         pre, post = pair(got["answer"], "pre, post")
         expect_close("norm before clipping", pre, norm,
-                     look="Of all parameters together, with the loss scale divided out.")
+                     look="Take one norm over all parameters, with the loss scale divided out.")
         expect_close("norm after clipping", post, min(norm, max_norm),
-                     look="Of all gradients together, measured again.")
+                     look="Take one norm over all gradients, measured again after clipping.")
         expect_length("parameters", got["weights"], len(weights))
         for i, (mine, right, terms) in enumerate(zip(got["weights"], weights, reach, strict=True)):
             expect_close(f"parameter {i} after step {k}", mine, right, rtol=1e-5,

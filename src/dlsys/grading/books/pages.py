@@ -108,7 +108,7 @@ def _next_steps(result: Result) -> list[str]:
         return _next_parts(open_ones)
     if not open_ones:
         after = [stage for stage in catalog.written() if stage.number > number][:1]
-        return [f"All exercises pass. Go on with stage {stage.number}, {stage.title}: "
+        return [f"All exercises pass. Continue with stage {stage.number}, {stage.title}: "
                 f"`dlsys start {stage.number}`" for stage in after]
     tried = [e for e in open_ones if e["status"] in ("wrong", "error")]
     first = (tried or open_ones)[0]
@@ -215,10 +215,11 @@ def render(name: str, **values: Any) -> str:
 
 def _partial_rule(scoring: dict[str, Any]) -> str:
     """How an exercise that does not pass gets points, in words."""
-    return (f"Of an exercise that does not pass, the trap's own promise brings "
-            f"{scoring['own_share']:g} % of the points and the other promises share the rest; "
-            "never more than the share of cases with a right result or, if the mistake is known, "
-            "halfway between that share and all. Rounded down to half a point.")
+    return (f"If an exercise does not pass, the trap's own promise is worth "
+            f"{scoring['own_share']:g} % of the points, and the other promises share the rest. "
+            "The result is never more than the share of cases with a right result or, if the "
+            "mistake is known, than halfway between that share and all. It is rounded down to half "
+            "a point.")
 
 
 def _lesson(trap: str) -> str:

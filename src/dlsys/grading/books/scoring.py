@@ -192,7 +192,7 @@ def _with_counts(results: Sequence[Result]) -> list[Result]:
         n = times.get((owner(result), result.get("stage")), 0)
         if result["status"] == "graded" and n > 1:
             which = "this one counts" if id(result) in counted else (
-                "another one, with the most points, counts")
+                "a different one, with more points, counts")
             note = f"Handed in {n} times for this stage; {which}."
             result = {**result, "notes": [*result["notes"], note]}
         done.append(result)
@@ -203,6 +203,6 @@ def remarks(results: Iterable[Result], scoring: Scoring) -> list[str]:
     """For the instructor: where worksheets were handed out short and the run does not know it."""
     short = sorted({r["stage"] for r in results if r.get("short") and r["status"] == "graded"
                     and r["stage"] not in scoring.asked and "stray" not in r})
-    return [f"Stage {', '.join(map(str, short))}: worksheets were handed out with a part of the "
-            "exercises, and all count here. What was asked for stands in the course.toml that "
-            "dlsys release wrote: --course course.toml --resume"] if short else []
+    return [f"Stage {', '.join(map(str, short))}: some worksheets have only a part of the "
+            "exercises, and all exercises count here. The course.toml that dlsys release wrote "
+            "says what was asked for: --course course.toml --resume"] if short else []
