@@ -30,7 +30,7 @@ from dlsys_helpers.stages import stage
 from tests.rooms import Running, shown
 
 TARGET = ROOT / "benchmarks" / "ROOM.md"
-CHOICES = "about `0.36`, as in training", "more than `4`"
+CHOICES = "about `0.36`", "more than `4`"
 CHOSEN = next(item for item in questions.of_stage(stage(8))
               if item.asked.choices and item.trap.id != "08.1")
 SPREAD = 10.0  # seconds in which a class answers

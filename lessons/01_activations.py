@@ -728,7 +728,8 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 # Somebody wanted a layer whose outputs are mostly zero, and set the biases of its ReLU
 # units to $-5$. You want to catch such accidents. A blog post tells you how: count how
 # often each unit returns zero, and raise an alarm if a unit does so for more than 20 % of
-# the rows. First you try this detector on a *healthy* layer, fresh from its init.
+# the rows. First you try this detector on a *healthy* layer of 64 units, fresh from its
+# init. You look at the unit that returns zero most often.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -743,9 +744,8 @@ alarms = {"healthy": flagged(healthy(x_normal).relu()),
           "sunk": flagged(sunk(x_normal).relu())}
 
 # %% trap="01.4" role="guess"
-guess("01.4",
-      "Of the healthy layer's 64 units, one returns zero most often. For "
-      "what percentage of the rows does it do so?", unit="%")
+guess("01.4", "For what percentage of the rows does this unit return zero?",
+      unit="%")
 
 # %% trap="01.4" role="look"
 def off_for_all(h):
@@ -1117,12 +1117,13 @@ claim("gap between the two", (back - product).abs(), below=1e-6)
 # %% [markdown] trap="01.3" role="situation" core=true fault="the init does not fit the activation: gradients vanish" symptom="deep network with sigmoid or ReLU does not learn, loss stays at chance, vanishing gradients"
 # ## Eight slopes of a quarter
 #
-# With one hidden layer, your network gets the digits right. You stack eight layers of
-# 32 units, each with a sigmoid, and the loss stays at the level of guessing. "A
-# sigmoid's slope is at most 0.25, and the eight slopes multiply," says a comment in the
-# review. "So the first layer's gradient is $0.25^8$ times the last layer's. Use ReLU,
-# because its slope is 1." You build both stacks with PyTorch's default weights, and train
-# the one with ReLU.
+# With one hidden layer, your network gets the digits right. You stack eight layers of 32
+# units, each with a sigmoid, and the loss stays at the level of guessing. "A sigmoid's
+# slope is at most 0.25, and the eight slopes multiply," says a comment in the review. "So
+# the first layer's gradient is $0.25^8$ times the last layer's. Use ReLU, because its
+# slope is 1." You build both stacks with PyTorch's default weights, and train the one
+# with ReLU. In the untrained stack of sigmoids, you divide the first layer's gradient
+# norm by the last layer's.
 
 # %% trap="01.3" role="break"
 def stack(activation, init=None, depth=8, width=32):
@@ -1153,11 +1154,10 @@ first, *_, last = gradient_norms(sigmoids)
 
 # %% trap="01.3" role="guess" quoted="wrong"
 guess("01.3",
-      "In the fresh stack of sigmoids, how does the ratio of gradient "
-      "norms, `first / last`, compare with the review's `0.25**8`?",
-      choices=["it is about the same, within a factor of three",
-               "it is less than a tenth of that",
-               "it is more than ten times as large"])
+      "How does this ratio compare with the prediction in the review?",
+      choices=["about the same, within a factor of three",
+               "less than a tenth as large",
+               "more than ten times as large"])
 
 # %% trap="01.3" role="look"
 share = accuracy(relus, x_test, y_test)
@@ -1296,12 +1296,12 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and does not touch any `.grad`.
 
 # %% [markdown] trap="01.3" role="keep"
-# **Keep:** the gradient of the first layer is a product of the slopes and the weights of all
-# the layers after it. So choose the init that fits the activation: He for ReLU, Xavier for
-# tanh. **In your own code:** before the first long run, print the first layer's gradient
-# norm divided by the last layer's. **Source:** [Glorot &
-# Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015,
-# "Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
+# **Keep:** the gradient of the first layer is a product that contains the slopes and the
+# weights of all later layers. So choose the init that fits the activation: He for ReLU,
+# Xavier for tanh. **In your own code:** before the first long run, print the first
+# layer's gradient norm divided by the last layer's. **Source:** [Glorot & Bengio
+# 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015, "Delving Deep
+# into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
 # %% [markdown] role="concept"
 # ## Layers that behave differently in training
@@ -1342,8 +1342,9 @@ claim("stored mean of the second unit, a tenth of the way from 0 to 20",
 # ## The same images, sent twice
 #
 # Your digit classifier has a BatchNorm layer and a dropout layer. You deploy it under
-# `torch.no_grad()`, because nothing will be trained there. Then you send it the test images,
-# and to be sure, you send them a second time.
+# `torch.no_grad()`, because nothing will be trained there. You send it the test images,
+# and to be sure, you send them a second time. Then you compare the predicted labels, and
+# the classifier with the one that you trained.
 
 # %% trap="01.1" role="break"
 net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -1356,13 +1357,11 @@ with torch.no_grad():                    # inference
     second = net(x_test).argmax(1)
 
 # %% trap="01.1" role="guess"
-guess("01.1",
-      "Do the two passes return the same labels, and is the classifier "
-      "still the one that you trained?",
-      choices=["yes to both, because without gradients nothing changes",
-               "some labels differ, and the classifier is the same",
-               "some labels differ, and the classifier has changed",
-               "the labels are the same, and the classifier has changed"])
+guess("01.1", "What do you find after the second pass?",
+      choices=["the same labels and an unchanged classifier",
+               "some different labels and an unchanged classifier",
+               "some different labels and a changed classifier",
+               "the same labels and a changed classifier"])
 
 # %% trap="01.1" role="look"
 flips = (first != second).float().mean()
@@ -1507,19 +1506,19 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="01.1" role="keep"
 # **Keep:** inference needs two switches. `model.eval()` changes what the layers do, and
-# `torch.no_grad()` saves the memory of the graph. **In your own code:** assert
-# `not model.training` where you serve, and check that no tensor of `model.state_dict()`
-# differs after a pass from what it was before. **Source:** PyTorch notes,
-# [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
-# section on evaluation mode.
+# `torch.no_grad()` saves the memory of the graph. **In your own code:** assert `not
+# model.training` where you serve, and check that a pass leaves every tensor of
+# `model.state_dict()` unchanged. **Source:** PyTorch notes, [Autograd
+# mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), section on
+# evaluation mode.
 
 # %% [markdown] trap="01.5" role="situation" fault="a Python loop over tensor elements" symptom="forward pass is slow: Python loop over tensor elements"
 # ## One value after the other
 #
-# Your inputs range from thousandths to millions. You want to squeeze them before the first
-# layer, and PyTorch has no function for it: the logarithm of $|x| + 1$, with the sign of
-# $x$. You write down what you mean, element by element, and the result is correct. Then you
-# count how many operations PyTorch carries out for it.
+# Your inputs range from thousandths to millions. Before the first layer, you want to
+# replace each input $x$ by the logarithm of $|x| + 1$ with the sign of $x$, and PyTorch
+# has no function for that. You write a loop over the elements, and the result is correct.
+# Then you count the operations that PyTorch carries out.
 
 # %% trap="01.5" role="break"
 def signed_log_loop(x):
@@ -1534,8 +1533,9 @@ vector = torch.randn(1000)
 slow = signed_log_loop(vector)
 
 # %% trap="01.5" role="guess"
-guess("01.5", "How many operations does PyTorch carry out for the vector "
-      "of 1,000 values?", unit="operations")
+guess("01.5",
+      "How many operations does PyTorch carry out for a vector of 1,000 "
+      "values?", unit="operations")
 
 # %% trap="01.5" role="look" tags=["plumbing"]
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -384,10 +384,10 @@ draw_blocks({"the five steps": ["1. predict: model(x)",
 # %% [markdown] trap="02.1" role="situation" core=true fault="zero_grad is missing: gradients add up" symptom="loss goes up and down and never settles, zero_grad missing"
 # ## A training loop from memory
 #
-# You write the five steps from memory and forget `zero_grad`. "Without it, the steps are
-# just too long, as with a higher rate," says a comment in an old script. The data are
-# linear and have no noise, so the loss can reach zero. You run the loop on all rows, and
-# again with 8 random rows in each step.
+# You write the five steps of a training loop from memory and forget `zero_grad`. "Without
+# it, the steps are just too long, as with a higher rate," says a comment in an old
+# script. The data are linear and have no noise, so the loss can reach zero. You run the
+# loop for 400 steps on all rows, and again with 8 random rows in each step.
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)
@@ -420,13 +420,11 @@ cleared, piled = descend(400, clear=True), descend(400, clear=False)
 pushed = descend(400, clear=False, batch=8)
 
 # %% trap="02.1" role="guess" quoted="wrong"
-guess("02.1",
-      "Without `zero_grad`, what does the loss do over 400 steps, on all "
-      "rows and in batches of 8?",
-      choices=["it swings on all rows, and it swings in batches",
-               "it grows on all rows, and it grows in batches",
-               "it falls on all rows, and it swings in batches",
-               "it swings on all rows, and it grows in batches"])
+guess("02.1", "What does the loss do in the two runs without `zero_grad`?",
+      choices=["it swings in both runs",
+               "it grows in both runs",
+               "it falls on all rows and swings in batches of 8",
+               "it swings on all rows and grows in batches of 8"])
 
 # %% trap="02.1" role="look"
 measured("02.1", 3)
@@ -588,20 +586,20 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 # 3. `opt.zero_grad()` clears every parameter that the optimizer knows, including the biases. `loss.item()` returns a number without a graph.
 
 # %% [markdown] trap="02.1" role="keep"
-# **Keep:** `backward` adds to `.grad`, so clear the gradients at the start of every
-# step. If you forget, SGD gets a momentum of `1`, and the loss swings or grows. **In your
-# own code:** if a loss swings with a steady period, run your step twice on one batch at a
-# learning rate of 0. If the gradient norm doubles, nothing clears. **Source:** PyTorch
-# documentation,
+# **Keep:** `backward` adds to `.grad`, so clear the gradients at the start of every step.
+# If you forget, SGD behaves as if its momentum were `1`, and the loss swings or grows.
+# **In your own code:** if a loss swings with a steady period, run your step twice on one
+# batch at a learning rate of 0. If the gradient norm doubles, nothing clears the
+# gradients. **Source:** PyTorch documentation,
 # [Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
 # %% [markdown] trap="02.2" role="situation" fault="backward on a vector of ones: a sum, not the mean" symptom="RuntimeError: grad can be implicitly created only for scalar outputs"
 # ## Backward on a vector
 #
-# You want to give each example its own weight in the loss, so you ask `cross_entropy`
-# for one loss per row, with `reduction="none"`. Now `backward` raises an error, because
-# it expects a single number. The first answer you find online passes it a vector of
-# ones. The error goes away.
+# You want to give each example its own weight in the loss, so you ask `cross_entropy` for
+# one loss per row, with `reduction="none"`. Now `backward` raises an error, because it
+# expects a single number. The first answer you find online passes `backward` a vector of
+# ones. You try it on 64 rows, and the error goes away.
 
 # %% trap="02.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -613,10 +611,11 @@ with_ones = reader.weight.grad.clone()
 
 # %% trap="02.2" role="guess"
 guess("02.2",
-      "How does the norm of `with_ones` compare with the norm of the "
-      "gradient of the mean loss?",
-      choices=["it is the same", "it is 64 times as large",
-               "it is 8 times as large, the square root of 64"])
+      "How large is the resulting gradient, compared with the gradient of "
+      "the mean loss?",
+      choices=["just as large",
+               "64 times as large",
+               "8 times as large"])
 
 # %% trap="02.2" role="look"
 try:
@@ -851,8 +850,8 @@ claim("second derivative of t cubed at 3", second, expected=18)
 #
 # For a plot, you want to set the small outputs of a layer to zero. "`y.data` is a copy
 # without a graph, so you can edit it freely," says your own comment from March. So you
-# edit it. The plot looks fine, the loss was computed before the edit, and `backward`
-# raises no error.
+# edit `y.data`. The plot looks fine, the loss was computed before the edit, and
+# `backward` raises no error. Then you try `y.detach()` in place of `y.data`.
 
 # %% trap="02.3" role="break"
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -865,12 +864,12 @@ shown[shown < 0.99] = 0          # for the plot
 loss.backward()
 
 # %% trap="02.3" role="guess" quoted="wrong"
-guess("02.3", "Which gradients do the inputs get with `y.data`, and what "
-      "happens if you write `y.detach()` instead?",
-      choices=["zeros with `data`, an error in `backward` with `detach()`",
-               "the true slopes with `data`, zeros with `detach()`",
-               "zeros with `data`, and also zeros with `detach()`",
-               "the true slopes with `data`, and also with `detach()`"])
+guess("02.3", "What does `backward` produce in the two versions?",
+      choices=["zeros with `y.data`, and an error with `y.detach()`",
+               "the true slopes with `y.data`, and zeros with "
+               "`y.detach()`",
+               "zeros in both versions",
+               "the true slopes in both versions"])
 
 # %% trap="02.3" role="look"
 s = 1 / (1 + torch.exp(-torch.tensor([1.0, 2.0, 3.0])))
@@ -1006,9 +1005,10 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 #
 # Your batch of 32 rows does not fit into memory. So you cut it into 4 *micro-batches* of
 # 8 rows, call `backward` on each, and then take one step, because the gradients add up in
-# `.grad` anyway. Six of the rows are padding. Their label is `-100`, and `cross_entropy`
-# ignores such rows. "Divide each loss by 4, or your learning rate will in effect be about
-# 4 times too large," says a reviewer. You divide.
+# `.grad` anyway. The first six rows are padding. Their label is `-100`, and
+# `cross_entropy` ignores such rows. "Divide each loss by 4, or your learning rate will in
+# effect be about 4 times too large," says a reviewer. So you divide by 4, and compare the
+# accumulated gradient with the gradient of the whole batch.
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
@@ -1031,10 +1031,11 @@ by_four = error(gradient_of(x, y) / 4
 
 # %% trap="02.4" role="guess" quoted="right"
 guess("02.4",
-      "How large is the error of the accumulated gradient, compared with "
-      "the norm of `whole`, the gradient of the whole batch?",
-      choices=["zero, up to rounding", "a few percent of that norm",
-               "more than a third of that norm"])
+      "How large is the error of the accumulated gradient, relative to "
+      "the norm of the whole batch's gradient?",
+      choices=["zero, up to rounding",
+               "a few percent",
+               "more than a third"])
 
 # %% trap="02.4" role="look"
 print(f"error: {by_four:.0%}; labelled rows in each part: "
@@ -1227,12 +1228,12 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # %% [markdown] trap="02.4" role="keep"
 # **Keep:** when you accumulate gradients, weight each part by its share of the rows, or
 # of the labelled rows if there is padding. If a constant factor is wrong, SGD can
-# diverge, and Adam without weight decay hides the mistake. **In your own code:** compare
-# the accumulated gradient with the gradient of the whole batch once. **Source:**
+# diverge, and Adam without weight decay hides the mistake. **In your own code:** once,
+# compare the accumulated gradient with the gradient of the whole batch. **Source:**
 # PyTorch notes, [Automatic Mixed Precision
-# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which
-# divide by the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980),
-# section 2.1. **Seen in the wild:** in [huggingface/transformers
+# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which divide by
+# the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section 2.1.
+# **Seen in the wild:** in [huggingface/transformers
 # 24725](https://github.com/huggingface/transformers/issues/24725), the trainer gave a
 # sample of 11 tokens the same weight as a sample of 101 tokens.
 
@@ -1241,8 +1242,9 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 #
 # Training fits into memory. Evaluation has the same batch size, calls `eval()`, and only
 # adds up the losses of its batches, and yet it runs out of memory after a while. "It
-# needs `no_grad`, because `eval()` only affects layers," says the ticket. You measure 4
-# batches of 124 digits.
+# needs `no_grad`, because `eval()` only affects layers," says the ticket. Your net has 20
+# hidden layers of 64 units. You evaluate 4 batches of 124 digits, and after each batch
+# you measure the memory that the graphs hold.
 
 # %% [markdown] trap="02.5" role="break"
 # `held_bytes()` adds up the memory of all tensors that autograd still holds for a
@@ -1285,8 +1287,7 @@ with watched():                  # only looks, changes nothing
         held.append(held_bytes())
 
 # %% trap="02.5" role="guess" quoted="right"
-guess("02.5",
-      "By how many kB does `held` grow from one batch to the next?",
+guess("02.5", "By how many kB does this memory grow with each batch?",
       unit="kB")
 
 # %% trap="02.5" role="look"
@@ -1429,19 +1430,19 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # %% [markdown] trap="02.5" role="keep"
 # **Keep:** a loss with a graph keeps the activations of its whole batch in memory.
 # `eval()` is about layers and `no_grad()` is about graphs, and an evaluation needs both.
-# Take the mean over rows, not over batches. **In your own code:** look for `+= loss`
-# without `.item()`.
-# **Source:** PyTorch notes, [Autograd
-# mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), locally
-# disabling gradient computation.
+# Average the loss over rows, not over batches. **In your own code:** look for `+= loss`
+# without `.item()`. **Source:** PyTorch notes, [Autograd
+# mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), locally disabling
+# gradient computation.
 
 # %% [markdown] trap="02.6" role="situation" fault="a node reports before all its uses have" symptom="hand-written autograd gives wrong gradients when a value is used twice"
 # ## An engine of your own
 #
 # You write a small autograd of your own. Each value remembers its parents and its slope
-# for each of them. The backward pass uses a queue. It takes a node out, passes the node's
-# gradient on to its parents, and puts the parents into the queue. You test it on a chain
-# of products and on `tanh`, the gradients are right, and you ship it.
+# with respect to each of them. The backward pass uses a queue. It takes a node out,
+# passes the node's gradient on to its parents, and puts the parents into the queue. On a
+# chain of products and on `tanh` the gradients are right, so you ship it. The first user
+# computes `a + tanh(a + b)`, with `a = w * x`.
 
 # %% trap="02.6" role="break"
 class Value:
@@ -1485,9 +1486,12 @@ grads = hasty(out)
 
 # %% trap="02.6" role="guess"
 guess("02.6",
-      "Which of the gradients of `a`, `b` and `w` does `hasty` get wrong?",
-      choices=["only the gradient of `w`", "only the gradient of `a`",
-               "all three", "the gradients of `a` and `b`"])
+      "Which of the gradients of `a`, `b` and `w` does the engine get "
+      "wrong?",
+      choices=["only the gradient of `w`",
+               "only the gradient of `a`",
+               "all three gradients",
+               "the gradients of `a` and `b`"])
 
 # %% trap="02.6" role="look"
 def slope_of(place, step=1e-6):

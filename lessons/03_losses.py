@@ -183,10 +183,12 @@ claim("loss of an even guess among 10 classes, ln 10",
 # %% [markdown] trap="03.1" role="situation" core=true fault="softmax before cross_entropy" symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
 # ## A loss that wants probabilities
 #
-# "Cross-entropy compares probabilities," says the textbook, so you pass it
-# probabilities. The code runs, but after training with plain SGD, far too many digits are
-# classified wrong. To find out why, you take one row on which the model is sure and wrong.
-# Its logit is `10` for a wrong class and `0` for the other nine.
+# "Cross-entropy compares probabilities," says the textbook, so you pass it probabilities.
+# The code runs, but after training with plain SGD, far too many digits are classified
+# wrong. To find out why, you take one row on which the model is sure and wrong. Its logit
+# is `10` for a wrong class and `0` for the other nine. You compute the gradient on these
+# logits twice: once for `cross_entropy` of the logits, and once for `cross_entropy` of
+# the probabilities.
 
 # %% trap="03.1" role="break"
 def mlp(outputs=10):
@@ -212,12 +214,13 @@ def pull_of(loss):
 once, twice = pull_of(F.cross_entropy), pull_of(of_probabilities)
 
 # %% trap="03.1" role="guess" quoted="right"
-guess("03.1", "On this row, how does the gradient norm `once` compare with "
-      "the gradient norm `twice`?",
-      choices=["it is the same, up to rounding",
-               "it is about 10 times as large",
-               "it is about 100 times as large",
-               "it is about 10,000 times as large"])
+guess("03.1",
+      "How large is the gradient from the logits, compared with the "
+      "gradient from the probabilities?",
+      choices=["just as large, up to rounding",
+               "about 10 times as large",
+               "about 100 times as large",
+               "about 10,000 times as large"])
 
 # %% trap="03.1" role="look"
 first = torch.zeros(4, dtype=torch.long)          # class 0 is right
@@ -484,9 +487,9 @@ claim("Huber at 4: 4 - 1/2", outside, expected=3.5)
 # ## A network that answers with a number
 #
 # The label is a number from 0 to 9, so the network might as well output a number. You
-# train a single output with squared error and round it, and the loss falls nicely. In a
-# second script, you write the same loss a little differently. There it soon stops
-# falling.
+# train a single output with squared error, and the loss falls nicely. To classify a
+# digit, you round the output. In a second script, you write the same loss a little
+# differently, and there the loss soon stops falling.
 
 # %% trap="03.2" role="break"
 def as_number(out, y):
@@ -505,8 +508,9 @@ def reading(loss):
 number, column = reading(as_number), reading(with_a_column)
 
 # %% trap="03.2" role="guess"
-guess("03.2", "After rounding, what percentage of the test digits does the "
-      "first version, `number`, get right?", unit="%")
+guess("03.2",
+      "What percentage of the test digits does the first network get "
+      "right?", unit="%")
 
 # %% trap="03.2" role="look"
 right = (number.round() == y_test).float().mean()
@@ -895,8 +899,9 @@ claim("the entry 6 of a gradient of norm 10, clipped to 1", weak.grad[0],
 # ## A batch a hundred times too large
 #
 # You clip the gradients to a norm of 1, and the norm in your log is 1.0 at every step, as
-# it should be. Then a batch arrives whose inputs are 100 times too large, and the log still
-# says 1.0. "So that step was no larger than any other," says the incident report.
+# it should be. The model is a linear layer with 32 inputs, trained by SGD at a rate of
+# 0.1. Then a batch arrives whose inputs are 100 times too large, and the log still says
+# 1.0. "So that step was no larger than any other," says the incident report.
 
 # %% trap="03.3" role="break"
 x_big, y_big = 100 * torch.randn(4, 32), torch.randn(4, 1)
@@ -924,10 +929,11 @@ moved_to = weights()
 loss_after = F.mse_loss(model(x_big), y_big).item()
 
 # %% trap="03.3" role="guess" quoted="wrong"
-guess("03.3", "How large is `loss_after`, the loss on that batch after the "
-      "step?",
-      choices=["smaller than before the step", "above `1e10`",
-               "about `1e4`", "about `1e6`"])
+guess("03.3", "How large is the loss on that batch after the step?",
+      choices=["smaller than before the step",
+               "larger than `1e10`",
+               "about `1e4`",
+               "about `1e6`"])
 
 # %% trap="03.3" role="look"
 norm_now = nn.utils.get_total_norm([p.grad for p in model.parameters()])
@@ -1081,8 +1087,8 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
 # A layer of your own needs weights, so you write `torch.randn(out, in) * 0.01`. You stack
 # ten such layers of 256 units with ReLU, without any sigmoid, and set the biases to zero.
 # After 100 steps, the network has learned next to nothing. "The gradient vanishes on its
-# way back, so compare the first layer's gradient with the last layer's," says an answer in
-# a forum.
+# way back, so compare the first layer's gradient with the last layer's," says an answer
+# in a forum. You do so in a net that has not been trained.
 
 # %% trap="03.4" role="break"
 def small(weight):
@@ -1104,9 +1110,8 @@ score_small = accuracy(net, x_test, y_test)
 
 # %% trap="03.4" role="guess" quoted="wrong"
 guess("03.4",
-      "In a fresh net, the gradient norm of the first layer's weights is "
-      "how many times as large as the last layer's?",
-      unit="times")
+      "What is the ratio of the first layer's gradient norm to the last "
+      "layer's?", unit="times")
 
 # %% trap="03.4" role="look"
 def weight_gradients(net):
@@ -1317,11 +1322,11 @@ def init_(net: nn.Sequential) -> None:
 # 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` can draw such weights. Do not forget the bias.
 
 # %% [markdown] trap="03.4" role="keep"
-# **Keep:** draw the weights before a ReLU with a variance of `2 / fan_in` (He's rule). Then
-# the factor per layer, `fan_in` x `Var(w)` / 2, is one. **In your own code:** before you
-# train, print the mean square after each activation, and the absolute gradient norms next
-# to their ratio. **Source:** He et al. 2015, ["Delving Deep into
-# Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
+# **Keep:** draw the weights before a ReLU with a variance of `2 / fan_in` (He's rule).
+# Then the factor per layer, `fan_in` x `Var(w)` / 2, is one. **In your own code:** before
+# you train, print the mean square after each activation. Print the gradient norms of the
+# first and the last layer as well, not only their ratio. **Source:** He et al. 2015,
+# ["Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
 # %% [markdown] role="concept"
 # ## Further

@@ -330,9 +330,12 @@ by_axes = {name: p for name, p in convnext.named_parameters()
            if p.ndim >= 2}                 # these are decayed
 
 # %% trap="04.1" role="guess" quoted="wrong"
-guess("04.1", "How many gains of the ConvNeXt does the reviewer's rule "
-              "decay?",
-      choices=["none", "`18`, one in each block", "all of them"])
+guess("04.1",
+      "To how many gains of the ConvNeXt does the reviewer's rule apply "
+      "weight decay?",
+      choices=["to none of them",
+               "to 18 of them",
+               "to all of them"])
 
 # %% trap="04.1" role="look"
 scales = {name: p for name, p in by_axes.items() if "layer_scale" in name}
@@ -502,7 +505,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 #
 # You trained a classifier with SGD and momentum at a rate of 0.3, and it gets most
 # digits right. You switch to Adam and keep the rate. Before you look at the result, you
-# compare the two rules at one rate. `first_step` measures how far a weight moves, on
+# run both optimizers at the same rate of 0.01 and measure how far a weight moves, on
 # average, in the very first step.
 
 # %% trap="04.2" role="break"
@@ -542,8 +545,9 @@ def first_step(optimizer, lr):
     return torch.cat(moves).mean().item()
 
 # %% trap="04.2" role="guess"
-guess("04.2", "At a rate of 0.01, how many times as long as the first step "
-              "of SGD with momentum is Adam's first step?", unit="times")
+guess("04.2",
+      "How many times as far does a weight move in Adam's first step as "
+      "in SGD's?", unit="times")
 
 # %% trap="04.2" role="look"
 by_adam, by_sgd = first_step(adam, 0.01), first_step(momentum, 0.01)
@@ -642,9 +646,9 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 
 # %% [markdown] trap="04.2" role="keep"
 # **Keep:** when you change the optimizer, search for the learning rate again. SGD's
-# step is proportional to the gradient. Lion's step has the size of the rate, and so
-# does Adam's while gradients are steady and far above `eps`. **In your own code:** log
-# the largest step next to the loss. A sane step is small compared with the weights.
+# step is proportional to the gradient. Lion's step is as long as the rate, and so is
+# Adam's while gradients are steady and far above `eps`. **In your own code:** log the
+# largest step next to the loss. A sane step is small compared with the weights.
 # **Source:** [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section 2.1, on the
 # effective step.
 
@@ -1143,7 +1147,8 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # ## Adam and AdamW, no decay given
 #
 # You compare Adam with AdamW and pass no weight decay to either. Both run 100 steps
-# from the same start, on the same batches.
+# from the same start, on the same batches. Then you look for the weight that differs
+# most between the two models.
 
 # %% trap="04.4" role="break"
 origin = reader()
@@ -1160,10 +1165,10 @@ plain = trained(torch.optim.Adam)
 forgotten = trained(torch.optim.AdamW)           # no weight_decay given
 
 # %% trap="04.4" role="guess"
-guess("04.4",
-      "After 100 steps, how large is the largest difference between a "
-      "weight under Adam and the same weight under AdamW?",
-      choices=["above `1e-4`", "about `1e-7`", "`0`"])
+guess("04.4", "By how much does this weight differ between the two models?",
+      choices=["by more than `1e-4`",
+               "by about `1e-7`",
+               "by exactly `0`"])
 
 # %% trap="04.4" role="look"
 gap = (forgotten - plain).abs().max()
@@ -1314,7 +1319,10 @@ low, high = run_at(0.0001), run_at(3)
 
 # %% trap="04.5" role="guess"
 guess("04.5", "At what loss does the run with a rate of 3 end?",
-      choices=["below `0.5`", "about `2.3`", "above `10`", "`nan`"])
+      choices=["below `0.5`",
+               "about `2.3`",
+               "above `10`",
+               "`nan`"])
 
 # %% trap="04.5" role="look"
 print(f"rate 0.0001: loss {low[0]:.2f}   rate 3: loss {high[0]:.2f}")
@@ -1484,14 +1492,16 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # the test, with 100 steps or more, when you change the optimizer, the batch size or the
 # model. **Source:** Smith 2017, ["Cyclical Learning Rates for Training Neural
 # Networks"](https://arxiv.org/abs/1506.01186), section 3.3, for the sweep. The tenth is
-# a rule of thumb that was tried above.
+# a rule of thumb, and this lesson tries it above.
 
 # %% [markdown] trap="04.6" role="situation" fault="max() as a floor: the cosine stands still" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
 # ## A floor under a cosine
 #
-# The usual recipe for large models warms up for a while and then follows a cosine down
-# to a tenth of the peak. You copy one from a script, with 100 steps of warm-up and
-# 1,000 steps in all. A comment below the script says: "Your first batch is wasted."
+# The usual recipe for large models warms up the rate, and then lets it follow a cosine
+# down to a *floor*, a tenth of the peak. You copy such a schedule from a script, with
+# 100 steps of warm-up and 1,000 steps in all. After the warm-up, it takes the larger of
+# two values: the floor, and a cosine that falls to zero. A comment below the script
+# says: "Your first batch is wasted."
 
 # %% trap="04.6" role="break"
 def factor(step, warm=100, total=1000, floor=0.1):
@@ -1505,9 +1515,8 @@ cut = [factor(step) for step in range(1000)]
 
 # %% trap="04.6" role="guess" quoted="right"
 guess("04.6",
-      "After the warm-up, how many of the 900 steps run exactly at the "
-      "floor?",
-      unit="steps")
+      "How many of the 900 steps after the warm-up run exactly at the "
+      "floor?", unit="steps")
 
 # %% trap="04.6" role="look"
 at_floor = sum(share == 0.1 for share in cut[100:])
@@ -1612,10 +1621,11 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # %% [markdown] trap="04.7" role="situation" fault="zero_grad(set_to_none=False): idle weights move on" symptom="parameters move although they received no gradient: zero_grad(set_to_none=False)"
 # ## A head that is out of the loss
 #
-# A model has one trunk and two heads, one for each task. For 20 steps you train both
-# tasks, with Adam at a rate of 0.01. After that you train only the first. Your note
-# from March says: "A zero gradient is a zero step." So you call
-# `zero_grad(set_to_none=False)`, to be on the safe side.
+# A model has one trunk and two heads, one for each task. You train both tasks for 20
+# steps, with Adam at a rate of 0.01, and then only the first task for another 20 steps.
+# Your note from March says: "A zero gradient is a zero step." To be on the safe side,
+# you call `zero_grad(set_to_none=False)`. So in the last 20 steps, the gradient of the
+# second head is exactly zero.
 
 # %% trap="04.7" role="break"
 def heads_loss(trunk, used, idle, both):
@@ -1643,10 +1653,9 @@ def idle_drift(set_to_none):
 drift = idle_drift(set_to_none=False)
 
 # %% trap="04.7" role="guess" quoted="wrong"
-guess("04.7", "How far does the second head move in the 20 steps with a "
-              "gradient of exactly zero, in multiples of the learning "
-              "rate?",
-      unit="learning rates")
+guess("04.7",
+      "How far does the fastest weight of the second head move in these "
+      "20 steps, in multiples of the learning rate?", unit="learning rates")
 
 # %% trap="04.7" role="look"
 print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
@@ -1781,7 +1790,7 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # are too long," says the reviewer.
 #
 # To find out, you give a weight the gradient 1 at every step. With the correction, each
-# of its steps is one rate long.
+# step is exactly as long as the learning rate.
 
 # %% trap="04.8" role="break"
 def adam_moves(steps, corrected, b1=0.9, b2=0.999):
@@ -1800,8 +1809,9 @@ def adam_moves(steps, corrected, b1=0.9, b2=0.999):
 bare = adam_moves(2000, corrected=False)
 
 # %% trap="04.8" role="guess" quoted="right"
-guess("04.8", "Without the correction, how long is the twelfth step, in "
-              "multiples of the learning rate?", unit="learning rates")
+guess("04.8",
+      "How long is the twelfth step without the correction, in multiples "
+      "of the learning rate?", unit="learning rates")
 
 # %% trap="04.8" role="look"
 print(f"step 1: {bare[0]:.2f}   step 12: {bare[11]:.2f}   "
@@ -1938,7 +1948,8 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # Lion steps by the sign of a blend of momentum and gradient. You port it from a summary
 # that uses $\beta_1 = 0.9$ twice, for the blend and to update the momentum. The paper
 # uses a second value, $\beta_2 = 0.99$, for the update. The network trains, and its
-# accuracy is fine. You test your port on gradients that are all noise and no signal.
+# accuracy is fine. You test the summary's rule and the paper's rule on gradients that
+# are pure noise.
 
 # %% trap="04.9" role="break"
 def lion_signs(gradients, b1, b2):
@@ -1954,8 +1965,9 @@ summary = lion_signs(noise, 0.9, 0.9)
 paper = lion_signs(noise, 0.9, 0.99)
 
 # %% trap="04.9" role="guess"
-guess("04.9", "In what percentage of cases does a weight move the opposite "
-              "way under the summary's rule and the paper's?", unit="%")
+guess("04.9",
+      "In what percentage of the steps do the two rules move a weight in "
+      "opposite directions?", unit="%")
 
 # %% trap="04.9" role="look"
 def flipped(a, b):
@@ -2076,12 +2088,12 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # 3. The decay multiplies the weight by `1 - lr * weight_decay`. It never enters the sign.
 
 # %% [markdown] trap="04.9" role="keep"
-# **Keep:** in Lion, $\beta_1$ sets the direction of the step and $\beta_2$ sets how
-# long the momentum remembers. If you lower the rate, raise the decay by the same
-# factor. **In your own code:** feed your port pure noise and compare its directions
-# with the paper's. Accuracy will not show the fault. **Source:** Chen et al. 2023,
-# ["Symbolic Discovery of Optimization Algorithms"](https://arxiv.org/abs/2302.06675),
-# algorithm 2 and section 5.
+# **Keep:** Lion needs both betas: $\beta_1$ sets the direction of the step, and
+# $\beta_2$ sets how long the momentum remembers. If you lower the rate, raise the
+# weight decay by the same factor. **In your own code:** feed your port pure noise and
+# compare its directions with the paper's. Accuracy will not show the fault. **Source:**
+# Chen et al. 2023, ["Symbolic Discovery of Optimization
+# Algorithms"](https://arxiv.org/abs/2302.06675), algorithm 2 and section 5.
 
 # %% [markdown] trap="04.11" role="situation" fault="Adam's second moment in bfloat16 never falls" symptom="bfloat16 model with AdamW: steps stay too short after large gradients, exp_avg_sq does not fall"
 # ## A model in sixteen bits
@@ -2092,7 +2104,7 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # a thousand gradients. The rounding errors cancel."
 #
 # Many runs begin with large gradients. Here the first five are 30 times as large as the
-# 3,000 that follow, and `moments` tracks the second moment of 300 weights.
+# 3,000 that follow. You track the second moments in bfloat16 and in float32.
 
 # %% trap="04.11" role="break"
 def moments(dtype, loud=30.0, quiet=3000, **options):
@@ -2111,8 +2123,9 @@ full = moments(torch.float32)
 half = moments(torch.bfloat16)
 
 # %% trap="04.11" role="guess" quoted="wrong"
-guess("04.11", "At the end, what is the ratio of the mean second moment "
-               "in bfloat16 to that in float32?", unit="times")
+guess("04.11",
+      "At the end, how many times as large is the mean second moment in "
+      "bfloat16 as in float32?", unit="times")
 
 # %% trap="04.11" role="look"
 larger = (half[-1].mean() / full[-1].mean()).item()
@@ -2274,8 +2287,8 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 # **Keep:** a running average changes by about $1-\beta$ of itself per step, and its
 # dtype has to represent that change. bfloat16 with rounding to the nearest value cannot
 # represent a thousandth, so keep Adam's moments in float32. **In your own code:** print
-# `opt.state[p]["exp_avg_sq"].dtype`, and count how many of its values fell in a hundred
-# steps. **Seen in the wild:**
+# `opt.state[p]["exp_avg_sq"].dtype`, and count how many of its values have fallen after
+# a hundred steps. **Seen in the wild:**
 # [`whitecircle/halo#30`](https://github.com/whitecircle/halo/pull/30) measured a second
 # moment that was off by tens of percent with rounding to the nearest value.
 # [`NVIDIA-NeMo/Automodel#2248`](https://github.com/NVIDIA-NeMo/Automodel/pull/2248)
@@ -2320,9 +2333,9 @@ muon = torch.optim.Muon
 whole, apart = step_of(muon, pull, 1), step_of(muon, pull, 4)
 
 # %% trap="04.10" role="guess" quoted="wrong"
-guess("04.10", "If an update by one rank has norm 1, what is the norm of "
-               "the update that the four ranks make together?",
-      unit="times")
+guess("04.10",
+      "By what factor is the four ranks' joint step longer than the step "
+      "of one rank with all rows?", unit="times")
 
 # %% trap="04.10" role="look"
 times = (apart.norm() / whole.norm()).item()

@@ -372,8 +372,9 @@ torch.set_rng_state(before)
 # ## One image at a time
 #
 # Your digit classifier has two BatchNorm layers and gets nearly every test digit right.
-# You deploy it with a camera that sends one image at a time, and it is wrong more often
-# than right. The ticket says: "BatchNorm cannot work with a batch of one."
+# You deploy it in eval mode with a camera that sends one image at a time, and now it is
+# wrong more often than right. The ticket says: "BatchNorm cannot work with a batch of
+# one."
 
 # %% trap="05.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -391,11 +392,12 @@ together, single = logits(reader, x_test, 497), logits(reader, x_test, 1)
 x_camera = x_test + 1.0      # the same digits, as the camera sends them
 
 # %% trap="05.1" role="guess" quoted="wrong"
-guess("05.1", "How many of the 497 camera images does the classifier get "
-              "right if you feed them as one batch?",
-      choices=["nearly all, as with the test digits",
-               "more than one by one, but far from all",
-               "as many as one by one"])
+guess("05.1",
+      "How many of the camera images does the classifier get right in one "
+      "large batch?",
+      choices=["nearly all of them",
+               "more than in batches of one, but far from all",
+               "as many as in batches of one"])
 
 # %% trap="05.1" role="look"
 camera = {batch: (logits(reader, x_camera, batch).argmax(1) == y_test)
@@ -670,9 +672,11 @@ post = Encoder(norm_first=False)                 # no step taken yet
 ratio = {"fresh": first_over_last(post)}
 
 # %% trap="05.2" role="guess" quoted="wrong"
-guess("05.2", "Before any training, what is the ratio of the first "
-      "layer's gradient norm to the last layer's?",
-      choices=["between `0.2` and `5`", "about `0.01`",
+guess("05.2",
+      "Before any training, what is the ratio of the first layer's "
+      "gradient norm to the last layer's?",
+      choices=["between `0.2` and `5`",
+               "about `0.01`",
                "below `0.0001`"])
 
 # %% trap="05.2" role="look"
@@ -1026,8 +1030,10 @@ torch.set_rng_state(before)
 # now calls a function instead. You train the classifier, call `eval()` and put it into
 # production.
 #
-# There are six ways to write such a call. In each of them the drop probability is one
-# half. You try each way once in eval mode.
+# There are six ways to write such a call: `F.dropout(h, 0.5)`, `F.alpha_dropout(h,
+# 0.5)`, `nn.Dropout(0.5)(h)`, `self.drop(h)`, `self.drops[0](h)` with a list
+# `self.drops`, and `F.dropout(h, 0.5, self.training)`. You try each of them once in
+# eval mode.
 
 # %% trap="05.3" role="break"
 class Tidy(nn.Module):
@@ -1064,8 +1070,8 @@ class Ways(nn.Module):
                     F.dropout(h, 0.5, self.training)}
 
 # %% trap="05.3" role="guess"
-guess("05.3", "How many of the six ways still drop units after "
-      "`eval()`?", unit="ways")
+guess("05.3", "How many of the six calls still drop units after `eval()`?",
+      unit="ways")
 
 # %% trap="05.3" role="look"
 ways, units = Ways(), torch.ones(100)
@@ -1424,10 +1430,12 @@ out = {"tanh, He": last_layer(torch.tanh, he),
        "ReLU, Xavier": last_layer(torch.relu, xavier)}
 
 # %% trap="05.4" role="guess" quoted="right"
-guess("05.4", "With tanh and He's weights, how many outputs of the tenth "
-              "layer are saturated?",
-      choices=["about as many as in the first layer",
-               "far fewer, below `1` %", "more than half"])
+guess("05.4",
+      "What percentage of the tenth layer's outputs are saturated with "
+      "tanh and He's weights?",
+      choices=["about `6` %, as in the first layer",
+               "less than `1` %",
+               "more than `50` %"])
 
 # %% trap="05.4" role="look"
 saturated = (out["tanh, He"].abs() > 0.99).float().mean()
@@ -1632,13 +1640,13 @@ def gain_for(act) -> float:
 # 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
 
 # %% [markdown] trap="05.4" role="keep"
-# **Keep:** a layer keeps the size of its signal if the squared gain of its weights,
-# times the mean square that the activation leaves of N(0, 1), is one. Check this with a
-# forward pass. **In your own code:** once before training, print the mean square after
-# each layer, and what fraction of it differs between rows. **Source:** [He et al.
-# 2015](https://arxiv.org/abs/1502.01852), section 2.2, for ReLU; [Glorot & Bengio
-# 2010](https://proceedings.mlr.press/v9/glorot10a.html) for tanh near zero. **Seen in
-# the wild:** in [pytorch/pytorch
+# **Keep:** choose the gain of the weights for the activation. A layer keeps the size of
+# its signal if the squared gain, times the mean square of the activation's outputs for
+# inputs from N(0, 1), is one. **In your own code:** once before training, run a forward
+# pass, and print the mean square after each layer and the fraction of it that differs
+# between rows. **Source:** [He et al. 2015](https://arxiv.org/abs/1502.01852), section
+# 2.2, for ReLU; [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html)
+# for tanh near zero. **Seen in the wild:** in [pytorch/pytorch
 # 57109](https://github.com/pytorch/pytorch/issues/57109), a user found that `nn.Linear`
 # calls He's function, but with arguments that result in a gain of $\sqrt{1/3}$.
 
@@ -1682,11 +1690,12 @@ teacher = copy.deepcopy(student).eval()
 train_with(average_weights, student, teacher)
 
 # %% trap="05.5" role="guess"
-guess("05.5", "In eval mode, how does the accuracy of the averaged model "
-              "compare with the trained model's?",
-      choices=["about equal, or a little higher",
-               "lower by more than `0.05`",
-               "at chance, `0.1`"])
+guess("05.5",
+      "How accurate is the averaged model in eval mode, compared with the "
+      "trained model?",
+      choices=["about as accurate, or a little more",
+               "less accurate by more than 5 points",
+               "no better than guessing"])
 
 # %% trap="05.5" role="look"
 read = {name: accuracy(net, x_test, y_test)

@@ -367,8 +367,9 @@ shared = {name: accuracy(m, drawn(test_views, all_rows, True), y_test)
           for name, m in models.items()}
 
 # %% trap="06.1" role="guess"
-guess("06.1", "In this comparison (`shared`), what accuracy does the "
-      "network trained without shifts reach?", unit="%")
+guess("06.1",
+      "In this comparison, what accuracy does the network trained without "
+      "shifts reach?", unit="%")
 
 # %% trap="06.1" role="look"
 fixed = {name: accuracy(m, drawn(test_views, all_rows, False), y_test)
@@ -700,9 +701,9 @@ mix
 #
 # `v2.MixUp` draws one weight per batch. With `alpha=1.0` the weight is uniform between
 # 0 and 1. `MixUp` returns images (N, 1, 8, 8) and soft labels (N, 10) that add up to 1.
-# Your loss used to get class numbers, and a single call turns the labels back into
-# those. The run completes 600 steps without a warning, and the network gets nine of ten
-# digits right.
+# Your loss used to get class numbers, so you add a call that turns each soft label back
+# into one class number. The run completes 600 steps without a warning, and the network
+# gets nine of ten digits right.
 #
 # Then you blend two test digits of different classes, half and half, and show the
 # network the blend. After all, it was trained on blends.
@@ -727,10 +728,9 @@ def mixed_run(target, steps=600):
 hard_model, hard_losses = mixed_run(lambda soft: soft.argmax(1))
 
 # %% trap="06.2" role="guess"
-guess("06.2", "On average, what probability does the network assign to its "
-              "first choice for a half-and-half blend of two different "
-              "digits?",
-      unit="%")
+guess("06.2",
+      "What probability does the network give its most likely class for "
+      "such a blend, on average?", unit="%")
 
 # %% trap="06.2" role="look"
 other = torch.randperm(len(x_test))
@@ -942,7 +942,7 @@ claim("epoch whose weights to keep", best, expected=2)
 # You have 150 digits that somebody labelled in a hurry, and about three labels in ten
 # are random. You train for 200 epochs in two ways: with one step per epoch on all 150
 # digits, and with five steps per epoch on 30 digits each. You want to stop early with a
-# patience of ten. So you watch the training loss of each step and stop at the tenth
+# patience of ten. So you watch the training loss of each step, and stop at the tenth
 # step in a row without a new minimum.
 
 # %% trap="06.3" role="break"
@@ -995,8 +995,9 @@ batched, _ = zip(*epochs(wide(), batch=30))
 single = stops_at([loss for p in batched for loss in p])
 
 # %% trap="06.3" role="guess"
-guess("06.3", "With batches of 30, after how many of the 1,000 steps does "
-      "training stop (1,000 means never)?", unit="steps")
+guess("06.3",
+      "After how many of its 1,000 steps does the run with batches of 30 "
+      "stop?", unit="steps")
 
 # %% trap="06.3" role="look"
 lowest = min(val)
@@ -1141,11 +1142,11 @@ def stop_and_best(losses: list[float], patience: int,
 
 # %% [markdown] trap="06.3" role="keep"
 # **Keep:** for early stopping, watch the loss on validation rows that training has not
-# seen. Do not choose by the test set, or it is no longer a test set. **In your own
-# code:** plot the training and the validation loss, and mark the lowest point of the
-# validation loss. **Source:** [Prechelt 1998](https://doi.org/10.1007/3-540-49430-8_3):
-# stopping criteria that wait longer generalise a little better and cost much more
-# training. **Seen in the wild:** in
+# seen. Do not choose by the test set, because then it is no longer a test set. **In
+# your own code:** plot the training and the validation loss, and mark the lowest point
+# of the validation loss. **Source:** [Prechelt
+# 1998](https://doi.org/10.1007/3-540-49430-8_3): stopping criteria that wait longer
+# generalise a little better and cost much more training. **Seen in the wild:** in
 # [cito#38](https://github.com/citoverse/cito/issues/38), early stopping used the list
 # of training losses where it should have used the validation losses.
 
@@ -1155,7 +1156,9 @@ def stop_and_best(losses: list[float], patience: int,
 # You train a new network in the same way, on the CPU, and want the weights of its best
 # epoch back. Whenever the validation loss is the lowest so far, you keep the state.
 # After the last epoch you load that state, and torch answers `<All keys matched
-# successfully>`. The code below keeps the state in eight ways.
+# successfully>`. You try eight ways to keep the state: `model.state_dict()` itself,
+# `dict(...)` of it, `copy.deepcopy(...)` of it, and a new dictionary in which each
+# tensor `t` is replaced by `t.detach()`, `t.cpu()`, `t.float()`, `t[:]` or `t.clone()`.
 
 # %% trap="06.4" role="break"
 def best_of_run(keep):
@@ -1185,8 +1188,9 @@ ways = {"state_dict()": lambda m: m.state_dict(),
         "deepcopy": lambda m: copy.deepcopy(m.state_dict())}
 
 # %% trap="06.4" role="guess"
-guess("06.4", "How many of the eight ways restore the weights of the best "
-      "epoch?", unit="ways")
+guess("06.4",
+      "How many of the eight ways restore the weights of the best epoch?",
+      unit="ways")
 
 # %% trap="06.4" role="look"
 model = wide()
@@ -1409,7 +1413,7 @@ torch.set_rng_state(before)
 #
 # You have 60 patients with 2,000 measurements each, and for each patient a diagnosis,
 # yes or no. You select 20 of the columns and cross-validate a simple classifier on them
-# in five folds. So every patient is judged by a classifier that was not trained on this
+# in five folds. So every patient is judged by a classifier that was not trained on that
 # patient.
 #
 # What nobody told you: all numbers are noise, and a coin gave the diagnosis.
@@ -1445,8 +1449,8 @@ several = [coin_data() for _ in range(10)]
 reported = sum(select_first(x, y) for x, y in several) / 10
 
 # %% trap="06.5" role="guess"
-guess("06.5", "If every number is noise and every label a coin flip, what "
-              "accuracy does this cross-validation report?", unit="%")
+guess("06.5", "What accuracy does the cross-validation report on average?",
+      unit="%")
 
 # %% trap="06.5" role="look"
 print(f"accuracy: {reported:.2f}, mean of ten data sets")
@@ -1600,7 +1604,8 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 #
 # Your images come from the decoder as bytes: `uint8`, where 0 is black and 255 is
 # white. An augmentation adds a brightness `d` from `20` to `99` before it divides by
-# 255. You try it on the test digits, and on a single pixel that is nearly white.
+# 255. You try the augmentation on the test digits, and on a single pixel that is nearly
+# white.
 
 # %% trap="06.6" role="break"
 pixel = torch.tensor([250], dtype=torch.uint8) + 20
@@ -1630,8 +1635,9 @@ by_bytes = bright_run(brighter)
 darker = (brighter(u_test) < u_test / 255).float().mean().item()
 
 # %% trap="06.6" role="guess"
-guess("06.6", "What percentage of the test digits' pixels is darker after "
-      "`brighter` than before?", unit="%")
+guess("06.6",
+      "What percentage of the pixels are darker after the augmentation "
+      "than before?", unit="%")
 
 # %% trap="06.6" role="look"
 print(f"the pixel: {pixel.item()}; pixels that got darker: {darker:.0%}")
@@ -1801,8 +1807,9 @@ dice_rows, _ = tested(True, by_rows)
 true_rows, new_rows = tested(False, by_rows)
 
 # %% trap="06.7" role="guess" quoted="wrong"
-guess("06.7", "With labels from a die, what accuracy does the network "
-              "reach on the test rows?", unit="%")
+guess("06.7",
+      "With labels from the die, what accuracy does the network reach on "
+      "the test rows?", unit="%")
 
 # %% trap="06.7" role="look"
 print(f"rows split: dice {dice_rows:.2f}, true labels {true_rows:.2f}, "
@@ -1951,9 +1958,9 @@ def split_groups(groups: torch.Tensor, share: float,
 #
 # In your data, one point in twenty is positive. You draw batches with weights, as a
 # `WeightedRandomSampler` does, so that about half of each batch is positive. In the
-# loss, a colleague sets `pos_weight` to the number of negatives divided by the number
-# of positives. The AUC is excellent. (It is the fraction of all pairs of a positive and
-# a negative in which the positive scores higher.)
+# loss, a colleague also sets `pos_weight` to the number of negatives divided by the
+# number of positives. The AUC is excellent. (It is the fraction of all pairs of a
+# positive and a negative in which the positive scores higher.)
 
 # %% trap="06.8" role="break"
 def rare(n=4000):
@@ -1988,9 +1995,9 @@ z_of = {name: logits_of(*way) for name, way in ways.items()}
 mean_p = {name: z.sigmoid().mean().item() for name, z in z_of.items()}
 
 # %% trap="06.8" role="guess"
-guess("06.8", "With both remedies, what is the mean probability of "
-              "'positive' that the model predicts for new "
-              "points?", unit="%")
+guess("06.8",
+      "On average, what probability of being positive does the model "
+      "predict for new points?", unit="%")
 
 # %% trap="06.8" role="look"
 base = y_new.mean().item()
@@ -2112,11 +2119,12 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 
 # %% [markdown] trap="06.8" role="keep"
 # **Keep:** a balanced sampler and a class weight are the same remedy for a rare class.
-# Use only one, and say which. If you need probabilities, subtract what it added to the
-# logits. If the model cannot fit the data, an error remains even then. **In your own
-# code:** compare the mean predicted probability with the base rate of the held-out
-# data. **Source:** [Saerens et al. 2002](https://doi.org/10.1162/089976602753284446),
-# on outputs for a different base rate. **Seen in the wild:** in
+# Use only one of them, and write down which. If you need probabilities, subtract from
+# the logits what the remedy added. If the model cannot fit the data, an error remains
+# even then. **In your own code:** compare the mean predicted probability with the base
+# rate of the held-out data. **Source:** [Saerens et al.
+# 2002](https://doi.org/10.1162/089976602753284446), on outputs for a different base
+# rate. **Seen in the wild:** in
 # [dental-xray-ai#20](https://github.com/abdubakr77/dental-xray-ai/issues/20),
 # oversampling past its target was multiplied by a weight in the loss. In
 # [xgboost#863](https://github.com/dmlc/xgboost/issues/863), a user posted the formula

@@ -430,7 +430,8 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # says whether its pixel belongs to a scratch. The model card says: "Five layers deep and
 # trained on whole photographs, so every unit judges its pixel by the whole picture."
 #
-# You take the unit in the middle and ask which pixels can change its value.
+# You take the unit in the middle and measure each pixel's *influence* on it, which is how fast
+# the unit's value changes with the pixel.
 
 # %% trap="07.2" role="break"
 def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
@@ -446,8 +447,8 @@ photo = torch.rand(1, 1, 81, 81)
 
 # %% trap="07.2" role="guess" quoted="wrong"
 guess("07.2",
-      "How many of the 81 x 81 pixels are enough for half of all the "
-      "influence on that unit?", unit="pixels")
+      "How many of the most influential pixels together make up half of "
+      "the total influence?", unit="pixels")
 
 # %% trap="07.2" role="look"
 def footprint(net, side=81):
@@ -954,10 +955,11 @@ def tune(body_rate, head_rate=1e-2):
     return shares
 
 # %% trap="07.3" role="guess" quoted="wrong"
-guess("07.3", "Which plan has the best accuracy on the new digits?",
-      choices=["the frozen body", "the body at a hundredth of the rate",
-               "one rate for body and head",
-               "all within three points of each other"])
+guess("07.3", "Which plan ends with the best accuracy on the new digits?",
+      choices=["the frozen body",
+               "the body at a hundredth of the rate",
+               "the body at the same rate",
+               "none, because all are within three points"])
 
 # %% trap="07.3" role="look"
 plans = {"frozen": 0.0, "a hundredth": 1e-4, "a tenth": 1e-3,
@@ -1089,7 +1091,7 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 
 # %% [markdown] trap="07.3" role="keep"
 # **Keep:** measure forgetting on the old task, because the new loss does not show it. A
-# smaller rate for the body keeps more of the old task; its effect on the new one depends on
+# smaller rate for the body keeps more of the old task. How it affects the new task depends on
 # the data. **In your own code:** compare the tensors in the optimizer's groups with the
 # model's trainable ones. A first layer is easily left out. **Source:** [Howard & Ruder 2018,
 # "Universal Language Model Fine-tuning for Text
@@ -1104,9 +1106,9 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # normalised with one mean and one standard deviation. Served with the same recipe, it gets
 # nearly every digit right.
 #
-# Three teams serve it. One forgets to normalise. One swaps the two numbers, so it subtracts
-# the standard deviation and divides by the mean. One normalises, and then the library does it
-# again. No team sees an error.
+# Three teams serve the classifier. The first forgets to normalise. The second swaps the two
+# numbers: it subtracts the standard deviation and divides by the mean. The third normalises,
+# and then the library normalises again. No team sees an error.
 
 # %% trap="07.4" role="break"
 mean, std = x_train.mean(), x_train.std()
@@ -1129,10 +1131,10 @@ ways = {"as trained": normalise(x_test), "forgotten": x_test,
 
 # %% trap="07.4" role="guess"
 guess("07.4", "Which team gets the fewest digits right?",
-      choices=["no team loses much: BatchNorm normalises anyway",
-               "the one that normalises twice",
-               "the one that swaps the two numbers",
-               "the one that forgets to normalise"])
+      choices=["no team, because none of them loses much",
+               "the third, which normalises twice",
+               "the second, which swaps the two numbers",
+               "the first, which forgets to normalise"])
 
 # %% trap="07.4" role="look"
 read = {way: accuracy(served, x, y_test) for way, x in ways.items()}
@@ -1284,8 +1286,9 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 #
 # The PyTorch tutorial says that convolutions on a GPU run faster if pictures are stored with
 # the channels last. Your first try, `x = x.permute(0, 2, 3, 1)` in front of the net, fails,
-# because the layer now sees as many channels as there were rows. So you make the calls below.
-# A reviewer comments: "Two permutations that cancel. This line does nothing."
+# because the layer now sees as many channels as there were rows. So you move the channels to
+# the end, call `contiguous()`, and move them back. A reviewer comments: "Two permutations that
+# cancel. This does nothing."
 
 # %% trap="07.5" role="break"
 batch = torch.arange(2 * 3 * 4 * 5.).view(2, 3, 4, 5)   # (N, C, H, W)
@@ -1294,8 +1297,8 @@ back = there.permute(0, 3, 1, 2)
 
 # %% trap="07.5" role="guess" quoted="wrong"
 guess("07.5",
-      "In `batch`, a pixel's next channel is 80 bytes further on in "
-      "memory. How far is it in `back`?", unit="bytes")
+      "How many bytes apart are neighbouring channels of a pixel after "
+      "the three calls (80 before them)?", unit="bytes")
 
 # %% trap="07.5" role="look"
 measured("07.5", 4 * back.stride(1), right=(4, 4))
@@ -1329,8 +1332,8 @@ claim("stride of the channels, as after torch's own call",
 # channel axis is 1. The shape stays (N, C, H, W), and no layer needs to know. `permute` alone
 # changes the shape and moves nothing in memory. `.contiguous()` did the moving.
 #
-# torch has one call for this, which takes a batch or a model. Each layer then passes the
-# format on or not, so check the outputs of the layers one by one.
+# torch has one call for this, which takes a batch or a model. Some layers pass the format on
+# and others do not, so check the outputs layer by layer.
 
 # %% trap="07.5" role="repair"
 def formats(net, x):
@@ -1425,8 +1428,8 @@ def layout(shape: tuple, strides: tuple) -> str:
 # Lower layers are said to hold the general features, so you give them smaller rates: each
 # layer gets 0.9 times the rate of the layer above it. A helper from a handbook walks over
 # `named_parameters()`, counts, and gives tensor `i` the rate `0.9 ** (n_layers - i)`. The
-# model is an encoder of 12 layers with a head. The base rate is 1, so you can read the rates
-# as factors.
+# model has an embedding, 12 encoder layers of 12 tensors each, and a head, and `n_layers` is
+# the number of its children. The base rate is 1, so you can read the rates as factors.
 
 # %% trap="07.6" role="break"
 class Encoder(nn.Module):
@@ -1445,7 +1448,7 @@ n_layers = len(list(encoder.children()))
 rates = {name: 0.9 ** (n_layers - i) for i, name in enumerate(names)}
 
 # %% trap="07.6" role="guess"
-guess("07.6", "How many times the base rate does the head get?",
+guess("07.6", "How many times the base rate is the head's rate?",
       unit="times")
 
 # %% trap="07.6" role="look"
@@ -1555,10 +1558,10 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # 3. Look only at the beginning of the name: `head.layers.0.w` belongs to the head, and so does `layers.norm.w`, which has no number.
 
 # %% [markdown] trap="07.6" role="keep"
-# **Keep:** compute a layer's rate from its depth in the model, which you read from its name,
-# and never from an index into `parameters()`, which counts tensors. **In your own code:**
-# print each group's rate next to its first name. Assert that the head has the base rate and
-# that the highest layer has the next one. **Source:** [Clark et al. 2020,
+# **Keep:** compute a layer's rate from its depth in the model, and read the depth from the
+# layer's name. Never use an index into `parameters()`, because that counts tensors. **In your
+# own code:** print each group's rate next to its first name. Assert that the head has the base
+# rate and that the highest layer has the next one. **Source:** [Clark et al. 2020,
 # "ELECTRA"](https://arxiv.org/abs/2003.10555), appendix on fine-tuning, with layer-wise decay.
 # **Seen in the wild:**
 # [google-research/electra#51](https://github.com/google-research/electra/issues/51): somebody
@@ -1597,10 +1600,12 @@ brighter, labels = 3 * images[~low] + 1, y_train[~low] - 5
 losses = fit(model, brighter, labels, steps=100, lr=1e-2)
 
 # %% trap="07.7" role="guess"
-guess("07.7", "What accuracy do this body and the old head now have on the "
-      "test digits 0 to 4?",
-      choices=["over 90 %, as before", "less than 70 %",
-               "between the two"])
+guess("07.7",
+      "What accuracy do this body and the old head reach together on the "
+      "digits 0 to 4?",
+      choices=["more than 90 %",
+               "less than 70 %",
+               "between 70 and 90 %"])
 
 # %% trap="07.7" role="look"
 changed = [name for name, now in frozen.state_dict().items()
@@ -1727,10 +1732,10 @@ def freeze(body: nn.Module) -> None:
 # %% [markdown] trap="07.8" role="situation" fault="layers in a Python list are not registered" symptom="blocks in a Python list: parameters missing, loads but predicts badly"
 # ## Stem, blocks, head
 #
-# A digit classifier has a stem, three blocks and a head. The forward pass loops over
-# `self.blocks`. It trains, and it gets many of the digits right. You save its `state_dict` and
-# load it into a new object of the same class, and torch answers
-# `<All keys matched successfully>`.
+# A digit classifier has a stem, three blocks and a head. The forward pass loops over the list
+# `self.blocks`. The classifier trains, and gets many of the digits right. You save its
+# `state_dict` and load the file into a new object of the same class, and torch answers `<All
+# keys matched successfully>`.
 
 # %% trap="07.8" role="break"
 class Blocks(nn.Module):
@@ -1753,10 +1758,10 @@ losses = fit(saved, x_train, y_train, steps=200, lr=3e-3)
 
 # %% trap="07.8" role="guess"
 guess("07.8",
-      "What accuracy does the loaded classifier have on the test digits?",
-      choices=["about that of guessing",
+      "What accuracy does the loaded classifier reach on the test digits?",
+      choices=["about as low as guessing",
                "about half of what it was",
-               "the same as before saving"])
+               "the same as before it was saved"])
 
 # %% trap="07.8" role="look"
 measured("07.8", 0)
@@ -1774,10 +1779,10 @@ print(f"parameters: {count:,}")
 claim("accuracy after loading", scores[1], below=0.4)
 
 # %% [markdown] trap="07.8" role="why"
-# A module registers the parameters and modules that are assigned to it. A Python list is
-# neither. So `parameters()`, `state_dict()`, `train()` and `to(device)` miss the blocks. The
-# blocks keep their random initial weights, and stem and head learn around them, so the
-# accuracy looks good. The new object has *different* random blocks.
+# A module registers the parameters and modules that are assigned to it, and does not look
+# inside a Python list. So `parameters()`, `state_dict()`, `train()` and `to(device)` miss the
+# blocks. The blocks keep their random initial weights, and stem and head learn around them, so
+# the accuracy looks good. The new object has *different* random blocks.
 
 # %% trap="07.8" role="why"
 inside = sum(p.numel() for block in saved.blocks
@@ -1874,10 +1879,10 @@ def hidden_values(model: nn.Module) -> int:
 # 3. A set holds each tensor once. Subtract `set(model.parameters())` at the end.
 
 # %% [markdown] trap="07.8" role="keep"
-# **Keep:** assign parameters and modules to a module directly, or in `ModuleList`,
-# `ModuleDict` or `ParameterList`, and other tensors with `register_buffer`. torch does not
-# train, save or move what it has not registered. **In your own code:** load into an object
-# that was created with a different seed, and compare the outputs. **Source:** PyTorch
+# **Keep:** torch does not train, save or move what it has not registered. So assign parameters
+# and modules to a module directly, or in `ModuleList`, `ModuleDict` or `ParameterList`, and
+# register other tensors with `register_buffer`. **In your own code:** load into an object that
+# was created with a different seed, and compare the outputs. **Source:** PyTorch
 # documentation,
 # [ModuleList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html). **Seen
 # in the wild:** [pytorch/pytorch#59925](https://github.com/pytorch/pytorch/issues/59925) says
@@ -1891,8 +1896,8 @@ def hidden_values(model: nn.Module) -> int:
 # Pictures from a file come as `(N, H, W, C)`, and torch wants `(N, C, H, W)`. Your loader says
 # `x.reshape(N, C, H, W)`. The shape is right and nothing fails. The digits are coloured and
 # anywhere on a canvas of 12 x 12 pixels. You train one net on pictures whose axes were moved
-# properly, and a second net on what `reshape` made of them. Each is then served in the way it
-# was trained.
+# properly, and a second net on what `reshape` made of them. Each net is then served in the way
+# it was trained.
 
 # %% trap="07.9" role="break"
 def coloured(x, seed, side=12):
@@ -1930,7 +1935,7 @@ share = {way: accuracy(proper, turn(files_test), y_test)
 consistent = accuracy(scrambled, ways_in["reshape"](files_test), y_test)
 
 # %% trap="07.9" role="guess"
-guess("07.9", "What accuracy does the second net have on the test digits?",
+guess("07.9", "What accuracy does the second net reach on the test digits?",
       unit="%")
 
 # %% trap="07.9" role="look"
@@ -1992,7 +1997,7 @@ claim("second value of channel 0 by permute, which is pixel 1's",
       tiny.permute(0, 3, 1, 2)[0, 0, 0, 1], expected=3)
 
 # %% [markdown] trap="07.9" role="repair"
-# If it is served with `permute`, the first net is as good as in training:
+# Served with `permute`, the first net is as good as in training:
 
 # %% trap="07.9" role="repair"
 claim("accuracy when served as trained", share["permute"], above=0.6)
@@ -2038,8 +2043,8 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="07.9" role="keep"
 # **Keep:** `permute` moves axes; `reshape` only cuts the memory in different places. A right
-# shape proves nothing. **In your own code:** convert one picture and look at a single channel,
-# or test with a tensor that counts up. **Source:** PyTorch documentation,
+# shape proves nothing, so check the values. **In your own code:** convert one picture and look
+# at a single channel, or test with a tensor that counts up. **Source:** PyTorch documentation,
 # [torch.permute](https://docs.pytorch.org/docs/stable/generated/torch.permute.html). **Seen in
 # the wild:**
 # [jeya-maria-jose/TransWeather#2](https://github.com/jeya-maria-jose/TransWeather/issues/2):
@@ -2051,11 +2056,11 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="07.10" role="situation" core=true fault="head replaced after the optimizer was made" symptom="loss does not fall after replacing the head; optimizer holds old parameters"
 # ## A new head
 #
-# You create an Adam for all weights of the classifier, and only then remember that its head
-# was trained on the old digits. So you put a fresh `nn.Linear` in its place and train for 200
-# steps on the new digits. Nothing is frozen. A warning from your own audit script appears in
-# the log: "The optimizer does not hold head.weight and head.bias. They will stay as random as
-# they are now."
+# You create an Adam optimizer for all weights of the classifier, and only then remember that
+# its head was trained on the old digits. So you replace the head with a fresh `nn.Linear` and
+# train for 200 steps on the new digits. Nothing is frozen. A warning from your own audit
+# script appears in the log: "The optimizer does not hold head.weight and head.bias. They will
+# stay as random as they are now."
 
 # %% trap="07.10" role="break"
 xs, ys = x_train[~low], y_train[~low] - 5         # all the new digits
@@ -2081,7 +2086,7 @@ free_losses = train(free, optimizer)
 
 # %% trap="07.10" role="guess" quoted="right"
 guess("07.10",
-      "What accuracy does the classifier have on the new test digits "
+      "What accuracy does the classifier reach on the new test digits "
       "after the 200 steps?", unit="%")
 
 # %% trap="07.10" role="look"
@@ -2097,9 +2102,9 @@ measured("07.10", 100 * free_reads, right=(85, 100))
 claim("largest move of a weight in the head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="look"
-# It gets nearly all of them right with a head as random as at the start, because the body has
-# adapted to that head. No curve shows that. Freeze the body, and the same mistake is plain to
-# see:
+# The classifier gets nearly all new digits right with a head as random as at the start,
+# because the body has adapted to that head. No curve shows that. Freeze the body, and the same
+# mistake is plain to see:
 
 # %% trap="07.10" role="look"
 late = copy.deepcopy(teacher)
@@ -2260,9 +2265,9 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
 # ## Larger pictures
 #
 # A small net is good at 8 x 8 digits. Its head takes 64 values, because 16 channels of 2 x 2
-# positions make 64. A new scanner delivers the same 497 test digits as 16 x 16 pixels. You run
-# the net on them, unchanged. A forum answer says: "Convolutions take pictures of any size, so
-# it will run as it is."
+# positions make 64, and `view(-1, 64)` puts them into a row. A new scanner delivers the same
+# 497 test digits as 16 x 16 pixels. You run the unchanged net on all of them. A forum answer
+# says: "Convolutions take pictures of any size, so it will run as it is."
 
 # %% trap="07.11" role="break"
 class Viewer(nn.Module):
@@ -2283,8 +2288,10 @@ fit(viewer, images, y_train, steps=200, lr=1e-2)
 large = F.interpolate(images_test, scale_factor=2)    # (497, 1, 16, 16)
 
 # %% trap="07.11" role="guess" quoted="right"
-guess("07.11", "How many predictions come out?",
-      choices=["none: the shapes do not fit the head", "994", "1,988",
+guess("07.11", "How many predictions does the net return?",
+      choices=["none, because an error stops it",
+               "994",
+               "1,988",
                "497"])
 
 # %% trap="07.11" role="look"

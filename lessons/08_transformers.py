@@ -406,10 +406,11 @@ def train(model, draw, steps, lr=1e-2):
 #
 # You test your model on text whose best possible loss you know: each token is the roll of a
 # fair 16-sided die. Spreading the probability evenly costs ln 16, or `2.77` nats, per token.
-# You train on rows of 8 tokens, as below, and after 200 steps the loss is about `0.36`.
+# You train on rows of 8 tokens, and after 200 steps the loss is about `0.36`.
 #
 # Then you use the model. It gets the first tokens of a new row, and you score its prediction
-# for the token that follows. You do so for 1 to 8 given tokens and take the mean.
+# for the token that follows. You do so for 1 to 8 given tokens, and take the mean of the eight
+# losses.
 
 # %% trap="08.1" role="break"
 VOCAB, T = 16, 8
@@ -425,12 +426,10 @@ open_lm = LM(VOCAB, T)
 _ = train(open_lm, dice_loss(), steps=200)       # its losses, not shown
 
 # %% trap="08.1" role="guess"
-guess("08.1",
-      "In training the loss is about 0.36 nats. What is it for the next "
-      "token of a new row?",
+guess("08.1", "How large is this mean loss, in nats?",
       choices=["more than `4`",
-               "about `2.77`, as for an even guess",
-               "about `0.36`, as in training"])
+               "about `2.77`",
+               "about `0.36`"])
 
 # %% trap="08.1" role="look" tags=["plumbing"]
 @torch.no_grad()
@@ -804,9 +803,9 @@ claim("the kernel that SDPA chooses and the formula: largest gap",
 # %% [markdown] trap="08.2" role="situation" core=true fault="padding is attended to" symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
 # ## Three tokens of nothing
 #
-# You put two questions into one batch, one of eight tokens and one of five. Three *pads* fill
-# up the shorter row. The tokenizer gives you a mask, 1 for a token and 0 for a pad, and you
-# forget to pass it on to a fresh `nn.MultiheadAttention` (MHA).
+# You put two questions into one batch, one of eight tokens and one of five, and fill up the
+# shorter row with three *pads*. The tokenizer gives you a mask, 1 for a token and 0 for a pad,
+# and you forget to pass it on to a fresh `nn.MultiheadAttention` (MHA).
 #
 # Then you change the pads and nothing else, first in this row and then in 64 more rows of five
 # tokens and three pads. A reviewer has warned you: "To attention a pad is a key like any
@@ -833,8 +832,8 @@ shift = ((new - old).square().mean() / old.square().mean()).sqrt()
 
 # %% trap="08.2" role="guess" quoted="right"
 guess("08.2",
-      "By what percentage do the results of the five tokens change (root "
-      "mean square)?", unit="%")
+      "By what percentage (root mean square) do the outputs at the five "
+      "tokens change?", unit="%")
 
 # %% trap="08.2" role="look"
 on_pads = weights[1, :5, 5:].sum(-1).mean()
@@ -1038,8 +1037,8 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 # some tokens are replaced by a `[MASK]`, and the model predicts those.
 #
 # In the middle of a row, the second model's loss is about three fifths of the first one's loss
-# for the next token. Now it has to continue a text: it gets the text so far, with a `[MASK]`
-# after it.
+# for the next token. Now the second model has to continue a text. It gets the text so far,
+# with a `[MASK]` after it.
 
 # %% trap="08.3" role="break"
 WORDS, MASK, ROW = 8, 8, 8                       # [MASK] is token 8
@@ -1074,10 +1073,10 @@ _ = train(gpt, next_loss, steps=300)
 
 # %% trap="08.3" role="guess"
 guess("08.3",
-      "What is the masked model's loss for the token after the text?",
-      choices=["as little as in the middle",
-               "between that and the causal model",
-               "more than the causal model"])
+      "How large is the second model's loss for the token after the text?",
+      choices=["as small as in the middle of a row",
+               "larger than that, but smaller than the first model's",
+               "larger than the first model's loss"])
 
 # %% trap="08.3" role="look" tags=["plumbing"]
 @torch.no_grad()
@@ -1253,8 +1252,8 @@ claim("cross-attention: keys that each token of the answer looks at",
 # %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
 # ## No score travels
 #
-# A GPU computes on small memories on its chip. All other data travels there from a large
-# memory. On an A100:
+# A GPU computes on data in small memories on its chip. All other data has to travel there from
+# a large memory. On an A100:
 #
 # | | size | bytes a second |
 # |---|---|---|
@@ -1262,10 +1261,10 @@ claim("cross-attention: keys that each token of the answer looks at",
 # | memory (HBM) | `40` GB | `1.5` TB |
 #
 # `written_out` writes the scores to memory, reads them for the softmax, writes the weights,
-# and reads them for the last product. `tiled` keeps a block of queries on the chip while keys
-# and values pass by in tiles. Scores and weights never leave the chip (*flash attention*). The
-# pull request says: "No score travels. At 4,096 tokens of 64 values that must be dozens of
-# times less."
+# and reads them for the last product. `tiled` keeps a block of 128 queries on the chip while
+# keys and values pass by in tiles. Scores and weights never leave the chip (*flash
+# attention*). The pull request says: "No score travels. At 4,096 tokens of 64 values that must
+# be dozens of times less."
 
 # %% trap="08.4" role="break"
 def written_out(q, k, v):
@@ -1303,9 +1302,9 @@ def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
     return torch.cat(done, -2)
 
 # %% trap="08.4" role="guess" quoted="wrong"
-guess("08.4", "At 4,096 tokens and blocks of 128 queries, `written_out` "
-              "moves how many times as many bytes as `tiled`?",
-      unit="times")
+guess("08.4",
+      "At 4,096 tokens, how many times as many bytes does `written_out` "
+      "move as `tiled`?", unit="times")
 
 # %% trap="08.4" role="look"
 def tokens(n, heads=4, d=64, device="cpu"):
@@ -1598,8 +1597,9 @@ table_bytes = WARP * fields * FLOAT              # the records of a warp
 by_record = moved(lambda i: FLOAT * (fields * i + mass))
 
 # %% trap="08.5" role="guess" quoted="wrong"
-guess("08.5", "What percentage of the table's bytes travels from memory?",
-      unit="%")
+guess("08.5",
+      "What percentage of the table's bytes does the kernel move from "
+      "memory?", unit="%")
 
 # %% trap="08.5" role="look"
 share = by_record / table_bytes
@@ -1757,7 +1757,7 @@ def sectors(addresses: list, size: int) -> list:
 # read it out column by column. Shared memory has no sectors. It has 32 *banks*. Word `w` of 4
 # bytes is in bank `w % 32`, and a bank returns one word per *turn*. Your profiler reports
 # conflicts, and a forum answer tells you to make the tile wider and leave the last columns
-# empty. You take 40.
+# empty. You make it 40 columns wide.
 
 # %% trap="08.6" role="break"
 def turns(words):
@@ -1775,9 +1775,13 @@ found = {width: (turns(row(width)), turns(column(width)))
          for width in (32, 33, 34, 36, 40)}
 
 # %% trap="08.6" role="guess"
-guess("08.6", "How many turns does a warp need to read one column of the "
-              "tile that is 40 columns wide?",
-      choices=["`32`", "`16`", "`8`", "`1`"])
+guess("08.6",
+      "How many turns does a warp of 32 threads need to read one column "
+      "of this tile?",
+      choices=["`32`",
+               "`16`",
+               "`8`",
+               "`1`"])
 
 # %% trap="08.6" role="look"
 print(f"40 columns wide: a row {found[40][0]} turn, "
@@ -1877,11 +1881,11 @@ def conflict_degree(addresses: list) -> int:
 # 3. The answer is the size of the largest set, and 0 if there is none.
 
 # %% [markdown] trap="08.6" role="keep"
-# **Keep:** different words of one bank of shared memory are returned one after the other. Make
-# a row one word longer, and a column visits all banks. **In your own code:** write down the
-# step between neighbouring threads in words; 32 threads evenly spaced by an odd step have no
-# conflicts. If a warp reads parts of two columns, count the turns. **Source:** [CUDA C++ Best
-# Practices
+# **Keep:** a bank of shared memory returns different words one after the other. Make each row
+# one word longer, and the words of a column are in different banks. **In your own code:**
+# write down the step between neighbouring threads in words; 32 threads evenly spaced by an odd
+# step have no conflicts. If a warp reads parts of two columns, count the turns. **Source:**
+# [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#shared-memory-and-memory-banks),
 # section 10.2.3.1, "Shared Memory and Memory Banks", and 10.2.3.3, table 3, for the product;
 # [CUDA Programming
@@ -1911,8 +1915,8 @@ wanted = (outlier.sum() * LONG + (~outlier).sum() * SHORT).item() / 32
 
 # %% trap="08.7" role="guess" quoted="wrong"
 guess("08.7",
-      "In what percentage of the warps does at least one thread take "
-      "the long path?", unit="%")
+      "In what percentage of the warps does at least one thread take the "
+      "long path?", unit="%")
 
 # %% trap="08.7" role="look"
 share = outlier.any(1).float().mean().item()
@@ -2025,11 +2029,12 @@ def warp_passes(paths: list, lengths: dict) -> int:
 # %% [markdown] trap="08.8" role="situation" fault="small operations are not fused: launches and traffic" symptom="GPU idle with many small operations, kernel launch overhead, fuse elementwise operations"
 # ## A chain of small steps
 #
-# You write an activation as torch operations: multiply, add, tanh, multiply. Each operation is
-# a *kernel* of its own. The host launches the kernel, which reads its input from memory and
-# writes its output back. Assume that the host can launch one kernel every four microseconds,
-# and that the device, an H200, moves 4.8 TB per second. A single *fused* kernel could do all
-# of it in one pass.
+# You write the activation GELU as nine torch operations, such as multiply, add and tanh. Each
+# operation is a *kernel* of its own. The host launches the kernel, which reads its input from
+# memory and writes its output back. Assume that the host can launch one kernel every four
+# microseconds, and that the device, an H200, moves 4.8 TB per second. A single *fused* kernel
+# could do all of it in one pass. You compare the two on 2^28 values of 16 bits, for which the
+# launches hardly matter.
 
 # %% trap="08.8" role="break"
 def gelu(x):
@@ -2045,8 +2050,8 @@ def predicted(numbers, launches, tensors):
 
 # %% trap="08.8" role="guess"
 guess("08.8",
-      "With 2^28 values of 16 bits, launches hardly matter. How many times "
-      "as fast as the chain is one fused kernel?", unit="times")
+      "By what factor is the fused kernel faster than the chain of nine "
+      "kernels?", unit="times")
 
 # %% trap="08.8" role="look"
 x = torch.empty(4096, device="meta", dtype=torch.float16)
@@ -2334,7 +2339,7 @@ claim("parts of the step that the file names",
 # %% [markdown] trap="08.9" role="situation" symptom="scaled_dot_product_attention gives other results at each call in eval mode, dropout_p, self.training" fault="attention dropout stays on in eval mode"
 # ## A tenth of the weights
 #
-# You replace your hand-written attention by `F.scaled_dot_product_attention` and pass on the
+# You replace your hand-written attention with `F.scaled_dot_product_attention` and pass on the
 # old dropout rate, `dropout_p=0.1`. In training, this drops each attention weight with that
 # probability p and divides the others by 1 - p. A review comment says: "This is a function; it
 # cannot know that you called `eval()`." Now you serve the model: you call `eval()` and
@@ -2363,7 +2368,7 @@ with torch.no_grad():
 
 # %% trap="08.9" role="guess" quoted="right"
 guess("08.9",
-      "By what percentage do the two results differ (root mean square)?",
+      "By what percentage (root mean square) do the two outputs differ?",
       unit="%")
 
 # %% trap="08.9" role="look"
@@ -2553,7 +2558,7 @@ newest = F.scaled_dot_product_attention(q[:, :, -1:], k, v,
 # %% trap="08.10" role="guess"
 guess("08.10", "Which keys does the newest token look at?",
       choices=["only the first one",
-               "all five, because all of them are in its past",
+               "all five",
                "only its own"])
 
 # %% trap="08.10" role="look"
@@ -2818,10 +2823,12 @@ fit(reader, x_train, y_train, steps=200, lr=5e-3, batch=32)
 _ = reader.eval()                                # no output to show
 
 # %% trap="08.11" role="guess"
-guess("08.11", "How does its accuracy change if the test digits come one "
-               "by one?",
-      choices=["the same as in batches", "at least 5 points less",
-               "at least 5 points more"])
+guess("08.11",
+      "How does the accuracy change when the test digits come one at a "
+      "time?",
+      choices=["it stays the same",
+               "it falls by at least 5 points",
+               "it rises by at least 5 points"])
 
 # %% trap="08.11" role="look" tags=["plumbing"]
 @torch.no_grad()

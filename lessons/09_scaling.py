@@ -241,12 +241,13 @@ habit, habit_norms = run(sgd, scaled())
 without, norms = run(sgd, scaled(on=False))
 
 # %% trap="09.1" role="guess" quoted="wrong"
-guess("09.1", "How does the run with the scaler compare with the run "
-      "without it?",
-      choices=["it is the same, the scaler does nothing here",
+guess("09.1",
+      "How does the run with the scaler differ from the same run without "
+      "a scaler?",
+      choices=["not at all",
                "its steps are far too long, and the loss explodes",
                "its steps are far too short, and the loss hardly moves",
-               "it is a little worse, more gradients round to zero"])
+               "its loss is a little higher"])
 
 # %% trap="09.1" role="look"
 print(f"with the scaler    loss {habit:.2f}, norm {habit_norms[0]:8.2f}")
@@ -469,10 +470,10 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 # 3. The parameters of all groups are in `opt.param_groups`. `clip_grad_norm_` returns the norm before the clip, as a tensor.
 
 # %% [markdown] trap="09.1" role="keep"
-# **Keep:** use a gradient scaler with `float16` and with nothing else. The order is scale,
-# backward, unscale, clip, step, update. **In your own code:** log the gradient's norm as the
-# clip sees it. A norm of tens of thousands at the start is most likely due to a scale. **Seen
-# in the wild:**
+# **Keep:** use a gradient scaler with `float16` and with nothing else. Scale the loss, call
+# `backward`, unscale the gradients, clip, step, and update the scaler, in this order. **In
+# your own code:** log the gradient's norm as the clip sees it. A norm of tens of thousands at
+# the start is most likely due to a scale. **Seen in the wild:**
 # [`huggingface/accelerate#1036`](https://github.com/huggingface/accelerate/pull/1036) takes
 # the scaler out of `bfloat16`;
 # [`victorchall/EveryDream2trainer#175`](https://github.com/victorchall/EveryDream2trainer/pull/175):
@@ -484,8 +485,8 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 # ## A hundred small steps
 #
 # To save memory you convert the weights themselves with `model.bfloat16()`. They now take two
-# bytes each, and the optimizer works on these. One weight is 1.0, and each step adds 0.004 to
-# it. In `float32` a hundred such steps move it by 0.4.
+# bytes each, and the optimizer updates them in this type. One weight is 1.0, and each step
+# adds 0.004 to it. In `float32` a hundred such steps move it by 0.4.
 
 # %% trap="09.8" role="break"
 def steps_of(size, dtype, steps=300):
@@ -501,8 +502,9 @@ full = steps_of(0.004, torch.float32)
 short = steps_of(0.004, torch.bfloat16)
 
 # %% trap="09.8" role="guess"
-guess("09.8", "How far does the weight move in a hundred `bfloat16` steps, "
-      "as a percentage of the 0.4 it moves in `float32`?", unit="%")
+guess("09.8",
+      "How far does the weight move in `bfloat16`, as a percentage of "
+      "that 0.4?", unit="%")
 
 # %% trap="09.8" role="look"
 print(f"after 100 steps: {full[100]:.3f} in 32 bits, {short[100]:.3f} "
@@ -696,11 +698,11 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 
 # %% [markdown] trap="09.8" role="keep"
 # **Keep:** a `bfloat16` weight loses every step that is much smaller than a 256th of it. Let
-# the optimizer work on a copy in `float32`, or use an optimizer that rounds at random or keeps
-# the lost part. **In your own code:** take one step and count the weights that do not change
-# by a single bit although their gradient is not zero. **Seen in the wild:**
-# [`workofart/ml-by-hand#85`](https://github.com/workofart/ml-by-hand/pull/85): after `100`
-# steps of Adam `0 of 768` weights had moved, and with a master `603`;
+# the optimizer update a copy of the weights in `float32`, or use an optimizer that rounds at
+# random or keeps what rounding loses. **In your own code:** take one step and count the
+# weights that do not change by a single bit although their gradient is not zero. **Seen in the
+# wild:** [`workofart/ml-by-hand#85`](https://github.com/workofart/ml-by-hand/pull/85): after
+# `100` steps of Adam `0 of 768` weights had moved, and with a master `603`;
 # [`pytorch/ao#1124`](https://github.com/pytorch/ao/pull/1124) adds stochastic rounding for
 # weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
 # Training"](https://arxiv.org/abs/1710.03740), section 3.1.
@@ -713,9 +715,9 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # activation.
 #
 # So you choose a layout that is common for large models: weights and gradients in `bfloat16`,
-# moments in `float32`. And to lose no small steps, you add the master of trap 09.8. Weights
-# and gradients now take half. The code counts the bytes of a small model after one step, in
-# four layouts. Yours is the last.
+# moments in `float32`. So that no small step is lost, you add the *master* of trap 09.8, a
+# copy of the weights in `float32`. Weights and gradients now take half as much. The code
+# counts the bytes of a small model after one step, in four layouts. Yours is the last.
 
 # %% trap="09.9" role="break"
 def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
@@ -750,9 +752,12 @@ layouts = {"float32": held_bytes(), "autocast": held_bytes(cast=True),
            "with masters": held_bytes(torch.bfloat16, keep_master=True)}
 
 # %% trap="09.9" role="guess"
-guess("09.9", "How many GB do weights, gradients and optimizer state of "
-      "your model take in your layout?",
-      choices=["56, half of it", "84", "112, as before",
+guess("09.9",
+      "How many GB do weights, gradients and optimizer state take in your "
+      "layout?",
+      choices=["56",
+               "84",
+               "112",
                "more than 112"])
 
 # %% trap="09.9" role="look"
@@ -901,12 +906,12 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # 3. `-(-n // gpus)` rounds up. The split begins with the optimizer's part and ends with the weights.
 
 # %% [markdown] trap="09.9" role="keep"
-# **Keep:** AdamW (without amsgrad) takes 16 bytes a weight: in `float32`, under `autocast`,
-# and in `bfloat16` with masters. Mixed precision saves activations and time. **In your own
-# code:** before you order cards, take one step and sum `nbytes` over weights, gradients and
-# `opt.state`. **Source:** [Rajbhandari et al. 2019, "ZeRO: Memory Optimizations Toward
-# Training Trillion Parameter Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16 bytes
-# for each parameter with mixed precision and Adam.
+# **Keep:** AdamW (without amsgrad) takes 16 bytes per weight, whether you train in `float32`,
+# under `autocast`, or in `bfloat16` with masters. Mixed precision saves activations and time.
+# **In your own code:** before you order cards, take one step and sum `nbytes` over weights,
+# gradients and `opt.state`. **Source:** [Rajbhandari et al. 2019, "ZeRO: Memory Optimizations
+# Toward Training Trillion Parameter Models"](https://arxiv.org/abs/1910.02054), section 3.1:
+# 16 bytes for each parameter with mixed precision and Adam.
 
 # %% [markdown] role="concept"
 # ## One card
@@ -1084,8 +1089,9 @@ trained, loaded = fitted(Scaled), Scaled()
 said = loaded.load_state_dict(trained.state_dict())
 
 # %% trap="09.14" role="guess"
-guess("09.14", "How many of 100 new digits does the loaded classifier get "
-      "right?", unit="digits")
+guess("09.14",
+      "How many of 100 new digits does the loaded classifier get right?",
+      unit="digits")
 
 # %% trap="09.14" role="look"
 share = {name: accuracy(m, 16 * x_test, y_test)
@@ -1250,9 +1256,9 @@ def stays_behind(model: nn.Module) -> list[str]:
 # %% [markdown] trap="09.14" role="keep"
 # **Keep:** make every tensor that belongs to the model a parameter or a buffer. **In your own
 # code:** run `copy.deepcopy(model).to("meta")` and one forward pass on meta. Even without a
-# GPU, that finds tensors with dimensions that stayed behind. **Seen in the wild:**
-# [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035): tensor
-# attributes of the input transforms were not moved;
+# GPU, this finds tensors that stayed behind, unless they have no dimensions. **Seen in the
+# wild:** [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035):
+# tensor attributes of the input transforms were not moved;
 # [`OpenNMT/OpenNMT-py#240`](https://github.com/OpenNMT/OpenNMT-py/pull/240): a mask becomes a
 # buffer; [`pytorch/pytorch#29807`](https://github.com/pytorch/pytorch/issues/29807): a list of
 # buffers does not move. **Source:** PyTorch documentation,
@@ -1377,7 +1383,8 @@ one()                                     # the first call is special
 events = trace(one)
 
 # %% trap="09.10" role="guess"
-guess("09.10", "How often does Python wait for a value in one such step?",
+guess("09.10",
+      "How many times does Python wait for a value in one such step?",
       unit="times")
 
 # %% trap="09.10" role="look"
@@ -1726,7 +1733,7 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
 # `DDP(model)` copies rank 0's weights to all ranks and promises to average the gradients
 # during `backward`. You want to call methods that the wrapper does not have. So you write `net
 # = ddp.module` at the top of the script and use `net` from then on. `net` is the model inside
-# the wrapper. `loss.backward()` fills the same `.grad`, and the optimizer was given
+# the wrapper, so `loss.backward()` fills the same `.grad`, and the optimizer was given
 # `ddp.parameters()`.
 #
 # Both ranks train a digit classifier for 100 steps, each on its own digits.
@@ -1758,9 +1765,9 @@ def both_ranks(wrapped):
 past, past_losses = both_ranks(wrapped=0)
 
 # %% trap="09.11" role="guess"
-guess("09.11", "After 100 steps, how far apart are the weights of the two "
-               "ranks, as vectors, as a percentage of their norm?",
-      unit="%")
+guess("09.11",
+      "How far apart are the two ranks' weight vectors at the end, as a "
+      "percentage of their norm?", unit="%")
 
 # %% trap="09.11" role="look"
 apart = (reads(past[0]) != reads(past[1])).sum().item()
@@ -1946,20 +1953,20 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # %% [markdown] trap="09.11" role="keep"
 # **Keep:** call the DDP wrapper for every forward pass whose loss you differentiate. Use
 # `ddp.module` only to save or read weights. **In your own code:** compare a digest of the
-# parameters between ranks every few hundred steps, and search for `.module` in what leads to a
-# loss. **Source:** [DistributedDataParallel,
+# parameters between ranks every few hundred steps, and search for `.module` in the code that
+# computes a loss. **Source:** [DistributedDataParallel,
 # "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward prepares the
 # reducer. **Seen in the wild:** [minimind
-# #853](https://github.com/jingyaogong/minimind/issues/853): three trainers unwrapped
-# the policy before its loss; [sd-scripts
-# #604](https://github.com/kohya-ss/sd-scripts/pull/604): "everything may look okay";
-# [openvla-oft #160](https://github.com/moojink/openvla-oft/issues/160): the loss called
-# a method of `.module`.
+# #853](https://github.com/jingyaogong/minimind/issues/853): three trainers unwrapped the
+# policy before its loss; [sd-scripts #604](https://github.com/kohya-ss/sd-scripts/pull/604):
+# "everything may look okay"; [openvla-oft
+# #160](https://github.com/moojink/openvla-oft/issues/160): the loss called a method of
+# `.module`.
 
 # %% [markdown] trap="09.3" role="situation" fault="find_unused_parameters=True where every parameter is used" symptom="Expected to have finished reduction in the prior iteration, find_unused_parameters=True is slow"
 # ## A flag against an error
 #
-# A net has one body and two heads. In an early version of its training each batch used one
+# A net has one body and two heads. In an early version of its training, each batch used one
 # head, and DDP stopped with a long error that named `find_unused_parameters=True`. Somebody
 # set the flag, the error was gone, and the flag has been in every script since. Today each
 # batch uses both heads.
@@ -2008,8 +2015,9 @@ def reduced(search, heads):
 _, flagged = reduced(search=True, heads=["ab"])
 
 # %% trap="09.3" role="guess"
-guess("09.3", "How many all_reduce calls does one training step make with "
-      "the flag?", unit="calls")
+guess("09.3",
+      "How many `all_reduce` calls does one training step make with the "
+      "flag?", unit="calls")
 
 # %% trap="09.3" role="look"
 print("bytes of the all_reduce calls in three steps:", flagged)
@@ -2185,12 +2193,12 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # 3. In train mode a forward pass moves the buffers of a BatchNorm, and dropout draws from the global generator. Save and restore copies, and use `torch.random.fork_rng(devices=[])`.
 
 # %% [markdown] trap="09.3" role="keep"
-# **Keep:** set `find_unused_parameters=True` only if a step can leave a parameter
-# without a gradient, because every step pays for it. **In your own code:** after one
-# backward pass without the wrapper, list the trainable parameters whose `.grad` is
-# None, over all kinds of batches. **Source:**
-# [DistributedDataParallel](https://docs.pytorch.org/docs/stable/notes/ddp.html),
-# "Internal Design", on unused parameters.
+# **Keep:** set `find_unused_parameters=True` only if a step can leave a parameter without a
+# gradient, because the flag costs time in every step. **In your own code:** after one backward
+# pass without the wrapper, list the trainable parameters whose `.grad` is None, over all kinds
+# of batches. **Source:**
+# [DistributedDataParallel](https://docs.pytorch.org/docs/stable/notes/ddp.html), "Internal
+# Design", on unused parameters.
 
 # %% [markdown] trap="09.6" role="situation" fault="no_sync holds backward but not the forward pass" symptom="DDP gradient accumulation sends gradients at every micro-batch, no_sync has no effect"
 # ## Four small batches, one update
@@ -2221,7 +2229,8 @@ def tape_of_four(accumulated):
 outside, sent = tape_of_four(in_pieces)
 
 # %% trap="09.6" role="guess"
-guess("09.6", "How often do the ranks exchange gradients in these four "
+guess("09.6",
+      "How many times do the ranks exchange gradients during these four "
       "batches?", unit="times")
 
 # %% trap="09.6" role="look"
@@ -2375,9 +2384,9 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
 # A batch of 160 rows does not fit. You split it into ten pieces of 16 rows, and divide the
 # loss of each piece by ten.
 #
-# Some labels are padding. They are -100, and `F.cross_entropy` leaves them out of its mean.
-# You compare the sum of the ten gradients with the gradient of all 160 rows at once, at the
-# same weights.
+# Some labels are padding. They are -100, and `F.cross_entropy` leaves them out of its mean. In
+# each piece, between 1 and 16 labels count. You compare the sum of the ten gradients with the
+# gradient of all 160 rows at once, at the same weights.
 
 # %% trap="09.2" role="break"
 counts = [1, 2, 16, 3, 12, 1, 8, 2, 14, 5]        # labels that count
@@ -2401,9 +2410,12 @@ target = gradient_of(start, whole, lambda y: 1)
 tenths = gradient_of(start, pieces, lambda y: 1 / len(pieces))
 
 # %% trap="09.2" role="guess"
-guess("09.2", "How wrong is the sum of the ten gradients, as a percentage "
-      "of the norm of the whole batch's gradient?",
-      choices=["0 %, except for rounding", "about 5 %", "about 25 %",
+guess("09.2",
+      "How large is the error of the summed gradient, relative to the "
+      "norm of the whole batch's gradient?",
+      choices=["0 %, up to rounding",
+               "about 5 %",
+               "about 25 %",
                "more than 50 %"])
 
 # %% trap="09.2" role="look"
@@ -2590,9 +2602,9 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 
 # %% [markdown] trap="09.2" role="keep"
 # **Keep:** divide by the number of labels that count in the whole step, not by the number of
-# pieces. The last step of an epoch has its own number. **In your own code:** compare the
-# gradient of the pieces once with the gradient of one big batch, on rows with padding. **Seen
-# in the wild:**
+# pieces. Count them anew for every step, because the last step of an epoch is often smaller.
+# **In your own code:** compare the gradient of the pieces once with the gradient of one big
+# batch, on rows with padding. **Seen in the wild:**
 # [`huggingface/transformers#24725`](https://github.com/huggingface/transformers/issues/24725)
 # and [`#34191`](https://github.com/huggingface/transformers/pull/34191), the fix a year later;
 # [`meta-pytorch/torchtune#1875`](https://github.com/meta-pytorch/torchtune/pull/1875): "the
@@ -2605,8 +2617,8 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 # ## A sampler for each rank
 #
 # Each rank gets a `DistributedSampler` over the 1,300 training digits, with shuffling on. The
-# samplers deal out the digits so that no two ranks see the same digit, and each passes its
-# part to a `DataLoader`. Your loop is `for epoch in range(10): for batch in loader: ...`.
+# samplers deal out the digits so that no two ranks see the same digit, and each sampler passes
+# its part to a `DataLoader`. Your loop is `for epoch in range(10): for batch in loader: ...`.
 
 # %% trap="09.5" role="break"
 from torch.utils.data import DistributedSampler
@@ -2620,8 +2632,9 @@ mine = sampler_of(rank=0, world=2, n=1300)
 orders = [tuple(mine) for epoch in range(10)]
 
 # %% trap="09.5" role="guess"
-guess("09.5", "How many different orders does rank 0 see in 10 epochs?",
-      unit="orders")
+guess("09.5",
+      "In how many different orders does rank 0 see its digits in these "
+      "10 epochs?", unit="orders")
 
 # %% trap="09.5" role="look"
 print("different orders in 10 epochs:", len(set(orders)))
@@ -2890,8 +2903,9 @@ def step_calls(plan):
             for kind in ("all_gather", "reduce_scatter", "all_reduce")}
 
 # %% trap="09.4" role="guess"
-guess("09.4", "How many all_gather calls does one training step make?",
-      unit="calls")
+guess("09.4",
+      "How many `all_gather` calls does one training step of the sharded "
+      "net make?", unit="calls")
 
 # %% trap="09.4" role="look"
 each = step_calls("each")
@@ -3035,8 +3049,8 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 
 # %% [markdown] trap="09.4" role="keep"
 # **Keep:** shard what does not fit, layer by layer. If a model fits together with its
-# gradients and optimizer state, use DDP. It gathers nothing, and sends no more than any of
-# these plans. **In your own code:** count the collectives of a step in a profiler's trace
+# gradients and optimizer state, use DDP. DDP gathers nothing, and sends no more than any
+# sharded plan. **In your own code:** count the collectives of a step in a profiler's trace
 # before you compare speeds. **Source:**
 # [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
 # `reshard_after_forward`.
@@ -3112,7 +3126,7 @@ claim("bytes of the gradients, added up in float32 both times",
 # `fully_shard(net)`, which cuts the model into shards. It changes the model in place and
 # returns it. You put the line where the comment says "distributed", right before the loop.
 #
-# The model has a test loss of about `2.3`, and AdamW makes 60 steps.
+# Before training, the test loss is about `2.3`. The script makes 60 steps with AdamW.
 
 # %% trap="09.13" role="break"
 def prepare(order, net, x):
@@ -3148,11 +3162,11 @@ def ordered(order):
 late = ordered("optimizer, shard")
 
 # %% trap="09.13" role="guess"
-guess("09.13", "What is the test loss after 60 steps of the script?",
-      choices=["below 1, as with one GPU",
-               "higher than that: half of each parameter learns",
-               "the same as before the first step, to the last digit",
-               "there is none: the first step raises an error"])
+guess("09.13", "What is the test loss after the 60 steps?",
+      choices=["below `1`",
+               "above `1`, but lower than before training",
+               "exactly the same as before training",
+               "none, because the first step raises an error"])
 
 # %% trap="09.13" role="look"
 print(f"test loss {late[0]:.4f} -> {late[1]:.4f}")
@@ -3258,10 +3272,10 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # The gradient of a shard is a shard as well: `p.grad.to_local()` is a plain tensor with
 # this rank's part of the values.
 #
-# You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: it takes the
-# norm of all gradients, and if that is larger, multiplies every gradient by `0.1 / norm`. You
-# run it on what `to_local()` returns, on two ranks, in a step in which the norm of the whole
-# gradient is well above 0.1.
+# You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: it computes
+# the norm of all gradients, and if that norm is larger than 0.1, multiplies every gradient by
+# `0.1 / norm`. On each of two ranks, you run the clip on what `to_local()` returns. In this
+# step, the norm of the whole gradient is well above 0.1.
 
 # %% trap="09.12" role="break"
 def norm_of(grads):
@@ -3332,8 +3346,10 @@ own = on_ranks()
 
 # %% trap="09.12" role="guess"
 guess("09.12", "What is the norm of the whole gradient after the clip?",
-      choices=["0.1, as asked", "more than 0.1", "less than 0.1",
-               "the clip raises an error"])
+      choices=["exactly 0.1",
+               "more than 0.1",
+               "less than 0.1",
+               "none, because the clip raises an error"])
 
 # %% trap="09.12" role="look"
 plot_bars({"whole gradient": norm, "rank 0 believes": own[0][0],
@@ -3454,16 +3470,16 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # 3. Take the root after the sum over ranks, and scale all shards by the same `max_norm / norm`, in place, and only if the norm is larger.
 
 # %% [markdown] trap="09.12" role="keep"
-# **Keep:** the norm over shards is the root of the squares summed over all ranks that
-# hold *different* parts. Where several ranks hold copies of the same part, as in hybrid
-# sharding, sum over one set of parts only, or every copy counts again. **In your own
-# code:** print the gradient norm on two ranks of a sharded run: it has to be the same.
-# **Source:** [pytorch #72548](https://github.com/pytorch/pytorch/issues/72548), why the
-# older FSDP got a method of its own. **Seen in the wild:** [AReaL
-# #312](https://github.com/areal-project/AReaL/issues/312): a norm over local shards, so
-# that clipping changed with the number of GPUs; [miles_diffusion
-# #35](https://github.com/radixark/miles_diffusion/pull/35): the right clip, and a
-# logged norm that was the shard's.
+# **Keep:** before you clip sharded gradients, sum the squares over all ranks that hold
+# *different* parts, and take the root. Where several ranks hold copies of the same part, as in
+# hybrid sharding, count each part once. **In your own code:** print the gradient norm on two
+# ranks of a sharded run. The two have to be the same. **Source:** [pytorch
+# #72548](https://github.com/pytorch/pytorch/issues/72548), explains why the older FSDP got a
+# method of its own. **Seen in the wild:** [AReaL
+# #312](https://github.com/areal-project/AReaL/issues/312): the norm was taken over local
+# shards, so clipping changed with the number of GPUs; [miles_diffusion
+# #35](https://github.com/radixark/miles_diffusion/pull/35): the clip was right, but the logged
+# norm was that of one shard.
 
 # %% [markdown] trap="09.7" role="situation" fault="rank 0 alone saves a sharded model" symptom="FSDP2 checkpoint saved by rank 0, All keys matched successfully, the resumed model is bad"
 # ## A checkpoint as always
@@ -3472,9 +3488,9 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # You save it as you always have, in one process: `if dist.get_rank() == 0:
 # torch.save(net.state_dict(), path)`.
 #
-# The next day two ranks build and shard the net again, from different random weights. Each of
-# them loads the file: `net.load_state_dict(torch.load(path))`. "Names and shapes are the same,
-# so it will load without a complaint," a colleague says.
+# The next day, two ranks build and shard the net again, from different random weights. Each of
+# them loads the file with `net.load_state_dict(torch.load(path))`. "Names and shapes are the
+# same, so it will load without a complaint," a colleague says.
 
 # %% trap="09.7" role="break"
 def shard_and_train(x, y, seed, steps=60):
@@ -3506,11 +3522,11 @@ saved, read_back, said = ranks.run(saved_by_one, one_file, x_train, y_train,
                                 SEED, uses=helpers)[0]
 
 # %% trap="09.7" role="guess" quoted="right"
-guess("09.7", "What do the two ranks hold after loading?",
-      choices=["half of the saved net, twice",
-               "the net that was saved",
-               "an error: half of the values are missing",
-               "half of the saved net, the other half is random"])
+guess("09.7", "What do the two ranks hold together after loading?",
+      choices=["the same half of the saved net, twice",
+               "the whole saved net",
+               "the random weights, because loading raises an error",
+               "half of the saved net and half of the random weights"])
 
 # %% trap="09.7" role="look" compare=false
 correct = [(reads(weights) == y_test).float().mean().item()
@@ -3677,15 +3693,15 @@ def reshard(shards: list, world: int) -> list[dict]:
 # 3. A slice is a view: its memory is that of the whole, and `torch.save` would write all of it. Copy it. A tensor without dimensions has no rows to cut.
 
 # %% [markdown] trap="09.7" role="keep"
-# **Keep:** save a sharded model from all ranks: `dcp.save` and `dcp.load` with one folder to
-# resume, and one gathered `state_dict` to pass the model on. **In your own code:** load each
-# kind of checkpoint once into a fresh model, right after saving, and compare a loss. **Seen in
-# the wild:**
+# **Keep:** save a sharded model from all ranks. To resume, use `dcp.save` and `dcp.load` with
+# one folder. To pass the model on, gather one complete `state_dict` and save that. **In your
+# own code:** load each kind of checkpoint once into a fresh model, right after saving, and
+# compare a loss. **Seen in the wild:**
 # [`huggingface/transformers#48569`](https://github.com/huggingface/transformers/pull/48569):
 # under tensor parallelism saving hangs, because rank 0 alone gathers, and the optimizer comes
 # back wrong "without a word";
 # [`PrimeIntellect-ai/prime-rl#827`](https://github.com/PrimeIntellect-ai/prime-rl/issues/827):
-# a file for each rank, hard to resume on a different number of GPUs;
+# each rank saved its own file, so a run was hard to resume on a different number of GPUs;
 # [`pytorch/pytorch#120356`](https://github.com/pytorch/pytorch/issues/120356): plain tensors
 # of one name, different on each rank, are treated as copies, and only one of them is saved.
 # **Source:** PyTorch documentation,

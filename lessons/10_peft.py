@@ -266,7 +266,8 @@ claim("loss of the base on the new language", level["new"], above=3)
 # `v_proj` and `o_proj` in attention, `gate_proj`, `up_proj` and `down_proj` in the MLP.
 # You want LoRA in all 14 matrices. You copy the list of names from a script for OPT, a
 # different family of models. Three of its six names also occur in your model; the other
-# three do not.
+# three do not. You train an adapter with this list, and for comparison a full adapter in
+# all 14 matrices.
 
 # %% trap="10.1" role="break"
 OPT_NAMES = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
@@ -280,9 +281,9 @@ def adapter(model, names, r=4, **settings):
 partly, told = heard(adapter, base, OPT_NAMES)    # told: its messages
 
 # %% trap="10.1" role="guess"
-guess("10.1", "Compared with LoRA in all 14 matrices, what percentage of "
-      "the drop in loss does LoRA with this list reach?",
-      unit="%")
+guess("10.1",
+      "How large is the first adapter's drop in loss, as a percentage of "
+      "the full adapter's drop?", unit="%")
 
 # %% trap="10.1" role="look"
 hit = [path for path, module in partly.named_modules()
@@ -627,8 +628,9 @@ short = W.bfloat16()
 rounded = (short.float() + update).bfloat16()    # rounded only once
 
 # %% trap="10.2" role="guess" quoted="right"
-guess("10.2", "What percentage of the weights are exactly the same before "
-      "and after this merge?", unit="%")
+guess("10.2",
+      "What percentage of the weights does the `bfloat16` merge leave "
+      "exactly unchanged?", unit="%")
 
 # %% trap="10.2" role="look"
 for name, (calls, work) in count.items():
@@ -790,10 +792,10 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # 3. `A` and `B` may be parameters, so compute under `torch.no_grad()`. The sum is a new tensor, so you need no other copy.
 
 # %% [markdown] trap="10.2" role="keep"
-# **Keep:** an unmerged LoRA adapter costs few FLOPs but many small operations. Merge it
-# before you serve the model: with the factor $\alpha / r$, only once, and in a dtype that
-# is precise enough for the update. **In your own code:** compare the logits before and
-# after merging, in the dtype in which you serve. **Source:** [Hu et al.
+# **Keep:** an unmerged LoRA adapter costs few FLOPs but many small operations. So merge
+# it before you serve the model. Merge it only once, with the factor $\alpha / r$, and in
+# a dtype that is precise enough for the update. **In your own code:** compare the logits
+# before and after merging, in the dtype in which you serve. **Source:** [Hu et al.
 # 2021](https://arxiv.org/abs/2106.09685), section 4.1, on merging. **Seen in the wild:**
 # [OpenBMB/MiniCPM-V 502](https://github.com/OpenBMB/MiniCPM-V/issues/502): the base with
 # its adapter answers well, but the merged model saved in `bfloat16` does not;
@@ -883,8 +885,9 @@ room = {"no prefix": longest(small_gpt2().eval()),
         "prefix of 20": longest(with_prefix(small_gpt2()))}
 
 # %% trap="10.3" role="guess"
-guess("10.3", "With the prefix, how long is the longest text that this "
-      "model accepts?", unit="tokens")
+guess("10.3",
+      "How long is the longest text that the model with this prefix "
+      "accepts?", unit="tokens")
 
 # %% trap="10.3" role="look"
 for name, (length, stopped_by) in room.items():
@@ -1542,15 +1545,16 @@ claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
 # %% [markdown] trap="10.5" role="situation" core=true fault="the saved adapter is never loaded, a fresh one answers" symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
 # ## From the file into service
 #
-# The trained adapter from trap 10.1, `whole`, is saved in a folder, with its parameters
-# and its configuration. It lowers the loss on the new language from over three to less
-# than 2.2. Three versions of a program serve it. All three build the base, read the
+# The trained adapter `whole` from trap 10.1 is saved in a folder, with its parameters and
+# its configuration. It lowers the loss on the new language from over three to less than
+# 2.2. Three versions of a program serve the adapter. All three build the base, read the
 # configuration and pass both to `get_peft_model`, as the training script did. The first
-# version does nothing else. The second passes the tensors from the file to
+# version does nothing else. The second also passes the tensors in the file to
 # `load_state_dict`, which complains about missing keys until you add `strict=False`. The
-# third calls peft's own `load_adapter`, which understands the names in the file and loads
-# the adapter under the name `trained`. A reviewer writes: "The third version loads the
-# adapter, so the third version is right."
+# third also calls peft's own `load_adapter`, which understands the names in the file and
+# loads the adapter under the name `trained`.
+#
+# A reviewer writes: "The third version loads the adapter, so the third version is right."
 
 # %% trap="10.5" role="break"
 folder = tempfile.mkdtemp()
@@ -1566,10 +1570,12 @@ told = second_version.load_state_dict(file, strict=False)
 _ = third_version.load_adapter(folder, "trained")
 
 # %% trap="10.5" role="guess" quoted="wrong"
-guess("10.5", "Which of the three versions answer like the trained "
-      "adapter?",
-      choices=["the second and the third", "only the third",
-               "only the second", "none of them"])
+guess("10.5",
+      "Which of the three versions answer like the trained adapter?",
+      choices=["the second and the third",
+               "only the third",
+               "only the second",
+               "none of them"])
 
 # %% trap="10.5" role="look"
 served = {"base alone": base, "first version": first_version,
@@ -1799,10 +1805,11 @@ claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
 # You teach a small Llama to answer. The prompt is a number from three to nine. The answer
 # repeats a word that many times and ends with EOS, the token for the end of a text. There
 # is no special token for padding, so you pad the shorter texts of a batch with EOS, on
-# the right.
+# the right. In the labels, you replace every padding id by -100, so that the loss skips
+# it.
 #
 # The training loss falls well below one. To test the model, you give it seven prompts,
-# one for each number. It writes until it produces EOS or has written 13 tokens.
+# one for each number. The model writes until it produces EOS or has written 13 tokens.
 
 # %% trap="10.6" role="break" tags=["plumbing"]
 EOS, OWN_PAD, BOS, WORD, LONGEST = 0, 1, 2, 12, 13
@@ -1853,9 +1860,11 @@ talker, loss, labels = speaker(by_pad_id, pad=EOS)
 lengths = answer_lengths(talker)
 
 # %% trap="10.6" role="guess"
-guess("10.6", "How many of the seven answers stop before the limit of 13 "
-      "tokens?",
-      choices=["all seven", "none", "about half"])
+guess("10.6",
+      "How many of the seven answers stop before the limit of 13 tokens?",
+      choices=["all seven",
+               "none",
+               "about half"])
 
 # %% trap="10.6" role="look"
 print(f"training loss {loss:.2f}, "

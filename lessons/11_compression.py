@@ -199,9 +199,9 @@ def affine(bits):
 by_four = mean_read(affine(2))
 
 # %% trap="11.1" role="guess" quoted="wrong"
-guess("11.1", "At 2 bits, how many more of 100 images does a classifier "
-      "get right with affine grids than with symmetric grids, on average?",
-      unit="images")
+guess("11.1",
+      "At 2 bits, how many more of 100 images do the classifiers get "
+      "right with affine instead of symmetric grids?", unit="images")
 
 # %% trap="11.1" role="look"
 plot_columns(read, xlabel="bits per weight", ylabel="accuracy",
@@ -885,9 +885,13 @@ reads = {T: taught(lambda z: T**2 * soft(z, T)) for T in (1, 4, 20, 100)}
 reads["labels"] = taught(hard)
 
 # %% trap="11.3" role="guess" quoted="right"
-guess("11.3", "Which student gets the fewest test digits right?",
-      choices=["the one at `100`", "the one at `4`", "the one at `1`",
-               "none, because they differ by less than half a point"])
+guess("11.3",
+      "At which temperature do the students get the fewest test digits "
+      "right?",
+      choices=["at `100`",
+               "at `4`",
+               "at `1`",
+               "at none, because all four are within half a point"])
 
 # %% trap="11.3" role="look"
 plot_columns({T: 1 - reads[T] for T in (1, 4, 20, 100)}, form=".3f",
@@ -1266,7 +1270,8 @@ claim("largest gap between the two ways to write the update",
 #
 # The inputs of this layer differ a lot in size, and you have to choose which column to
 # round first. A pull request adds an option for this and says: "Largest inputs first,
-# because their errors cost most."
+# because their errors cost most." You try that order on new digits, and compare the
+# output error with that of plain rounding to the nearest level.
 
 # %% trap="11.4" role="break"
 layer = linears(dense)[1]
@@ -1300,9 +1305,9 @@ found = {name: by_columns(w, x_in, order) for name, order in orders.items()}
 found["to nearest"] = symmetric(w, 3)
 
 # %% trap="11.4" role="guess" quoted="right"
-guess("11.4", "With the largest inputs first, how large is GPTQ's output "
-      "error on new digits, as a percentage of rounding to nearest's?",
-      unit="%")
+guess("11.4",
+      "How large is GPTQ's output error, as a percentage of the output "
+      "error of plain rounding?", unit="%")
 
 # %% trap="11.4" role="look"
 def errors(found, w=w, x=x_new):
@@ -1460,11 +1465,11 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
 # 3. Add the solution to the columns that stay, and write the result into a matrix of zeros.
 
 # %% [markdown] trap="11.4" role="keep"
-# **Keep:** judge rounding by the error of the layer's output, not by that of the weights.
-# In GPTQ, only columns that are not yet rounded can compensate for an error, so round the
-# columns of the largest inputs first. **In your own code:** measure the output error of
-# each layer on rows that the calibration has not seen, and compare it with rounding to
-# nearest. **Seen in the wild:**
+# **Keep:** judge rounding by the error of the layer's output, not by the error of its
+# weights. In GPTQ, only columns that are not yet rounded can compensate for an error, so
+# round the columns of the largest inputs first. **In your own code:** measure the output
+# error of each layer on rows that the calibration has not seen, and compare it with
+# rounding to nearest. **Seen in the wild:**
 # [`huggingface/optimum#1216`](https://github.com/huggingface/optimum/pull/1216) offers
 # this order as `desc_act`: off is faster, and on has a slightly better perplexity.
 # **Source:** [Frantar et al. 2022, "GPTQ"](https://arxiv.org/abs/2210.17323), section 3.
@@ -1493,9 +1498,13 @@ def counted(model):
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
 # %% trap="11.5" role="guess" quoted="wrong"
-guess("11.5", "Compared with before, how many bytes does this line report "
-      "now?",
-      choices=["the same", "about half", "about a quarter", "zero"])
+guess("11.5",
+      "How many bytes does this line report after the quantization, "
+      "compared with before?",
+      choices=["just as many",
+               "about half as many",
+               "about a quarter as many",
+               "zero"])
 
 # %% trap="11.5" role="look"
 said = [counted(model) for model in (large_reader, small_reader)]
@@ -1650,8 +1659,8 @@ def stored_bytes(state: dict) -> int:
 # first inverts every batch whose mean is above one half. It gets more than nine out of
 # ten digits right, from either scanner.
 #
-# The model has to run without Python. You pass the model and an example input to
-# `torch.jit.trace`, which returns a program.
+# The model has to run without Python. You pass the model and one digit from the first
+# scanner to `torch.jit.trace`, which returns a program.
 
 # %% trap="11.6" role="break"
 class EitherWay(nn.Module):
@@ -1674,9 +1683,11 @@ with warnings.catch_warnings(record=True) as said:
     traced = torch.jit.trace(either, x_test[:1])
 
 # %% trap="11.6" role="guess"
-guess("11.6", "How many of the inverted test digits does the program get "
-      "right?", choices=["more than nine out of ten, like the model",
-                         "about half", "two out of ten or fewer"])
+guess("11.6",
+      "How many of the inverted test digits does the program get right?",
+      choices=["more than nine out of ten",
+               "about five out of ten",
+               "two out of ten or fewer"])
 
 # %% trap="11.6" role="look"
 @torch.no_grad()
@@ -1980,9 +1991,11 @@ batch = ({0: Dim("batch")},)
 one_digit = OnnxFile(by_rows, x_test[:1], dynamic_shapes=batch)
 
 # %% trap="11.7" role="guess"
-guess("11.7", "How many digits at a time does the new file accept?",
-      choices=["any number", "any number from `2` on", "only `1`",
-               "`1`, and from `2` on with a warning"])
+guess("11.7", "How many digits at a time does the exported file accept?",
+      choices=["any number",
+               "any number from `2` on",
+               "only `1`",
+               "any number, but with a warning from `2` on"])
 
 # %% trap="11.7" role="look" compare=false
 def takes(program, counts=(1, 2, 7, 100)):
@@ -2218,15 +2231,15 @@ def free_dims(examples: list):
 # %% [markdown] trap="11.8" role="situation" fault="block scales along the tokens, not along the sum" symptom="emulated MXFP4 or MXFP8 is much better than the hardware: block scales along the wrong axis, outlier channels"
 # ## Two loud units in four bits
 #
-# A device will multiply in *MXFP4*: numbers of 4 bits, with a power of two as the scale
-# of each 32 neighbours. Until the device arrives, you emulate it: you round to the format
-# and multiply in float32.
+# A device will multiply in *MXFP4*. In this format, numbers have 4 bits, and every 32
+# neighbours share a power of two as their scale. Until the device arrives, you emulate
+# it: you round to the format and multiply in float32.
 #
-# Two inputs of the classifier's second layer are *loud*: you made them 35 times as large,
-# and their weights 35 times as small, so the product is the same. (Language models have
-# such channels naturally.) A comment in your emulation says: "The 32 neighbours are 32
-# digits at the same input, so no quiet number shares a scale with a loud one." The
-# emulation gets more than nine out of ten digits right.
+# Two inputs of the classifier's second layer are *loud*: you made them 35 times as large
+# and divided their weights by 35, so the product is the same. (Language models have such
+# channels naturally.) A comment in your emulation says: "The 32 neighbours are 32 digits
+# at the same input, so no quiet number shares a scale with a loud one." The emulation
+# gets more than nine out of ten digits right.
 
 # %% trap="11.8" role="break"
 def to_fp4(x):
@@ -2270,7 +2283,8 @@ exact = read_with(inputs, weight)
 emulated = read_with(mxfp4(inputs, 0), mxfp4(weight, 1))
 
 # %% trap="11.8" role="guess" quoted="wrong"
-guess("11.8", "How many of 100 digits does the classifier get right on the "
+guess("11.8",
+      "How many of 100 digits does the classifier get right on the "
       "device?", unit="digits")
 
 # %% trap="11.8" role="look"
@@ -2463,9 +2477,9 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # %% [markdown] trap="11.8" role="keep"
 # **Keep:** blocks that share a scale must run along the axis that is summed, because
 # hardware applies the scales outside the sum. A loud channel then costs its neighbours
-# their precision. An emulation with other blocks promises what no device delivers. **In
-# your own code:** make one column of a test tensor 35 times as large. Along the sum, its
-# neighbours become zeros. **Seen in the wild:**
+# their precision. If your emulation uses other blocks, it promises what no device
+# delivers. **In your own code:** make one column of a test tensor 35 times as large. If
+# the blocks run along the sum, its neighbours become zeros. **Seen in the wild:**
 # [`btxchain/btx#89`](https://github.com/btxchain/btx/pull/89) describes a design with two
 # products in which the scales ran along the free axis, so no block-scaled unit could
 # compute them; in
@@ -2480,14 +2494,15 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # %% [markdown] trap="11.9" role="situation" fault="NVFP4 without the tensor's scale loses small numbers" symptom="NVFP4 without a global scale: small weights or gradients become all zeros, training stalls with a larger batch"
 # ## Gradients in four bits, and a larger batch
 #
-# In *NVFP4*, each 16 neighbours share a scale that is finer than a power of two: a float8
-# number in E4M3. It rounds normally distributed numbers with an error of about a tenth.
-# So you train a classifier with gradients in NVFP4. In the backward pass, a layer uses
-# the gradient of its output in two products, for its inputs and for its weights. You
-# round the gradient for each product, along its sum. Everything else stays in float32.
+# In *NVFP4*, every 16 neighbours share a scale that is finer than a power of two: a
+# float8 number in E4M3. Normally distributed numbers are rounded with an error of about a
+# tenth. So you train a classifier with gradients in NVFP4. In the backward pass, a layer
+# uses the gradient of its output in two products, for its inputs and for its weights. For
+# each product, you round the gradient along the summed axis. Everything else stays in
+# float32.
 #
 # With 16 digits per step the classifier learns. Then you use 256 digits per step, with
-# Adam as before. In float32 the loss ends at about 0.1.
+# Adam as before. With float32 gradients, this second run ends at a loss of about 0.1.
 
 # %% trap="11.9" role="break"
 def nvfp4(x, axis):
@@ -2541,8 +2556,9 @@ trained = {batch: curve(nvfp4, batch) for batch in (16, 64, 256)}
 in_float = curve(lambda g, axis: g, 256)
 
 # %% trap="11.9" role="guess"
-guess("11.9", "At what loss does training end with 256 digits per step and "
-      "gradients in NVFP4?", unit="nats")
+guess("11.9",
+      "At what loss does this second run end with gradients in NVFP4?",
+      unit="nats")
 
 # %% trap="11.9" role="look"
 final = {batch: losses[-1] for batch, (_, losses) in trained.items()}
@@ -2729,16 +2745,16 @@ def nvfp4_scales(parts: list) -> tuple:
 # 3. `part.unflatten(1, (-1, 16))` has the 16 neighbours in its last axis; `.to(torch.float8_e4m3fn)` rounds to nearest.
 
 # %% [markdown] trap="11.9" role="keep"
-# **Keep:** the block scale of NVFP4 is a float8 number with a small range. Use the second
-# scale for the whole tensor, or small tensors become zeros and large ones are clipped.
-# **In your own code:** round a tensor, then the same tensor a thousandth and a thousand
-# times as large. The relative error has to stay the same. **Seen in the wild:** in
-# [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39) weights became
-# zeros because their float8 scales did; in
+# **Keep:** the block scale of NVFP4 is a float8 number with a small range. So use the
+# second scale for the whole tensor as well, or small tensors become zeros and large ones
+# are clipped. **In your own code:** round a tensor, then the same tensor a thousandth and
+# a thousand times as large. The relative error has to stay the same. **Seen in the
+# wild:** in [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39) weights
+# became zeros because their float8 scales did; in
 # [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467) a global scale was not
 # applied everywhere, and tests compared zeros with zeros; in
-# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604) a factor of 6 was missing in
-# the tensor's scale. **Source:** Intel, [NVFP4
+# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604) a factor of 6 was missing
+# in the tensor's scale. **Source:** Intel, [NVFP4
 # quantization](https://intel.github.io/neural-compressor/latest/docs/source/3x/PT_NVFP4Quant.html),
 # "two-level scaling".
 

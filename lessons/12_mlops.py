@@ -109,7 +109,7 @@ def nan_step():
 
 # %% trap="12.1" role="guess"
 guess("12.1", "Which operation does anomaly mode name?",
-      choices=["the division in `Standardize`",
+      choices=["the division by the standard deviation",
                "the log-softmax of the loss",
                "the product of the first linear layer"])
 
@@ -189,6 +189,12 @@ claim("index of the first module that turns finite numbers into a NaN",
 # Anomaly mode is the right tool when finite numbers become a NaN in the *backward* pass:
 # then it names the operation. It says nothing when a `nan` is merely added to the loss,
 # because the gradient of a sum with respect to each term is one.
+#
+# The operation that it names for a NaN of the forward pass depends on the loss. With
+# cross-entropy, that is the log-softmax. With an L1 or a hinge loss, whose gradients hold
+# only signs, it is the last linear layer. And watch the gradient norm as well as the
+# loss, because `F.multi_margin_loss` returns a finite number even for logits that are
+# NaN.
 
 # %% trap="12.1" role="more"
 def rooted():
@@ -293,14 +299,11 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 
 # %% [markdown] trap="12.1" role="keep"
 # **Keep:** to find a NaN that arises in the forward pass, put a forward hook on every
-# module. A hook sees only modules: if the bad operation is a function inside `forward`,
-# the hook names the module that called it. Anomaly mode checks gradients, and names the
-# operation nearest to the loss whose gradient uses a bad value. With cross-entropy that
-# is the log-softmax; with an L1 or a hinge loss, whose gradients hold only signs, the
-# last linear layer. **In your own code:** at the first loss or gradient norm that is not
-# finite, save the batch and the weights, and run the hooks on them. Watch both the loss
-# and the norm, because `F.multi_margin_loss` returns a finite number even for logits that
-# are NaN. **Source:** PyTorch,
+# module. If the bad operation is a function inside `forward`, the hook names the module
+# that calls it. Anomaly mode does not help, because it checks only gradients: it names
+# the operation nearest to the loss whose gradient uses a bad value. **In your own code:**
+# at the first loss or gradient norm that is not finite, save the batch and the weights,
+# and run the hooks on them. **Source:** PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
 # wild:** in [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36)
@@ -344,10 +347,11 @@ restless = deep(nn.Sigmoid)
 busy_log, busy = run(restless, 0.01, torch.optim.Adam)
 
 # %% trap="12.2" role="guess" quoted="wrong"
-guess("12.2", "What does the net trained with Adam answer to a 0 and to "
-      "a 9?",
-      choices=["about 0 and about 9", "about 2 and about 7",
-               "nearly the same number to both"])
+guess("12.2",
+      "What does the net trained with Adam predict for a 0 and for a 9?",
+      choices=["about 0 and about 9",
+               "about 2 and about 7",
+               "nearly the same number for both"])
 
 # %% trap="12.2" role="look"
 variance = values.var(unbiased=False).item()
@@ -876,7 +880,7 @@ claim("lead of the learning rate over the next setting",
 #
 # $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
 #
-# EI says by how much you can expect to beat the best value so far, $f^*$. Here $\mu$ and
+# EI says by how much you can expect to beat $f^*$, the best value so far. Here $\mu$ and
 # $\sigma$ are the predicted mean and standard deviation, and $\Phi$ and $\varphi$ are the
 # distribution function and the density of a standard normal. You try it on a smooth,
 # noiseless bowl, whose lowest loss is zero. The tutorial says: "Eight settings are not
@@ -933,10 +937,13 @@ def over_dice(surface, dims, score, times=8):
     return (found / dice).item()
 
 # %% trap="12.4" role="guess" quoted="right"
-guess("12.4", "After 25 runs each, how does the search's best loss compare "
-      "with that of random search?",
-      choices=["it is higher", "it is about the same",
-               "it is about half", "it is a third or less"])
+guess("12.4",
+      "After 25 runs each, how does the search's best loss compare with "
+      "random search's?",
+      choices=["higher",
+               "about the same",
+               "about half as high",
+               "a third as high or less"])
 
 # %% trap="12.4" role="look"
 wrong_way = over_dice(bowl, 8, textbook, times=16)
@@ -1151,8 +1158,9 @@ guards = {
 by_guard = {name: gradients(guard) for name, guard in guards.items()}
 
 # %% trap="12.5" role="guess" quoted="wrong"
-guess("12.5", "With your guard, `where`, what percentage of the values in "
-      "the net's gradients is NaN?", unit="%")
+guess("12.5",
+      "With your guard, what percentage of the values in the net's "
+      "gradients are NaN?", unit="%")
 
 # %% trap="12.5" role="look"
 def nan_share(tensors):
@@ -1323,10 +1331,10 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="12.5" role="keep"
 # **Keep:** `torch.where` hides a bad value, but not its gradient. Replace the bad number
-# before it reaches the function. Clipping by norm spreads a NaN, unless you pass
-# `error_if_nonfinite=True`. **In your own code:** look for `sqrt`, `log`, `acos`, `/` and
-# `**` inside a `where` or multiplied by a mask, and check their gradients at the edge of
-# their domain. **Source:** PyTorch's [tutorial on masked
+# before it reaches the function. Clipping by norm spreads a NaN to every gradient, unless
+# you pass `error_if_nonfinite=True`. **In your own code:** look for `sqrt`, `log`,
+# `acos`, `/` and `**` inside a `where` or multiplied by a mask, and check their gradients
+# at the edge of their domain. **Source:** PyTorch's [tutorial on masked
 # tensors](https://github.com/pytorch/tutorials/pull/2050), "Distinguishing between 0 and
 # NaN gradient". **Seen in the wild:**
 # [Ciela-Institute/caustics#83](https://github.com/Ciela-Institute/caustics/pull/83) fixes
@@ -1442,10 +1450,10 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 # %% [markdown] trap="12.6" role="situation" core=true fault="a stored loss keeps the trained weights alive" symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
 # ## Five losses in a list
 #
-# A search trains five classifiers, one after the other, each under the same name. To
-# choose the best one later, it keeps the last training loss of each classifier in a list,
-# as the tensor that it is, after `backward()` and the optimizer step. At the end, it
-# deletes the model and the optimizer.
+# A search trains five classifiers, one after the other, under the same name. Each has two
+# hidden layers of 512 units. To choose the best one later, it keeps the last training
+# loss of each classifier in a list, as the tensor that it is, after `backward()` and the
+# optimizer step. At the end, it deletes the model and the optimizer.
 #
 # In trap 02.5, a sum of losses kept the activations of every batch alive, in a loop
 # without `backward()`. Your own comment says: "Here `backward()` has freed them, so only
@@ -1741,7 +1749,9 @@ one_batch, _ = trained(x_train[:50], shifted[:50], epochs=300)
 # %% trap="12.7" role="guess"
 guess("12.7", "What is the loss of this batch after the 300 steps?",
       choices=["about 2.3",
-               "about 1.5", "about 0.7", "below 0.1"])
+               "about 1.5",
+               "about 0.7",
+               "below 0.1"])
 
 # %% trap="12.7" role="look"
 print(f"loss on one batch: {one_batch:.2f}")
@@ -1947,8 +1957,7 @@ def loads(save, kills=20):
 over = loads(lambda new: torch.save(new, path))
 
 # %% trap="12.8" role="guess"
-guess("12.8", "After how many of the 20 kills does last.pt still load?",
-      unit="files")
+guess("12.8", "How many of these 20 files still load?", unit="files")
 
 # %% trap="12.8" role="look"
 print(f"killed {over[0]} times; {over[1]} files load")
@@ -2335,7 +2344,8 @@ starts = [start(script) for _ in range(4)]
 guess("12.9", "How many different numberings do the four starts produce?",
       choices=["four",
                "one, the same as with the variable set in the shell",
-               "one, but not the one with the variable set in the shell"])
+               "one, but not the same as with the variable set in the "
+               "shell"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:
@@ -2949,10 +2959,12 @@ plain = F.cross_entropy(logits, y_train).item()
 smooth = F.cross_entropy(logits, y_train, label_smoothing=0.1).item()
 
 # %% trap="12.11" role="guess" quoted="wrong"
-guess("12.11", "What is the loss of the untrained classifier with "
-      "smoothing?",
-      choices=["still about 1.6", "about 2.3, the logarithm of ten",
-               "NaN", "infinite"])
+guess("12.11",
+      "What is the loss of the untrained classifier with label smoothing?",
+      choices=["about 1.6",
+               "about 2.3",
+               "NaN",
+               "infinite"])
 
 # %% trap="12.11" role="look"
 nearly = logits.masked_fill(logits.isinf(), -1e9)

@@ -278,9 +278,9 @@ claim("largest difference between the logits with the cache and without",
 # which are computed and stored once.
 #
 # In the code below, Ann and Bob share the system prompt. Bob's answer is finished, and
-# his blocks go back to the free list. Then Cem arrives, whose prompt has nothing in
-# common with theirs. A comment that you wrote in March says: "Ann's table does not
-# change, so her answer does not change either."
+# his blocks go back to the free list. Then Cem arrives. His prompt needs four blocks and
+# has nothing in common with the other two. A comment that you wrote in March says: "Ann's
+# table does not change, so her answer does not change either."
 
 # %% trap="13.1" role="break"
 SIZE = 4                                          # letters of a block
@@ -328,9 +328,9 @@ pool.free += bob                                  # Bob is done
 cem = admit(pool, cem_ids)
 
 # %% trap="13.1" role="guess" quoted="wrong"
-guess("13.1", "After Cem's request has been admitted, how many of the "
-      "eight blocks in Ann's table still hold Ann's "
-      "letters?", unit="blocks")
+guess("13.1",
+      "How many of the eight blocks in Ann's table still hold Ann's "
+      "letters after Cem has been admitted?", unit="blocks")
 
 # %% trap="13.1" role="look"
 def reads(pool, table):
@@ -505,7 +505,7 @@ class Blocks:
 #    reader? Only then change the counts.
 
 # %% [markdown] trap="13.1" role="keep"
-# **Keep:** A shared block belongs to every request that reads it. A request that finishes
+# **Keep:** a shared block belongs to every request that reads it. A request that finishes
 # gives up only its own claim; the block is free when the last claim is gone. **In your
 # own code:** after each step, count how often each block occurs in all tables, and
 # compare that with its reference count. A block in two tables with a count of one is the
@@ -605,9 +605,9 @@ served, _, hits = prefill(gpt, store, second, key_alone)
 
 # %% trap="13.2" role="guess"
 guess("13.2", "Which answer does the second request get?",
-      choices=["the answer to the first request",
-               "the answer that it gets without the store",
-               "noise, because its blocks are in the wrong order"])
+      choices=["the same answer as the first request",
+               "the same answer as without the store",
+               "noise that fits neither prompt"])
 
 # %% trap="13.2" role="look"
 def continued(logits, cache, dice):
@@ -775,13 +775,14 @@ def block_keys(ids: list, size: int, extra: str) -> list:
 #    for any two texts.
 
 # %% [markdown] trap="13.2" role="keep"
-# **Keep:** A cache key has to cover everything that the cached values were computed from:
-# every earlier letter, and the weights that read it. **In your own code:** first serve a
-# prompt, then a second one that shares its middle but not its beginning. Serve the second
-# with the prefix cache on and off, and compare the logits. **Source:** [vLLM, "Automatic
-# Prefix Caching"](https://docs.vllm.ai/en/latest/design/prefix_caching/). **Seen in the
-# wild:** In [vllm-project/vllm 30931](https://github.com/vllm-project/vllm/issues/30931),
-# two adapters with the same name shared blocks, which took eight hours to find. In
+# **Keep:** a cache key has to cover everything that the cached values were computed from:
+# every earlier letter, and the weights that read it. **In your own code:** serve a
+# prompt, then a second prompt that shares its middle but not its beginning. Serve the
+# second prompt with the prefix cache on and off, and compare the logits. **Source:**
+# [vLLM, "Automatic Prefix
+# Caching"](https://docs.vllm.ai/en/latest/design/prefix_caching/). **Seen in the wild:**
+# In [vllm-project/vllm 30931](https://github.com/vllm-project/vllm/issues/30931), two
+# adapters with the same name shared blocks, which took eight hours to find. In
 # [vllm-project/vllm 44250](https://github.com/vllm-project/vllm/issues/44250), the key of
 # an external cache left out the adapter.
 
@@ -822,8 +823,9 @@ quiet = sample([hers], 400, seed=42)[0]
 noon = sample([hers, *others], 400, seed=42)[0]   # she is row 0
 
 # %% trap="13.3" role="guess" quoted="wrong"
-guess("13.3", "At what percentage of positions does her answer at noon "
-      "have the same letter as her first answer?", unit="%")
+guess("13.3",
+      "At what percentage of positions do her two answers have the same "
+      "letter?", unit="%")
 
 # %% trap="13.3" role="look"
 percent = 100 * same(quiet, noon)
@@ -962,13 +964,13 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 #    the number of them that it has passed.
 
 # %% [markdown] trap="13.3" role="keep"
-# **Keep:** What a request draws may depend only on that request: on its seed, its step
-# and its probabilities. **In your own code:** send one seeded request alone, then in the
-# first and in the last row of a full batch, and compare. If your kernels depend on the
-# batch size, look at the first letter that differs; the two candidates' logits have to be
-# close there. **Source:** [Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
-# 3"](https://doi.org/10.1145/2063384.2063405), on generators that are functions of a key
-# and a counter. **Seen in the wild:** In [vllm-project/vllm
+# **Keep:** the letters that a request draws may depend only on that request: on its seed,
+# its step and its probabilities. **In your own code:** send one seeded request alone,
+# then in the first and in the last row of a full batch, and compare. If your kernels
+# depend on the batch size, look at the first letter that differs; the two candidates'
+# logits have to be close there. **Source:** [Salmon et al. 2011, "Parallel random
+# numbers: as easy as 1, 2, 3"](https://doi.org/10.1145/2063384.2063405), on generators
+# that are functions of a key and a counter. **Seen in the wild:** In [vllm-project/vllm
 # 51226](https://github.com/vllm-project/vllm/issues/51226), the CPU version ignored a
 # seed when another request in the batch had none. [NVIDIA/TensorRT-LLM
 # 17172](https://github.com/NVIDIA/TensorRT-LLM/pull/17172) derives random numbers from
@@ -980,7 +982,7 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 # Nobody likes to wait for a whole answer, so you send each token as soon as the model has
 # written it. The tokens come from a byte-level tokenizer, so each token is a few bytes.
 # The answer has to end before the stop word `\nUser:`, because the model would otherwise
-# go on and write the user's next message.
+# continue with the user's next message.
 #
 # Your test decodes the whole list of tokens at once and compares the result with the
 # text. It passes.
@@ -1026,12 +1028,11 @@ def stream(tokens):
         yield piece
 
 # %% trap="13.4" role="guess"
-guess("13.4", "What does the client see?",
-      choices=["the intact text, cut before the stop word",
-               "some broken letters, the stop word, and what follows it",
-               "some broken letters, and a cut before the stop word",
-               "the text up to its first incomplete letter, then an "
-               "error"])
+guess("13.4", "What does the client of the stream see?",
+      choices=["the intact text, ending before the stop word",
+               "broken letters, the stop word and the text after it",
+               "broken letters, ending before the stop word",
+               "the text up to the first broken letter, then an error"])
 
 # %% trap="13.4" role="look"
 received = "".join(stream(tokens))
@@ -1178,11 +1179,11 @@ class Stream:
 #    rest. Test `held.endswith(stop[:n])` for each `n` below `len(stop)`.
 
 # %% [markdown] trap="13.4" role="keep"
-# **Keep:** Decode a stream as one text, and hold back whatever can still turn into
-# something else. **In your own code:** take a text with two-, three- and four-byte
-# letters, cut it at every byte, push the pieces one by one, and compare the output with
-# the text. A test that decodes the whole list at once cannot see the fault. **Source:**
-# Python's
+# **Keep:** decode a stream as one text, and hold back every byte that a later byte can
+# still turn into something else. **In your own code:** take a text with two-, three- and
+# four-byte letters, cut it at every byte, push the pieces one by one, and compare the
+# output with the text. A test that decodes the whole list at once cannot see the fault.
+# **Source:** Python's
 # [`codecs.IncrementalDecoder`](https://docs.python.org/3/library/codecs.html#incrementaldecoder-objects).
 # **Seen in the wild:** In [ai-dynamo/dynamo
 # 12630](https://github.com/ai-dynamo/dynamo/issues/12630), 5 to 13 syllables of every
@@ -1195,7 +1196,8 @@ class Stream:
 #
 # A program will parse the answer, so it has to be one of twelve words. At each step you
 # mask every letter that does not continue one of the twelve, and sample from the rest.
-# Now every answer is valid.
+# Now every answer is valid. The model's *own odds* of the twelve words follow from the
+# probability that it gives each whole word.
 #
 # A colleague who reviews the change writes: "You have not only forbidden the other words,
 # you have also changed the odds among the twelve."
@@ -1233,9 +1235,9 @@ drawn = [masked(*one) for one in sets]
 meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 
 # %% trap="13.10" role="guess" quoted="right"
-guess("13.10", "What percentage of the answers would have to change to "
-      "match the model's own odds among the twelve words?",
-      unit="%")
+guess("13.10",
+      "What percentage of the answers would have to change to match the "
+      "model's own odds?", unit="%")
 
 # %% trap="13.10" role="look"
 apart = [variation(a, b).item() for a, b in zip(drawn, meant)]
@@ -1344,7 +1346,7 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 #    then divides by the total, without overflow or underflow.
 
 # %% [markdown] trap="13.10" role="keep"
-# **Keep:** A mask at each step makes every answer valid, but it changes the odds. To get
+# **Keep:** a mask at each step makes every answer valid, but it changes the odds. To get
 # the model's own odds among the valid answers, score whole answers. **In your own code:**
 # compute both for ten allowed answers and compare them. **Source:** [Park et al. 2024,
 # "Grammar-Aligned Decoding"](https://arxiv.org/abs/2405.21047). **Seen in the wild:** In
@@ -1551,8 +1553,9 @@ kept = q * (p / q).clamp(max=1)                   # drawn and accepted
 from_target = comes_out(kept, p)                  # refused: draw from p
 
 # %% trap="13.5" role="guess"
-guess("13.5", "What percentage of the written letters would have to change "
-      "to match the target's own distribution?", unit="%")
+guess("13.5",
+      "What percentage of the letters would have to change to match the "
+      "target's distribution?", unit="%")
 
 # %% trap="13.5" role="look"
 wrong = 100 * variation(from_target, p).mean().item()
@@ -1710,15 +1713,15 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 #    pieces.
 
 # %% [markdown] trap="13.5" role="keep"
-# **Keep:** After a refusal, sample from max(0, p - q), normalised. And `q` has to be the
+# **Keep:** after a refusal, sample from max(0, p - q), normalised. And let `q` be the
 # distribution that the draft was really sampled from. **In your own code:** do not judge
-# by the acceptance rate. Feed in a known `p` and `q`, and count what comes out. **Source:** [Leviathan et al.
-# 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
+# by the acceptance rate. Feed in a known `p` and `q`, and count what comes out.
+# **Source:** [Leviathan et al. 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
 # 2023](https://arxiv.org/abs/2302.01318). **Seen in the wild:** In
 # [huggingface/transformers
 # 47932](https://github.com/huggingface/transformers/issues/47932), the code used a `q`
-# that the draft had not been sampled from. Acceptance rose; the total variation to `p` was
-# 0.05.
+# that the draft had not been sampled from. Acceptance rose; the total variation to `p`
+# was 0.05.
 
 # %% [markdown] trap="13.6" role="situation" fault="refused draft tokens stay in the KV cache" symptom="speculative decoding repeats or skips words, though each check is right"
 # ## Four letters in one call
@@ -1775,10 +1778,9 @@ def trial(stays):
 first_try = trial(lambda past, good, read: read)
 
 # %% trap="13.6" role="guess"
-guess("13.6", "How many of the letters are those that the GPT writes "
-      "without a draft?",
-      choices=["all of them, in fewer calls",
-               "fewer than half of them, in fewer calls",
+guess("13.6", "How many of the letters are the same as without a draft?",
+      choices=["all of them",
+               "fewer than half of them",
                "none of them"])
 
 # %% trap="13.6" role="look"
@@ -1885,14 +1887,15 @@ def commit(past: int, draft: list, says: list) -> tuple:
 #    token that the model added has not been fed yet.
 
 # %% [markdown] trap="13.6" role="keep"
-# **Keep:** After a check, the cache must hold every token written so far except the last,
-# and nothing else. **In your own code:** with greedy decoding, or when both draw with the
-# same random numbers, speculative and plain decoding have to write the same text. Test
-# this with a draft that is often wrong. If your kernels depend on how many tokens a call
-# reads, only near ties may differ, so look at the two logits at the first difference.
-# **Source:** [Leviathan et al. 2023](https://arxiv.org/abs/2211.17192). **Seen in the
-# wild:** In [ml-explore/mlx-lm 1109](https://github.com/ml-explore/mlx-lm/pull/1109), a
-# cache that could not be trimmed silently kept the refused drafts.
+# **Keep:** after a check, cut the cache back. It must hold every token written so far
+# except the last, and nothing else. **In your own code:** with greedy decoding, or when
+# both draw with the same random numbers, speculative and plain decoding have to write the
+# same text. Test this with a draft that is often wrong. If your kernels depend on how
+# many tokens a call reads, only near ties may differ, so look at the two logits at the
+# first difference. **Source:** [Leviathan et al. 2023](https://arxiv.org/abs/2211.17192).
+# **Seen in the wild:** In [ml-explore/mlx-lm
+# 1109](https://github.com/ml-explore/mlx-lm/pull/1109), a cache that could not be trimmed
+# silently kept the refused drafts.
 
 # %% [markdown] trap="13.7" role="situation" fault="one scale for all keys: one large channel takes the grid" symptom="perplexity jumps with a low-bit KV cache, though the keys reconstruct well"
 # ## A smaller cache
@@ -1904,7 +1907,8 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # Real models often have a few channels whose keys are much larger than the rest. You
 # build such a model: in each head you make two key channels thirty times as large and the
 # same two query channels thirty times as small. The products of queries and keys stay the
-# same, and so does the loss.
+# same, and so does the loss. Then you measure how much the loss rises with 4-bit keys,
+# and how much it rises if you set all keys to zero.
 
 # %% trap="13.7" role="break"
 def with_outlier(model, factor=30):
@@ -1951,10 +1955,13 @@ worth = nats(outlier, Blind()) - full             # what keys are good for
 lost = nats(outlier, FourBits(tensor)) - full
 
 # %% trap="13.7" role="guess"
-guess("13.7", "Setting all keys to zero raises this model's loss; what "
-      "fraction of that rise do 4-bit keys already cause?",
-      choices=["more than half", "about a third", "about a tenth",
-               "about a hundredth"])
+guess("13.7",
+      "How large is the rise with 4-bit keys, compared with the rise with "
+      "all keys at zero?",
+      choices=["more than half as large",
+               "about a third as large",
+               "about a tenth as large",
+               "about a hundredth as large"])
 
 # %% trap="13.7" role="look"
 percent = 100 * lost / worth
@@ -2109,7 +2116,7 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 #    nothing is saved. So `clone()` it.
 
 # %% [markdown] trap="13.7" role="keep"
-# **Keep:** Values that share a scale should have similar sizes. For keys that means one
+# **Keep:** values that share a scale should have similar sizes. For keys that means one
 # channel over many tokens, for values one token. Judge the result by the loss, not by the
 # error of the keys. **In your own code:** print the largest absolute key of each channel.
 # If a few channels stand out, low-bit integers with one scale per tensor lose all the
@@ -2132,7 +2139,9 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # (top-p). For each letter, it reports the letter's log-probability under the distribution
 # it sampled from. (vLLM does this if you ask for `processed_logprobs`. By default it
 # reports them without temperature and top-p.) The trainer computes its own
-# log-probabilities at the same temperature.
+# log-probabilities at the same temperature. You sample 64 answers of 24 letters and, for
+# each answer, multiply its 24 ratios. If server and trainer agree, the product is 1, or
+# 100 %.
 
 # %% trap="13.8" role="break"
 def nucleus(logits, top_p):
@@ -2164,8 +2173,7 @@ ratio = (trainer - server).exp()                      # (64, 24)
 whole = ratio.prod(1)                                 # of each answer
 
 # %% trap="13.8" role="guess"
-guess("13.8", "What is the median, over the 64 answers, of the product of "
-      "an answer's 24 ratios?", unit="%")
+guess("13.8", "What is the median of these 64 products?", unit="%")
 
 # %% trap="13.8" role="look"
 percent = 100 * whole.median().item()
@@ -2299,12 +2307,13 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 #    one.
 
 # %% [markdown] trap="13.8" role="keep"
-# **Keep:** A log-probability is only meaningful with the distribution that the token was
-# sampled from, including temperature and cut. **In your own code:** before the first
-# update, *every* ratio has to be 1 up to rounding. The mean does not show that, so print
-# the largest and the mean absolute log ratio, with the kept mass next to them.
-# **Source:** [huggingface/trl 6789](https://github.com/huggingface/trl/issues/6789), with
-# the closed form. **Seen in the wild:** the same thread. And in [huggingface/trl
+# **Keep:** compute the log-probability of a token under the distribution that the token
+# was sampled from, including temperature and cut. Any other number is meaningless. **In
+# your own code:** before the first update, *every* ratio has to be 1 up to rounding. The
+# mean does not show that, so print the largest and the mean absolute log ratio, and the
+# probability mass that the cut keeps. **Source:** [huggingface/trl
+# 6789](https://github.com/huggingface/trl/issues/6789), with the closed form. **Seen in
+# the wild:** the same thread. And in [huggingface/trl
 # 4159](https://github.com/huggingface/trl/issues/4159), the server returned raw
 # log-probabilities without the temperature, and the ratio stayed at its clamp.
 
@@ -2318,7 +2327,7 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 # A semaphore allows at most eight open requests. A request's clock starts when the
 # request is sent and stops at its first letter; a prefill takes 0.05 seconds. Your report
 # says: time to first token, p99: 0.05 s. (The p99 is the smallest time that 99 % of the
-# requests do not exceed.)
+# requests do not exceed.) For users, the clock starts when they press Enter.
 
 # %% trap="13.9" role="break"
 def simulate(load, slots=8, requests=16000, seed=SEED):
@@ -2343,8 +2352,9 @@ log = simulate(0.8)
 reported = p99([start + 0.05 - start for _, start, _ in log])
 
 # %% trap="13.9" role="guess"
-guess("13.9", "A user presses Enter; what is the p99 of the time until the "
-      "first letter appears?", unit="s")
+guess("13.9",
+      "What is the p99 of the time from pressing Enter to the first "
+      "letter?", unit="s")
 
 # %% trap="13.9" role="look"
 waits = [start + 0.05 - arrival for arrival, start, _ in log]
@@ -2488,11 +2498,11 @@ def first_token(arrive: list, chunks: list) -> tuple:
 #    better the more requests it drops.
 
 # %% [markdown] trap="13.9" role="keep"
-# **Keep:** Start the clock when the user asks, and report every latency with its load and
+# **Keep:** start the clock when the user asks, and report every latency with its load and
 # its percentile. **In your own code:** record for each request when it was due, when it
 # was sent, and when its first token came. The p99 of sent minus due has to be about zero.
-# If it is not, your load generator contains a queue of its own, even if that queue does
-# not grow. **Source:** [Schroeder et al. 2006, "Open Versus Closed: A Cautionary
+# If it is not zero, your load generator contains a queue of its own, even if that queue
+# does not grow. **Source:** [Schroeder et al. 2006, "Open Versus Closed: A Cautionary
 # Tale"](https://www.usenix.org/conference/nsdi-06/open-versus-closed-cautionary-tale).
 # **Seen in the wild:** In [vllm-project/vllm
 # 54101](https://github.com/vllm-project/vllm/issues/54101), the benchmark's latency left

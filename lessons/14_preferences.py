@@ -271,8 +271,9 @@ claim("nats summed with the prompts, divided by those of the answers",
 # ratio minus the other's, and training raises it. The loss is minus the log-sigmoid of
 # $\beta$ times the margin. The reference is the model before training, without gradients.
 #
-# You train for 400 steps. The loss is 0.693 at the first step and at the last. A note in
-# the log says: "0.693 is log 2, a margin of zero. So the policy has not moved at all."
+# You train for 400 steps. The best policy for this task has a KL of about half a nat to
+# the start. Your loss is 0.693 at the first step and at the last. A note in the log says:
+# "0.693 is log 2, a margin of zero. So the policy has not moved at all."
 
 # %% trap="14.1" role="break"
 def dpo(logp, reference):
@@ -290,8 +291,9 @@ learner, losses, moved = learn(lambda logp: dpo(logp, reference),
                                logits=policy)
 
 # %% trap="14.1" role="guess" quoted="wrong"
-guess("14.1", "The best policy's KL to the start is about 0.5 nats; what "
-      "is the trained policy's KL to the start?", unit="nats")
+guess("14.1",
+      "What is the trained policy's KL to the start after the 400 steps?",
+      unit="nats")
 
 # %% trap="14.1" role="look"
 best_moved = kl(best, start).item()
@@ -453,14 +455,15 @@ def dpo_loss(policy: nn.Module, beta: float):
 #    `torch.no_grad()`, and use `F.logsigmoid`, which stays finite.
 
 # %% [markdown] trap="14.1" role="keep"
-# **Keep:** The reference that a loss compares against must not move. And a flat loss does
-# not mean that the weights stay where they are. **In your own code:** before training,
-# store the reference's log-probabilities for one batch. Ten steps later they must be the
-# same. Log the KL to the first checkpoint next to the loss. **Source:** [Rafailov et al.
-# 2023, "Direct Preference Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the
-# wild:** In [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the
-# reference was the policy itself. TRL refuses a single object for both, since
-# [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534) also in KTO.
+# **Keep:** the reference that a loss compares against must not move, so store a copy. And
+# a flat loss does not mean that the weights stay where they are. **In your own code:**
+# before training, store the reference's log-probabilities for one batch. Ten steps later,
+# they must be the same. Next to the loss, log the KL to the first checkpoint. **Source:**
+# [Rafailov et al. 2023, "Direct Preference
+# Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:** In
+# [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the reference was
+# the policy itself. TRL refuses a single object for both, since [huggingface/trl
+# 5534](https://github.com/huggingface/trl/pull/5534) also in KTO.
 
 # %% [markdown] role="concept"
 # ## A judge who errs
@@ -492,7 +495,8 @@ kl_price
 # Here 64 prompts have 8 possible answers each. Some prompts are easier than others: each
 # prompt adds the same bonus, between 0 and 8 points, to all of its answers. The right
 # answer earns one more point. You sample the answers in eight rounds, with one answer to
-# each prompt per round.
+# each prompt per round. At the start, every right answer has a probability of 12.5 %. You
+# train for 60 steps.
 
 # %% trap="14.2" role="break"
 N, G = 64, 8                              # prompts, answers to each
@@ -529,8 +533,9 @@ def grpo(advantage, steps=60, lr=0.5):
 viewed = grpo(by_view)
 
 # %% trap="14.2" role="guess"
-guess("14.2", "At first a prompt's right answer has a probability of 12.5 "
-      "%; what is the mean over prompts after the 60 steps?", unit="%")
+guess("14.2",
+      "What is the mean probability of the right answers after the 60 "
+      "steps?", unit="%")
 
 # %% trap="14.2" role="look"
 print(f"probability of the right answer: {100 * viewed[0]:.1f} % at first, "
@@ -691,13 +696,14 @@ def group_advantage(rewards: torch.Tensor,
 # 3. The standard deviation of a single number is nan. Leave 0 there.
 
 # %% [markdown] trap="14.2" role="keep"
-# **Keep:** A group is the answers to one prompt, and every answer carries its prompt's
-# id. **In your own code:** replace each reward by the number of its prompt. Then the
-# standard deviation within every group has to be 0. **Source:** [Shao et al. 2024,
-# "DeepSeekMath"](https://arxiv.org/abs/2402.03300), which introduces GRPO. **Seen in the
-# wild:** In [StarsfieldAI/R1-V 67](https://github.com/StarsfieldAI/R1-V/issues/67), the
-# code had exactly this list and this view. In [XU-YIJIE/grpo-flat
-# 2](https://github.com/XU-YIJIE/grpo-flat/issues/2), the whole batch was one group.
+# **Keep:** compare an answer only with other answers to the same prompt. To be sure of
+# that, let every answer carry its prompt's id. **In your own code:** replace each reward
+# by the number of its prompt. Then the standard deviation within every group has to be 0.
+# **Source:** [Shao et al. 2024, "DeepSeekMath"](https://arxiv.org/abs/2402.03300), which
+# introduces GRPO. **Seen in the wild:** In [StarsfieldAI/R1-V
+# 67](https://github.com/StarsfieldAI/R1-V/issues/67), the code had exactly this list and
+# this view. In [XU-YIJIE/grpo-flat 2](https://github.com/XU-YIJIE/grpo-flat/issues/2),
+# the whole batch was one group.
 
 # %% [markdown] trap="14.3" role="situation" core=true fault="the gradient of the KL penalty is zero on average" symptom="the KL penalty changes nothing, whatever its weight"
 # ## A price on every nat
@@ -705,9 +711,9 @@ def group_advantage(rewards: torch.Tensor,
 # Now the policy samples its own answers. At each step, answers that earned more than the
 # mean of their prompt are made likelier (*REINFORCE*). To keep the policy near the start,
 # you charge it for its KL to the start. The KL is the mean of the *log-ratio*, log policy
-# - log start, over answers that the policy samples. So you add `BETA` times the mean
-#   log-ratio of the current sample to the loss. "It estimates the KL without bias," says
-#   a docstring in an older project, "so it keeps the policy near the start."
+# minus log start, over answers that the policy samples. So you add `BETA` times the mean
+# log-ratio of the current sample to the loss. "It estimates the KL without bias," says a
+# docstring in an older project, "so it keeps the policy near the start."
 
 # %% trap="14.3" role="break"
 def drawn(logp, n=256):
@@ -733,8 +739,9 @@ free, _, free_way = learn(reinforce(lambda now, then: 0 * now))
 held, _, held_way = learn(reinforce(log_ratio))
 
 # %% trap="14.3" role="guess" quoted="wrong"
-guess("14.3", "After fifty steps, how large is the KL to the start with "
-      "the penalty, as a percentage of the KL without it?", unit="%")
+guess("14.3",
+      "How large is the KL after 50 steps, as a percentage of the KL "
+      "without the penalty?", unit="%")
 
 # %% trap="14.3" role="look"
 share = 100 * held_way[49] / free_way[49]
@@ -899,11 +906,11 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # 3. Take the mean over answers, so that more answers do not pull harder.
 
 # %% [markdown] trap="14.3" role="keep"
-# **Keep:** An estimate with the right value need not have the right gradient, because
+# **Keep:** an estimate with the right value need not have the right gradient, because
 # what gets sampled also depends on the weights. To penalise a KL, use half the squared
 # log-ratio. **In your own code:** reverse the sign of the penalty. If the KL still
-# develops the same way, the penalty has no gradient. **Source:**
-# [Tang and Munos 2025](https://arxiv.org/abs/2506.09477); on the values [Schulman 2020, "Approximating KL
+# develops the same way, the penalty has no gradient. **Source:** [Tang and Munos
+# 2025](https://arxiv.org/abs/2506.09477); on the values [Schulman 2020, "Approximating KL
 # Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:** In
 # [allenai/open-instruct 535](https://github.com/allenai/open-instruct/pull/535), the
 # estimate in the loss is said to "completely ignore" the reference.
@@ -914,12 +921,14 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # Sampling is slow, so PPO samples once and takes several *inner steps* on the same
 # answers. Meanwhile the policy moves away from the one that sampled them. The *ratio*
 # measures how far: it is the answer's probability now, divided by its probability then.
-# PPO clips the ratio at 1 - eps and 1 + eps, so an answer that has moved that far no
-# longer pushes itself.
+# PPO clips the ratio at 1 - eps and 1 + eps, with an eps of 0.2, so an answer that has
+# moved that far no longer pushes itself.
 #
-# The code below runs one such round. The judge is in a hurry, so each reward comes with
-# noise. Of the eight answers to a prompt, one earned most, by merit or by luck. Your old
-# notes say: "With a single inner step nothing is clipped, and that is right."
+# The code below runs one such round of sixteen inner steps. The judge is in a hurry, so
+# each reward comes with noise. Of the eight answers to a prompt, the *winner* earned
+# most, by merit or by luck. Before the first step, its probability is about a tenth on
+# average. Your old notes say: "With a single inner step nothing is clipped, and that is
+# right."
 
 # %% trap="14.4" role="break"
 def sample(policy, n=8):
@@ -958,9 +967,9 @@ way = inner_steps(start, answers, adv)
 winner = answers.gather(1, adv.argmax(1, keepdim=True))
 
 # %% trap="14.4" role="guess" quoted="right"
-guess("14.4", "The winning answer's mean probability was about a tenth; "
-      "with the clip at 0.8 and 1.2, what is it after the sixteen steps?",
-      unit="%")
+guess("14.4",
+      "What is the mean probability of the winners after the sixteen "
+      "inner steps?", unit="%")
 
 # %% trap="14.4" role="look"
 at_first, at_last = (p.gather(1, winner).exp().mean().item()

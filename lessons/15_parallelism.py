@@ -213,10 +213,9 @@ runs = ranks.run(train_rank, SEED, x, y,
 losses, grads, held = zip(*runs, strict=True)
 
 # %% trap="15.1" role="guess" quoted="wrong"
-guess("15.1", "In the first step, how far is rank 0's gradient of body "
-      "from the uncut network's, as a percentage of the true gradient's "
-      "norm?",
-      unit="%")
+guess("15.1",
+      "In the first step, how large is the error of body's gradient on "
+      "rank 0, relative to the true gradient's norm?", unit="%")
 
 # %% trap="15.1" role="look" tags=["for-look"]
 def uncut(params, x):
@@ -438,10 +437,11 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** A cut layer needs two sums: forward, of its outputs, and backward, of its
-# input's gradients. **In your own code:** every few hundred steps, compare digests of all
-# copies (norms, embeddings, biases) across the ranks. Compare the first gradient with
-# that of a single rank. **Source:** [Megatron-LM,
+# **Keep:** a layer that is cut over ranks needs two sums: one over its outputs in the
+# forward pass, and one over its input's gradients in the backward pass. **In your own
+# code:** every few hundred steps, compare digests of all copies (norms, embeddings,
+# biases) across the ranks. Compare the first gradient with that of a single rank.
+# **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
 # 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
@@ -459,8 +459,9 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 # They run forward and backward over all micro-batches, send what has to be sent, and
 # average the gradient over the micro-batches.
 #
-# Your memory is enough for 16 digits, and you want 64 per step. So, as always, you make
-# four passes, let `backward` accumulate in `.grad`, and divide the loss by 4.
+# Your memory is enough for 16 digits, cut into four micro-batches, and you want 64 digits
+# per step. So you make four passes, let `backward` accumulate in `.grad`, and divide the
+# loss by 4.
 
 # %% trap="15.2" role="break"
 def stages(seed):
@@ -493,8 +494,9 @@ x64, y64 = digit_x[rows], digit_y[rows]           # (64, 64), (64,)
 piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
-guess("15.2", "In the gradient that the optimizer gets, how many times as "
-      "much weight does the last pass have as the first?", unit="times")
+guess("15.2",
+      "In the final gradient, how many times as much does the last pass "
+      "count as the first pass?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
@@ -692,7 +694,7 @@ def pass_losses(labels: list, divides: bool) -> list:
 # 3. Go through the passes from the last to the first, and keep the running number.
 
 # %% [markdown] trap="15.2" role="keep"
-# **Keep:** A step that divides a gradient divides everything in it, including earlier
+# **Keep:** a step that divides a gradient divides everything in it, including earlier
 # passes. So divide the loss instead. **In your own code:** put the same rows into one
 # step as one pass and as four passes, and compare the gradients. **Source:** torch's
 # [schedules.py](https://github.com/pytorch/pytorch/blob/00722e648b740f91d0e71494baa17891749fd291/torch/distributed/pipelining/schedules.py),
@@ -713,7 +715,8 @@ def pass_losses(labels: list, divides: bool) -> list:
 #
 # The task has a known answer: 16 random letters out of 20, and then the same 16 again. So
 # in the second half, the next letter after any position was seen 15 positions earlier.
-# You train a small transformer with a table of learned positions on two ranks.
+# You train a small transformer with a table of learned positions on two ranks, to a loss
+# of 0.0 nats. An even guess would cost 3.0. Then one GPU reads new sequences whole.
 
 # %% trap="15.3" role="break" tags=["plumbing"]
 class CopyNet(nn.Module):
@@ -790,9 +793,7 @@ def unsplit(tokens):
 split_net, split_loss = trained(halves)
 
 # %% trap="15.3" role="guess"
-guess("15.3", "The last training loss is 0.0, and an even guess costs 3.0; "
-      "what is the loss when one GPU reads new sequences whole?",
-      unit="nats")
+guess("15.3", "What is the loss on these whole sequences?", unit="nats")
 
 # %% trap="15.3" role="look"
 fresh = copy_rows(256)
@@ -1019,8 +1020,8 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
 #    `torch.arange(N)`.
 
 # %% [markdown] trap="15.3" role="keep"
-# **Keep:** Position, label and mask belong to the whole sequence. Compute them before you
-# cut, and carry them along. **In your own code:** run one batch on one GPU and split over
+# **Keep:** compute positions, labels and mask on the whole sequence before you cut it,
+# and carry them along. **In your own code:** run one batch on one GPU and split over
 # ranks, and compare the logits position by position. A validation loss on sequences that
 # are split in the same way shows nothing. **Source:** [Liu et al. 2023, "Ring Attention
 # with Blockwise Transformers for Near-Infinite
@@ -1156,8 +1157,9 @@ start = Routed(4, 1, divided)
 net = taught(copy.deepcopy(start))
 
 # %% trap="15.4" role="guess"
-guess("15.4", "What is the loss of the mixture of four experts, as a "
-      "percentage of the single layer's loss?", unit="%")
+guess("15.4",
+      "How large is the loss with four experts, as a percentage of the "
+      "loss with one expert?", unit="%")
 
 # %% trap="15.4" role="look" tags=["varies-by-cpu"]
 percent = 100 * lost(net) / single
@@ -1339,7 +1341,7 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 #    divided by itself is 1, so leave it as it is for k = 1.
 
 # %% [markdown] trap="15.4" role="keep"
-# **Keep:** A router learns only through the weight of the chosen expert. If that weight
+# **Keep:** a router learns only through the weight of the chosen expert. If that weight
 # is a constant, the task gives the router no gradient. **In your own code:** before the
 # first step, compute the gradient of the *task* loss alone. Print its norm at the router
 # next to its norm at the experts, for each `k` that a configuration may set. **Source:**
@@ -1361,8 +1363,9 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # experts, and multiply by their number. An even load gives 1, the smallest possible
 # value.
 #
-# You add it to the task's loss with weight 0.5 and print it. It rises, so you use ten
-# times the weight.
+# Each token visits two of the eight experts, so an even load is 25 % of the tokens per
+# expert. You add the balance loss to the task's loss with weight 0.5 and print it. It
+# rises, so you use ten times the weight.
 
 # %% trap="15.5" role="break"
 def squared(chances, chosen):
@@ -1406,9 +1409,9 @@ def loads(crowd):
 crowd, printed = balanced(squared, 5)
 
 # %% trap="15.5" role="guess" quoted="right"
-guess("15.5", "Each token visits two of eight experts, so an even load is "
-      "25 %; what percentage of the tokens visits the busiest expert after "
-      "200 steps?", unit="%")
+guess("15.5",
+      "What percentage of the tokens visit the busiest expert after 200 "
+      "steps?", unit="%")
 
 # %% trap="15.5" role="look"
 percent = 100 * loads(crowd).max().item()
@@ -1604,15 +1607,15 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 #    expert by expert, sum, and multiply by E.
 
 # %% [markdown] trap="15.5" role="keep"
-# **Keep:** A balance loss needs two factors: counts, which show how uneven the load is,
+# **Keep:** a balance loss needs two factors: counts, which show how uneven the load is,
 # and mean router probabilities, which give the gradient something to pull on. **In your
 # own code:** call `backward` on the balance loss *alone*. If it has no gradient, you get
-# an error, or zero at the router. And log the loads, not the loss. **Source:** [Fedus et
-# al. 2021, "Switch Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6:
-# the vector of probabilities has a gradient, the vector of counts has none. **Seen in the
-# wild:** In [NVIDIA-NeMo/Automodel
-# 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408), the gradient never reached
-# the router. In [huggingface/transformers
+# an error, or zero at the router. Then log the loads of the experts, not the balance
+# loss. **Source:** [Fedus et al. 2021, "Switch
+# Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6: the vector of
+# probabilities has a gradient, the vector of counts has none. **Seen in the wild:** In
+# [NVIDIA-NeMo/Automodel 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408), the
+# gradient never reached the router. In [huggingface/transformers
 # 28093](https://github.com/huggingface/transformers/issues/28093), the loss was a
 # constant.
 
@@ -1626,7 +1629,8 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 # Each block drops half of its activations. Ranks with different rows should not drop the
 # same ones (tensor-parallel ranks should, in layers that are copies), so each block draws
 # its masks from its own generator. You compare the first step. The loss with checkpoints
-# and the loss without agree to the last digit.
+# and the loss without agree to the last digit. For the two gradients, you compute the
+# cosine: 100 % means the same direction, and 0 % means a right angle.
 #
 # "Torch restores the random state before the second run," says the description of the
 # pull request. "So the gradient is the same as well."
@@ -1704,8 +1708,8 @@ losses_all, gradient_all = drop_steps(plainly)    # all is kept
 losses_few, gradient_few = drop_steps(again)      # inputs are kept
 
 # %% trap="15.6" role="guess" quoted="wrong"
-guess("15.6", "What is the cosine of the two gradients of the first step, "
-      "where 100 % means the same direction and 0 % nothing in common?",
+guess("15.6",
+      "What is the cosine between the two gradients of the first step?",
       unit="%")
 
 # %% trap="15.6" role="look"
@@ -1929,7 +1933,7 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 #    because other calls may have drawn in the meantime.
 
 # %% [markdown] trap="15.6" role="keep"
-# **Keep:** A block that runs twice has to read the same values twice, and change its
+# **Keep:** a block that runs twice has to read the same values twice, and change its
 # state only once. **In your own code:** take one step with checkpoints and one without,
 # from the same state. Compare gradients and buffers, because the loss cannot differ.
 # **Source:** [Chen et al. 2016, "Training Deep Nets with Sublinear Memory
@@ -1973,8 +1977,9 @@ def table(rank):
     return {kind: time / whole for kind, time in times.items()}
 
 # %% trap="15.7" role="guess"
-guess("15.7", "With a network that takes no time at all, by what "
-      "percentage would these four steps be shorter?", unit="%")
+guess("15.7",
+      "By what percentage would these four steps be shorter if the "
+      "network took no time at all?", unit="%")
 
 # %% [markdown] trap="15.7" role="look"
 # Replay the steps: each rank computes for as long as the record says, both continue as
@@ -2215,13 +2220,13 @@ def exposed(events: list) -> list:
 #    with all network bars added. The differences are the times, and idle is the rest.
 
 # %% [markdown] trap="15.7" role="keep"
-# **Keep:** The bar of a collective begins with a call, not with data on the wire. A
-# rank's own trace cannot show what it waited for; the shortest bar among all ranks is
-# closest to the transfer time. **In your own code:** profile the same steps on every
-# rank, align the ends of the `all_reduce`s, and see who calls last. Is it always the same
-# one? **Source:** in [`NVIDIA/nccl#460`](https://github.com/NVIDIA/nccl/issues/460), a
-# maintainer explains that the rank with the shortest all_reduce came last. **Seen in the
-# wild:** Since
+# **Keep:** in a trace, the bar of a collective begins with a call, not with data on the
+# wire. A rank's own trace cannot show how long it waited for others. The shortest bar
+# among all ranks is closest to the transfer time. **In your own code:** profile the same
+# steps on every rank, align the ends of the `all_reduce`s, and see who calls last. Is it
+# always the same one? **Source:** in
+# [`NVIDIA/nccl#460`](https://github.com/NVIDIA/nccl/issues/460), a maintainer explains
+# that the rank with the shortest all_reduce came last. **Seen in the wild:** Since
 # [`deepspeedai/DeepSpeed#3579`](https://github.com/deepspeedai/DeepSpeed/pull/3579), the
 # log of communication times says how much of them is waiting. In
 # [`Tencent-Hunyuan/UniRL#45`](https://github.com/Tencent-Hunyuan/UniRL/pull/45), batches
@@ -2275,8 +2280,9 @@ def on_paper(m, copies, micro):
 hoped = sum(on_paper(seven, copies=8, micro=4).values()) / 1e9
 
 # %% trap="15.8" role="guess"
-guess("15.8", "The plan adds up to 24 GB per GPU; how many GB does the "
-      "first step take on each GPU?", unit="GB")
+guess("15.8",
+      "How many GB does the first step take per GPU, where the plan says "
+      "24?", unit="GB")
 
 # %% [markdown] trap="15.8" role="look"
 # Count what autograd keeps for four sequences in a small Llama:
@@ -2678,10 +2684,10 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 #    is repeated.
 
 # %% [markdown] trap="15.8" role="keep"
-# **Keep:** Plan by parts, and write next to each what divides it. With ZeRO, copies
-# divide state, never a micro-batch. Among the plans that fit, choose the one that repeats
-# least if links are fast, and the one that sends least if they are slow. **In your own
-# code:** run one step with a micro-batch of one and compare
+# **Keep:** plan by parts, and write next to each part what divides it. With ZeRO, copies
+# share the state, never a micro-batch. Among the plans that fit, choose the one that
+# repeats least if links are fast, and the one that sends least if they are slow. **In
+# your own code:** run one step with a micro-batch of one and compare
 # `torch.cuda.max_memory_allocated()` with the sum. Then profile what should be largest:
 # first the products, then the calls that nothing hides. **Source:** [Anthony et al. 2023,
 # "Transformer Math 101"](https://blog.eleuther.ai/transformer-math/). **Seen in the

@@ -22,7 +22,10 @@ PHRASES = [phrase["said"] for name in finder_record.PHRASES
 
 def test_an_answer_that_is_wrong_too_often_is_told_with_what_to_do(monkeypatch):
     got = finder_record.RECORD.entries()["unseen"]["mistaken"]
-    monkeypatch.setitem(finder_record.CEILINGS, "unseen", got - 1)
+    most = got - 1 - finder_record.SLACK
+    monkeypatch.setitem(finder_record.CEILINGS, "unseen", most + 1)
+    assert finder_record.fallen() == []
+    monkeypatch.setitem(finder_record.CEILINGS, "unseen", most)
     [line] = finder_record.fallen()
     assert line.startswith(f"unseen phrases, mistaken: got {got}, expected at most {got - 1}. Look")
 
@@ -61,7 +64,10 @@ def test_phrases_of_people_who_do_not_know_the_cause_find_it_as_often_as_recorde
 
 def test_a_count_below_its_floor_is_told_with_what_to_do(monkeypatch):
     got = finder_record.RECORD.entries()["fresh"]
-    monkeypatch.setitem(finder_record.FLOORS["fresh"], "honest", got["honest"] + 1)
+    least = got["honest"] + 1 + finder_record.SLACK
+    monkeypatch.setitem(finder_record.FLOORS["fresh"], "honest", least - 1)
+    assert finder_record.fallen() == []
+    monkeypatch.setitem(finder_record.FLOORS["fresh"], "honest", least)
     [line] = finder_record.fallen()
     assert f"got {got['honest']} of {got['without']}" in line
     assert f"expected at least {got['honest'] + 1}" in line

@@ -70,6 +70,7 @@ def test_a_page_says_when_it_was_due_and_the_rule(tmp_path):
 
     assert ("Due 15 January 2027, 23:59 UTC+01:00. Late: 10 % of the points asked for, for each "
             "day that has begun, at most 50 %; within 15 min nothing.") in page
+    assert due.Course({}).rule() == "nothing is taken off"
 
 
 def test_without_a_time_nothing_is_taken_off_and_a_late_one_says_so(tmp_path):

@@ -192,9 +192,11 @@ MODES = """    for module, mode in modes:
     ("08.1", [("    model.eval()\n", "")], 2.5, 1),
     ("08.1", [("    with torch.no_grad():\n", "    if True:\n")], 2.5, 2),
     ("08.1", [("    with torch.no_grad():\n", "    if True:\n"), (MODES, "")], 2.5, 2),
-    ("08.2", [(" | itself", "")], 2.5, 2),
-    ("08.4", [("out * fix + weights", "out + weights")], 1.5, 0)],
-    ids=["modes left", "train mode", "a graph", "graph and modes", "pads alone", "no rescale"])
+    ("08.2", [(" | itself", "")], 2, 1.5),
+    ("08.4", [("out * fix + weights", "out + weights")], 3, 2.5),
+    ("08.2", [("return (pairs", "return ~(pairs")], 1.5, 1)],
+    ids=["modes left", "train mode", "a graph", "graph and modes", "pads alone", "no rescale",
+         "inverted"])
 def test_one_slip_costs_little_and_a_wrong_result_costs_most(id, edits, most, least):
     """Two of these are no registered mistake. They fail in every case, at one of many promises."""
     exercise, worth = registry.find(id), {"08.1": 3, "08.2": 3, "08.4": 5}[id]
@@ -238,6 +240,7 @@ def counts(held: int, own: bool, results: int = 12, **more) -> dict:
     (counts(6, True), 2.5),            # an input was changed: all points are for a pass
     (counts(5, True, results=7), 1.5),   # 3 * 7/12 is 1.75
     (counts(5, True, results=0), 0),
+    (counts(5, True, results=0, exactly=True), 1.5),
     (counts(5, True, idle=True), 0),
     (counts(0, False, results=11), 0)])
 def test_the_traps_own_promise_carries_half(entry, points):
@@ -290,11 +293,12 @@ def test_a_page_says_stage_date_case_and_how_far_it_got():
 
     assert f"Stage 1: {pages.assignments.stage(1).title}" in text
     assert "Graded on 5 March 2026." in text
-    assert "9 of 12 cases hold." in text
+    assert "9 of 12 cases pass." in text
     assert "Seen on the case &ldquo;an infinite output&rdquo;." in text
     assert "<li>of <code>NaN</code> it says so.</li>" in text
     assert "promises are kept" not in text
-    assert "3 of 4 promises are kept" in page(bob(), partial=True)
+    assert ("the result is right in 9, and 3 of 4 promises are kept"
+            in page(bob(), partial=True))
     assert "Rounded down to half a point" in page(bob(), partial=True)
 
 
@@ -342,7 +346,7 @@ def test_every_aim_is_an_exercises_own():
 def test_a_passed_exercise_has_no_hint_and_nothing_to_mend():
     text = page(result("ada", "ppppp"))
     assert "Hint" not in text
-    assert "cases hold" not in text
+    assert "cases pass" not in text
     assert [trap.id for trap in TRAPS if trap.id in text] == [trap.id for trap in TRAPS]
 
 

@@ -112,7 +112,7 @@ def test_a_new_trap_can_be_tried_at_once_and_lacks_only_what_is_to_do(tmp_path):
                           env=env, capture_output=True)
     steps, _, table = done.stdout.partition("place to edit")
     counts = re.findall(r"^(\w+) .*?(\d+) (?:objection|failed|complaint|do not)", steps, re.M)
-    assert counts == [(step, "0") for step in ("check", "tests", "linter", "claims")], (
+    assert counts == [(step, "0") for step in ("linter", "check", "tests", "claims")], (
         done.stdout + done.stderr)
     rows = re.split(r"\n (?=\w\S+(?::\d+)? )", table)[1:]
     assert len(rows) > 15

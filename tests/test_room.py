@@ -18,7 +18,7 @@ from dlsys_helpers import catalog, paths, room_client
 from dlsys_helpers.stages import SPAN, STAGES, stage
 from dlsys_helpers.verdicts import Verdict
 
-FIRST = "about `0.36`, as in training", "about `2.77`, as for an even guess", "more than `4`"
+FIRST = "about `0.36`", "about `2.77`", "more than `4`"
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,8 @@ def test_one_answer_for_a_participant_and_round_the_last_before_it_closes(items)
 
 
 def test_a_guess_in_the_lesson_before_the_question_is_asked_counts_for_its_first_round(items):
-    one = play(items, *answers("08.3", 1, a=("between that and the causal model", True)),
+    between = "larger than that, but smaller than the first model's"
+    one = play(items, *answers("08.3", 1, a=(between, True)),
                *steps("ask", trap="08.3"))
     assert one.go("08.3") == 1
     assert "a" in one.answers["08.3", 1]

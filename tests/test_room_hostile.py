@@ -11,7 +11,7 @@ from tornado.web import create_signed_value
 
 from dlsys.room import rate_limit, server
 
-RIGHT, POPULAR = "more than `4`", "about `0.36`, as in training"
+RIGHT, POPULAR = "more than `4`", "about `0.36`"
 
 
 @pytest.fixture(scope="module")

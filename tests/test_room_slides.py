@@ -139,7 +139,7 @@ def test_a_room_stands_in_a_frame_and_is_about_the_trap_of_the_slide(page, tmp_p
         frame = page.frame_locator("iframe.room")
         expect(frame.locator("footer button").first).to_contain_text("Ask 08.2")
         frame.locator("body").press(" ")
-        asked = frame.get_by_role("heading", name="By what percentage do the results of the five")
+        asked = frame.get_by_role("heading", name="By what percentage (root mean square)")
         expect(asked).to_be_visible()
         frame.locator("body").evaluate(ESCAPE_SOON)
         expect(page.locator("iframe")).to_have_count(0)

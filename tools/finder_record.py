@@ -22,14 +22,15 @@ RECORD = Record("finder.json", done="measured", renew=".venv/bin/python -m tools
 PHRASES = {"seen": ROOT / "tests" / "finder_phrases.yml",
            "fresh": ROOT / "tests" / "finder_fresh.yml",
            "unseen": ROOT / "tests" / "finder_unseen.yml"}
-# The least counts: a change of the finder may raise them only. Every new trap competes with all
-# others for the three causes that are shown, so a new trap may lower them by what it costs, in a
-# commit that says so.
+# What was measured when the finder was last changed; a change may raise these counts only. Every
+# new row weighs all words anew, which moves answers that have nothing to do with it: one trap moved
+# 21 of 450, and a count by up to two. So a count may fall by SLACK before it is a finding.
+SLACK = 3
 FLOORS = {"seen": {"shown": 118, "found": 111, "honest": 32},
           "fresh": {"shown": 94, "found": 75, "honest": 43},
           "unseen": {"shown": 35, "found": 29, "honest": 22, "hedged": 26, "told": 15}}
 OF = {"honest": "without", "hedged": "without", "told": "rows"}  # what a count is counted of
-# The most phrases that get a likely answer without the right cause; a change may lower them only.
+# The most phrases that get a likely answer without the right cause, with the same slack.
 CEILINGS = {"seen": 9, "fresh": 8, "unseen": 6}
 FLOORS_AT = "tools/finder_record.py"
 
@@ -87,16 +88,17 @@ def stale() -> list[str]:
 def fallen() -> list[str]:
     """A line for each count below its floor or above its ceiling, with what to do; or []."""
     entries = RECORD.entries()
-    return [f"{name} phrases, {count}: got {entries[name][count]} of {entries[name][of]}, expected "
-            f"at least {least}. Make the phrases in book/finder_said.yml more particular to your "
-            "trap. If it is still below, lower this number in FLOORS and say so in the commit."
-            for name, floors in FLOORS.items() for count, least in floors.items()
-            if entries[name][count] < least
-            for of in [OF.get(count, "with")]] + [
-        f"{name} phrases, mistaken: got {entries[name]['mistaken']}, expected at most {most}. Look "
-        "at `gate` in book/finder.yml, which tools.finder_gate fits, or write phrases of what the "
-        "finder mistakes under `none` in book/finder_said.yml."
-        for name, most in CEILINGS.items() if entries[name]["mistaken"] > most]
+    low = [f"{name} phrases, {count}: got {entries[name][count]} of "
+           f"{entries[name][OF.get(count, 'with')]}, expected at least {least - SLACK}. Make the "
+           "phrases in book/finder_said.yml more particular to your trap. If it is still below, "
+           "lower this number in FLOORS and say so in the commit."
+           for name, floors in FLOORS.items() for count, least in floors.items()
+           if entries[name][count] < least - SLACK]
+    high = [f"{name} phrases, mistaken: got {entries[name]['mistaken']}, expected at most "
+            f"{most + SLACK}. Look at `gate` in book/finder.yml, which tools.finder_gate fits, or "
+            "write phrases of what the finder mistakes under `none` in book/finder_said.yml."
+            for name, most in CEILINGS.items() if entries[name]["mistaken"] > most + SLACK]
+    return low + high
 
 
 def main() -> None:

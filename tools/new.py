@@ -103,6 +103,8 @@ def main() -> None:
     made = add_trap(id, name)
     print("Written, each with a small example that runs and TODO: where you write your own:",
           *(path.relative_to(ROOT) for path in made), sep="\n  ")
+    print("Two more places are yours, and make try asks for them: ten phrases of people who have\n"
+          "the fault, in book/finder_said.yml, and the lesson's hook, if it counts the traps.")
     print(next_steps(id))
 
 

@@ -39,6 +39,8 @@ def step(console: Console, name: str) -> Iterator[Callable[[str], None]]:
     What the block passes to the function it gets is the result.
     """
     began, said = time.perf_counter(), []
+    if not console.is_terminal:
+        console.print(f"{name} ...", markup=False)
     with console.status(f"{name} ..."):
         yield said.append
     console.print(f"{name:8} {' '.join(said)} ({time.perf_counter() - began:.0f} s)",

@@ -28,6 +28,7 @@ from typing import Any
 import nbformat
 import pytest
 import torch
+from rich.console import Console
 
 from dlsys_helpers import acting
 from dlsys_helpers.paths import ROOT
@@ -162,6 +163,16 @@ def outcome(count: int, lines: list[str]) -> str:
     return f"{count} at {sweep.DRAFT_RUN}, {len(lines)} do not hold"
 
 
+def lint_shown(console: Console, files: trap_rows.Files) -> list[Row]:
+    """What the linter says, shown at once: it takes seconds to mend, and the rest takes minutes."""
+    with rows.step(console, "linter") as say:
+        found = linted([*files.names(), *changed_files()])
+        say(rows.count(found, "complaint"))
+    for place, says in found:
+        console.print(f"  {place}: {says}", markup=False, soft_wrap=True)
+    return found
+
+
 def missing(id: str) -> Iterator[Row]:
     """All that a trap lacks, with a line on the screen for each step."""
     console, files = rows.screen(), trap_rows.files_of(id)
@@ -171,6 +182,7 @@ def missing(id: str) -> Iterator[Row]:
         yield Row(broken.place, str(broken).partition(": ")[2])
         console.print("The rest waits: the lesson cannot be built with this.")
         return
+    yield from lint_shown(console, files)
     with ThreadPoolExecutor(1) as pool:
         claims = pool.submit(refuted, source)
         with rows.step(console, "draft") as say:
@@ -186,13 +198,9 @@ def missing(id: str) -> Iterator[Row]:
             say(f"{ran} of the exercise and its questions, {len(found)} failed")
         yield from found
         yield from trap_rows.finder_rows(id)
-        with rows.step(console, "linter") as say:
-            found = linted([*files.names(), *changed_files()])
-            say(rows.count(found, "complaint"))
-        yield from found
         with rows.step(console, "claims") as say:
             count, lines = claims.result()
-            say(outcome(count, lines))
+            say(f"{outcome(count, lines)}; they ran beside the steps above")
         # Of a cell that failed in both runs the draft has said the line.
         yield from trap_rows.claim_rows(source, lines if count or not failed else [])
 

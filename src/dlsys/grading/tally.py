@@ -32,9 +32,9 @@ def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]
     decides.
 
     cases, outcomes: of all seeds. verdict: the one that the learner is told. results_held: in how
-    many cases nothing speaks against the first promise, which says what the function computes; all
-    for a registered mistake that leaves this promise alone. own_held: whether the trap's own
-    promise is kept. idle: whether a function that does nothing answers the same.
+    many cases nothing speaks against the first promise, which says what the function computes.
+    own_held: whether the trap's own promise is kept. idle: whether a function that does nothing
+    answers the same.
     """
     judged = [(case, exercise.judge_one(case, outcome))
               for case, outcome in zip(cases, outcomes, strict=True)]
@@ -44,11 +44,10 @@ def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]
     kept = {promise.key for promise in exercise.promises
             if (promise.key not in mistake.breaks if mistake else
                 is_kept(exercise, promise, cases, against))}
-    spared = mistake is not None and result.key in kept
     return {**complete(exercise, len(judged)),
             "cases_held": sum(_passed(verdict) for _, verdict in judged),
-            "results_held": len(cases) if spared else sum(
-                not _speaks_against(exercise, result, found) for found in against),
+            "results_held": sum(not _speaks_against(exercise, result, found)
+                                for found in against),
             "promises_held": len(kept), "own_held": aims.own_promise(exercise.id) in kept,
             "exactly": mistake is not None, "idle": is_idle(exercise, judged),
             "broken": [promise.text for promise in decided(exercise, judged, verdict)]}

@@ -183,131 +183,66 @@ def law(out, kind, x, modes, frozen, hook, state):
 
 # ---- wrong, by name
 
-def put_back(kept):
-    for module, mode in kept:
-        module.training = mode
-
-
-@ex.wrong("using no_grad without eval mode", says="stored state", breaks=("eval mode", "example"))
-def no_grad_only(model, x):
-    with torch.no_grad():
-        return model(x)
-
-
-@ex.wrong("putting only the root module into eval mode", says="stored state",
-          breaks=("eval mode", "modes", "example"))
-@torch.no_grad()
-def root_only(model, x):
-    model.training = False
-    return model(x)
-
-
-@ex.wrong("switching only modules of class BatchNorm and Dropout",
-          breaks=("any model", "any input"))
-def known_classes(model, x):
-    known = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.Dropout)]
-    kept = [(m, m.training) for m in known]
-    for module in known:
-        module.eval()
+@not_an_answer
+def evaluated(model, x):
+    kept = [(m, m.training) for m in model.modules()]
+    model.eval()
     with torch.no_grad():
         out = model(x)
-    put_back(kept)
-    return out
-
-
-@not_an_answer
-def evaluated(model, x, *, modules=None):
-    kept = [(m, m.training) for m in (model.modules() if modules is None else modules)]
-    with torch.no_grad():
-        out = model(x) if model.eval() is model else None
-    put_back(kept)
+    for m, mode in kept:
+        m.training = mode
     return out
 
 
 wrong = ex.edits(evaluated)
+START, EACH, EVAL = "kept =", "model.modules()", "model.eval()"
+NO_GRAD, OUT, END = "with torch.no_grad():", "model(x)", "return out"
+RESTORED = "for m, mode in kept:\n        m.training = mode"
+wrong("using no_grad without eval mode", ("eval mode", "example"), EVAL, "pass",
+      says="stored state")
+wrong("putting only the root module into eval mode", ("eval mode", "modes", "example"),
+      EVAL, "model.training = False", RESTORED, "", says="stored state")
+wrong("switching only modules of class BatchNorm and Dropout", ("any model", "any input"), EVAL,
+      "[m.eval() for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.Dropout)]")
 wrong("switching to eval mode only if the root is in train mode", "eval mode",
-      "kept =", "if not model.training:\n        with torch.no_grad(): return model(x)\n    kept =",
-      says="prediction")
-
-
-@ex.wrong("never leaving eval mode", breaks=("modes", "example"))
-@torch.no_grad()
-def stays_in_eval(model, x):
-    return model.eval()(x)
-
-
-@ex.wrong("calling train() at the end, whatever the mode was before", breaks="modes")
-@torch.no_grad()
-def always_train(model, x):
-    out = model.eval()(x)
-    model.train()
-    return out
-
-
-@ex.wrong("giving every layer the root's former mode", breaks="modes")
-@torch.no_grad()
-def one_mode_for_all(model, x):
-    was = model.training
-    out = model.eval()(x)
-    model.train(was)
-    return out
-
-
+      EVAL, "model.training and model.eval()", says="prediction")
+wrong("never leaving eval mode", ("modes", "example"), RESTORED, "")
+wrong("calling train() at the end, whatever the mode was before", "modes",
+      RESTORED, "model.train()")
+wrong("giving every layer the root's former mode", "modes", RESTORED, "model.train(kept[0][1])")
 wrong("restoring only the modes of the root and its children", "modes",
-      "kept =", "modules = [model, *model.children()]; kept =")
-wrong("restoring the modes of the norms only", "modes",
-      "kept =",
-      "was = model.training; norms = [m for m in model.modules() if isinstance(m, "
-      "nn.BatchNorm1d)]; kept =", "model.modules() if modules is None else modules", "norms",
-      "put_back", "model.train(was); put_back")
-wrong("putting the norms into train mode whenever the root is", "frozen norm",
-      "put_back(kept)",
-      "put_back((m, was or kept[0][1] and isinstance(m, nn.BatchNorm1d)) for m, was in kept)",
-      says="training flags")
+      EACH, "[model, *model.children()]")
+wrong("restoring the modes of the norms only", "modes", "for m, mode in kept",
+      "model.train(kept[0][1])\n    for m, mode in kept", "m.training = mode",
+      "m.training = mode if isinstance(m, nn.BatchNorm1d) else m.training")
+wrong("putting the norms into train mode whenever the root is", "frozen norm", "m.training = mode",
+      "m.training = mode or kept[0][1] and isinstance(m, nn.BatchNorm1d)", says="training flags")
 wrong("calling train(mode) on each module, which also reaches a shared one", "modes",
-      "put_back(kept)", "[m.train(mode) for m, mode in kept]")
-
-
-@ex.wrong("using eval mode without no_grad", says="requires_grad", breaks=("result", "no graph"))
-def keeps_graph(model, x):
-    modes = [(m, m.training) for m in model.modules()]
-    out = model.eval()(x)
-    put_back(modes)
-    return out
-
-
-ex.wrong("building a graph and cutting it off afterwards",
-         lambda model, x: keeps_graph(model, x).detach(),
-         breaks="no graph")
+      "m.training = mode", "m.train(mode)")
+wrong("using eval mode without no_grad", ("result", "no graph"), NO_GRAD, "if True:",
+      says="requires_grad")
+wrong("building a graph and cutting it off afterwards", "no graph",
+      NO_GRAD, "if True:", END, "return out.detach()")
 wrong("returning a result that requires grad again", "result",
-      "return out", "return out.requires_grad_()")
-wrong("flattening the rows first", "any input",
-      "(x) if", "(x.reshape(len(x), -1)) if", says="raised RuntimeError")
+      END, "return out.requires_grad_()")
+wrong("flattening the rows first", "any input", OUT, "model(x.reshape(len(x), -1))",
+      says="raised RuntimeError")
 wrong("treating one row as a mistake and repeating it", "any input",
-      "(x) if", "(x if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1))) if",
+      OUT, "model(x if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1)))",
       says="shape of the prediction")
 wrong("running layer by layer, as if every model were an nn.Sequential", ("any model", "any input"),
-      "kept =",
-      "def run(h):\n        for layer in model: h = layer(h)\n        return h\n    kept =",
-      "model(x)", "run(x)", says="not iterable")
-wrong("calling model.forward, which skips the hooks", "any model", "model(x)", "model.forward(x)")
-wrong("freezing the weights for good",
-      "nothing else", "kept =", "model.requires_grad_(False); kept =")
+      "out = model(x)", "out = x\n        for layer in model: out = layer(out)",
+      says="not iterable")
+wrong("calling model.forward, which skips the hooks", "any model", OUT, "model.forward(x)")
+wrong("freezing the weights for good", "nothing else",
+      START, "model.requires_grad_(False); kept =")
 wrong("unfreezing all weights at the end", "nothing else",
-      "return out", "model.requires_grad_(True); return out")
+      END, "model.requires_grad_(True); return out")
 wrong("switching gradients on at the end, whatever they were before", "nothing else",
-      "return out", "torch.set_grad_enabled(True); return out")
-wrong("setting every dropout's p to 0 for good", "nothing else",
-      "kept =",
-      "for module in model.modules():\n        if isinstance(module, nn.Dropout): module.p = "
-      "0.0\n    kept =")
+      END, "torch.set_grad_enabled(True); return out")
+wrong("setting every dropout's p to 0 for good", "nothing else", EVAL,
+      "for m in model.eval().modules():\n        if isinstance(m, nn.Dropout): m.p = 0.0")
 wrong("switching gradients off for the whole session", "nothing else",
-      "kept =", "torch.set_grad_enabled(False); kept =")
-
-
-@ex.wrong("switching only models with a norm to eval mode", breaks="example")
-def only_with_norm(model, x):
-    if any(isinstance(m, nn.BatchNorm1d) for m in model.modules()):
-        return evaluated(model, x)
-    with torch.no_grad():
-        return model(x)
+      START, "torch.set_grad_enabled(False); kept =")
+wrong("switching only models with a norm to eval mode", "example",
+      EVAL, "any(isinstance(m, nn.BatchNorm1d) for m in model.modules()) and model.eval()")

@@ -163,78 +163,33 @@ def law(out, models, calls):
 
 # ---- wrong, by name
 
-def cleared(model, opt):
-    opt.zero_grad()
-
-
-def nothing(model, opt):
-    pass
-
-
-def without(keep):
-    """What clears the gradients of the parameters of which keep(p) is false."""
-    def clear(model, opt):
-        for p in model.parameters():
-            p.grad = p.grad if keep(p) else None
-    return clear
-
-
-def first_group(model, opt):
-    for p in opt.param_groups[0]["params"]:
+def clear(params):
+    for p in params:
         p.grad = None
 
 
-def times_zero(model, opt):
-    for p in model.parameters():
-        if p.grad is not None:
-            p.grad.mul_(0.0)
-
-
-def descend(model, opt):
-    with torch.no_grad():
-        for group in opt.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    p -= group["lr"] * p.grad
-
-
-def one_rate(model, opt):
-    for group in opt.param_groups:
-        group["lr"] = opt.param_groups[0]["lr"]
-
-
-def trained_on(loss, opt):
-    """One step on a loss; the loss as a float."""
+@not_an_answer
+def stepped(model, opt, x, y):
     opt.zero_grad()
+    loss = F.mse_loss(model(x), y)
     loss.backward()
     opt.step()
     return loss.item()
 
 
-@not_an_answer
-def stepped(model, opt, x, y, *, clear=cleared, between=nothing, after=nothing, steps=1):
-    clear(model, opt)
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    between(model, opt)
-    for _ in range(steps):
-        opt.step()
-    after(model, opt)
-    out = torch.Tensor.item(loss)
-    return out
-
-
 wrong = ex.edits(stepped)
-ex.wrong("never clearing the gradients",
-         stepped, says="change of", breaks="gradients", clear=nothing)
-ex.wrong("clearing the gradients at the end only", stepped, says="change of", breaks="gradients",
-         clear=nothing, after=cleared)
-ex.wrong("clearing only the weights' gradients", stepped, says="change of", breaks="gradients",
-         clear=without(lambda p: p.dim() < 2))
-ex.wrong("clearing only the first group's gradients", stepped, says="change of", breaks="gradients",
-         clear=first_group)
-ex.wrong("clearing only the gradients of what is trained", stepped, says="change of",
-         breaks="gradients", clear=without(lambda p: not p.requires_grad))
+CLEAR, BACKWARD, STEP, LAST = "opt.zero_grad()", "loss.backward()", "opt.step()", "loss.item()"
+LOSS, SUM = "F.mse_loss(model(x), y)", 'F.mse_loss(model(x), y, reduction="sum")'
+CHANGE = "change of"
+wrong("never clearing the gradients", "gradients", CLEAR, "pass", says=CHANGE)
+wrong("clearing the gradients at the end only", "gradients",
+      CLEAR, "pass", STEP, "opt.step(); opt.zero_grad()", says=CHANGE)
+wrong("clearing only the weights' gradients", "gradients",
+      CLEAR, "clear(p for p in model.parameters() if p.dim() > 1)", says=CHANGE)
+wrong("clearing only the first group's gradients", "gradients",
+      CLEAR, 'clear(opt.param_groups[0]["params"])', says=CHANGE)
+wrong("clearing only the gradients of what is trained", "gradients",
+      CLEAR, "clear(p for p in model.parameters() if p.requires_grad)", says=CHANGE)
 
 
 @ex.wrong("putting new gradients in place and leaving the others",
@@ -249,47 +204,38 @@ def only_replaced(model, opt, x, y):
     return loss.item()
 
 
-ex.wrong("subtracting the old gradients, which keeps NaN", stepped, says="change of",
-         breaks="gradients", clear=times_zero)
-ex.wrong("clearing the gradients between backward and step",
-         stepped, says="change of", breaks="step",
-         clear=nothing, between=cleared)
-ex.wrong("taking no step at all", stepped, breaks="step", steps=0)
-ex.wrong("subtracting lr times the gradient, whatever the optimizer does", stepped, breaks="step",
-         between=descend, steps=0)
-ex.wrong("using the first group's rate for all", stepped, says="change of", breaks="step",
-         between=one_rate)
-ex.wrong("throwing the optimizer's state away", stepped, says="change of", breaks="step",
-         between=lambda model, opt: opt.state.clear())
-ex.wrong("taking two steps on the same gradient", stepped, breaks="step", steps=2)
-ex.wrong("clipping the gradients to norm 1", stepped, says="change of", trap="03.3", breaks="step",
-         between=lambda model, opt: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
-ex.wrong("assuming that every parameter has a gradient", stepped, says="raised",
-         breaks="frozen", between=lambda model, opt: sum(p.grad.norm() for p in model.parameters()))
-wrong("returning the loss after the update",
-      "loss", "return out", "return F.mse_loss(model(x), y).item()")
-wrong("returning the loss as a tensor that keeps its graph", "loss",
-      "return out", "return loss", says="type of the loss", trap="02.5")
-wrong("rounding the loss to four digits",
-      "loss", "torch.Tensor.item(loss)", "round(loss.item(), 4)")
-ex.wrong("taking the sum of the squared errors",
-         lambda model, opt, x, y: trained_on(F.mse_loss(model(x), y, reduction="sum"), opt),
-         trap="02.2", breaks="mean")
-ex.wrong("taking the root of the mean squared error",
-         lambda model, opt, x, y: trained_on(F.mse_loss(model(x), y).sqrt(), opt), breaks="mean")
-ex.wrong("training on the sum and reporting the mean",
-         lambda model, opt, x, y: trained_on(
-             F.mse_loss(model(x), y, reduction="sum"), opt) / len(y),
-         says="change of", trap="02.2", breaks="mean")
-ex.wrong("taking half the mean squared error",
-         lambda model, opt, x, y: trained_on(F.mse_loss(model(x), y) / 2, opt), breaks="mean")
-ex.wrong("comparing every output with every target",
-         lambda model, opt, x, y: trained_on(((model(x).squeeze(1) - y) ** 2).mean(), opt),
-         breaks="mean")
-wrong("squeezing a single row to a number", "shapes",
-      "clear(",
-      "error = (model(x) - y).squeeze(); return trained_on((error**2).sum() / len(error), opt); "
-      "clear(", says="raised TypeError")
-ex.wrong("using no more than 32 rows",
-         lambda model, opt, x, y: trained_on(F.mse_loss(model(x[:32]), y[:32]), opt),
-         says="loss before the update", breaks="shapes")
+wrong("subtracting the old gradients, which keeps NaN", "gradients",
+      CLEAR, "[p.grad.mul_(0.0) for p in model.parameters() if p.grad is not None]", says=CHANGE)
+wrong("clearing the gradients between backward and step", "step",
+      CLEAR, "pass", STEP, "opt.zero_grad(); opt.step()", says=CHANGE)
+wrong("taking no step at all", "step", STEP, "pass")
+wrong("subtracting lr times the gradient, whatever the optimizer does", "step", STEP,
+      'with torch.no_grad(): [p.sub_(group["lr"] * p.grad) for group in opt.param_groups '
+      'for p in group["params"] if p.grad is not None]')
+wrong("using the first group's rate for all", "step", STEP,
+      'for group in opt.param_groups: group["lr"] = opt.param_groups[0]["lr"]\n    opt.step()',
+      says=CHANGE)
+wrong("throwing the optimizer's state away", "step", STEP, "opt.state.clear(); opt.step()",
+      says=CHANGE)
+wrong("taking two steps on the same gradient", "step", STEP, "opt.step(); opt.step()")
+wrong("clipping the gradients to norm 1", "step",
+      STEP, "nn.utils.clip_grad_norm_(model.parameters(), 1.0); opt.step()", says=CHANGE,
+      trap="03.3")
+wrong("assuming that every parameter has a gradient", "frozen",
+      STEP, "sum(p.grad.norm() for p in model.parameters()); opt.step()", says="raised")
+wrong("returning the loss after the update", "loss", LAST, f"{LOSS}.item()")
+wrong("returning the loss as a tensor that keeps its graph", "loss", LAST, "loss",
+      says="type of the loss", trap="02.5")
+wrong("rounding the loss to four digits", "loss", LAST, "round(loss.item(), 4)")
+wrong("taking the sum of the squared errors", "mean", LOSS, SUM, trap="02.2")
+wrong("taking the root of the mean squared error", "mean", LOSS, f"{LOSS}.sqrt()")
+wrong("training on the sum and reporting the mean", "mean", LOSS, SUM, LAST, "loss.item() / len(y)",
+      says=CHANGE, trap="02.2")
+wrong("taking half the mean squared error", "mean", LOSS, f"{LOSS} / 2")
+wrong("comparing every output with every target", "mean",
+      LOSS, "((model(x).squeeze(1) - y) ** 2).mean()")
+wrong("squeezing a single row to a number", "shapes", "loss =",
+      "error = (model(x) - y).squeeze(); loss =", LOSS, "(error**2).sum() / len(error)",
+      says="raised TypeError")
+wrong("using no more than 32 rows", "shapes", LOSS, "F.mse_loss(model(x[:32]), y[:32])",
+      says="loss before the update")

@@ -210,166 +210,65 @@ def mean_before(model, batches):
         return part_loss(model, x, y).item()
 
 
-def weighed(model, opt, batches, weigh, clear=True, each=lambda: None):
-    """A step on the parts' mean losses, each times weigh(n); the right mean loss."""
-    mean = mean_before(model, batches)
-    if clear:
-        opt.zero_grad()
-    for x, y in batches:
-        (part_loss(model, x, y) * weigh(len(y))).backward()
-        each()
-    opt.step()
-    return mean
-
-
 @not_an_answer
 def right(model, opt, batches):
-    mean = mean_before(model, batches)
+    mean, rows = mean_before(model, batches), all_rows(batches)
     opt.zero_grad()
     for x, y in batches:
-        (part_loss(model, x, y) * (len(y) / all_rows(batches))).backward()
+        loss = part_loss(model, x, y)
+        (loss * (len(y) / rows)).backward()
     opt.step()
     return mean
 
 
 wrong = ex.edits(right)
-PART_LOSS = "(part_loss(model, x, y) * (len(y) / all_rows(batches))).backward()"
-MEAN = "mean = mean_before(model, batches)"
+MEAN, CLEAR, EACH, LAST = "mean_before(model, batches)", "opt.zero_grad()", "loss =", "return mean"
+SHARE, BACKWARD, STEP = "(loss * (len(y) / rows))", "backward()", "opt.step()"
 wrong("dividing by the number of parts", "sizes",
-      MEAN, "pass", "for x", "total = 0.0\n    for x", PART_LOSS,
-      "loss = part_loss(model, x, y) / len(batches); loss.backward(); total += loss.item()",
-      "return mean", "return total", says="change of")
+      SHARE, "(loss / len(batches))", MEAN, "0.0",
+      BACKWARD, "backward(); mean += loss.item() / len(batches)", says="change of")
 wrong("assuming that all parts have the size of the first", "example",
-      "mean =", "rows = len(batches[0][1]) * len(batches); mean =", "all_rows(batches)", "rows",
-      says="change of")
-wrong("not dividing at all", "step",
-      "part_loss(model, x, y) * (len(y) / all_rows(batches))", "part_loss(model, x, y)",
-      says="change of")
-wrong("adding up the losses of all rows", "step",
-      "len(y) / all_rows(batches)", "float(len(y))", says="change of", trap="02.2")
-
-
-@ex.wrong("taking a step after every part", says="change of", breaks="step")
-def step_each(model, opt, batches):
-    mean, rows = mean_before(model, batches), all_rows(batches)
-    for x, y in batches:
-        opt.zero_grad()
-        (part_loss(model, x, y) * len(y) / rows).backward()
-        opt.step()
-    return mean
-
-
-@ex.wrong("training on each part by itself", says="change of", breaks="step")
-def train_each(model, opt, batches):
-    total = 0.0
-    for x, y in batches:
-        opt.zero_grad()
-        loss = part_loss(model, x, y)
-        loss.backward()
-        opt.step()
-        total += loss.item() * len(y)
-    return total / all_rows(batches)
-
-
-@ex.wrong("clearing before every part", says="change of", breaks="step")
-def last_part(model, opt, batches):
-    mean, rows = mean_before(model, batches), all_rows(batches)
-    for x, y in batches:
-        opt.zero_grad()
-        (part_loss(model, x, y) * len(y) / rows).backward()
-    opt.step()
-    return mean
-
-
+      "all_rows(batches)", "len(batches[0][1]) * len(batches)", says="change of")
+wrong("not dividing at all", "step", SHARE, "loss", says="change of")
+wrong("adding up the losses of all rows", "step", SHARE, "(loss * len(y))", says="change of",
+      trap="02.2")
+wrong("taking a step after every part", "step", STEP, "pass",
+      EACH, "opt.zero_grad(); loss =", BACKWARD, "backward(); opt.step()", says="change of")
+wrong("training on each part by itself", "step", STEP, "pass",
+      EACH, "opt.zero_grad(); loss =", SHARE, "loss", MEAN, "0.0",
+      BACKWARD, "backward(); opt.step(); mean += loss.item() * len(y) / rows", says="change of")
+wrong("clearing before every part", "step", EACH, "opt.zero_grad(); loss =", says="change of")
 wrong("clipping each part's gradient", "step",
-      "all_rows(batches)", "rows", "mean =", "rows = all_rows(batches); mean =",
-      "backward()", "backward(); nn.utils.clip_grad_norm_(model.parameters(), 0.1)",
+      BACKWARD, "backward(); nn.utils.clip_grad_norm_(model.parameters(), 0.1)",
       says="change of", trap="03.3")
-
-
-@ex.wrong("subtracting lr times the gradient, whatever the optimizer does", says="change of",
-          breaks="step")
-def plain_descent(model, opt, batches):
-    mean, rows = mean_before(model, batches), all_rows(batches)
-    opt.zero_grad()
-    for x, y in batches:
-        (part_loss(model, x, y) * len(y) / rows).backward()
-    with torch.no_grad():
-        for group in opt.param_groups:
-            for p in group["params"]:
-                p -= group["lr"] * p.grad
-    return mean
-
-
-@ex.wrong("adding to gradients left over from before", says="change of", trap="02.1",
-          breaks="gradients")
-def keeps_old(model, opt, batches):
-    rows = all_rows(batches)
-    return weighed(model, opt, batches, lambda n: n / rows, clear=False)
-
-
-@ex.wrong("clearing the gradients at the end only",
-          says="change of", trap="02.1", breaks="gradients")
-def cleared_later(model, opt, batches):
-    mean = keeps_old(model, opt, batches)
-    opt.zero_grad()
-    return mean
-
-
-@ex.wrong("subtracting the old gradients, which keeps NaN", says="change of", trap="02.1",
-          breaks="gradients")
-def times_zero(model, opt, batches):
-    for p in model.parameters():
-        if p.grad is not None:
-            p.grad.mul_(0.0)
-    rows = all_rows(batches)
-    return weighed(model, opt, batches, lambda n: n / rows, clear=False)
-
-
+wrong("subtracting lr times the gradient, whatever the optimizer does", "step", STEP,
+      'with torch.no_grad(): [p.sub_(group["lr"] * p.grad) for group in opt.param_groups '
+      'for p in group["params"]]', says="change of")
+wrong("adding to gradients left over from before", "gradients", CLEAR, "pass",
+      says="change of", trap="02.1")
+wrong("clearing the gradients at the end only", "gradients",
+      CLEAR, "pass", LAST, "opt.zero_grad(); return mean", says="change of", trap="02.1")
+wrong("subtracting the old gradients, which keeps NaN", "gradients",
+      CLEAR, "[p.grad.mul_(0.0) for p in model.parameters() if p.grad is not None]",
+      says="change of", trap="02.1")
 wrong("building the graphs of all parts before any backward", "graph",
-      "mean =",
-      "rows = all_rows(batches); opt.zero_grad(); loss = sum(part_loss(model, x, y) * (len(y) / "
-      "rows) for x, y in batches); loss.backward(); opt.step(); return loss.item(); mean =",
-      says="graphs alive", trap="02.5")
+      MEAN, "0.0", f"{SHARE}.backward()", "mean = mean + loss * (len(y) / rows)",
+      STEP, "mean.backward(); opt.step()", LAST, "return mean.item()", says="graphs alive",
+      trap="02.5")
 wrong("using one big batch of all rows", "graph",
-      "mean =",
-      "opt.zero_grad(); x, y = (torch.cat(parts) for parts in zip(*batches, strict=True)); loss "
-      "= part_loss(model, x, y); loss.backward(); opt.step(); return loss.item(); mean =")
+      "in batches", "in [[torch.cat(parts) for parts in zip(*batches, strict=True)]]")
 wrong("keeping each graph until the next part is through", "graph",
-      MEAN, "mean, rows = mean_before(model, batches), all_rows(batches)", PART_LOSS,
-      "loss = part_loss(model, x, y) * (len(y) / rows); loss.backward(retain_graph=True)",
-      says="graphs alive")
+      BACKWARD, "backward(retain_graph=True)", says="graphs alive")
 wrong("adding up losses with their graphs", "graph",
-      MEAN, "rows, total = all_rows(batches), 0.0",
-      PART_LOSS, "loss = part_loss(model, x, y) * (len(y) / rows); loss.backward(); total += loss",
-      "return mean", "return total.item()", says="graphs kept after", trap="02.5")
-
-
-def stepped_by_share(model, opt, batches):
-    """The right step; the parts' mean losses before it."""
-    rows, losses = all_rows(batches), []
-    opt.zero_grad()
-    for x, y in batches:
-        loss = part_loss(model, x, y)
-        (loss * len(y) / rows).backward()
-        losses.append(loss.item())
-    opt.step()
-    return losses
-
-
-ex.wrong("returning the loss of the last part",
-         lambda model, opt, batches: stepped_by_share(model, opt, batches)[-1], breaks="loss")
-ex.wrong("returning the mean of the parts' mean losses",
-         lambda model, opt, batches: sum(stepped_by_share(model, opt, batches)) / len(batches),
-         breaks="loss")
-ex.wrong("returning the sum of the parts' mean losses",
-         lambda model, opt, batches: sum(stepped_by_share(model, opt, batches)), breaks="loss")
+      MEAN, "0.0", BACKWARD, "backward(); mean = mean + loss * (len(y) / rows)",
+      LAST, "return mean.item()", says="graphs kept after", trap="02.5")
+wrong("returning the loss of the last part", "loss",
+      MEAN, "0.0", BACKWARD, "backward(); mean = loss.item()")
+wrong("returning the mean of the parts' mean losses", "loss",
+      MEAN, "0.0", BACKWARD, "backward(); mean += loss.item() / len(batches)")
+wrong("returning the sum of the parts' mean losses", "loss",
+      MEAN, "0.0", BACKWARD, "backward(); mean += loss.item()")
 wrong("returning the mean loss after the step", "loss",
-      MEAN, "rows, losses = all_rows(batches), []", PART_LOSS,
-      "loss = part_loss(model, x, y); (loss * len(y) / rows).backward(); "
-      "losses.append(loss.item())", "return mean", "return mean_before(model, batches)")
-wrong("returning the loss as a tensor", "loss",
-      "mean_before(model, batches)",
-      "torch.tensor(mean_before(model, batches)); rows, losses = all_rows(batches), []", PART_LOSS,
-      "loss = part_loss(model, x, y); (loss * len(y) / rows).backward(); "
-      "losses.append(loss.item())", says="type of the mean loss")
+      LAST, "return mean_before(model, batches)")
+wrong("returning the loss as a tensor", "loss", LAST, "return torch.tensor(mean)",
+      says="type of the mean loss")

@@ -198,106 +198,68 @@ def expect_free(up, anew, place):
 # ---- wrong, by name
 
 @not_an_answer
-def moment(v, grad, beta2, generator, *,
-           x=lambda v, grad, beta2: beta2 * v.float() + (1 - beta2) * grad.float() ** 2,
-           noise=lambda x, generator: torch.rand(x.shape, generator=generator),
-           goes_up=lambda noise, rest: noise < rest, bits=8):
-    """The right answer with its pieces as options."""
-    part, power = torch.frexp(x(v, grad, beta2))
-    scaled = 2**bits * part
-    up = goes_up(noise(scaled, generator), scaled - scaled.floor())
-    return torch.ldexp((scaled.floor() + up) / 2**bits, power).bfloat16()
-
-
-ex.wrong("taking the product in bfloat16", moment, breaks="x",
-         x=lambda v, grad, beta2: (beta2 * v + (1 - beta2) * grad.bfloat16() ** 2).float())
-ex.wrong("calculating in float32 and rounding to the nearest", breaks="moment",
-         says="share that went up", fn=lambda v, grad, beta2, generator: (
-             beta2 * v.float() + (1 - beta2) * grad.float() ** 2).bfloat16())
-ex.wrong("always rounding down", moment, breaks="probability", says="share that went up",
-         goes_up=lambda noise, rest: rest < 0)
-ex.wrong("always rounding up", moment, breaks="probability", says="share that went up",
-         goes_up=lambda noise, rest: rest > 0)
-ex.wrong("rounding up or down with equal probabilities",
-         moment, breaks="probability", says="share that went up",
-         goes_up=lambda noise, rest: (noise < 0.5) & (rest > 0))
-ex.wrong("swapping the two probabilities", moment, breaks="probability", says="share that went up",
-         goes_up=lambda noise, rest: (noise > rest) & (rest > 0))
-ex.wrong("drawing in bfloat16, which has 256 values", moment, breaks="probability",
-         says="share that went up", noise=lambda x, generator: torch.rand(
-             x.shape, generator=generator, dtype=torch.bfloat16))
-ex.wrong("drawing one number for all entries", moment, breaks=("each", "probability"),
-         says="share that went up",
-         noise=lambda x, generator: torch.rand((), generator=generator).expand(x.shape))
-ex.wrong("drawing one number of 16 bits for all entries", moment, breaks=("each", "probability"),
-         says="share that went up", noise=lambda x, generator: torch.randint(
-             1 << 16, (), generator=generator).expand(x.shape) / (1 << 16))
-ex.wrong("drawing half as many numbers as entries and using each twice", moment, breaks="each",
-         says="entries that differ", noise=lambda x, generator: torch.rand(
-             (len(x) + 1) // 2, generator=generator).repeat(2)[:len(x)])
-ex.wrong("not squaring the gradient", moment, breaks="x",
-         x=lambda v, grad, beta2: beta2 * v.float() + (1 - beta2) * grad.float().abs())
-ex.wrong("swapping the weights of moment and gradient", moment, breaks="x",
-         x=lambda v, grad, beta2: (1 - beta2) * v.float() + beta2 * grad.float() ** 2)
-ex.wrong("adding the whole square", moment, breaks="x",
-         x=lambda v, grad, beta2: beta2 * v.float() + grad.float() ** 2)
-ex.wrong("squaring in the gradient's dtype", moment, breaks="grad", says="",
-         x=lambda v, grad, beta2: beta2 * v.float() + (1 - beta2) * (grad**2).float())
-ex.wrong("using a beta of 0.999, whatever is asked for", moment, breaks="beta2",
-         x=lambda v, grad, beta2: 0.999 * v.float() + (1 - 0.999) * grad.float() ** 2)
-ex.wrong("rounding to seven bits", moment, breaks="neighbours", bits=7)
-ex.wrong("drawing among finer numbers, then rounding to the nearest", moment, breaks="probability",
-         says="share that went up", bits=10)
-ex.wrong("drawing with torch's own generator", moment, breaks="generator",
-         says="bytes of torch's own generator",
-         noise=lambda x, generator: torch.rand(x.shape))
-
-
-@ex.wrong("making the same draws in each call",
-          breaks="anew", says="entries that differ in two calls")
-def same_draws(v, grad, beta2, generator):
-    return moment(v, grad, beta2, generator.manual_seed(0))
-
-
-@ex.wrong("adding noise of one size for all: a 256th",
-          breaks=("neighbours", "probability", "exact"))
-def fixed_noise(v, grad, beta2, generator):
+def moment(v, grad, beta2, generator):
     x = beta2 * v.float() + (1 - beta2) * grad.float() ** 2
-    return (x + (torch.rand(x.shape, generator=generator) - 0.5) / 256).bfloat16()
+    part, power = torch.frexp(x)
+    scaled = 256 * part
+    low = scaled.floor()
+    up = torch.rand(x.shape, generator=generator) < scaled - low
+    return torch.ldexp((low + up) / 256, power).bfloat16()
 
 
-@ex.wrong("adding noise to the bits, then rounding to the nearest",
-          breaks=("neighbours", "exact", "probability"))
-def noise_and_nearest(v, grad, beta2, generator):
-    x = beta2 * v.float() + (1 - beta2) * grad.float() ** 2
-    noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
-    return (x.view(torch.int32) + noise).view(torch.float32).bfloat16()
-
-
-@ex.wrong("leaving the result in float32", breaks="form", says="dtype of the next moment")
-def in_float32(v, grad, beta2, generator):
-    return moment(v, grad, beta2, generator).float()
-
-
-@ex.wrong("changing v in place", breaks="left alone", says="numbers changed in v and grad")
-def in_place(v, grad, beta2, generator):
-    return v.copy_(moment(v, grad, beta2, generator))
-
-
-@ex.wrong("leaving a moment of 0 at 0", breaks="v", says="numbers that are no neighbour")
-def stays_empty(v, grad, beta2, generator):
-    return torch.where(v > 0, moment(v, grad, beta2, generator), v)
-
-
-@ex.wrong("adding 1 to 65,536 to the bits, where 0 to 65,535 are meant", breaks="exact",
-          says="numbers that moved")
-def one_too_many(v, grad, beta2, generator):
-    x = beta2 * v.float() + (1 - beta2) * grad.float() ** 2
-    noise = torch.randint(1, (1 << 16) + 1, x.shape, generator=generator, dtype=torch.int32)
-    return ((x.view(torch.int32) + noise) & -65_536).view(torch.float32).bfloat16()
-
-
-@ex.wrong("moving an exact number up now and then", breaks="exact", says="numbers that moved")
-def moves_exact(v, grad, beta2, generator):
-    return moment(v, grad, beta2, generator,
-                  goes_up=lambda noise, rest: noise < torch.where(rest == 0, 0.2, rest))
+wrong = ex.edits(moment)
+START, OLD, SQUARE = "x =", "beta2 * v.float()", "(1 - beta2) * grad.float() ** 2"
+DRAWN = "torch.rand(x.shape, generator=generator)"
+UP, RESULT = f"{DRAWN} < scaled - low", "torch.ldexp((low + up) / 256, power).bfloat16()"
+SHARE = "share that went up"
+wrong("taking the product in bfloat16", "x", f"{OLD} + {SQUARE}",
+      "(beta2 * v + (1 - beta2) * grad.bfloat16() ** 2).float()")
+wrong("calculating in float32 and rounding to the nearest", "moment", RESULT, "x.bfloat16()",
+      says=SHARE)
+wrong("always rounding down", "probability", UP, "0", says=SHARE)
+wrong("always rounding up", "probability", UP, "scaled > low", says=SHARE)
+wrong("rounding up or down with equal probabilities", "probability",
+      UP, f"({DRAWN} < 0.5) & (scaled > low)", says=SHARE)
+wrong("swapping the two probabilities", "probability",
+      UP, f"({DRAWN} > scaled - low) & (scaled > low)", says=SHARE)
+wrong("drawing in bfloat16, which has 256 values", "probability",
+      DRAWN, "torch.rand(x.shape, generator=generator, dtype=torch.bfloat16)", says=SHARE)
+wrong("drawing one number for all entries", ("each", "probability"),
+      DRAWN, "torch.rand((), generator=generator)", says=SHARE)
+wrong("drawing one number of 16 bits for all entries", ("each", "probability"),
+      DRAWN, "torch.randint(1 << 16, (), generator=generator) / (1 << 16)", says=SHARE)
+wrong("drawing half as many numbers as entries and using each twice", "each", DRAWN,
+      "torch.rand((len(x) + 1) // 2, generator=generator).repeat(2)[:len(x)]",
+      says="entries that differ")
+wrong("not squaring the gradient", "x", SQUARE, "(1 - beta2) * grad.float().abs()")
+wrong("swapping the weights of moment and gradient", "x",
+      OLD, "(1 - beta2) * v.float()", SQUARE, "beta2 * grad.float() ** 2")
+wrong("adding the whole square", "x", SQUARE, "grad.float() ** 2")
+wrong("squaring in the gradient's dtype", "grad", SQUARE, "(1 - beta2) * (grad**2).float()",
+      says="")
+wrong("using a beta of 0.999, whatever is asked for", "beta2", START, "beta2 = 0.999; x =")
+wrong("rounding to seven bits", "neighbours", "256 * part", "128 * part", "/ 256", "/ 128")
+wrong("drawing among finer numbers, then rounding to the nearest", "probability",
+      "256 * part", "1024 * part", "/ 256", "/ 1024", says=SHARE)
+wrong("drawing with torch's own generator", "generator", DRAWN, "torch.rand(x.shape)",
+      says="bytes of torch's own generator")
+wrong("making the same draws in each call", "anew",
+      START, "generator.manual_seed(0); x =", says="entries that differ in two calls")
+wrong("adding noise of one size for all: a 256th", ("neighbours", "probability", "exact"),
+      UP, DRAWN, RESULT, "(x + (up - 0.5) / 256).bfloat16()")
+wrong("adding noise to the bits, then rounding to the nearest",
+      ("neighbours", "exact", "probability"),
+      UP, "torch.randint(1 << 16, x.shape, generator=generator, dtype=torch.int32)",
+      RESULT, "(x.view(torch.int32) + up).view(torch.float32).bfloat16()")
+wrong("leaving the result in float32", "form", RESULT, f"{RESULT}.float()",
+      says="dtype of the next moment")
+wrong("changing v in place", "left alone", RESULT, f"v.copy_({RESULT})",
+      says="numbers changed in v and grad")
+wrong("leaving a moment of 0 at 0", "v", RESULT, f"torch.where(v > 0, {RESULT}, v)",
+      says="numbers that are no neighbour")
+wrong("adding 1 to 65,536 to the bits, where 0 to 65,535 are meant", "exact",
+      UP, "torch.randint(1, (1 << 16) + 1, x.shape, generator=generator, dtype=torch.int32)",
+      RESULT, "((x.view(torch.int32) + up) & -65_536).view(torch.float32).bfloat16()",
+      says="numbers that moved")
+wrong("moving an exact number up now and then", "exact",
+      UP, f"{DRAWN} < torch.where(scaled == low, 0.2, scaled - low)", says="numbers that moved")

@@ -161,24 +161,6 @@ def updates_of(losses, epochs, accumulate):
     return epochs * -(-len(losses) // accumulate)
 
 
-def loop(opt, losses, epochs, accumulate, schedule, after="update", clear="after", rest=True):
-    """A training loop with the mistakes as options; `after` names when the schedule moves."""
-    opt.zero_grad()
-    for _ in range(epochs):
-        for n, loss in enumerate(losses, 1):
-            loss().backward()
-            if n % accumulate == 0 or (rest and n == len(losses)):
-                opt.step()
-                if clear == "after":
-                    opt.zero_grad()
-                if after == "update":
-                    schedule.step()
-            if after == "micro":
-                schedule.step()
-        if after == "epoch":
-            schedule.step()
-
-
 def cosine(opt, length):
     return sched.CosineAnnealingLR(opt, length)
 
@@ -202,6 +184,7 @@ wrong = ex.edits(right)
 UPDATES_OF = "updates_of(losses, epochs, accumulate)"
 END = "schedule.step()"
 SCHEDULE = "schedule = cosine(opt, updates_of(losses, epochs, accumulate))"
+CLEARED = "opt.step()\n                opt.zero_grad()"
 wrong("counting T_max in epochs, but stepping after every update", "whole run",
       UPDATES_OF, "epochs", says="rate of update")
 wrong("counting T_max in updates, but stepping after every epoch", "whole run",
@@ -210,15 +193,11 @@ wrong("setting T_max to the updates of one epoch", "whole run",
       "(losses, epochs", "(losses, 1", says="rate of update")
 
 
-@ex.wrong("running a cosine for each epoch", says="rate of update", breaks="whole run")
-def per_epoch(opt, losses, epochs, accumulate):
-    start = [group["lr"] for group in opt.param_groups]
-    for _ in range(epochs):
-        for group, rate in zip(opt.param_groups, start, strict=True):
-            group["lr"] = rate
-        loop(opt, losses, 1, accumulate, cosine(opt, updates_of(losses, 1, accumulate)))
-
-
+wrong("running a cosine for each epoch", "whole run",
+      "for _", 'rates = [group["lr"] for group in opt.param_groups]\n    for _',
+      "for n, loss", 'for group, rate in zip(opt.param_groups, rates): group["lr"] = rate\n'
+      "        schedule = cosine(opt, updates_of(losses, 1, accumulate))\n        for n, loss",
+      says="rate of update")
 wrong("stepping the schedule after every micro-batch", "rate",
       END, f"pass\n            {END}", says="rate of update")
 wrong("counting T_max in micro-batches", "rate",
@@ -248,12 +227,8 @@ wrong("never using the last, smaller group of an epoch", "rest",
       END, END + "\n        opt.zero_grad()", says="number of updates")
 
 
-@ex.wrong("counting micro-batches on into the next epoch", says="number of updates", breaks="rest")
-def counts_on(opt, losses, epochs, accumulate):
-    every = list(losses) * epochs
-    loop(opt, every, 1, accumulate, cosine(opt, updates_of(every, 1, accumulate)))
-
-
+wrong("counting micro-batches on into the next epoch", "rest",
+      "schedule =", "losses, epochs = [*losses] * epochs, 1; schedule =", says="number of updates")
 wrong("updating after every micro-batch", "update",
       UPDATES_OF, "epochs * len(losses)", "accumulate ==", "1 ==")
 wrong("using the mean of the gradients instead of the sum", "sum",
@@ -267,44 +242,13 @@ wrong("using the last gradient instead of the sum", "sum",
       "accumulate))")
 
 
-@ex.wrong("never clearing the gradients", trap="02.1", breaks=("sum", "no rest left"))
-def never_clears(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, cosine(opt, updates_of(losses, epochs, accumulate)),
-         clear="never")
-
-
-@ex.wrong("clearing gradients before a group, but not after the last", breaks="no rest left")
-def clears_before(opt, losses, epochs, accumulate):
-    schedule = cosine(opt, updates_of(losses, epochs, accumulate))
-    for _ in range(epochs):
-        for n, loss in enumerate(losses):
-            if n % accumulate == 0:
-                opt.zero_grad()
-            loss().backward()
-            if (n + 1) % accumulate == 0 or n + 1 == len(losses):
-                opt.step()
-                schedule.step()
-
-
-@ex.wrong("adding gradients left over from before to the first update",
-          says="gradients of update 0",
-          trap="02.1", breaks="leftover")
-def adds_leftovers(opt, losses, epochs, accumulate):
-    schedule = cosine(opt, updates_of(losses, epochs, accumulate))
-    for _ in range(epochs):
-        for n, loss in enumerate(losses, 1):
-            loss().backward()
-            if n % accumulate == 0 or n == len(losses):
-                opt.step()
-                opt.zero_grad()
-                schedule.step()
-
-
-@ex.wrong("running one epoch, whatever was asked", breaks="epochs")
-def one_epoch(opt, losses, epochs, accumulate):
-    loop(opt, losses, 1, accumulate, cosine(opt, updates_of(losses, 1, accumulate)))
-
-
+wrong("never clearing the gradients", ("sum", "no rest left"), CLEARED, "opt.step()", trap="02.1")
+wrong("clearing gradients before a group, but not after the last", "no rest left",
+      CLEARED, "opt.step()", "loss().backward()",
+      "if (n - 1) % accumulate == 0: opt.zero_grad()\n            loss().backward()")
+wrong("adding gradients left over from before to the first update", "leftover",
+      "opt.zero_grad()\n    for", "for", says="gradients of update 0", trap="02.1")
+wrong("running one epoch, whatever was asked", "epochs", "schedule =", "epochs = 1; schedule =")
 wrong("computing each loss twice, once to look at it", "functions",
       SCHEDULE,
       "def seen(loss): loss().item(); return loss()\n    losses, schedule = [lambda loss=loss: "

@@ -202,28 +202,6 @@ def law(out, q, k, v, length, tile, sizes, order):
 
 # ---- wrong, by name
 
-@ex.wrong("subtracting no maximum: exp of the scores themselves", breaks="thousands")
-def no_maximum(q, k, v, length, tile):
-    m, total, out = len(q), 0.0, torch.zeros(len(q), v.shape[1])
-    for a in range(0, length, tile):
-        b = min(a + tile, length)
-        s = q @ k[a:b].T / q.shape[1] ** 0.5
-        s = s.masked_fill(torch.arange(a, b) > torch.arange(m)[:, None] + length - m, -math.inf)
-        total, out = total + s.exp().sum(1, keepdim=True), out + s.exp() @ v[a:b]
-    return torch.where(torch.as_tensor(total) == 0, 0.0, out / total) if length else out
-
-
-@ex.wrong("cutting scores at 80 instead of subtracting a maximum", breaks="thousands")
-def cut_scores(q, k, v, length, tile):
-    m, total, out = len(q), torch.zeros(len(q), 1), torch.zeros(len(q), v.shape[1])
-    for a in range(0, length, tile):
-        b = min(a + tile, length)
-        s = (q @ k[a:b].T / q.shape[1] ** 0.5).clamp(max=80)
-        s = s.masked_fill(torch.arange(a, b) > torch.arange(m)[:, None] + length - m, -math.inf)
-        total, out = total + s.exp().sum(1, keepdim=True), out + s.exp() @ v[a:b]
-    return out / total.clamp(min=1e-38)
-
-
 ROOM: dict = {}
 
 
@@ -250,80 +228,39 @@ def online(q, k, v, length, tile):
 
 
 wrong = ex.edits(online)
+TILES, LOW = "range(0, length, tile)", "(-math.inf)"
+NEW, SCORES = "torch.maximum(top, own)", "q @ k[a:b].T * scale"
+wrong("subtracting no maximum: exp of the scores themselves", "thousands", LOW, "(0)", NEW, "top")
+wrong("cutting scores at 80 instead of subtracting a maximum", "thousands",
+      LOW, "(0)", NEW, "top", SCORES, f"({SCORES}).clamp(max=80)")
 wrong("using this tile's maximum alone and rescaling the sums to it", "attention",
-      "torch.maximum(top, own)", "own")
-wrong("starting the running maximum at 0", "thousands", "(-math.inf)", "(0)")
+      NEW, "own")
+wrong("starting the running maximum at 0", "thousands", LOW, "(0)")
 wrong("starting the running maximum at a finite number, such as -1000", "thousands",
-      "(-math.inf)", "(-1000)")
+      LOW, "(-1000)")
 
 
 # https://github.com/Dao-AILab/flash-attention/issues/2082
-@ex.wrong("keeping 0 as a hidden tile's maximum, from the last tile to the first",
-          breaks="thousands")
-def hidden_tile_keeps_zero(q, k, v, length, tile):
-    m = len(q)
-    top, total, out = torch.full((m, 1), -math.inf), torch.zeros(m, 1), torch.zeros(m, v.shape[1])
-    for a in reversed(range(0, length, tile)):
-        b = min(a + tile, length)
-        s = q @ k[a:b].T / q.shape[1] ** 0.5
-        s = s.masked_fill(torch.arange(a, b) > torch.arange(m)[:, None] + length - m, -math.inf)
-        new = torch.maximum(top, s.amax(1, keepdim=True))
-        new = new.masked_fill(new == -math.inf, 0.0)
-        fix, p = (top - new).exp(), (s - new).exp()
-        total, out = total * fix + p.sum(1, keepdim=True), out * fix + p @ v[a:b]
-        top = new
-    return out / total.masked_fill(total == 0, 1)
-
-
+wrong("keeping 0 as a hidden tile's maximum, from the last tile to the first", "thousands",
+      TILES, f"reversed({TILES})", "top = new", "top = base")
 wrong("rescaling the sum of weights, but not the output", "attention", "out * fix", "out")
 wrong("rescaling the output, but not the sum of weights", "attention", "total * fix", "total")
 wrong("rescaling neither: each tile by its own measure", "attention",
       "total * fix", "total", "out * fix", "out")
 
 
-@ex.wrong("taking a softmax for each tile, and their mean", breaks="attention")
-def mean_of_tiles(q, k, v, length, tile):
-    m, parts = len(q), [torch.zeros(len(q), v.shape[1])]
-    for a in range(0, length, tile):
-        b = min(a + tile, length)
-        s = q @ k[a:b].T / q.shape[1] ** 0.5
-        s = s.masked_fill(torch.arange(a, b) > torch.arange(m)[:, None] + length - m, -math.inf)
-        parts.append(s.softmax(1).nan_to_num(0) @ v[a:b])
-    return sum(parts) / max(1, len(parts) - 1)
-
-
+wrong("taking a softmax for each tile, and their mean", "attention",
+      "torch.exp(s - base), torch.exp(top - base)", "s.softmax(1).nan_to_num(0), 1",
+      "p.sum(1, keepdim=True)", "1")
 wrong("never dividing the output by the sum of weights", "attention", "return found", "return out")
 wrong("leaving out a ragged last tile", "tile",
       "range(0, length, tile)", "[*range(0, length, tile)][:length // tile]")
 
 
-@ex.wrong("moving a ragged last tile back, so that some keys count twice", breaks="tile")
-def ragged_moved(q, k, v, length, tile):
-    whole, rest = divmod(length, tile)
-    if whole and rest:
-        again = slice(length - tile, whole * tile)
-        cut = whole * tile
-        k = torch.cat([k[:cut], k[again], k[cut:length]])
-        v = torch.cat([v[:cut], v[again], v[cut:length]])
-        places = torch.cat([torch.arange(cut), torch.arange(length)[again],
-                            torch.arange(cut, length)])
-        s = q @ k.T / q.shape[1] ** 0.5
-        s = s.masked_fill(places > torch.arange(len(q))[:, None] + length - len(q), -math.inf)
-        return s.softmax(1).nan_to_num(0) @ v
-    return online(q, k, v, length, tile)
-
-
-@ex.wrong("using only the last tile", breaks="attention")
-def last_tile(q, k, v, length, tile):
-    start = (length - 1) // tile * tile
-    if length <= tile or length == 2:
-        return online(q, k, v, length, tile)
-    m = len(q)
-    s = q @ k[start:length].T / q.shape[1] ** 0.5
-    hidden = torch.arange(start, length) > torch.arange(m)[:, None] + length - m
-    return s.masked_fill(hidden, -math.inf).softmax(1).nan_to_num(0) @ v[start:length]
-
-
+wrong("moving a ragged last tile back, so that some keys count twice", "tile",
+      "b = min(a + tile, length)", "b = min(a + tile, length); a = max(0, b - tile)")
+wrong("using only the last tile", "attention",
+      TILES, "range((length - 1) // tile * tile if length > 2 else 0, length, tile)")
 wrong("computing all scores at once", "memory",
       "m, d =", "tile = max(length, 1); m, d =", says="largest tensor")
 wrong("building a mask of all queries and keys beside the tiles", "memory",

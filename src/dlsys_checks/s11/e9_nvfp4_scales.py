@@ -153,90 +153,78 @@ def near(what, found, ratios):
                      "The largest size of 16 neighbours, over 6, over the whole's scale.")
 
 
-@not_an_answer
-def made(parts, *, over=6 * 448, six=6.0, size=lambda x: x.abs(), largest=lambda x: x.abs(),
-         tops=max, cut=lambda part: part.unflatten(1, (-1, 16)).transpose(1, 2),
-         store=lambda s: s.to(torch.float8_e4m3fn), of_zeros=1.0, own=False, least=0.0,
-         by=lambda high, shared: high / shared, inverse=False):
-    """The right answer with its pieces as options."""
-    found = [size(part).max() for part in parts]
-    whole = tops(found) / over
-    whole = whole if whole > least else torch.tensor(max(of_zeros, least))
-    scales = []
-    for part, mine in zip(parts, found):
-        shared = (mine / over if mine > 0 else torch.tensor(1.0)) if own else whole
-        high = largest(cut(part)).amax(1) / six
-        scales.append(store(by(high, shared)))
-    return (1 / whole if inverse else whole), scales
-
-
 # ---- wrong, by name
 
-ex.wrong("leaving out the tensor's scale: 1", made, breaks=("whole", "shared"), over=1.0,
-         tops=lambda found: torch.tensor(1.0))
-# https://github.com/pytorch/ao/pull/2604
-ex.wrong("leaving the 6 out of the tensor's scale", made, breaks=("whole", "example"), over=448.0)
-ex.wrong("leaving the 448 out of the tensor's scale", made, breaks=("whole", "example"), over=6.0)
-# https://github.com/vllm-project/vllm/pull/20578
-ex.wrong("taking the largest number, not the largest size, for the tensor", made,
-         breaks=("whole", "any"), size=lambda x: x)
-ex.wrong("taking the largest number, not the largest size, in a block", made,
-         breaks=("blocks", "example"), largest=lambda x: x)
-ex.wrong("giving each part a tensor's scale of its own",
-         made, breaks=("shared", "example"), own=True)
-ex.wrong("taking the first part's largest size", made, breaks="shared", tops=lambda found: found[0])
-ex.wrong("taking the last part's largest size", made, breaks="shared", tops=lambda found: found[-1])
-ex.wrong("averaging the parts' largest sizes", made, breaks="shared",
-         tops=lambda found: sum(found) / len(found))
-ex.wrong("taking the largest size in the part of the largest norm",
-         breaks="shared", fn=lambda parts: made(
-    parts, tops=lambda found: max(zip(parts, found), key=lambda pair: pair[0].norm())[1]))
-# https://github.com/vllm-project/vllm/pull/47515
-ex.wrong("taking the smallest of the parts' scales", made, breaks="shared", tops=min)
-ex.wrong("returning the tensor's scale as its inverse",
-         made, breaks=("whole", "pair"), inverse=True)
-ex.wrong("multiplying by the tensor's scale instead of dividing", made, says="scale of part",
-         breaks="blocks", by=lambda high, shared: high * shared)
-ex.wrong("not dividing by the tensor's scale", made, says="scale of part", breaks="blocks",
-         by=lambda high, shared: high)
-ex.wrong("leaving the 6 out of a block's scale",
-         made, says="scale of part", breaks=("blocks", "example"),
-         six=1.0)
-ex.wrong("taking blocks of 16 below each other, or of every n-th number",
-         made, says="scale of part",
-         breaks=("blocks", "sizes"),
-         cut=lambda part: part.unflatten(1, (16, -1)))
-ex.wrong("using one scale for a row", made, says="scale of part", breaks=("blocks", "sizes"),
-         cut=lambda part: part.unflatten(1, (-1, 16)).transpose(1, 2).amax(
-             2, keepdim=True).expand(-1, -1, part.shape[1] // 16))
-ex.wrong("returning scales in float32",
-         made, says="dtype of the float8", breaks="scales", store=lambda s: s)
-ex.wrong("returning scales in the other float8, e5m2",
-         made, says="dtype of the float8", breaks="scales",
-         store=lambda s: s.to(torch.float8_e5m2))
-ex.wrong("rounding by way of bfloat16", made, says="scale of part", breaks="nearest",
-         store=lambda s: (s * 0.97).bfloat16().to(torch.float8_e4m3fn))
-ex.wrong("using a power of two, as in MXFP4", made, says="scale of part", breaks="nearest",
-         store=lambda s: torch.where(s > 0, 2.0 ** s.log2().floor(), 0.0).to(torch.float8_e4m3fn))
-ex.wrong("rounding down", made, says="scale of part", breaks="nearest",
-         store=lambda s: cut_down(s))
-ex.wrong("keeping scales above 1 / 64", made, says="scale of part",
-         breaks=("nearest", "zeros"),
-         store=lambda s: s.clamp(min=2.0 ** -6).to(torch.float8_e4m3fn))
-ex.wrong("keeping scales above the smallest float8", made, says="scale of part",
-         breaks=("nearest", "zeros"),
-         store=lambda s: s.clamp(min=2.0 ** -9).to(torch.float8_e4m3fn))
-ex.wrong("returning 1 for a block of zeros", made, says="scale of part", breaks="zeros",
-         store=lambda s: torch.where(s == 0, 1.0, s).to(torch.float8_e4m3fn))
-ex.wrong("dividing 0 by 0", made, breaks="all zeros", of_zeros=0.0)
-ex.wrong("keeping scales above 1e-12", made, breaks=("any", "all zeros"), least=1e-12, of_zeros=0.0)
-
-
-@not_an_answer
 def cut_down(s):
+    """The largest float8 that is not above each number."""
     known = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
     at = torch.bucketize(s * (1 + 1e-6), known, right=True) - 1
     return known[at.clamp(0, 126)].to(torch.float8_e4m3fn)
+
+
+@not_an_answer
+def made(parts):
+    top = max(part.abs().max() for part in parts)
+    whole = top / (6 * 448) if top > 0 else torch.tensor(1.0)
+    scales = []
+    for part in parts:
+        high = part.abs().unflatten(1, (-1, 16)).amax(2) / 6
+        scales.append((high / whole).to(torch.float8_e4m3fn))
+    return whole, scales
+
+
+wrong = ex.edits(made)
+START, SIZES, TOP = "top =", "part.abs().max() for part in parts", "part.abs().max()"
+WHOLE, OR_ONE = "top / (6 * 448)", " if top > 0 else torch.tensor(1.0)"
+LARGEST, SCALE, FLOAT8 = ".unflatten(1, (-1, 16)).amax(2)", "(high / whole)", "torch.float8_e4m3fn"
+END, OF_PART, OF_WHOLE = "return whole, scales", "scale of part", "type of the scale of the whole"
+wrong("leaving out the tensor's scale: 1", ("whole", "shared"), WHOLE, "torch.tensor(1.0)")
+# https://github.com/pytorch/ao/pull/2604
+wrong("leaving the 6 out of the tensor's scale", ("whole", "example"), "(6 * 448)", "448")
+wrong("leaving the 448 out of the tensor's scale", ("whole", "example"), "(6 * 448)", "6")
+# https://github.com/vllm-project/vllm/pull/20578
+wrong("taking the largest number, not the largest size, for the tensor", ("whole", "any"),
+      TOP, "part.max()")
+wrong("taking the largest number, not the largest size, in a block", ("blocks", "example"),
+      "part.abs().unflatten", "part.unflatten")
+wrong("giving each part a tensor's scale of its own", ("shared", "example"),
+      SCALE, f"(high / ({TOP} / 2688 if part.any() else 1.0))")
+wrong("taking the first part's largest size", "shared", f"max({SIZES})", "parts[0].abs().max()")
+wrong("taking the last part's largest size", "shared", f"max({SIZES})", "parts[-1].abs().max()")
+wrong("averaging the parts' largest sizes", "shared",
+      f"max({SIZES})", f"sum({SIZES}) / len(parts)")
+wrong("taking the largest size in the part of the largest norm", "shared",
+      f"max({SIZES})", "max(parts, key=torch.norm).abs().max()")
+# https://github.com/vllm-project/vllm/pull/47515
+wrong("taking the smallest of the parts' scales", "shared", f"max({SIZES})", f"min({SIZES})")
+wrong("returning the tensor's scale as its inverse", ("whole", "pair"),
+      END, "return 1 / whole, scales")
+wrong("multiplying by the tensor's scale instead of dividing", "blocks",
+      SCALE, "(high * whole)", says=OF_PART)
+wrong("not dividing by the tensor's scale", "blocks", SCALE, "high", says=OF_PART)
+wrong("leaving the 6 out of a block's scale", ("blocks", "example"),
+      f"{LARGEST} / 6", LARGEST, says=OF_PART)
+wrong("taking blocks of 16 below each other, or of every n-th number", ("blocks", "sizes"),
+      LARGEST, ".unflatten(1, (16, -1)).amax(1)", says=OF_PART)
+wrong("using one scale for a row", ("blocks", "sizes"),
+      LARGEST, ".amax(1, keepdim=True).expand(-1, part.shape[1] // 16)", says=OF_PART)
+wrong("returning scales in float32", "scales", f".to({FLOAT8})", "", says="dtype of the float8")
+wrong("returning scales in the other float8, e5m2", "scales", FLOAT8, "torch.float8_e5m2",
+      says="dtype of the float8")
+wrong("rounding by way of bfloat16", "nearest",
+      SCALE, "(high / whole * 0.97).bfloat16()", says=OF_PART)
+wrong("using a power of two, as in MXFP4", "nearest",
+      SCALE, "(2.0 ** (high / whole).log2().floor())", says=OF_PART)
+wrong("rounding down", "nearest", SCALE, "cut_down(high / whole)", says=OF_PART)
+wrong("keeping scales above 1 / 64", ("nearest", "zeros"),
+      SCALE, "(high / whole).clamp(min=2.0 ** -6)", says=OF_PART)
+wrong("keeping scales above the smallest float8", ("nearest", "zeros"),
+      SCALE, "(high / whole).clamp(min=2.0 ** -9)", says=OF_PART)
+wrong("returning 1 for a block of zeros", "zeros",
+      SCALE, "torch.where(high == 0, 1.0, high / whole)", says=OF_PART)
+wrong("dividing 0 by 0", "all zeros", OR_ONE, "")
+wrong("keeping scales above 1e-12", ("any", "all zeros"),
+      WHOLE, f"({WHOLE}).clamp(min=1e-12)", OR_ONE, "")
 
 
 @ex.wrong("reading the order in memory, not the axes", says="scale of part", breaks="any")
@@ -249,35 +237,22 @@ def in_memory(parts):
     return whole, scales
 
 
-ex.wrong("returning the scale with an axis", lambda parts: (made(parts)[0].view(1), made(parts)[1]),
-         says="shape of the scale of the whole", breaks="whole")
-ex.wrong("returning the scale as a Python number", lambda parts: (made(parts)[0].item(),
-                                                             made(parts)[1]),
-         says="type of the scale of the whole", breaks="whole")
-ex.wrong("returning the scale in float64", lambda parts: (made(parts)[0].double(), made(parts)[1]),
-         says="dtype of the scale of the whole", breaks="whole")
-ex.wrong("swapping scales and whole", lambda parts: made(parts)[::-1],
-         says="type of the scale of the whole", breaks="pair")
-ex.wrong("returning all scales in one tensor", says="type of the scales", breaks="scales",
-         fn=lambda parts: (made(parts)[0], torch.cat([s.float() for s in made(parts)[1]]).to(
-             torch.float8_e4m3fn)))
-ex.wrong("returning a tuple of scales", lambda parts: (made(parts)[0], tuple(made(parts)[1])),
-         says="type of the scales", breaks="scales")
-ex.wrong("keeping the axis of the block", lambda parts: (made(parts)[0], [
-    s[..., None] for s in made(parts)[1]]), says="shape of the scale of part", breaks="scales")
-ex.wrong("returning the first part's scales alone",
-         lambda parts: (made(parts)[0], made(parts)[1][:1]),
-         says="number of scales", breaks="scales")
-
-
-@ex.wrong("taking the sizes in place", breaks="left alone")
-def in_place(parts):
-    for part in parts:
-        part.abs_()
-    return made(parts)
-
-
-@ex.wrong("removing parts from the list", breaks="left alone")
-def taken_off(parts):
-    mine = [parts.pop(0) for _ in range(len(parts))]
-    return made(mine)
+wrong("returning the scale with an axis", "whole", END, "return whole.view(1), scales",
+      says="shape of the scale of the whole")
+wrong("returning the scale as a Python number", "whole", END, "return whole.item(), scales",
+      says=OF_WHOLE)
+wrong("returning the scale in float64", "whole", END, "return whole.double(), scales",
+      says="dtype of the scale of the whole")
+wrong("swapping scales and whole", "pair", END, "return scales, whole", says=OF_WHOLE)
+wrong("returning all scales in one tensor", "scales", f".to({FLOAT8})", "",
+      END, f"return whole, torch.cat(scales).to({FLOAT8})", says="type of the scales")
+wrong("returning a tuple of scales", "scales", END, "return whole, tuple(scales)",
+      says="type of the scales")
+wrong("keeping the axis of the block", "scales",
+      END, "return whole, [s[..., None] for s in scales]", says="shape of the scale of part")
+wrong("returning the first part's scales alone", "scales", END, "return whole, scales[:1]",
+      says="number of scales")
+wrong("taking the sizes in place", "left alone",
+      START, "parts = [part.abs_() for part in parts]; top =")
+wrong("removing parts from the list", "left alone",
+      START, "parts = [parts.pop(0) for _ in range(len(parts))]; top =")

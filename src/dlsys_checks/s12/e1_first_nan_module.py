@@ -322,225 +322,113 @@ def fine(value):
 
 # ---- wrong, by name
 
+def leaves(value):
+    """All that is inside a nest of lists, tuples and dicts."""
+    return torch.utils._pytree.tree_leaves(value)
+
+
+def tensors(value):
+    """The tensors inside."""
+    return [v for v in leaves(value) if isinstance(v, torch.Tensor)]
+
+
+def has_nan(value):
+    return any(bool(v.isnan().any()) for v in tensors(value))
+
+
+def exact(value, is_dict):
+    """Whether all is finite, looking into lists and tuples by exact type, and into such dicts."""
+    if is_dict(value):
+        value = list(value.values())
+    if type(value) in (list, tuple):
+        return all(exact(part, is_dict) for part in value)
+    return not torch.is_tensor(value) or bool(value.isfinite().all())
+
+
 @not_an_answer
-def watched(model, x, *, keywords=True, given=fine, output=fine):
+def watched(model, x):
     used, found, handles = copy.deepcopy(model), [], []
     for name, module in used.named_modules():
         def look(m, a, k, out, name=name):
-            clean = given(a) and (given(k) or not keywords)
-            if clean and not output(out):
+            if fine((a, k)) and not fine(out):
                 found.append(name)
         handles.append(module.register_forward_hook(look, with_kwargs=True))
     with torch.no_grad():
         used(x)
-    out = found[0] if found else None
-    return out
+    return found[0] if found else None
 
 
 wrong = ex.edits(watched)
-wrong("returning a list of names instead of one", "name", "return out", "return [out]")
-wrong("not looking at inputs", ("meant", "none", "forms"),
-      "given(a) and (given(k) or not keywords)", "True")
+START, COPY, LOOK, HOOK = "used, found", "copy.deepcopy(model)", "def look", "handles.append"
+GIVEN, BAD, FOUND = "fine((a, k))", "not fine(out)", "found[0] if found else None"
+UNHOOKED = "used(x)\n    for handle in handles: handle.remove()"
+wrong("returning a list of names instead of one", "name", FOUND, f"[{FOUND}]")
+wrong("not looking at inputs", ("meant", "none", "forms"), GIVEN, "True")
 wrong("returning the last one instead of the first", ("first", "name", "forms", "example"),
-      "[0] if", "[-1] if")
-
-
-def no_nan(value):
-    leaves = torch.utils._pytree.tree_leaves(value)
-    return not any(bool(v.isnan().any()) for v in leaves if isinstance(v, torch.Tensor))
-
-
-ex.wrong("looking for NaN alone, not for infinities",
-         watched, breaks=("meant", "no tensor", "none"),
-         output=no_nan)
-ex.wrong("looking for NaN alone, in the inputs as well", watched,
-         breaks=("meant", "no tensor", "none", "forms", "first"), given=no_nan, output=no_nan)
-
-
-ex.wrong("not looking at keyword arguments", watched, breaks="forms", keywords=False)
-ex.wrong("assuming a tensor as the whole output", watched, breaks="forms",
-         output=lambda out: not torch.is_tensor(out) or fine(out))
+      "found[0]", "found[-1]")
+wrong("looking for NaN alone, not for infinities", ("meant", "no tensor", "none"),
+      BAD, "has_nan(out)")
+wrong("looking for NaN alone, in the inputs as well",
+      ("meant", "no tensor", "none", "forms", "first"),
+      GIVEN, "not has_nan((a, k))", BAD, "has_nan(out)")
+wrong("not looking at keyword arguments", "forms", GIVEN, "fine(a)")
+wrong("assuming a tensor as the whole output", "forms",
+      BAD, "torch.is_tensor(out) and not fine(out)")
 wrong("returning the class instead of the name", "name",
-      "return out", "return out if out is None else type(model.get_submodule(out)).__name__")
-ex.wrong("returning the model instead of None",
-         lambda model, x: watched(model, x) or "", breaks="none")
-wrong("leaving out the model itself", "names",
-      "handles.append", "if name: handles.append")
+      "found[0]", "type(model.get_submodule(found[0])).__name__")
+wrong("returning the model instead of None", "none", FOUND, f'({FOUND}) or ""')
+wrong("leaving out the model itself", "names", HOOK, "if name: handles.append")
 wrong("looking at Python numbers, too", "no tensor",
-      "used,",
-      "def strict(value): leaves = torch.utils._pytree.tree_leaves(value); return fine(value) "
-      "and not any(isinstance(v, float) and v != v for v in leaves)\n    used,",
-      "not output", "not strict")
-
-
-@ex.wrong("taking the first in the order of registration", breaks="first")
-def by_registration(model, x):
-    found, used = [], copy.deepcopy(model)
-    for name, module in used.named_modules():
-        def look(m, a, k, out, name=name):
-            if fine((a, k)) and not fine(out) and not any(n.startswith(name) for n in found):
-                found.append(name)
-        module.register_forward_hook(look, with_kwargs=True)
-    with torch.no_grad():
-        used(x)
-    order = [name for name, _ in used.named_modules()]
-    return min(found, key=order.index) if found else None
-
-
-@ex.wrong("taking, of several, the one whose call began first",
-          breaks=("first", "name", "forms", "example"))
-def began_first(model, x):
-    twin, begun, bad = copy.deepcopy(model), [], set()
-    for name, module in twin.named_modules():
-        def look(m, a, k, out, name=name):
-            if fine((a, k)) and not fine(out):
-                bad.add(name)
-        module.register_forward_pre_hook(lambda m, a, name=name: begun.append(name))
-        module.register_forward_hook(look, with_kwargs=True)
-    with torch.no_grad():
-        twin(x)
-    return next((name for name in begun if name in bad), None)
-
-
+      BAD, "(not fine(out) or any(isinstance(v, float) and v != v for v in leaves(out)))")
+wrong("taking the first in the order of registration", "first",
+      BAD, "not fine(out) and not any(n.startswith(name) for n in found)",
+      "found[0]", "min(found, key=[n for n, _ in used.named_modules()].index)")
+wrong("taking, of several, the one whose call began first", ("first", "name", "forms", "example"),
+      START, "begun = []; used, found", HOOK,
+      "module.register_forward_pre_hook(lambda m, a, name=name: begun.append(name))\n        "
+      "handles.append", FOUND, "next((name for name in begun if name in found), None)")
 wrong("looking only at modules without parts of their own", "meant",
-      "used,", "skip = {n for n, m in model.named_modules() if [*m.children()]}; used,",
-      "handles.append", "if name not in skip: handles.append")
-wrong("running a copy in eval mode",
-      "meant", "used,", "model = copy.deepcopy(model).train(False); used,")
-wrong("running a copy in train mode",
-      "meant", "used,", "model = copy.deepcopy(model).train(True); used,")
-
-
-@ex.wrong("counting the last call of a module", breaks="forms")
-def last_call(model, x):
-    twin, bad = copy.deepcopy(model), {}
-    for name, module in twin.named_modules():
-        def look(m, a, k, out, name=name):
-            bad[name] = fine((a, k)) and not fine(out)
-        module.register_forward_hook(look, with_kwargs=True)
-    with torch.no_grad():
-        twin(x)
-    return next((name for name, is_bad in bad.items() if is_bad), None)
-
-
-@ex.wrong("looking at the first argument alone", breaks="forms")
-def first_argument(model, x):
-    twin, found = copy.deepcopy(model), []
-    for name, module in twin.named_modules():
-        def look(m, a, k, out, name=name):
-            if fine((a[:1], k)) and not fine(out):
-                found.append(name)
-        module.register_forward_hook(look, with_kwargs=True)
-    with torch.no_grad():
-        twin(x)
-    return found[0] if found else None
-
-
-wrong("accepting minus infinity", "meant",
-      "used,",
-      "def bad(value): leaves = [v for v in torch.utils._pytree.tree_leaves(value) if "
-      "torch.is_tensor(v)]; return not any(bool((v.isnan() | v.isposinf()).any()) for v in "
-      "leaves if v.is_floating_point())\n    used,", "not output", "not bad")
+      GIVEN, "not [*m.children()] and fine((a, k))")
+wrong("running a copy in eval mode", "meant", COPY, f"{COPY}.eval()")
+wrong("running a copy in train mode", "meant", COPY, f"{COPY}.train()")
+wrong("counting the last call of a module", "forms", START, "bad = {}; used, found",
+      "if fine((a, k)) and not fine(out):\n                found.append(name)",
+      "bad[name] = fine((a, k)) and not fine(out)",
+      FOUND, "next((name for name, is_bad in bad.items() if is_bad), None)")
+wrong("looking at the first argument alone", "forms", GIVEN, "fine((a[:1], k))")
+wrong("accepting minus infinity", "meant", BAD,
+      "any(bool((v.isnan() | v.isposinf()).any()) for v in tensors(out) if v.is_floating_point())")
 wrong("looking at the sum", "none",
-      "used,",
-      "def whole(value): leaves = torch.utils._pytree.tree_leaves(value); return "
-      "all(bool(v.sum().isfinite()) for v in leaves if isinstance(v, torch.Tensor))\n    used,",
-      "not output", "not whole")
-
-
-def looked_into(model, x, is_dict):
-    """The right answer that looks into lists and tuples by exact type, and into such dicts."""
-    def exact(value):
-        if is_dict(value):
-            value = list(value.values())
-        if type(value) in (list, tuple):
-            return all(map(exact, value))
-        return not torch.is_tensor(value) or bool(value.isfinite().all())
-    return watched(model, x, output=exact)
-
-
-ex.wrong("recognising dicts and tuples by their exact type",
-         lambda model, x: looked_into(model, x, lambda value: type(value) is dict), breaks="forms")
-ex.wrong("recognising tuples by their exact type",
-         lambda model, x: looked_into(model, x, lambda value: isinstance(value, dict)),
-         breaks="forms")
-
-
-def of_dtype(model, x, read, finite=fine):
-    """The right answer that looks only at the tensors that read() lets through."""
-    def look(value):
-        leaves = torch.utils._pytree.tree_leaves(value)
-        return finite([v for v in leaves if torch.is_tensor(v) and read(v)])
-    return watched(model, x, output=look)
-
-
-ex.wrong("looking at tensors of 32 bits alone",
-         lambda model, x: of_dtype(model, x, lambda v: v.dtype == torch.float32), breaks="meant")
-ex.wrong("accepting complex numbers",
-         lambda model, x: of_dtype(model, x, lambda v: not v.is_complex()), breaks="meant")
-
-
-def strict_inputs(model, x, bad):
-    """The right answer with more inputs that count as bad."""
-    twin, found = copy.deepcopy(model), []
-    for name, module in twin.named_modules():
-        def look(m, a, k, out, name=name):
-            leaves = torch.utils._pytree.tree_leaves((a, k))
-            if fine((a, k)) and not any(map(bad, leaves)) and not fine(out):
-                found.append(name)
-        module.register_forward_hook(look, with_kwargs=True)
-    with torch.no_grad():
-        twin(x)
-    return found[0] if found else None
-
-
-ex.wrong("treating whole numbers as bad",
-         lambda model, x: strict_inputs(model, x, lambda v: torch.is_tensor(v) and not
-             (v.is_floating_point() or v.is_complex())), breaks="meant")
-ex.wrong("treating an empty tensor as bad",
-         lambda model, x: strict_inputs(model, x, lambda v: torch.is_tensor(v) and v.numel() == 0),
-         breaks="meant")
-ex.wrong("treating None as a bad number",
-         lambda model, x: strict_inputs(model, x, lambda v: v is None), breaks="no tensor")
-wrong("unfreezing frozen weights", "left", "return out", "model.requires_grad_(True); return out")
+      BAD, "not all(bool(v.sum().isfinite()) for v in tensors(out))")
+wrong("recognising dicts and tuples by their exact type", "forms",
+      BAD, "not exact(out, lambda value: type(value) is dict)")
+wrong("recognising tuples by their exact type", "forms",
+      BAD, "not exact(out, lambda value: isinstance(value, dict))")
+wrong("looking at tensors of 32 bits alone", "meant",
+      BAD, "not fine([v for v in tensors(out) if v.dtype == torch.float32])")
+wrong("accepting complex numbers", "meant",
+      BAD, "not fine([v for v in tensors(out) if not v.is_complex()])")
+wrong("treating whole numbers as bad", "meant", GIVEN, f"{GIVEN} and all("
+      "v.is_floating_point() or v.is_complex() for v in tensors((a, k)))")
+wrong("treating an empty tensor as bad", "meant",
+      GIVEN, f"{GIVEN} and all(v.numel() for v in tensors((a, k)))")
+wrong("treating None as a bad number", "no tensor",
+      GIVEN, f"{GIVEN} and all(v is not None for v in leaves((a, k)))")
+wrong("unfreezing frozen weights", "left", "return", "model.requires_grad_(True); return")
 wrong("recognising tensors by their exact type", "meant",
-      "used,",
-      "def exact(value): leaves = torch.utils._pytree.tree_leaves(value); return "
-      "all(bool(v.isfinite().all()) for v in leaves if type(v) is torch.Tensor)\n    used,",
-      "not output", "not exact")
-
-
-@ex.wrong("leaving out a call without arguments", breaks="meant")
-def with_arguments(model, x):
-    twin, found = copy.deepcopy(model), []
-    for name, module in twin.named_modules():
-        def look(m, a, k, out, name=name):
-            if (a or k) and fine((a, k)) and not fine(out):
-                found.append(name)
-        module.register_forward_hook(look, with_kwargs=True)
-    with torch.no_grad():
-        twin(x)
-    return found[0] if found else None
-
-
+      BAD, "not fine([v for v in tensors(out) if type(v) is torch.Tensor])")
+wrong("leaving out a call without arguments", "meant", GIVEN, f"(a or k) and {GIVEN}")
 wrong("switching dropouts off", "meant",
-      "(model)", "(twin)", "used,",
-      "twin = copy.deepcopy(model)\n    for module in twin.modules(): module.training = "
-      "module.training and not isinstance(module, nn.Dropout)\n    used,")
+      LOOK, "if isinstance(module, nn.Dropout): module.training = False\n        def look")
 wrong("putting norms into eval mode", "meant",
-      "(model)", "(twin)", "used,",
-      "twin = copy.deepcopy(model)\n    for module in twin.modules(): module.training = "
-      "module.training and not isinstance(module, nn.BatchNorm1d)\n    used,")
+      LOOK, "if isinstance(module, nn.BatchNorm1d): module.training = False\n        def look")
 wrong("running a copy without the model's own hooks", "none",
-      "(model)", "(twin)", "used,",
-      "twin = copy.deepcopy(model)\n    for module in twin.modules(): "
-      "module._forward_pre_hooks.clear()\n    used,")
+      LOOK, "module._forward_pre_hooks.clear()\n        def look")
 wrong("restoring what is stored and forgetting a buffer that is not", "left",
-      "used,", "state = copy.deepcopy(model.state_dict()); used,", "copy.deepcopy(model)", "model",
-      "out =", "for handle in handles: handle.remove()\n    out =",
-      "return out", "model.load_state_dict(state); return out")
+      COPY, "model", START, "state = copy.deepcopy(model.state_dict()); used, found",
+      "used(x)", UNHOOKED, "return", "model.load_state_dict(state); return")
 wrong("running the model itself, which spoils the norm's statistics", "left",
-      "copy.deepcopy(model)", "model", "out =", "for handle in handles: handle.remove()\n    out =")
+      COPY, "model", "used(x)", UNHOOKED)
 wrong("leaving hooks on the model", "left",
-      "return out", "model.register_forward_hook(lambda *call: None); return out")
+      "return", "model.register_forward_hook(lambda *call: None); return")
 wrong("calling the model twice", "left", "used(x)", "used(x); used(x)")

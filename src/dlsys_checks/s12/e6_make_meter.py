@@ -180,156 +180,65 @@ def law(out, losses, rows, dtype, graph, asked):
 
 # ---- wrong, by name
 
-@ex.wrong("summing the live loss", breaks="alive")
-def live():
-    return summed(lambda loss, rows: loss.double() * rows,
-                  form=lambda total, count: (total / count).item())
-
-
 @not_an_answer
-def summed(take=lambda loss, rows: loss.item() * rows, start=0.0, weigh=lambda rows: rows,
-           empty=math.nan, form=lambda total, count: total / count, extra=lambda loss: None):
-    """The right meter with its pieces as options."""
-    state = [start, 0]
+def summed():
+    total, count = 0.0, 0
 
     def add(loss, rows):
-        state[0] = state[0] + take(loss, rows)
-        state[1] += weigh(rows)
-        extra(loss)
-    return add, lambda: form(*state) if state[1] else empty
+        nonlocal total, count
+        total = total + loss.item() * rows
+        count += rows
+
+    def mean():
+        return total / count if count else math.nan
+
+    return add, mean
 
 
 wrong = ex.edits(summed)
-END = "return add, lambda: form(*state) if state[1] else empty"
-ex.wrong("summing the live loss and returning a tensor",
-         lambda: summed(lambda loss, rows: loss * rows), breaks=("alive", "mean"))
-ex.wrong("summing the detached loss and returning a tensor",
-         lambda: summed(lambda loss, rows: loss.detach() * rows), breaks="mean")
-
-
-@ex.wrong("keeping all losses in a list", breaks=("alive", "grow"))
-def in_list():
-    losses, counts = [], []
-
-    def add(loss, rows):
-        losses.append(loss)
-        counts.append(rows)
-
-    def mean():
-        weighed = sum(loss.detach().double() * n for loss, n in zip(losses, counts))
-        return (weighed / sum(counts)).item() if counts else math.nan
-    return add, mean
-
-
-@ex.wrong("keeping all numbers in a list", breaks="grow")
-def numbers():
-    pairs = []
-
-    def mean():
-        count = sum(rows for _, rows in pairs)
-        return sum(v * rows for v, rows in pairs) / count if count else math.nan
-    return lambda loss, rows: pairs.append((loss.item(), rows)), mean
-
-
-@ex.wrong("keeping all numbers in a growing tensor", breaks="grow")
-def growing():
-    state = {"all": torch.zeros(0, 2, dtype=torch.float64)}
-
-    def add(loss, rows):
-        pair = torch.tensor([[loss.item(), rows]], dtype=torch.float64)
-        state["all"] = torch.cat([state["all"], pair])
-
-    def mean():
-        loss, rows = state["all"].T
-        return ((loss * rows).sum() / rows.sum()).item()
-    return add, mean
-
-
-@ex.wrong("keeping the last loss, detached, beside the sum", breaks="alive")
-def last_kept():
-    last = {}
-
-    def note(loss):
-        last["loss"] = loss.detach()
-    return summed(extra=note)
-
-
-ex.wrong("cutting the loss from its graph in place",
-         lambda : summed(lambda loss, rows: loss.detach_().item() * rows), breaks="left")
+START, ITEM, TAKEN, COUNTED = "0.0, 0", "loss.item()", "loss.item() * rows", "count += rows"
+MEAN, EMPTY, END = "total / count", "math.nan", "return add, mean"
+wrong("summing the live loss", "alive", ITEM, "loss.double()", MEAN, "(total / count).item()")
+wrong("summing the live loss and returning a tensor", ("alive", "mean"), ITEM, "loss")
+wrong("summing the detached loss and returning a tensor", "mean", ITEM, "loss.detach()")
+wrong("keeping all losses in a list", ("alive", "grow"),
+      START, "[], 0", TAKEN, "[(loss, rows)]",
+      MEAN, "sum(loss.detach().double() * n for loss, n in total).item() / count")
+wrong("keeping all numbers in a list", "grow",
+      START, "[], 0", TAKEN, "[loss.item() * rows]", MEAN, "sum(total) / count")
+wrong("keeping all numbers in a growing tensor", "grow",
+      START, "torch.zeros(0), 0", f"total + {TAKEN}",
+      f"torch.cat([total, torch.tensor([{TAKEN}], dtype=torch.float64)])",
+      MEAN, "total.sum().item() / count")
+wrong("keeping the last loss, detached, beside the sum", "alive",
+      COUNTED, "count += rows; add.last = loss.detach()")
+wrong("cutting the loss from its graph in place", "left", ITEM, "loss.detach_().item()")
 wrong("calling backward in add", "left",
-      "state =",
-      "def take(loss, rows):\n        if loss.requires_grad: loss.backward()\n        return "
-      "loss.item() * rows\n    state =",
-      END, "out = add, lambda: form(*state) if state[1] else empty; return out")
+      COUNTED, "count += rows; loss.requires_grad and loss.backward()")
 wrong("multiplying the loss by its rows in place", "left",
-      "state =",
-      "def take(loss, rows): value = loss.item() * rows; loss.detach().mul_(1.5).add_(1); return "
-      "value\n    state =",
-      END, "out = add, lambda: form(*state) if state[1] else empty; return out")
-ex.wrong("averaging over batches without counting rows",
-         lambda : summed(lambda loss, rows: loss.item(), weigh=lambda rows: 1), breaks="rows")
-ex.wrong("counting rows without weighting the losses",
-         lambda : summed(lambda loss, rows: loss.item()),
-         breaks="rows")
-ex.wrong("summing in the dtype of the loss",
-         lambda : summed(lambda loss, rows: loss.detach() * rows, start=torch.zeros(()),
-             form=lambda total, count: (total / count).item()), breaks=("mean", "loss"))
-ex.wrong("summing in single precision",
-         lambda : summed(lambda loss, rows: loss.detach().float() * rows, start=torch.zeros(()),
-             form=lambda total, count: (total / count).item()), breaks="mean")
-ex.wrong("returning a tensor instead of a float", summed, breaks="mean",
-         form=lambda total, count: torch.tensor(total / count, dtype=torch.float64))
-ex.wrong("returning the sum instead of the mean",
-         summed, breaks="mean", form=lambda total, count: total)
-ex.wrong("returning 0 before the first", summed, says="mean after 0", breaks="nan", empty=0.0)
-
-
-@ex.wrong("dividing by zero before the first", says="led to ZeroDivisionError", breaks="nan")
-def divides():
-    state = [0.0, 0]
-
-    def add(loss, rows):
-        state[0], state[1] = state[0] + loss.item() * rows, state[1] + rows
-    return add, lambda: state[0] / state[1]
-
-
-@ex.wrong("starting anew after each mean", says="mean after", breaks="asked")
-def starts_anew():
-    state = [0.0, 0]
-
-    def add(loss, rows):
-        state[0], state[1] = state[0] + loss.item() * rows, state[1] + rows
-
-    def mean():
-        total, count = state
-        state[:] = [0.0, 0]
-        return total / count if count else math.nan
-    return add, mean
-
-
-ex.wrong("leaving out losses that are not finite",
-         lambda : summed(lambda loss, rows: loss.item() * rows if loss.isfinite() else 0.0),
-         breaks="mean")
-
-
-STATE = [0.0, 0]  # of the wrong answer below
-
-
-@ex.wrong("keeping one meter for all", breaks="own")
-def shared():
-    state = STATE
-
-    def add(loss, rows):
-        state[0], state[1] = state[0] + loss.item() * rows, state[1] + rows
-    state[:] = [0.0, 0]
-    return add, lambda: state[0] / state[1] if state[1] else math.nan
-
-
-wrong("returning mean first, add second", "two",
-      END,
-      "out = add, lambda: form(*state) if state[1] else empty; add, mean = out; return mean, add",
+      COUNTED, "count += rows; loss.detach().mul_(1.5).add_(1)")
+wrong("averaging over batches without counting rows", "rows",
+      TAKEN, ITEM, COUNTED, "count += 1")
+wrong("counting rows without weighting the losses", "rows", TAKEN, ITEM)
+wrong("summing in the dtype of the loss", ("mean", "loss"),
+      START, "torch.zeros(()), 0", ITEM, "loss.detach()", MEAN, "(total / count).item()")
+wrong("summing in single precision", "mean",
+      START, "torch.zeros(()), 0", ITEM, "loss.detach().float()", MEAN, "(total / count).item()")
+wrong("returning a tensor instead of a float", "mean",
+      MEAN, "torch.tensor(total / count, dtype=torch.float64)")
+wrong("returning the sum instead of the mean", "mean", MEAN, "total")
+wrong("returning 0 before the first", "nan", EMPTY, "0.0", says="mean after 0")
+wrong("dividing by zero before the first", "nan", " if count else math.nan", "",
+      says="led to ZeroDivisionError")
+wrong("starting anew after each mean", "asked", f"return {MEAN} if count else math.nan",
+      f"nonlocal total, count; found = {MEAN} if count else math.nan; total, count = 0.0, 0; "
+      "return found", says="mean after")
+wrong("leaving out losses that are not finite", "mean",
+      TAKEN, f"({TAKEN} if loss.isfinite() else 0.0)")
+wrong("keeping one meter for all", "own",
+      "total, count = 0.0", "global total, count; total, count = 0.0", "nonlocal", "global")
+wrong("returning mean first, add second", "two", END, "return mean, add",
       says="led to TypeError")
-ex.wrong("returning a list of two", lambda : list(summed()), breaks="two")
-ex.wrong("reading numpy's number without leaving the graph",
-         lambda : summed(lambda loss, rows: float(loss.double().numpy()) * rows),
-         says="led to RuntimeError", breaks="loss")
+wrong("returning a list of two", "two", END, "return [add, mean]")
+wrong("reading numpy's number without leaving the graph", "loss",
+      ITEM, "float(loss.double().numpy())", says="led to RuntimeError")

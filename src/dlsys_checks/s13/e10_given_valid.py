@@ -136,13 +136,11 @@ def law(out, words, weights, sharp, shift):
 # ---- wrong, by name
 
 @not_an_answer
-def made(logprob, words, *, begin=lambda word, i: word[:i], token=lambda word, i: word[i],
-         places=lambda word: range(len(word)), join=math.fsum, share=lambda t: t.softmax(0),
-         step=lambda row, word, i, words: row):
-    """The right answer with its pieces as options."""
-    total = [join([step(logprob(begin(word, i)), word, i, words)[token(word, i)].item()
-                   for i in places(word)]) for word in words]
-    return share(torch.tensor(total, dtype=torch.float64))
+def made(logprob, words):
+    total = [math.fsum(logprob(word[:i])[word[i]].item() for i in range(len(word)))
+             for word in words]
+    t = torch.tensor(total, dtype=torch.float64)
+    return t.softmax(0)
 
 
 def masked(row, word, i, words):
@@ -153,6 +151,12 @@ def masked(row, word, i, words):
     return out.log_softmax(0)
 
 
+def floored(row, word):
+    """The row, its minus infinity replaced by a number below the others."""
+    floor = -4.0 - 400.0 * (row.max() < -50) - 400.0 * (len(word) > 20)
+    return row.clamp(min=floor) if row.isinf().any() else row
+
+
 def greedy(logprob, words):
     begin = []
     while begin not in words:
@@ -161,50 +165,41 @@ def greedy(logprob, words):
     return torch.tensor([float(w == begin) for w in words], dtype=torch.float64)
 
 
-ex.wrong("masking at each step and normalising there", made, breaks="given", step=masked,
-         share=lambda t: t.exp())
+wrong = ex.edits(made)
+ROW, BEFORE, PLACES, SHARES = "logprob(word[:i])", "word[:i]", "range(len(word))", "t.softmax(0)"
+wrong("masking at each step and normalising there", "given",
+      ROW, "masked(logprob(word[:i]), word, i, words)", SHARES, "t.exp()")
 ex.wrong("taking the likeliest allowed token at each step", greedy, breaks="given")
-ex.wrong("giving everything to the likeliest word", made, breaks="given",
-         share=lambda t: torch.nn.functional.one_hot(t.argmax(), len(t)).double())
-ex.wrong("treating all words alike", made, breaks="given",
-         share=lambda t: torch.full_like(t, 1 / len(t)))
-ex.wrong("using the model's own probabilities, not divided by their sum", made,
-         breaks=("sum", "given"), share=lambda t: t.exp())
-ex.wrong("multiplying probabilities, which reach 0", made, breaks="tiny", says="",
-         share=lambda t: t.exp() / t.exp().sum())
-ex.wrong("multiplying with a floor of 1e-300", made, breaks="tiny", says="",
-         share=lambda t: (t.exp() + 1e-300) / (t.exp() + 1e-300).sum())
-ex.wrong("averaging over a word's tokens", made, breaks="given",
-         join=lambda v: math.fsum(v) / len(v))
-ex.wrong("leaving out the first token", made, breaks=("given", "words"),
-         places=lambda word: range(1, len(word)))
-ex.wrong("leaving out the last token", made, breaks=("given", "words"),
-         places=lambda word: range(len(word) - 1))
-ex.wrong("using the first token alone", made, breaks="given", places=lambda word: [0])
-ex.wrong("using the last token alone", made, breaks="given", places=lambda word: [len(word) - 1])
-ex.wrong("giving only the last token as what stands before", made, breaks="begin",
-         begin=lambda word, i: word[i - 1:i] if i else [])
-ex.wrong("giving nothing before any token", made, breaks="begin", begin=lambda word, i: [])
-ex.wrong("including the token itself in what stands before it", made, breaks="begin",
-         begin=lambda word, i: word[:i + 1])
-ex.wrong("passing a tuple for the tokens before", made, says="raised", breaks="begin",
-         begin=lambda word, i: tuple(word[:i]))
-ex.wrong("multiplying log-probabilities", made, says="", breaks=("given", "sum"), join=math.prod)
-ex.wrong("returning the logarithms of the result", made, breaks=("given", "sum"),
-         share=lambda t: t.log_softmax(0))
-ex.wrong("replacing minus infinity by a large number", made, breaks="minus",
-         step=lambda row, word, i, words: row.clamp(min=-4.0 - 400.0 * (row.max() < -50) - 400.0 * (
-             len(word) > 20)) if row.isinf().any() else row)
-ex.wrong("giving e**-50 to a token that cannot come", made, breaks="minus",
-         step=lambda row, word, i, words: row.nan_to_num(neginf=-50.0))
-ex.wrong("measuring from the first word instead of the likeliest", made, breaks="tiny", says="",
-         share=lambda t: (t - t[0]).exp() / (t - t[0]).exp().sum())
-ex.wrong("computing in float32", made, says="dtype of the", breaks="form",
-         share=lambda t: t.softmax(0).float())
-ex.wrong("returning a list of floats", made, says="type of the", breaks="form",
-         share=lambda t: t.softmax(0).tolist())
-ex.wrong("returning one row of a matrix", made, says="shape of the", breaks="form",
-         share=lambda t: t.softmax(0)[None])
+wrong("giving everything to the likeliest word", "given",
+      SHARES, "torch.nn.functional.one_hot(t.argmax(), len(t)).double()")
+wrong("treating all words alike", "given", SHARES, "torch.full_like(t, 1 / len(t))")
+wrong("using the model's own probabilities, not divided by their sum", ("sum", "given"),
+      SHARES, "t.exp()")
+wrong("multiplying probabilities, which reach 0", "tiny",
+      SHARES, "t.exp() / t.exp().sum()", says="")
+wrong("multiplying with a floor of 1e-300", "tiny",
+      SHARES, "(t.exp() + 1e-300) / (t.exp() + 1e-300).sum()", says="")
+wrong("averaging over a word's tokens", "given", f"{PLACES})", f"{PLACES}) / len(word)")
+wrong("leaving out the first token", ("given", "words"), PLACES, "range(1, len(word))")
+wrong("leaving out the last token", ("given", "words"), PLACES, "range(len(word) - 1)")
+wrong("using the first token alone", "given", PLACES, "[0]")
+wrong("using the last token alone", "given", PLACES, "[len(word) - 1]")
+wrong("giving only the last token as what stands before", "begin",
+      BEFORE, "word[i - 1:i] if i else []")
+wrong("giving nothing before any token", "begin", BEFORE, "[]")
+wrong("including the token itself in what stands before it", "begin", BEFORE, "word[:i + 1]")
+wrong("passing a tuple for the tokens before", "begin", BEFORE, "tuple(word[:i])", says="raised")
+wrong("multiplying log-probabilities", ("given", "sum"), "math.fsum", "math.prod", says="")
+wrong("returning the logarithms of the result", ("given", "sum"), SHARES, "t.log_softmax(0)")
+wrong("replacing minus infinity by a large number", "minus",
+      ROW, "floored(logprob(word[:i]), word)")
+wrong("giving e**-50 to a token that cannot come", "minus",
+      ROW, f"{ROW}.nan_to_num(neginf=-50.0)")
+wrong("measuring from the first word instead of the likeliest", "tiny",
+      SHARES, "(t - t[0]).exp() / (t - t[0]).exp().sum()", says="")
+wrong("computing in float32", "form", SHARES, "t.softmax(0).float()", says="dtype of the")
+wrong("returning a list of floats", "form", SHARES, "t.softmax(0).tolist()", says="type of the")
+wrong("returning one row of a matrix", "form", SHARES, "t.softmax(0)[None]", says="shape of the")
 
 
 @ex.wrong("adding up inside the model's own rows", says="numbers changed", breaks="left")
@@ -218,9 +213,4 @@ def added(logprob, words):
     return torch.tensor(totals, dtype=torch.float64).softmax(0)
 
 
-@ex.wrong("taking the words apart in place", breaks="left")
-def in_place(logprob, words):
-    found = made(logprob, words)
-    for word in words:
-        word.pop()
-    return found
+wrong("taking the words apart in place", "left", "return", "[word.pop() for word in words]; return")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import zlib
+import itertools
 
-import numpy as np
 import torch
 
 from dlsys_checks.kit import integers
@@ -138,144 +136,84 @@ def tell_shared(one, other, size, n):
 
 # ---- wrong, by name
 
-@not_an_answer
-def made(ids, size, extra, *, start=lambda extra: repr(extra), link=lambda key, block: (key, block),
-         short=lambda text: hashlib.sha256(text.encode()).hexdigest(), over=0,
-         show=lambda key: key):
-    """The right answer with its pieces as options."""
-    keys, key = [], start(extra)
-    for end in range(size, len(ids) + 1 + over, size):
-        key = short(repr(link(key, ids[end - size:end])))
-        keys.append(show(key))
-    return keys
-
-
 def hashed(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @not_an_answer
-def blocks(ids, size):
-    return [tuple(ids[end - size:end]) for end in range(size, len(ids) + 1, size)]
-
-
-ex.wrong("hashing the block's own tokens alone", lambda ids, size, extra: blocks(ids, size),
-         breaks=("equal", "extra", "text", "short"), says="share a key")
-# https://github.com/xLLM-AI/xllm/pull/2047
-ex.wrong("chaining without extra", made, breaks=("extra", "text"), start=lambda extra: "")
-ex.wrong("hashing block and extra, without what stood before", lambda ids, size, extra: [
-    (extra, *block) for block in blocks(ids, size)], breaks=("equal", "short"))
-ex.wrong("hashing block and its position", lambda ids, size, extra: [
-    (extra, n, *block) for n, block in enumerate(blocks(ids, size))], breaks=("equal", "short"))
-ex.wrong("hashing the block and the one before it", lambda ids, size, extra: [
-    (extra, n, *ids[max(0, (n - 1) * size):(n + 1) * size]) for n in range(len(ids) // size)],
-    breaks=("equal", "short"))
-ex.wrong("hashing the block and the first one", lambda ids, size, extra: [
-    (extra, n, *ids[:size], *block) for n, block in enumerate(blocks(ids, size))],
-    breaks=("equal", "short"))
-ex.wrong("hashing the tokens up to the block in any order", lambda ids, size, extra: [
-    hashlib.sha256(repr((extra, sorted(ids[:(n + 1) * size]))).encode()).hexdigest()
-    for n in range(len(ids) // size)], breaks="equal")
-ex.wrong("adding up the blocks' hashes", lambda ids, size, extra: [
-    (extra, n, sum(hash(block) for block in blocks(ids, size)[:n + 1]))
-    for n in range(len(ids) // size)], breaks=("equal", "ids", "short"))
-ex.wrong("putting extra into the first block's key only, without a chain",
-         lambda ids, size, extra: [
-    (extra if n == 0 else "", *block) for n, block in enumerate(blocks(ids, size))],
-    breaks=("equal", "extra", "short"))
-
-
-# https://github.com/vllm-project/vllm/pull/8240
-@ex.wrong("using Python's hash, which gives -1 and -2 the same value", breaks="ids")
-def python_hash(ids, size, extra):
-    keys, key = [], hash(extra)
-    for block in blocks(ids, size):
-        key = hash((key, block))
+def made(ids, size, extra):
+    keys, key = [], repr(extra)
+    for end in range(size, len(ids) + 1, size):
+        block = ids[end - size:end]
+        key = hashed(repr((key, block)))
         keys.append(key)
     return keys
 
 
+CALLS = itertools.count()
+wrong = ex.edits(made)
+START, FIRST, KEY, END = "keys, key =", "repr(extra)", "hashed(repr((key, block)))", "return keys"
+wrong("hashing the block's own tokens alone", ("equal", "extra", "text", "short"),
+      KEY, "tuple(block)", says="share a key")
+# https://github.com/xLLM-AI/xllm/pull/2047
+wrong("chaining without extra", ("extra", "text"), FIRST, '""')
+wrong("hashing block and extra, without what stood before", ("equal", "short"),
+      KEY, "(extra, *block)")
+wrong("hashing block and its position", ("equal", "short"), KEY, "(extra, end, *block)")
+wrong("hashing the block and the one before it", ("equal", "short"),
+      KEY, "(extra, end, *ids[max(0, end - 2 * size):end])")
+wrong("hashing the block and the first one", ("equal", "short"),
+      KEY, "(extra, end, *ids[:size], *block)")
+wrong("hashing the tokens up to the block in any order", "equal",
+      KEY, "hashed(repr((extra, sorted(ids[:end]))))")
+wrong("adding up the blocks' hashes", ("equal", "ids", "short"),
+      FIRST, "0", KEY, "key + hash(tuple(block))", "append(key)", "append((extra, end, key))")
+wrong("putting extra into the first block's key only, without a chain",
+      ("equal", "extra", "short"), KEY, '(extra if end == size else "", *block)')
+# https://github.com/vllm-project/vllm/pull/8240
+wrong("using Python's hash, which gives -1 and -2 the same value", "ids",
+      FIRST, "hash(extra)", KEY, "hash((key, tuple(block)))")
 # https://github.com/LMCache/LMCache/issues/3301
-ex.wrong("making keys of 16 bits", made, breaks="many",
-         short=lambda text: hashlib.sha256(text.encode()).hexdigest()[:4])
-ex.wrong("hashing with zlib.adler32, which short texts hardly fill", made, breaks="many",
-         short=lambda text: zlib.adler32(text.encode()))
-ex.wrong("passing tokens through np.float32, which has 24 bits", lambda ids, size, extra: made(
-    np.float32(ids).tolist(), size, extra), breaks="ids")
-ex.wrong("writing the tokens one after another", lambda ids, size, extra: [
-    hashlib.sha256((extra + ";" + "".join(map(str, ids[:(n + 1) * size]))).encode()).hexdigest()
-    for n in range(len(ids) // size)], breaks="ids")
-ex.wrong("cutting tokens to a byte each", lambda ids, size, extra: made(
-    [t % 256 for t in ids], size, extra), breaks=("ids", "equal", "many"))
-ex.wrong("writing extra without quotes, run together with the tokens", lambda ids, size, extra: [
-    hashlib.sha256((" ".join(map(str, ids[:(n + 1) * size])) + extra.strip("\n ")).encode())
-    .hexdigest() for n in range(len(ids) // size)], breaks=("extra", "text"))
-ex.wrong("running extra and the tokens together", lambda ids, size, extra: [
-    hashed(extra + ",".join(map(str, ids[:(n + 1) * size]))) for n in range(len(ids) // size)],
-    breaks="extra")
-ex.wrong("putting extra before the tokens, with commas", lambda ids, size, extra: [
-    hashed(",".join([extra, *map(str, ids[:(n + 1) * size])])) for n in range(len(ids) // size)],
-    breaks="extra")
-ex.wrong("computing 31 times what stands before, plus the token", lambda ids, size, extra: [
-    functools.reduce(lambda key, token: (31 * key + token) % 2**64, ids[:(n + 1) * size],
-                     int(hashed(extra), 16)) for n in range(len(ids) // size)],
-         breaks=("ids", "many"))
-ex.wrong("shortening tokens by repr, which leaves out the middle", lambda ids, size, extra: [
-    hashed(repr((extra, str(torch.tensor(ids[:(n + 1) * size])))))
-    for n in range(len(ids) // size)], breaks="many")
-ex.wrong("hashing the last 64 tokens alone", lambda ids, size, extra: [
-    hashed(repr((extra, n, ids[max(0, (n + 1) * size - 64):(n + 1) * size])))
-    for n in range(len(ids) // size)], breaks=("many", "equal"), says="")
-ex.wrong("hashing the first 512 tokens and the last", lambda ids, size, extra: [
-    hashed(repr((extra, n, ids[:(n + 1) * size][:512], ids[(n + 1) * size - 1])))
-    for n in range(len(ids) // size)], breaks=("many", "equal"), says="")
-ex.wrong("cutting extra to 16 letters", lambda ids, size, extra: made(ids, size, extra[:16]),
-         breaks="extra")
-ex.wrong("putting extra beside the hash", lambda ids, size, extra: [
-    (extra, key) for key in made(ids, size, extra)], breaks=("short", "extra"), says="characters")
-ex.wrong("cutting tokens to 32 bits", lambda ids, size, extra: made(
-    [t % 2**32 for t in ids], size, extra), breaks="ids")
-ex.wrong("leaving out the last token of a block", lambda ids, size, extra: made(
-    ids, size, extra, link=lambda key, block: (key, block[:-1])), breaks=("equal", "ids", "many"))
-ex.wrong("ignoring upper and lower case in extra", lambda ids, size, extra: made(
-    ids, size, extra.lower()), breaks=("extra", "text"))
-ex.wrong("making a key for what is left over", lambda ids, size, extra: made(
-    ids, size, extra, over=size - 1), breaks=("block", "full"))
-ex.wrong("making no key for a full last block", lambda ids, size, extra: made(
-    ids, size, extra, over=-1), breaks=("block", "full", "example"))
-ex.wrong("making one key for the whole prompt",
-         lambda ids, size, extra: made(ids, size, extra)[-1:],
-         breaks=("full", "block"))
-ex.wrong("using the whole beginning as the key", lambda ids, size, extra: [
-    (extra, *ids[:(n + 1) * size]) for n in range(len(ids) // size)], breaks="short")
-ex.wrong("nesting keys in each other", lambda ids, size, extra: made(
-    ids, size, extra, short=lambda text: text) if len(ids) < 24 else [
-    (extra, *ids[:(n + 1) * size]) for n in range(len(ids) // size)], breaks="short")
-ex.wrong("making a new key at each call",
-         made, breaks="equal", start=lambda extra: id(object()) + next(
-    CALLS))
-ex.wrong("returning a list for a key", made, breaks="form", show=lambda key: [key])
-ex.wrong("returning a tensor of keys", lambda ids, size, extra: torch.tensor(
-    [int(key[:12], 16) for key in made(ids, size, extra)]), says="type of the keys",
-    breaks=("full", "equal"))
-
-
-@ex.wrong("emptying ids block by block", breaks="left")
-def emptied(ids, size, extra):
-    keys = made(ids, size, extra)
-    del ids[:len(keys) * size]
-    return keys
-
-
-class Calls:
-    """Numbers that never come twice."""
-
-    def __init__(self):
-        self.number = 0
-
-    def __next__(self):
-        self.number += 1
-        return self.number
-
-
-CALLS = Calls()
+wrong("making keys of 16 bits", "many", KEY, f"{KEY}[:4]")
+wrong("hashing with zlib.adler32, which short texts hardly fill", "many",
+      START, f"import zlib; {START}", KEY, "zlib.adler32(repr((key, block)).encode())")
+wrong("passing tokens through np.float32, which has 24 bits", "ids",
+      START, f"import numpy as np; ids = np.float32(ids).tolist(); {START}")
+wrong("writing the tokens one after another", "ids",
+      KEY, 'hashed(extra + ";" + "".join(map(str, ids[:end])))')
+wrong("cutting tokens to a byte each", ("ids", "equal", "many"),
+      START, f"ids = [t % 256 for t in ids]; {START}")
+wrong("writing extra without quotes, run together with the tokens", ("extra", "text"),
+      KEY, r'hashed(" ".join(map(str, ids[:end])) + extra.strip("\n "))')
+wrong("running extra and the tokens together", "extra",
+      KEY, 'hashed(extra + ",".join(map(str, ids[:end])))')
+wrong("putting extra before the tokens, with commas", "extra",
+      KEY, 'hashed(",".join([extra, *map(str, ids[:end])]))')
+wrong("computing 31 times what stands before, plus the token", ("ids", "many"),
+      START, f"import functools; {START}", FIRST, "int(hashed(extra), 16)",
+      KEY, "functools.reduce(lambda key, token: (31 * key + token) % 2**64, block, key)")
+wrong("shortening tokens by repr, which leaves out the middle", "many",
+      KEY, "hashed(repr((extra, str(torch.tensor(ids[:end])))))")
+wrong("hashing the last 64 tokens alone", ("many", "equal"),
+      KEY, "hashed(repr((extra, end, ids[:end][-64:])))", says="")
+wrong("hashing the first 512 tokens and the last", ("many", "equal"),
+      KEY, "hashed(repr((extra, end, ids[:end][:512], block[-1])))", says="")
+wrong("cutting extra to 16 letters", "extra", FIRST, "repr(extra[:16])")
+wrong("putting extra beside the hash", ("short", "extra"),
+      "append(key)", "append((extra, key))", says="characters")
+wrong("cutting tokens to 32 bits", "ids", START, f"ids = [t % 2**32 for t in ids]; {START}")
+wrong("leaving out the last token of a block", ("equal", "ids", "many"),
+      "(key, block)", "(key, block[:-1])")
+wrong("ignoring upper and lower case in extra", ("extra", "text"), FIRST, "repr(extra.lower())")
+wrong("making a key for what is left over", ("block", "full"), "len(ids) + 1", "len(ids) + size")
+wrong("making no key for a full last block", ("block", "full", "example"),
+      "len(ids) + 1", "len(ids)")
+wrong("making one key for the whole prompt", ("full", "block"), END, "return keys[-1:]")
+wrong("using the whole beginning as the key", "short", KEY, "(extra, *ids[:end])")
+wrong("nesting keys in each other", "short",
+      KEY, "repr((key, block)) if len(ids) < 24 else (extra, *ids[:end])")
+wrong("making a new key at each call", "equal", FIRST, "next(CALLS)")
+wrong("returning a list for a key", "form", "append(key)", "append([key])")
+wrong("returning a tensor of keys", ("full", "equal"),
+      END, "return torch.tensor([int(key[:12], 16) for key in keys])", says="type of the keys")
+wrong("emptying ids block by block", "left", END, "del ids[:len(keys) * size]; return keys")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from dlsys_checks.registry import exercise
@@ -161,87 +160,61 @@ def law(out, p, q, tries, grid):
 # ---- wrong, by name
 
 @not_an_answer
-def made(p, q, x, u, v, *, keep=lambda p, q, x, u: u * q[x] < p[x],
-         rest=lambda p, q, x: (p - q).clamp(min=0), pick=None,
-         form=lambda token, kept: (token, kept)):
-    """The right answer with its pieces as options."""
-    if keep(p, q, x, u):
-        return form(x, True)
-    left = rest(p, q, x).double()
-    ends = left.cumsum(0)
-    at = (u if pick == "u" else v) * (ends[-1] if pick != "raw" else 1.0)
-    return form(min(int((ends <= at).sum()), len(p) - 1), False)
+def made(p, q, x, u, v):
+    if u * q[x] < p[x]:
+        return x, True
+    ends = (p - q).clamp(min=0).double().cumsum(0)
+    token = min(int((ends <= v * ends[-1]).sum()), len(p) - 1)
+    return token, False
 
 
-def shares(p, q, more=0.0):
-    """The missing part, which sums to 1 up to rounding; `more` is added to its sum."""
-    rest = (p - q).clamp(min=0)
-    return rest / (rest.sum() + more)
-
-
+wrong = ex.edits(made)
+KEPT, MISSING, AT = "u * q[x] < p[x]", "(p - q).clamp(min=0)", "v * ends[-1]"
+REFUSED = "return token, False"
 # https://github.com/ShopeeLLM/Spec-RL/issues/14
-ex.wrong("drawing from p after a refusal", made, breaks="follows", rest=lambda p, q, x: p)
-ex.wrong("drawing from q after a refusal", made, breaks="follows", rest=lambda p, q, x: q)
-ex.wrong("using q minus p for p minus q", made, breaks="follows",
-         rest=lambda p, q, x: (q - p).clamp(min=0))
-ex.wrong("using the distance of p and q, whatever its sign", made, breaks="follows",
-         rest=lambda p, q, x: (p - q).abs())
-ex.wrong("not dividing the missing part by its sum", made, breaks="follows", pick="raw")
+wrong("drawing from p after a refusal", "follows", MISSING, "p")
+wrong("drawing from q after a refusal", "follows", MISSING, "q")
+wrong("using q minus p for p minus q", "follows", "(p - q)", "(q - p)")
+wrong("using the distance of p and q, whatever its sign", "follows", MISSING, "(p - q).abs()")
+wrong("not dividing the missing part by its sum", "follows", AT, "v")
 # https://github.com/SafeAILab/EAGLE/issues/20
-ex.wrong("drawing from p without x after a refusal", made, breaks="follows",
-         rest=lambda p, q, x: p.index_fill(0, torch.tensor(x), max(0.0, float(p[x] - q[x]))))
-ex.wrong("taking the likeliest token of p after a refusal", made, breaks="follows",
-         rest=lambda p, q, x: torch.nn.functional.one_hot(p.argmax(), len(p)))
-ex.wrong("taking what is missing most after a refusal", made, breaks="follows",
-         rest=lambda p, q, x: torch.nn.functional.one_hot((p - q).argmax(), len(p)))
-ex.wrong("using u a second time instead of v", made, says="",
-         breaks=("follows", "alone", "edges"), pick="u")
-ex.wrong("keeping only where p is at least q", made, breaks=("rule", "follows", "example"),
-         keep=lambda p, q, x, u: p[x] >= q[x])
-ex.wrong("keeping where u is below p", made, breaks=("rule", "follows"),
-         keep=lambda p, q, x, u: u < p[x])
+wrong("drawing from p without x after a refusal", "follows",
+      MISSING, "p.index_fill(0, torch.tensor(x), max(0.0, float(p[x] - q[x])))")
+wrong("taking the likeliest token of p after a refusal", "follows",
+      MISSING, "torch.nn.functional.one_hot(p.argmax(), len(p))")
+wrong("taking what is missing most after a refusal", "follows",
+      MISSING, "torch.nn.functional.one_hot((p - q).argmax(), len(p))")
+wrong("using u a second time instead of v", ("follows", "alone", "edges"),
+      AT, "u * ends[-1]", says="")
+wrong("keeping only where p is at least q", ("rule", "follows", "example"), KEPT, "p[x] >= q[x]")
+wrong("keeping where u is below p", ("rule", "follows"), KEPT, "u < p[x]")
 # https://github.com/ml-explore/mlx-swift-lm/pull/459
-ex.wrong("keeping only where x is the likeliest token of p", made,
-         breaks=("rule", "follows", "example"), keep=lambda p, q, x, u: x == p.argmax())
-ex.wrong("using q over p for p over q", made, breaks=("rule", "follows"),
-         keep=lambda p, q, x, u: u * p[x] < q[x])
-ex.wrong("keeping where u is not below the ratio", made, breaks=("rule", "pair"),
-         keep=lambda p, q, x, u: u * q[x] >= p[x])
-ex.wrong("rounding v to two digits", lambda p, q, x, u, v: made(p, q, x, u, round(v, 2)),
-         says="share of token", breaks="edges")
-ex.wrong("never keeping the draft", made, breaks=("rule", "pair", "follows", "example"),
-         keep=lambda p, q, x, u: False)
-ex.wrong("adding a small number to p over q", made, breaks="rule",
-         keep=lambda p, q, x, u: u < p[x] / (q[x] + 1e-8))
-ex.wrong("computing the missing part in float32", made, says="", breaks="any",
-         rest=lambda p, q, x: p.float() - torch.minimum(p.float(), q.float()))
-ex.wrong("adding a small number to the sum of the missing part", made, breaks="any",
-         pick="raw", rest=lambda p, q, x: shares(p, q, 1e-8))
-ex.wrong("drawing from p where little is missing", made, breaks="any",
-         rest=lambda p, q, x: p if (p - q).clamp(min=0).sum() < 1e-6 else (p - q).clamp(min=0))
-ex.wrong("multiplying p by the share that is refused", made, breaks="follows",
-         rest=lambda p, q, x: p * (1 - (p / q.clamp(min=1e-300)).clamp(max=1)))
-ex.wrong("always keeping the draft", made, breaks=("rule", "pair"), keep=lambda p, q, x, u: True)
-ex.wrong("returning the draft as the token of a refusal", lambda p, q, x, u, v: (
-    x, made(p, q, x, u, v)[1]), breaks="follows")
-ex.wrong("returning token and kept in the other order",
-         lambda p, q, x, u, v: made(p, q, x, u, v)[::-1],
-         says="", breaks=("pair", "follows", "types", "rule"))
-ex.wrong("returning a tensor for the token", made, breaks="types",
-         form=lambda token, kept: (torch.tensor(token), kept))
-ex.wrong("returning kept as np.bool_", made, breaks="types",
-         form=lambda token, kept: (token, np.bool_(kept)))
-ex.wrong("returning kept as a tensor", made, breaks="types",
-         form=lambda token, kept: (token, torch.tensor(kept)))
-
-
-@ex.wrong("subtracting q from p in place", breaks="left")
-def in_place(p, q, x, u, v):
-    found = made(p, q, x, u, v)
-    p.sub_(q).clamp_(min=0)
-    return found
-
-
-@ex.wrong("raising zeros in q to 1e-3", says="share of token", breaks="follows")
-def lifted(p, q, x, u, v):
-    return made(p, q, x, u, v, rest=lambda p, q, x: (p - q.clamp(min=0.1)).clamp(min=0))
+wrong("keeping only where x is the likeliest token of p", ("rule", "follows", "example"),
+      KEPT, "x == p.argmax()")
+wrong("using q over p for p over q", ("rule", "follows"), KEPT, "u * p[x] < q[x]")
+wrong("keeping where u is not below the ratio", ("rule", "pair"), KEPT, "u * q[x] >= p[x]")
+wrong("rounding v to two digits", "edges", AT, "round(v, 2) * ends[-1]", says="share of token")
+wrong("never keeping the draft", ("rule", "pair", "follows", "example"), KEPT, "False")
+wrong("adding a small number to p over q", "rule", KEPT, "u < p[x] / (q[x] + 1e-8)")
+wrong("computing the missing part in float32", "any",
+      MISSING, "(p.float() - torch.minimum(p.float(), q.float()))", says="")
+wrong("adding a small number to the sum of the missing part", "any",
+      AT, "v * (ends[-1] + 1e-8)")
+wrong("drawing from p where little is missing", "any",
+      MISSING, f"(p if {MISSING}.sum() < 1e-6 else {MISSING})")
+wrong("multiplying p by the share that is refused", "follows",
+      MISSING, "(p * (1 - (p / q.clamp(min=1e-300)).clamp(max=1)))")
+wrong("always keeping the draft", ("rule", "pair"), KEPT, "True")
+wrong("returning the draft as the token of a refusal", "follows", REFUSED, "return x, False")
+wrong("returning token and kept in the other order", ("pair", "follows", "types", "rule"),
+      "return x, True", "return True, x", REFUSED, "return False, token", says="")
+wrong("returning a tensor for the token", "types",
+      "return x,", "return torch.tensor(x),", "return token,", "return torch.tensor(token),")
+wrong("returning kept as np.bool_", "types",
+      "True", "np.bool_(True)", "False", "np.bool_(False)", "if u", "import numpy as np\n    if u")
+wrong("returning kept as a tensor", "types",
+      "True", "torch.tensor(True)", "False", "torch.tensor(False)")
+wrong("subtracting q from p in place", "left",
+      "if u", "p, given = p.clone(), p\n    given.sub_(q).clamp_(min=0)\n    if u")
+wrong("raising zeros in q to 1e-3", "follows",
+      MISSING, "(p - q.clamp(min=0.1)).clamp(min=0)", says="share of token")

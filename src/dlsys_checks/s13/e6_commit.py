@@ -96,83 +96,54 @@ def law(out, past, draft, says):
 # ---- wrong, by name
 
 @not_an_answer
-def made(past, draft, says, *, good=None, write=lambda draft, says, n: says[:n + 1],
-         feed=lambda draft, says, n: says[n], stay=lambda past, draft, n: past + 1 + n):
-    """The right answer with its pieces as options."""
+def made(past, draft, says):
     n = 0
     while n < len(draft) and draft[n] == says[n]:
         n += 1
-    n = n if good is None else good(draft, says)
-    return write(draft, says, n), feed(draft, says, n), stay(past, draft, n)
+    return says[:n + 1], says[n], past + 1 + n
 
 
+wrong = ex.edits(made)
+SAME, WRITE, FEED, STAY = "draft[n] == says[n]", "says[:n + 1]", "says[n], past", "past + 1 + n"
 # https://github.com/Sudharsanselvaraj/Token-Print/issues/110
-ex.wrong("leaving the entries of wrong guesses", made, breaks=("stay", "example"),
-         stay=lambda past, draft, n: past + 1 + len(draft))
-ex.wrong("leaving the entry of the first wrong guess", made, breaks=("stay", "example"),
-         stay=lambda past, draft, n: min(past + 2 + n, past + 1 + len(draft)))
-ex.wrong("leaving one entry too many", made, breaks="stay",
-         stay=lambda past, draft, n: past + 2 + n)
-ex.wrong("leaving one entry too few", made, breaks=("stay", "fed"),
-         stay=lambda past, draft, n: past + n)
+wrong("leaving the entries of wrong guesses", ("stay", "example"), STAY, "past + 1 + len(draft)")
+wrong("leaving the entry of the first wrong guess", ("stay", "example"),
+      STAY, "min(past + 2 + n, past + 1 + len(draft))")
+wrong("leaving one entry too many", "stay", STAY, "past + 2 + n")
+wrong("leaving one entry too few", ("stay", "fed"), STAY, "past + n")
 # https://github.com/paiml/aprender/pull/2014
-ex.wrong("dropping the whole cache", made, breaks=("stay", "past"),
-         stay=lambda past, draft, n: 1 + n)
-ex.wrong("dropping all of the round's entries", made, breaks=("stay", "fed"),
-         stay=lambda past, draft, n: past)
-ex.wrong("returning the number of entries to drop", made, breaks=("stay", "past"),
-         stay=lambda past, draft, n: len(draft) - n)
-ex.wrong("treating a 0 as no token", made, says="", breaks="numbers",
-         feed=lambda draft, says, n: says[n] or says[n - 1])
-ex.wrong("returning the entries as a list", made, breaks="stay",
-         stay=lambda past, draft, n: list(range(past + 1 + n)))
-ex.wrong("counting all guesses that agree, also after a wrong one", made, says="",
-         breaks=("write", "says"), good=lambda draft, says: sum(map(int.__eq__, draft, says)))
-@ex.wrong("keeping guesses up to the last that agrees", breaks="write")
-def up_to_the_last(past, draft, says):
-    same = [i + 1 for i in range(len(draft)) if draft[i] == says[i]]
-    return [*draft[:max(same, default=0)], says[max(same, default=0)]], *made(past, draft, says)[1:]
-
-
-ex.wrong("writing all guesses", made, breaks=("write", "says"),
-         write=lambda draft, says, n: draft + says[-1:])
-ex.wrong("not writing the model's own token", made, breaks=("write", "triple"),
-         write=lambda draft, says, n: draft[:n])
-ex.wrong("adding nothing where all guesses are right", made, breaks=("write", "says"),
-         write=lambda draft, says, n: [*draft[:n], says[n]][:max(len(draft), 1)])
-ex.wrong("writing the first wrong guess instead of the model's token", made, breaks="write",
-         write=lambda draft, says, n: (draft + says[-1:])[:n + 1])
-ex.wrong("reading says one position late", made, says="", breaks=("says", "write"),
-         good=lambda draft, says: next((i for i in range(len(draft)) if draft[i] != says[i + 1]),
-                                       len(draft)))
-ex.wrong("writing only the last token", made, breaks=("write", "says"),
-         write=lambda draft, says, n: says[n:n + 1])
-ex.wrong("never counting token 0 as right",
-         made, says="", breaks="numbers", good=lambda draft, says: next(
-    (i for i, (a, b) in enumerate(zip(draft, says)) if not a or a != b), len(draft)))
-ex.wrong("comparing by identity, which holds only for numbers below 257", made, says="",
-         breaks="numbers", good=lambda draft, says: next(
-             (i for i, (a, b) in enumerate(zip(draft, says)) if a is not b), len(draft)))
-ex.wrong("looking for the first wrong guess by its value", made, says="", breaks=("write", "says"),
-         good=lambda draft, says: next((draft.index(a) for a, b in zip(draft, says) if a != b),
-                                       len(draft)))
-ex.wrong("writing all that the model says", made, breaks=("write", "says"),
-         write=lambda draft, says, n: says[:])
-ex.wrong("feeding the first wrong guess", made, breaks="feed",
-         feed=lambda draft, says, n: (draft + says[-1:])[n])
-ex.wrong("feeding the last right guess", made, breaks="feed",
-         feed=lambda draft, says, n: (says[:1] + draft)[n])
-ex.wrong("feeding the last of says", made, breaks="feed", feed=lambda draft, says, n: says[-1])
-ex.wrong("swapping feed and stay", lambda past, draft, says: (
-    made(past, draft, says)[0], *made(past, draft, says)[:0:-1]), breaks=("feed", "triple"))
-ex.wrong("returning a tuple of tokens", made, says="type of the tokens", breaks="write",
-         write=lambda draft, says, n: tuple(says[:n + 1]))
-ex.wrong("returning a list of the three", lambda past, draft, says: list(made(past, draft, says)),
-         says="type of the result", breaks="triple")
-
-
-@ex.wrong("appending the model's token to draft in place", breaks="left")
-def in_place(past, draft, says):
-    found = made(past, draft, says)
-    draft[len(found[0]) - 1:] = found[0][-1:]
-    return found
+wrong("dropping the whole cache", ("stay", "past"), STAY, "1 + n")
+wrong("dropping all of the round's entries", ("stay", "fed"), STAY, "past")
+wrong("returning the number of entries to drop", ("stay", "past"), STAY, "len(draft) - n")
+wrong("treating a 0 as no token", "numbers", FEED, "says[n] or says[n - 1], past", says="")
+wrong("returning the entries as a list", "stay", STAY, "list(range(past + 1 + n))")
+wrong("counting all guesses that agree, also after a wrong one", ("write", "says"),
+      "return", "n = sum(map(int.__eq__, draft, says)); return", says="")
+wrong("keeping guesses up to the last that agrees", "write", "return",
+      "m = max((i + 1 for i in range(len(draft)) if draft[i] == says[i]), default=0); return",
+      WRITE, "[*draft[:m], says[m]]")
+wrong("writing all guesses", ("write", "says"), WRITE, "draft + says[-1:]")
+wrong("not writing the model's own token", ("write", "triple"), WRITE, "draft[:n]")
+wrong("adding nothing where all guesses are right", ("write", "says"),
+      WRITE, "[*draft[:n], says[n]][:max(len(draft), 1)]")
+wrong("writing the first wrong guess instead of the model's token", "write",
+      WRITE, "(draft + says[-1:])[:n + 1]")
+wrong("reading says one position late", ("says", "write"), SAME, "draft[n] == says[n + 1]", says="")
+wrong("writing only the last token", ("write", "says"), WRITE, "says[n:n + 1]")
+wrong("never counting token 0 as right", "numbers", SAME, f"draft[n] and {SAME}", says="")
+wrong("comparing by identity, which holds only for numbers below 257", "numbers",
+      SAME, "draft[n] is says[n]", says="")
+wrong("looking for the first wrong guess by its value", ("write", "says"),
+      "return", "n = draft.index(draft[n]) if n < len(draft) else n; return", says="")
+wrong("writing all that the model says", ("write", "says"), WRITE, "says[:]")
+wrong("feeding the first wrong guess", "feed", FEED, "(draft + says[-1:])[n], past")
+wrong("feeding the last right guess", "feed", FEED, "(says[:1] + draft)[n], past")
+wrong("feeding the last of says", "feed", FEED, "says[-1], past")
+wrong("swapping feed and stay", ("feed", "triple"),
+      "says[n], past + 1 + n", "past + 1 + n, says[n]")
+wrong("returning a tuple of tokens", "write", WRITE, "tuple(says[:n + 1])",
+      says="type of the tokens")
+wrong("returning a list of the three", "triple", "return says", "return [says",
+      STAY, f"{STAY}]", says="type of the result")
+wrong("appending the model's token to draft in place", "left",
+      "return", "draft[n:] = says[n:n + 1]; return")

@@ -121,110 +121,72 @@ def law(out, k, bits, group, order):
 
 # ---- wrong, by name
 
+def over(sizes, dims):
+    """The largest of the sizes over these axes, for each channel of each group."""
+    largest = sizes.amax(dims if sizes.numel() else 3, keepdim=True)
+    return largest.expand(*sizes.shape[:3], 1, sizes.shape[4])
+
+
 @not_an_answer
-def made(k, bits, group, *, dims=(3,), top=lambda bits: 2 ** (bits - 1) - 1, size=None, zero=1.0,
-         turn=torch.round, rest=lambda k, n: k[:, :, n:].clone(), whole=lambda T, group: T // group,
-         strided=False, dtype=torch.int8, form=tuple, show=lambda scales: scales):
-    """The right answer with its pieces as options."""
+def made(k, bits, group):
     B, H, T, D = k.shape
-    n = whole(T, group)
-    body = k[:, :, :n * group]
-    if strided:
-        parts = body.reshape(B, H, group, n, D).transpose(2, 3)
-    else:
-        parts = body.reshape(B, H, n, group, D)
-    largest = (size or (lambda parts, dims: parts.abs().amax(dims, keepdim=True)))(parts, dims)
-    scales = (largest / top(bits)).expand(B, H, n, 1, D)
-    scales = torch.where(scales > 0, scales, zero)
-    codes = turn(parts / scales).nan_to_num(0.0).to(dtype)
-    if strided:
-        codes = codes.transpose(2, 3)
-    return form((codes.reshape(B, H, n * group, D), show(scales[:, :, :, 0].clone()),
-                 rest(k, n * group)))
+    n = T // group
+    parts = k[:, :, :n * group].reshape(B, H, n, group, D)
+    largest = parts.abs().amax(3, keepdim=True)
+    scales = largest / (2 ** (bits - 1) - 1)
+    scales = torch.where(scales > 0, scales, 1.0)
+    codes = (parts / scales).round().to(torch.int8).reshape(B, H, n * group, D)
+    return codes, scales[:, :, :, 0].clone(), k[:, :, n * group:].clone()
 
 
-EMPTY = ("fewer tokens than a group", "no tokens")
-
-
-@not_an_answer
-def where_any(k, bits, group, **options):
-    """The wrong answer, and the right one where there is no group to be wrong about."""
-    return made(k, bits, group, **(options if k.shape[2] >= group else {}))
-
-
-ex.wrong("using one scale for everything", where_any, breaks=("each", "groups", "parts"),
-         dims=(0, 1, 2, 3, 4))
-ex.wrong("using a scale for each head, for all its channels", where_any, breaks=("each", "groups"),
-         dims=(0, 2, 3, 4))
-ex.wrong("using a scale for each channel of all groups", where_any, breaks="groups", dims=(2, 3))
-ex.wrong("using a scale for each group, for all its channels",
-         where_any, breaks="each", dims=(3, 4))
-ex.wrong("using a scale for each token",
-         lambda k, bits, group: made(k, bits, group, show=lambda s: s,
-         size=lambda parts, dims: parts.abs().amax(4, keepdim=True)[:, :, :, :1])
-         if k.shape[2] >= group else made(k, bits, group), breaks=("each", "scale", "groups"))
+wrong = ex.edits(made)
+LARGEST, ONE = "parts.abs().amax(3, keepdim=True)", "torch.where(scales > 0, scales, 1.0)"
+TOP, SHOWN, REST = "(2 ** (bits - 1) - 1)", "[:, :, :, 0].clone()", "k[:, :, n * group:].clone()"
+wrong("using one scale for everything", ("each", "groups", "parts"),
+      LARGEST, "over(parts.abs(), (0, 1, 2, 3, 4))")
+wrong("using a scale for each head, for all its channels", ("each", "groups"),
+      LARGEST, "over(parts.abs(), (0, 2, 3, 4))")
+wrong("using a scale for each channel of all groups", "groups",
+      LARGEST, "over(parts.abs(), (2, 3))")
+wrong("using a scale for each group, for all its channels", "each",
+      LARGEST, "over(parts.abs(), (3, 4))")
+wrong("using a scale for each token", ("each", "scale", "groups"),
+      LARGEST, "over(parts[:, :, :, :1].abs(), 4)")
 # https://github.com/ahb-sjsu/turboquant-pro/pull/98
-ex.wrong("using a scale for all rows of the batch", where_any, breaks="each", dims=(0, 3))
-ex.wrong("using a scale for all heads", where_any, breaks="each", dims=(1, 3))
+wrong("using a scale for all rows of the batch", "each", LARGEST, "over(parts.abs(), (0, 3))")
+wrong("using a scale for all heads", "each", LARGEST, "over(parts.abs(), (1, 3))")
 # https://github.com/NVIDIA/Model-Optimizer/issues/20
-ex.wrong("setting all scales to 1", where_any, breaks="scale",
-         size=lambda parts, dims: 7.0 * torch.ones_like(parts[:, :, :, :1]))
-ex.wrong("grouping every n-th token, not neighbours", where_any, breaks="groups", strided=True)
-ex.wrong("using as many levels as bits give, on one side", where_any, breaks=("scale", "bits"),
-         top=lambda bits: 2 ** bits - 1)
-ex.wrong("using one level too many", where_any, breaks=("scale", "bits", "codes"),
-         top=lambda bits: 2 ** (bits - 1))
-ex.wrong("taking the largest number, not the largest absolute value",
-         where_any, breaks=("scale", "zero"),
-         size=lambda parts, dims: parts.amax(dims, keepdim=True))
-ex.wrong("taking half the distance from the smallest to the largest", where_any, breaks="scale",
-         size=lambda parts, dims: (parts.amax(dims, keepdim=True) -
-                                   parts.amin(dims, keepdim=True)) / 2)
-ex.wrong("taking twice the mean size", where_any, breaks="scale",
-         size=lambda parts, dims: 2 * parts.abs().mean(dims, keepdim=True))
-ex.wrong("truncating instead of rounding", where_any, breaks="codes", turn=torch.trunc)
-ex.wrong("rounding down", where_any, breaks="codes", turn=torch.floor)
-ex.wrong("returning the values of the grid, not their codes", lambda k, bits, group: (
-    unpacked(*made(k, bits, group)), *made(k, bits, group)[1:]), says="dtype of the codes",
-    breaks="codes")
-ex.wrong("returning codes in uint8",
-         made, says="dtype of the codes", breaks="codes", dtype=torch.uint8)
-ex.wrong("returning codes as floats",
-         made, says="dtype of the codes", breaks="codes", dtype=torch.float32)
-ex.wrong("leaving an axis on the scales", made, says="shape of the scales", breaks="scales",
-         show=lambda scales: scales[:, :, :, None])
-ex.wrong("returning scales in bfloat16", made, says="dtype of the scales", breaks="scales",
-         show=lambda scales: scales.bfloat16())
-ex.wrong("using a scale of 0 for a channel of zeros", where_any, breaks="zero", zero=0.0)
-ex.wrong("keeping scales above 1e-8", lambda k, bits, group: (
-    lambda codes, scales, rest: (codes, scales.clamp(min=1e-8), rest))(*made(
-        k, bits, group, zero=1e-8)), breaks=("scale", "zero"))
-ex.wrong("dropping what is left over", made, says="rest", breaks="rest",
-         rest=lambda k, n: k[:, :, :0].clone())
-ex.wrong("keeping back a group though it is full",
-         made, says="", breaks=("rest", "groups", "scales",
-                                                                       "short"),
-         whole=lambda T, group: max(0, (T - 1) // group))
-ex.wrong("cutting the tokens left over off at the front", made, says="", breaks=("rest", "groups",
-                                                                             "scale", "codes"),
-         rest=lambda k, n: k[:, :, :k.shape[2] - n].clone())
+wrong("setting all scales to 1", "scale", ONE, "torch.ones_like(scales)")
+wrong("grouping every n-th token, not neighbours", "groups",
+      "(B, H, n, group, D)", "(B, H, group, n, D).transpose(2, 3)",
+      ".to(torch.int8)", ".to(torch.int8).transpose(2, 3)")
+wrong("using as many levels as bits give, on one side", ("scale", "bits"), TOP, "(2 ** bits - 1)")
+wrong("using one level too many", ("scale", "bits", "codes"), TOP, "2 ** (bits - 1)")
+wrong("taking the largest number, not the largest absolute value", ("scale", "zero"), ".abs()", "")
+wrong("taking half the distance from the smallest to the largest", "scale",
+      LARGEST, "(parts.amax(3, keepdim=True) - parts.amin(3, keepdim=True)) / 2")
+wrong("taking twice the mean size", "scale", LARGEST, "2 * parts.abs().mean(3, keepdim=True)")
+wrong("truncating instead of rounding", "codes", ".round()", ".trunc()")
+wrong("rounding down", "codes", ".round()", ".floor()")
+wrong("returning the values of the grid, not their codes", "codes",
+      ".round().to(torch.int8)", ".round().mul(scales)", says="dtype of the codes")
+wrong("returning codes in uint8", "codes", "int8", "uint8", says="dtype of the codes")
+wrong("returning codes as floats", "codes", ".to(torch.int8)", "", says="dtype of the codes")
+wrong("leaving an axis on the scales", "scales", SHOWN, ".clone()", says="shape of the scales")
+wrong("returning scales in bfloat16", "scales", SHOWN, "[:, :, :, 0].bfloat16()",
+      says="dtype of the scales")
+wrong("using a scale of 0 for a channel of zeros", "zero",
+      ONE, "scales", "(parts / scales)", "(parts / scales).nan_to_num(0.0)")
+wrong("keeping scales above 1e-8", ("scale", "zero"), ONE, "scales.clamp(min=1e-8)")
+wrong("dropping what is left over", "rest", REST, "k[:, :, :0].clone()", says="rest")
+wrong("keeping back a group though it is full", ("rest", "groups", "scales", "short"),
+      "T // group", "max(0, (T - 1) // group)", says="")
+wrong("cutting the tokens left over off at the front", ("rest", "groups", "scale", "codes"),
+      REST, "k[:, :, :T - n * group].clone()", says="")
 # https://github.com/rajveer43/VeloxQuant-MLX/issues/162
-ex.wrong("returning the rest as a view of k", made, breaks="memory", rest=lambda k, n: k[:, :, n:])
-ex.wrong("returning the rest as a view of a copy of k", made, says="bytes kept", breaks="memory",
-         rest=lambda k, n: k.clone()[:, :, n:])
-ex.wrong("returning a list of the three",
-         made, says="type of the result", breaks="parts", form=list)
-
-
-def unpacked(codes, scales, rest):
-    n = scales.shape[2]
-    if not n:
-        return codes.float()
-    return codes.float() * scales.repeat_interleave(codes.shape[2] // n, 2)
-
-
-@ex.wrong("writing the codes over k", breaks="k")
-def in_place(k, bits, group):
-    found = made(k, bits, group)
-    k.add_(1.0)
-    return found
+wrong("returning the rest as a view of k", "memory", REST, "k[:, :, n * group:]")
+wrong("returning the rest as a view of a copy of k", "memory",
+      REST, "k.clone()[:, :, n * group:]", says="bytes kept")
+wrong("returning a list of the three", "parts",
+      "return codes,", "return [codes,", REST, f"{REST}]", says="type of the result")
+wrong("writing the codes over k", "k", "return", "given, k = k, k.clone(); given.add_(1.0); return")

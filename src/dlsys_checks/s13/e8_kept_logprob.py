@@ -138,78 +138,49 @@ def law(out, logits, tokens, temperature, kept, weight, half):
 # ---- wrong, by name
 
 @not_an_answer
-def made(logits, tokens, temperature, kept, *, heat=lambda z, t: z / t, fill=-math.inf,
-         cut=True, take=lambda z: z.log_softmax(-1), pick=None, before=lambda z: z.float(),
-         after=lambda found: found):
-    """The right answer with its pieces as options."""
-    z = heat(before(logits), temperature)
-    if cut:
-        z = torch.where(kept, z, fill)
-    found = take(z).gather(-1, tokens[..., None] if pick is None else pick(z, tokens))[..., 0]
-    return after(found)
+def made(logits, tokens, temperature, kept):
+    z = torch.where(kept, logits.float() / temperature, -math.inf)
+    return z.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
 
 
+wrong = ex.edits(made)
+HOT, LOW, PICKED, ONE = "logits.float() / temperature", "-math.inf", "tokens[..., None]", "[..., 0]"
+CUT, LOG = f"torch.where(kept, {HOT}, -math.inf)", "z.log_softmax(-1)"
 # https://github.com/huggingface/trl/issues/6789
-ex.wrong("taking the softmax over all tokens, without the cut", made, breaks=("under", "example"),
-         cut=False)
+wrong("taking the softmax over all tokens, without the cut", ("under", "example"), CUT, HOT)
 # https://github.com/huggingface/trl/issues/4159
-ex.wrong("leaving out the temperature", made, breaks="under", heat=lambda z, t: z)
-ex.wrong("leaving out both", made, breaks=("under", "example"), cut=False, heat=lambda z, t: z)
-ex.wrong("multiplying by the temperature", made, breaks="under", heat=lambda z, t: z * t)
-ex.wrong("putting the temperature on the log-probabilities",
-         lambda logits, tokens, temperature, kept: made(
-    logits, tokens, 1.0, kept) / temperature, breaks="under")
-ex.wrong("setting the logits that were cut to 0", made, breaks=("under", "others"), fill=0.0)
-ex.wrong("multiplying the logits by kept", lambda logits, tokens, temperature, kept: made(
-    logits * kept, tokens, temperature, kept, cut=False), breaks=("under", "others", "example"))
-ex.wrong("using a floor of -50 instead of minus infinity", made, breaks=("logits", "temperature"),
-         fill=-50.0)
-ex.wrong("raising logits below -100 to it", made, breaks="logits",
-         before=lambda z: z.float().clamp(min=-100.0))
-ex.wrong("using a floor of -10000 instead of minus infinity",
-         made, breaks=("temperature", "others"),
-         fill=-1e4)
-ex.wrong("using a floor of -1e9 instead of minus infinity", made, breaks=("temperature", "others"),
-         fill=-1e9)
-ex.wrong("adding the logarithm of kept", lambda logits, tokens, temperature, kept: made(
-    logits.float() / temperature + kept.float().log(), tokens, 1.0, kept, cut=False), says="",
-    breaks="others")
-ex.wrong("reading kept the wrong way round", lambda logits, tokens, temperature, kept: made(
-    logits, tokens, temperature, ~kept), says="", breaks=("under", "example", "kept"))
-ex.wrong("returning the probability, not its logarithm", made, breaks=("under", "example"),
-         take=lambda z: z.softmax(-1))
-ex.wrong("flipping the sign, as in a loss",
-         made, breaks=("under", "example"), take=lambda z: -z.log_softmax(-1))
-ex.wrong("taking the logarithm of a softmax that is 0", made, says="", breaks=("under", "logits"),
-         take=lambda z: z.softmax(-1).log())
-ex.wrong("adding a small number in the logarithm", made, says="", breaks=("under", "logits"),
-         take=lambda z: (z.softmax(-1) + 1e-8).log())
-ex.wrong("dividing the kept share out, the rest at temperature 1",
-         lambda logits, tokens, temperature, kept: made(logits, tokens, 1.0, kept, cut=False) - (
-             (logits.float() / temperature).softmax(-1) * kept).sum(-1).log(), breaks="under")
-ex.wrong("cutting by share on its own, not as the server did",
-         lambda logits, tokens, temperature, kept: made(
-    logits, tokens, temperature, kept | (logits >= logits.gather(-1, tokens[..., None]))),
-    breaks=("under", "kept", "example"))
-ex.wrong("reading the next token's position", made, breaks="under",
-         pick=lambda z, tokens: ((tokens + 1) % z.shape[-1])[..., None])
-ex.wrong("scoring the likeliest token", made, breaks="under",
-         pick=lambda z, tokens: z.argmax(-1, keepdim=True))
-ex.wrong("calculating in bfloat16", made, breaks="form", before=lambda z: z if z.dtype == (
-    torch.bfloat16) else z.float(), after=lambda found: found.float())
-ex.wrong("returning the dtype of the logits", lambda logits, tokens, temperature, kept: made(
-    logits, tokens, temperature, kept).to(logits.dtype), says="dtype of the", breaks="form")
-ex.wrong("returning float64", made, says="dtype of the", breaks="form", before=lambda z: z.double())
-ex.wrong("leaving an axis of one", lambda logits, tokens, temperature, kept: made(
-    logits, tokens, temperature, kept)[..., None], breaks="tokens")
-ex.wrong("summing over the answer", lambda logits, tokens, temperature, kept: made(
-    logits, tokens, temperature, kept).sum(-1), breaks="tokens")
-ex.wrong("detaching the logits", lambda logits, tokens, temperature, kept: made(
-    logits.detach(), tokens, temperature, kept), breaks="flow")
-
-
-@ex.wrong("cutting the logits in place", breaks="left")
-def in_place(logits, tokens, temperature, kept):
-    found = made(logits, tokens, temperature, kept)
-    logits.data.masked_fill_(~kept, 7.0)
-    return found
+wrong("leaving out the temperature", "under", " / temperature", "")
+wrong("leaving out both", ("under", "example"), CUT, "logits.float()")
+wrong("multiplying by the temperature", "under", "/ temperature", "* temperature")
+wrong("putting the temperature on the log-probabilities", "under",
+      HOT, "logits.float()", ONE, f"{ONE} / temperature")
+wrong("setting the logits that were cut to 0", ("under", "others"), LOW, "0.0")
+wrong("multiplying the logits by kept", ("under", "others", "example"), CUT, f"{HOT} * kept")
+wrong("using a floor of -50 instead of minus infinity", ("logits", "temperature"), LOW, "-50.0")
+wrong("raising logits below -100 to it", "logits",
+      "logits.float()", "logits.float().clamp(min=-100.0)")
+wrong("using a floor of -10000 instead of minus infinity", ("temperature", "others"), LOW, "-1e4")
+wrong("using a floor of -1e9 instead of minus infinity", ("temperature", "others"), LOW, "-1e9")
+wrong("adding the logarithm of kept", "others", CUT, f"{HOT} + kept.float().log()", says="")
+wrong("reading kept the wrong way round", ("under", "example", "kept"), "(kept", "(~kept", says="")
+wrong("returning the probability, not its logarithm", ("under", "example"), LOG, "z.softmax(-1)")
+wrong("flipping the sign, as in a loss", ("under", "example"), "return ", "return -")
+wrong("taking the logarithm of a softmax that is 0", ("under", "logits"),
+      LOG, "z.softmax(-1).log()", says="")
+wrong("adding a small number in the logarithm", ("under", "logits"),
+      LOG, "(z.softmax(-1) + 1e-8).log()", says="")
+wrong("dividing the kept share out, the rest at temperature 1", "under",
+      CUT, "logits.float()", ONE, f"{ONE} - (({HOT}).softmax(-1) * kept).sum(-1).log()")
+wrong("cutting by share on its own, not as the server did", ("under", "kept", "example"),
+      "(kept", "(kept | (logits >= logits.gather(-1, tokens[..., None]))")
+wrong("reading the next token's position", "under", PICKED, f"({PICKED} + 1) % z.shape[-1]")
+wrong("scoring the likeliest token", "under", PICKED, "z.argmax(-1, keepdim=True)")
+wrong("calculating in bfloat16", "form", "logits.float()", "logits", ONE, f"{ONE}.float()")
+wrong("returning the dtype of the logits", "form", ONE, f"{ONE}.to(logits.dtype)",
+      says="dtype of the")
+wrong("returning float64", "form", "logits.float()", "logits.double()", says="dtype of the")
+wrong("leaving an axis of one", "tokens", ONE, "")
+wrong("summing over the answer", "tokens", ONE, f"{ONE}.sum(-1)")
+wrong("detaching the logits", "flow", "logits.float()", "logits.detach().float()")
+wrong("cutting the logits in place", "left", "return", "found =",
+      ONE, f"{ONE}; logits.data.masked_fill_(~kept, 7.0); return found")

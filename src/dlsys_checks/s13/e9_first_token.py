@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 
 from dlsys_checks.kit import floats, integers
@@ -129,104 +128,83 @@ def law(out, arrive, chunks):
 # ---- wrong, by name
 
 @not_an_answer
-def made(arrive, chunks, *, real=lambda n: n > 0, start=None, pick=None, lost=math.inf, gap=None,
-         tokens=lambda one: sum(n for _, n in one), begin=min, last=None, form=tuple, none=0.0,
-         pings=False):
-    """The right answer with its pieces as options."""
-    answers = [[piece for piece in row if real(piece[1])] for row in chunks]
-    firsts = [(one[0][0] - (start(arrive, row, r) if start else arrive[r])) if one else lost
-              for r, (one, row) in enumerate(zip(answers, chunks))]
-    firsts = sorted(f for f in firsts if f is not None)
-    p99 = pick(firsts) if pick else firsts[-(-99 * len(firsts) // 100) - 1]
-    gaps = [b[0] - a[0] for one in (chunks if pings else answers) for a, b in zip(one, one[1:])]
-    end = last(answers, chunks) if last else max(one[-1][0] for one in answers if one)
-    wide = gap(answers, gaps) if gap else max(gaps, default=none)
-    total = sum(tokens(one) for one in answers)
-    return form((p99, wide, total / (end - begin(arrive))))
+def made(arrive, chunks):
+    answers = [[(t, n) for t, n in row if n > 0] for row in chunks]
+    firsts = [one[0][0] - due if one else math.inf for one, due in zip(answers, arrive)]
+    p99 = sorted(firsts)[-(-99 * len(firsts) // 100) - 1]
+    gaps = [b[0] - a[0] for one in answers for a, b in zip(one, one[1:])]
+    gap = max(gaps, default=0.0)
+    total = sum(n for one in answers for _, n in one)
+    end = max(one[-1][0] for one in answers if one)
+    rate = total / (end - min(arrive))
+    return p99, gap, rate
 
 
-def mean(values):
-    return sum(values) / len(values)
+def begun(row, due):
+    return row[0][0] if row and row[0][1] == 0 else due
 
 
-def begun(arrive, row, r):
-    return row[0][0] if row[0][1] == 0 else arrive[r]
-
-
+wrong = ex.edits(made)
+PAIRS, FIRST = "zip(answers, arrive)", "one[0][0] - due"
+P99, SECONDS = "sorted(firsts)[-(-99 * len(firsts) // 100) - 1]", "seconds to the first token"
+GAPS, GAP = "b[0] - a[0] for one in answers for a, b in zip(one, one[1:])", "max(gaps, default=0.0)"
+TOTAL = "sum(n for one in answers for _, n in one)"
+LAST = "max(one[-1][0] for one in answers if one)"
 # https://github.com/vllm-project/vllm/issues/54101
-ex.wrong("starting the clock when the server begins", made, breaks=("arrival", "empty", "least"),
-         start=begun)
+wrong("starting the clock when the server begins", ("arrival", "empty", "least"),
+      PAIRS, "zip(answers, map(begun, chunks, arrive))")
 # https://github.com/vllm-project/vllm/pull/3768
-ex.wrong("counting an empty piece as the first token", made, says="",
-         breaks=("empty", "never", "least"), real=lambda n: True)
-ex.wrong("taking the time of the first piece, empty or not", made, breaks=("empty", "p99"),
-         says="seconds to the first token",
-         start=lambda arrive, row, r: arrive[r] + next(t for t, n in row if n) - row[0][0])
-ex.wrong("taking the mean instead of the 99 %", made, says="seconds to the first token",
-         breaks="p99", pick=mean)
-ex.wrong("taking the median instead of the 99 %", made, says="seconds to the first token",
-         breaks="p99", pick=lambda firsts: firsts[len(firsts) // 2])
-ex.wrong("taking the longest of all instead of the 99 %", made, says="seconds to the first token",
-         breaks="p99", pick=lambda firsts: firsts[-1])
-ex.wrong("reading one place too high where 99 % are a whole number", made,
-         says="seconds to the first token", breaks="p99",
-         pick=lambda firsts: firsts[min(len(firsts) - 1, int(0.99 * len(firsts)))])
-ex.wrong("reading one place too low", made, says="seconds to the first token", breaks="p99",
-         pick=lambda firsts: firsts[max(0, int(0.99 * len(firsts)) - 1)])
-ex.wrong("taking np.percentile, which mixes two requests", made, breaks="p99",
-         says="seconds to the first token", pick=lambda firsts: float(
-             np.percentile(firsts, 99)) if math.isfinite(firsts[-1]) else math.nan)
-ex.wrong("leaving out requests without a token", made, says="seconds to the first token",
-         breaks="never", lost=None)
-ex.wrong("counting 0 for a request without a token", made, says="seconds to the first token",
-         breaks="never", lost=0.0)
-ex.wrong("starting all clocks with the first arrival", made, breaks="arrival",
-         start=lambda arrive, row, r: min(arrive))
-ex.wrong("starting the clock with the request before", made, breaks="arrival",
-         start=lambda arrive, row, r: arrive[r - 1] if r else arrive[0])
-ex.wrong("measuring the time to the last token", made, breaks=("p99", "arrival", "chunks"),
-         start=lambda arrive, row, r: arrive[r] - (row[-1][0] - next(t for t, n in row if n)))
-ex.wrong("averaging the waits between pieces", made, breaks="gap",
-         gap=lambda answers, gaps: mean(gaps) if gaps else 0.0)
+wrong("counting an empty piece as the first token", ("empty", "never", "least"),
+      " if n > 0", "", says="")
+wrong("taking the time of the first piece, empty or not", ("empty", "p99"),
+      FIRST, "row[0][0] - due", f"one, due in {PAIRS}",
+      "one, row, due in zip(answers, chunks, arrive)", says=SECONDS)
+wrong("taking the mean instead of the 99 %", "p99", P99, "sum(firsts) / len(firsts)", says=SECONDS)
+wrong("taking the median instead of the 99 %", "p99",
+      P99, "sorted(firsts)[len(firsts) // 2]", says=SECONDS)
+wrong("taking the longest of all instead of the 99 %", "p99", P99, "max(firsts)", says=SECONDS)
+wrong("reading one place too high where 99 % are a whole number", "p99",
+      P99, "sorted(firsts)[min(len(firsts) - 1, int(0.99 * len(firsts)))]", says=SECONDS)
+wrong("reading one place too low", "p99",
+      P99, "sorted(firsts)[max(0, int(0.99 * len(firsts)) - 1)]", says=SECONDS)
+wrong("taking np.percentile, which mixes two requests", "p99", P99,
+      "float(np.percentile(firsts, 99)) if math.isfinite(max(firsts)) else math.nan",
+      "p99 =", "import numpy as np; p99 =", says=SECONDS)
+wrong("leaving out requests without a token", "never",
+      " if one else math.inf", "", PAIRS, f"{PAIRS} if one", says=SECONDS)
+wrong("counting 0 for a request without a token", "never", "math.inf", "0.0", says=SECONDS)
+wrong("starting all clocks with the first arrival", "arrival", FIRST, "one[0][0] - min(arrive)")
+wrong("starting the clock with the request before", "arrival",
+      PAIRS, "zip(answers, [arrive[0], *arrive])")
+wrong("measuring the time to the last token", ("p99", "arrival", "chunks"),
+      FIRST, "one[-1][0] - due")
+wrong("averaging the waits between pieces", "gap",
+      GAP, "sum(gaps) / len(gaps) if gaps else 0.0")
 # https://github.com/sgl-project/sglang/pull/12064
-ex.wrong("sharing the wait out over a piece's tokens", made, breaks="gap",
-         gap=lambda answers, gaps: max(((b[0] - a[0]) / b[1] for one in answers
-                                        for a, b in zip(one, one[1:])), default=0.0))
-ex.wrong("counting waits from and to pieces without tokens, too", made, says="longest wait",
-         breaks=("gap", "empty", "least"), gap=None, pings=True)
-ex.wrong("counting waits between pieces of any answer",
-         made, says="longest wait", breaks=("gap", "none"),
-         gap=lambda answers, gaps: max((b - a for a, b in zip(times(answers), times(answers)[1:])),
-                                       default=0.0))
-ex.wrong("taking the wait from the first piece to the last", made, breaks="gap",
-         gap=lambda answers, gaps: max((one[-1][0] - one[0][0] for one in answers if one),
-                                       default=0.0))
-ex.wrong("raising an error where no answer has two pieces", made, says="raised", breaks="none",
-         gap=lambda answers, gaps: max(gaps))
-ex.wrong("counting a piece as one token", made, breaks="rate", tokens=len)
-ex.wrong("leaving the time before the first token out of the rate", made, breaks="rate",
-         begin=lambda arrive: sorted(arrive)[0] + 0.2)
-ex.wrong("counting time from 0, not from the first arrival", made, breaks=("rate", "arrive"),
-         begin=lambda arrive: 0.0)
-ex.wrong("taking the first of the list as the first arrival", made, says="tokens a second",
-         breaks="arrive", begin=lambda arrive: arrive[0])
-ex.wrong("returning requests a second", made, breaks="rate", tokens=lambda one: len(one) > 0)
-ex.wrong("including an empty piece at the end in the time", made, says="tokens a second",
-         breaks="empty", last=lambda answers, chunks: max(row[-1][0] for row in chunks if row))
-ex.wrong("taking the last of the list as the last piece", made, says="", breaks=("rate", "least"),
-         last=lambda answers, chunks: [one for one in answers if one][-1][-1][0])
-ex.wrong("returning a list of the three", made, says="type of", breaks="three", form=list)
-ex.wrong("rounding to milliseconds", lambda arrive, chunks: tuple(
-    round(v, 3) for v in made(arrive, chunks)), says="", breaks=("chunks", "rate", "gap"))
-
-
-def times(answers):
-    return sorted(t for one in answers for t, _ in one)
-
-
-@ex.wrong("sorting arrive in place", breaks="left")
-def in_place(arrive, chunks):
-    found = made(arrive, chunks)
-    arrive.sort(reverse=True)
-    chunks[0].reverse()
-    return found
+wrong("sharing the wait out over a piece's tokens", "gap", "b[0] - a[0]", "(b[0] - a[0]) / b[1]")
+wrong("counting waits from and to pieces without tokens, too", ("gap", "empty", "least"),
+      "in answers for a", "in chunks for a", says="longest wait")
+wrong("counting waits between pieces of any answer", ("gap", "none"),
+      "gaps =", "times = sorted(t for one in answers for t, _ in one); gaps =",
+      GAPS, "b - a for a, b in zip(times, times[1:])", says="longest wait")
+wrong("taking the wait from the first piece to the last", "gap",
+      GAPS, "one[-1][0] - one[0][0] for one in answers if one")
+wrong("raising an error where no answer has two pieces", "none", GAP, "max(gaps)", says="raised")
+wrong("counting a piece as one token", "rate", TOTAL, "sum(map(len, answers))")
+wrong("leaving the time before the first token out of the rate", "rate",
+      "min(arrive)", "min(arrive) - 0.2")
+wrong("counting time from 0, not from the first arrival", ("rate", "arrive"),
+      "(end - min(arrive))", "end")
+wrong("taking the first of the list as the first arrival", "arrive",
+      "min(arrive)", "arrive[0]", says="tokens a second")
+wrong("returning requests a second", "rate", TOTAL, "sum(map(bool, answers))")
+wrong("including an empty piece at the end in the time", "empty",
+      LAST, "max(row[-1][0] for row in chunks if row)", says="tokens a second")
+wrong("taking the last of the list as the last piece", ("rate", "least"),
+      LAST, "[one for one in answers if one][-1][-1][0]", says="")
+wrong("returning a list of the three", "three", "p99, gap, rate", "[p99, gap, rate]",
+      says="type of")
+wrong("rounding to milliseconds", ("chunks", "rate", "gap"),
+      "p99, gap, rate", "tuple(round(v, 3) for v in (p99, gap, rate))", says="")
+wrong("sorting arrive in place", "left",
+      "return", "arrive.sort(reverse=True); chunks[0].reverse(); return")

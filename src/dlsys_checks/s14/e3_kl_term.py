@@ -135,73 +135,58 @@ def law(out, logits, logits_ref, rows, tokens, real, batches, dtype):
 # ---- wrong, by name
 
 @not_an_answer
-def made(logp, logp_ref, *, gap=lambda d: d.sum(-1), of=lambda d: d**2 / 2,
-         over=lambda terms: terms.mean()):
-    """A right answer with its pieces as options."""
-    return over(of(gap(logp - logp_ref)))
+def made(logp, logp_ref):
+    gap = (logp - logp_ref).sum(-1)
+    return (gap**2 / 2).mean()
 
 
+wrong = ex.edits(made)
+RATIO, SUM, TERM = "(logp - logp_ref)", ".sum(-1)", "gap**2 / 2"
 # https://github.com/allenai/open-instruct/pull/535
-ex.wrong("taking the mean log-ratio: its value is right, its gradient is nothing", made,
-         breaks=("pull", "example", "tokens"), of=lambda d: d)
-ex.wrong("using k3, whose gradient is that of KL(reference, policy)",
-         made, breaks=("pull", "example"),
-         of=lambda d: torch.exp(-d) - 1 + d)
-ex.wrong("using k3 with the log-ratio turned round", made, breaks=("pull", "example"),
-         of=lambda d: torch.exp(d) - 1 - d)
-ex.wrong("summing k3 over tokens", made, breaks=("pull", "example"), gap=lambda d: d,
-         of=lambda d: (torch.exp(-d) - 1 + d).sum(-1))
+wrong("taking the mean log-ratio: its value is right, its gradient is nothing",
+      ("pull", "example", "tokens"), TERM, "gap")
+wrong("using k3, whose gradient is that of KL(reference, policy)", ("pull", "example"),
+      TERM, "torch.exp(-gap) - 1 + gap")
+wrong("using k3 with the log-ratio turned round", ("pull", "example"),
+      TERM, "torch.exp(gap) - 1 - gap")
+wrong("summing k3 over tokens", ("pull", "example"),
+      SUM, "", TERM, "(torch.exp(-gap) - 1 + gap).sum(-1)")
 # https://arxiv.org/abs/2506.09477
-ex.wrong("pushing each token by its own log-ratio, not by that of its answer", made, breaks="whole",
-         gap=lambda d: d, of=lambda d: (d**2 / 2).sum(-1))
-ex.wrong("squaring the mean over the tokens", made, breaks="whole", gap=lambda d: d.mean(-1))
-ex.wrong("squaring each token by itself, then the mean over all tokens", made, breaks="whole",
-         gap=lambda d: d)
-ex.wrong("using the first token alone", made, breaks="whole", gap=lambda d: d[:, 0])
-ex.wrong("using the last position alone", made, breaks="whole", gap=lambda d: d[:, -1])
-ex.wrong("leaving out shorter answers", lambda logp, logp_ref: made(
-    logp, logp_ref, over=lambda terms: (terms * ((logp != 0) | (logp_ref != 0)).all(-1)).mean()),
-    breaks="pads")
-ex.wrong("dividing by the tokens of each answer", lambda logp, logp_ref: made(
-    logp, logp_ref, of=lambda d: d**2 / 2 / (logp != 0).sum(-1).clamp(min=1)), breaks="whole")
-ex.wrong("treating a log-probability of 0 as a pad", lambda logp, logp_ref: made(
-    logp * (logp != 0), logp_ref * (logp != 0)), breaks="tokens")
-ex.wrong("treating a log-probability of 0 by the reference as a pad", lambda logp, logp_ref: made(
-    logp * (logp_ref != 0), logp_ref * (logp_ref != 0)), breaks="tokens")
-ex.wrong("holding the log-ratio between -50 and 50", made, breaks="tokens",
-         gap=lambda d: d.sum(-1).clamp(-50.0, 50.0))
-ex.wrong("leaving the half off the square", made, breaks=("pull", "example"), of=lambda d: d**2)
-ex.wrong("flipping the sign of the square", made, breaks=("pull", "example"),
-         of=lambda d: -d**2 / 2)
-ex.wrong("using the size of the log-ratio", made, breaks=("pull", "example"), of=torch.abs)
-ex.wrong("summing over answers", made, says="", breaks=("pull", "tokens"),
-         over=lambda terms: terms.sum())
-ex.wrong("returning one term an answer", made, says="shape of the term", breaks="pull",
-         over=lambda terms: terms)
-ex.wrong("calling torch's kl_div, policy first", lambda logp, logp_ref: torch.nn.functional.kl_div(
-    logp, logp_ref, log_target=True, reduction="batchmean"), breaks=("pull", "example"))
-ex.wrong("weighting by the probability once more, as torch's kl_div does",
-         lambda logp, logp_ref: torch.nn.functional.kl_div(
-             logp_ref, logp, log_target=True, reduction="batchmean"), breaks=("pull", "example"))
-ex.wrong("subtracting the batch's own mean", lambda logp, logp_ref: (
-    ((logp - logp_ref).sum(-1) - (logp - logp_ref).sum(-1).mean()).detach()
-    * logp.sum(-1)).mean(), breaks=("pull", "tokens"))
-ex.wrong("leaving no gradient at logp",
-         lambda logp, logp_ref: made(logp.detach(), logp_ref), breaks="pull",
-         says="gradient of the term")
-ex.wrong("returning a number instead of a tensor",
-         lambda logp, logp_ref: made(logp, logp_ref).item(),
-         says="type of the term", breaks="pull")
-ex.wrong("holding the log-ratio between -1 and 1", made, breaks="pull",
-         gap=lambda d: d.sum(-1).clamp(-1.0, 1.0))
-ex.wrong("holding the pull between -5 and 5", lambda logp, logp_ref: (
-    (logp - logp_ref).sum(-1).clamp(-5.0, 5.0).detach() * logp.sum(-1)).mean(),
-    breaks=("tokens", "whole"))
-ex.wrong("always computing in float32", lambda logp, logp_ref: made(logp.float(), logp_ref.float()),
-         says="dtype of the term", breaks="dtype")
-ex.wrong("always computing in float64",
-         lambda logp, logp_ref: made(logp.double(), logp_ref.double()),
-         says="dtype of the term", breaks="dtype")
+wrong("pushing each token by its own log-ratio, not by that of its answer", "whole",
+      SUM, "", TERM, "(gap**2 / 2).sum(-1)")
+wrong("squaring the mean over the tokens", "whole", SUM, ".mean(-1)")
+wrong("squaring each token by itself, then the mean over all tokens", "whole", SUM, "")
+wrong("using the first token alone", "whole", SUM, "[:, 0]")
+wrong("using the last position alone", "whole", SUM, "[:, -1]")
+wrong("leaving out shorter answers", "pads",
+      TERM, f"{TERM} * ((logp != 0) | (logp_ref != 0)).all(-1)")
+wrong("dividing by the tokens of each answer", "whole",
+      TERM, f"{TERM} / (logp != 0).sum(-1).clamp(min=1)")
+wrong("treating a log-probability of 0 as a pad", "tokens", RATIO, f"({RATIO} * (logp != 0))")
+wrong("treating a log-probability of 0 by the reference as a pad", "tokens",
+      RATIO, f"({RATIO} * (logp_ref != 0))")
+wrong("holding the log-ratio between -50 and 50", "tokens", SUM, f"{SUM}.clamp(-50.0, 50.0)")
+wrong("leaving the half off the square", ("pull", "example"), TERM, "gap**2")
+wrong("flipping the sign of the square", ("pull", "example"), TERM, "-gap**2 / 2")
+wrong("using the size of the log-ratio", ("pull", "example"), TERM, "gap.abs()")
+wrong("summing over answers", ("pull", "tokens"), ".mean()", ".sum()", says="")
+wrong("returning one term an answer", "pull", ".mean()", "", says="shape of the term")
+KL_DIV = 'return torch.nn.functional.kl_div({}, {}, log_target=True, reduction="batchmean")'
+wrong("calling torch's kl_div, policy first", ("pull", "example"),
+      "return (gap**2 / 2).mean()", KL_DIV.format("logp", "logp_ref"))
+wrong("weighting by the probability once more, as torch's kl_div does", ("pull", "example"),
+      "return (gap**2 / 2).mean()", KL_DIV.format("logp_ref", "logp"))
+wrong("subtracting the batch's own mean", ("pull", "tokens"),
+      TERM, "(gap - gap.mean()).detach() * logp.sum(-1)")
+wrong("leaving no gradient at logp", "pull", "(logp -", "(logp.detach() -",
+      says="gradient of the term")
+wrong("returning a number instead of a tensor", "pull", ".mean()", ".mean().item()",
+      says="type of the term")
+wrong("holding the log-ratio between -1 and 1", "pull", SUM, f"{SUM}.clamp(-1.0, 1.0)")
+wrong("holding the pull between -5 and 5", ("tokens", "whole"),
+      TERM, "gap.clamp(-5.0, 5.0).detach() * logp.sum(-1)")
+wrong("always computing in float32", "dtype", RATIO, f"{RATIO}.float()", says="dtype of the term")
+wrong("always computing in float64", "dtype", RATIO, f"{RATIO}.double()", says="dtype of the term")
 
 
 @ex.wrong("writing the log-ratio over logp", breaks="left")

@@ -135,120 +135,77 @@ def law(out, before, moved, adv, eps, graph):
 # ---- wrong, by name
 
 @not_an_answer
-def made(logp, logp_sampled, adv, eps, *, old=lambda logp, then: then.detach(),
-         ratio_of=torch.exp, gain=lambda adv: adv.detach()[:, None],
-         clip=lambda ratio, eps: ratio.clamp(1 - eps, 1 + eps), both=torch.minimum,
-         over=lambda terms: -terms.mean()):
-    """A right answer with its pieces as options."""
-    ratio = ratio_of(logp - old(logp, logp_sampled))
-    adv = gain(adv)
-    return over(both(ratio * adv, clip(ratio, eps) * adv))
+def made(logp, logp_sampled, adv, eps):
+    ratio = (logp - logp_sampled.detach()).exp()
+    gain = adv.detach()[:, None]
+    clipped = ratio.clamp(1 - eps, 1 + eps)
+    return -torch.minimum(ratio * gain, clipped * gain).mean()
 
 
+wrong = ex.edits(made)
+OLD, GAIN, CLIPPED = "logp_sampled.detach()", "adv.detach()", "1 - eps, 1 + eps"
+DIFFERENCE, MEAN = f"(logp - {OLD})", ".mean()"
+RATIO, SMALLER = f"{DIFFERENCE}.exp()", "torch.minimum(ratio * gain, clipped * gain)"
 # https://github.com/tensorforce/tensorforce/issues/312
-ex.wrong("using the new log-probability, detached, as the old one", made,
-         breaks=("loss", "ratio", "eps", "example"),
-         old=lambda logp, then: logp.detach())
-ex.wrong("keeping the graph of logp_sampled", made, breaks="flow", says="gradient at",
-         old=lambda logp, then: then)
-ex.wrong("keeping the graph of adv", made, breaks="flow", says="gradient at",
-         gain=lambda adv: adv[:, None])
-ex.wrong("clipping nothing", made, breaks=("loss", "eps", "example"), clip=lambda ratio, eps: ratio)
-ex.wrong("clipping without the minimum", made, breaks=("loss", "ratio"), both=lambda a, b: b)
-ex.wrong("taking the larger of the two",
-         made, breaks=("loss", "ratio", "example"), both=torch.maximum)
-ex.wrong("taking the smaller ratio, then the advantage",
-         lambda logp, then, adv, eps: -(torch.minimum(
-    (logp - then.detach()).exp(), (logp - then.detach()).exp().clamp(1 - eps, 1 + eps))
-    * adv.detach()[:, None]).mean(), breaks=("loss", "ratio"))
-ex.wrong("holding the log-ratio between -eps and eps", lambda logp, then, adv, eps: made(
-    logp, then, adv, eps, clip=lambda ratio, eps: ratio.log().clamp(-eps, eps).exp()),
-    breaks=("loss", "eps", "example"))
-ex.wrong("using the lower bound 1 / (1 + eps)", made, breaks=("loss", "eps"),
-         clip=lambda ratio, eps: ratio.clamp(1 / (1 + eps), 1 + eps))
-ex.wrong("clipping above alone", made, breaks=("loss", "eps"), clip=lambda ratio, eps: ratio.clamp(
-    max=1 + eps))
-ex.wrong("clipping below alone", made, breaks=("loss", "eps", "example"),
-         clip=lambda ratio, eps: ratio.clamp(min=1 - eps))
-ex.wrong("setting eps to 0.2 always",
-         made, breaks="eps", clip=lambda ratio, eps: ratio.clamp(0.8, 1.2))
+wrong("using the new log-probability, detached, as the old one",
+      ("loss", "ratio", "eps", "example"), OLD, "logp.detach()")
+wrong("keeping the graph of logp_sampled", "flow", OLD, "logp_sampled", says="gradient at")
+wrong("keeping the graph of adv", "flow", GAIN, "adv", says="gradient at")
+wrong("clipping nothing", ("loss", "eps", "example"), f"ratio.clamp({CLIPPED})", "ratio")
+wrong("clipping without the minimum", ("loss", "ratio"), SMALLER, "(clipped * gain)")
+wrong("taking the larger of the two", ("loss", "ratio", "example"), "minimum", "maximum")
+wrong("taking the smaller ratio, then the advantage", ("loss", "ratio"),
+      SMALLER, "(torch.minimum(ratio, clipped) * gain)")
+wrong("holding the log-ratio between -eps and eps", ("loss", "eps", "example"),
+      f"ratio.clamp({CLIPPED})", "ratio.log().clamp(-eps, eps).exp()")
+wrong("using the lower bound 1 / (1 + eps)", ("loss", "eps"), "1 - eps", "1 / (1 + eps)")
+wrong("clipping above alone", ("loss", "eps"), CLIPPED, "max=1 + eps")
+wrong("clipping below alone", ("loss", "eps", "example"), CLIPPED, "min=1 - eps")
+wrong("setting eps to 0.2 always", "eps", CLIPPED, "0.8, 1.2")
 # https://github.com/rasbt/reasoning-from-scratch/issues/243
-ex.wrong("using one ratio an answer: the product over its tokens",
-         lambda logp, then, adv, eps: made(
-    logp.sum(-1, keepdim=True), then.sum(-1, keepdim=True), adv, eps),
-    breaks=("loss", "ratio", "inputs"))
-ex.wrong("using one ratio an answer: the mean over its tokens", lambda logp, then, adv, eps: made(
-    logp.mean(-1, keepdim=True), then.mean(-1, keepdim=True), adv, eps),
-    breaks=("loss", "ratio", "inputs", "example"))
-ex.wrong("treating a log-probability of 0 as a pad", lambda logp, then, adv, eps: made(
-    logp, then, adv, eps, over=lambda terms: -terms)[logp != 0].mean(), breaks="inputs")
-ex.wrong("treating a log-probability of 0 at sampling as a pad", lambda logp, then, adv, eps: made(
-    logp, then, adv, eps, over=lambda terms: -terms)[then != 0].mean(), breaks="inputs")
-ex.wrong("holding the log-ratio between -10 and 10", made, breaks="ratio",
-         ratio_of=lambda d: d.clamp(-10, 10).exp())
-ex.wrong("holding the log-ratio between -20 and 20", made, breaks="ratio",
-         ratio_of=lambda d: d.clamp(-20, 20).exp())
-ex.wrong("dividing then by now", lambda logp, then, adv, eps: made(-logp, -then, adv, eps),
-         breaks=("loss", "ratio", "first"))
-ex.wrong("using the difference instead of the ratio",
-         made, breaks=("loss", "ratio", "first", "example"),
-         ratio_of=lambda d: d)
-ex.wrong("using 1 plus the difference", made, breaks="ratio", ratio_of=lambda d: 1 + d)
-ex.wrong("taking the ratio of log-probabilities", lambda logp, then, adv, eps: made(
-    (logp / then.detach()).log(), torch.zeros_like(then), adv, eps), says="",
-    breaks=("loss", "ratio", "first"))
-ex.wrong("returning what is to be maximised",
-         made, breaks=("loss", "first", "example"), over=lambda terms:
-         terms.mean())
-ex.wrong("summing over tokens", made, breaks=("loss", "example"), over=lambda terms: -terms.sum())
-ex.wrong("summing over tokens, then averaging over answers", made, breaks=("loss", "inputs"),
-         over=lambda terms: -terms.sum(-1).mean())
-ex.wrong("returning one loss an answer", made, breaks="loss", over=lambda terms: -terms.mean(-1))
-ex.wrong("averaging over tokens that are not clipped", lambda logp, then, adv, eps: made(
-    logp, then, adv, eps, both=lambda a, b: torch.where(a <= b, a, torch.nan),
-    over=lambda terms: -terms.nanmean()), says="", breaks=("loss", "eps"))
-ex.wrong("using another answer's advantage: along the tokens", lambda logp, then, adv, eps: made(
-    logp, then, adv, eps, gain=lambda adv: adv.detach()[None] if logp.shape[0] == logp.shape[1]
-    else adv.detach()[:, None]), breaks="inputs")
-ex.wrong("dividing the advantages by their spread", made, breaks=("loss", "inputs"),
-         gain=lambda adv: (adv / (adv.std(correction=0) + 1e-8)).detach()[:, None])
-ex.wrong("normalising the advantages inside the loss", made, breaks=("loss", "inputs"),
-         gain=lambda adv: ((adv - adv.mean()) / (((adv - adv.mean()).square().sum() / (
-             len(adv) - 1)).sqrt() + 1e-8)).detach()[:, None])
-ex.wrong("using the sign of the advantage alone", made, breaks=("loss", "inputs", "example"),
-         gain=lambda adv: adv.detach().sign()[:, None])
-ex.wrong("always computing in float32", lambda logp, then, adv, eps: made(
-    logp.float(), then.float(), adv.float(), eps), says="dtype of the loss", breaks="dtype")
-ex.wrong("always computing in float64", lambda logp, then, adv, eps: made(
-    logp.double(), then.double(), adv.double(), eps), says="dtype of the loss", breaks="dtype")
-ex.wrong("returning a number instead of a tensor", lambda logp, then, adv, eps: made(
-    logp, then, adv, eps).item(), says="type of the loss", breaks="loss")
-ex.wrong("detaching logp", lambda logp, then, adv, eps: made(logp.detach(), then, adv, eps),
-         breaks=("loss", "first"))
-ex.wrong("leaving no gradient where a ratio is 1", made, breaks=("first", "example"),
-         says="gradient at", ratio_of=lambda d: d.exp() * (d != 0) + (d == 0))
-
-
-@ex.wrong("updating what was noted at the sampling", breaks="left")
-def in_place(logp, then, adv, eps):
-    loss = made(logp, then, adv, eps)
-    then.data.copy_(logp.data)
-    adv.data.mul_(0)
-    return loss
-
-
-@ex.wrong("detaching logp_sampled in place", breaks="left")
-def then_cut(logp, then, adv, eps):
-    return made(logp, then.detach_(), adv, eps)
-
-
-@ex.wrong("detaching adv in place", breaks="left")
-def adv_cut(logp, then, adv, eps):
-    return made(logp, then, adv.detach_(), eps)
-
-
-@ex.wrong("counting a bad advantage three times at most, as dual clip does", breaks="ratio")
-def dual_clip(logp, then, adv, eps):
-    least = 3 * adv.detach()[:, None]
-    return made(logp, then, adv, eps, both=lambda a, b: torch.where(
-        least < 0, torch.maximum(torch.minimum(a, b), least), torch.minimum(a, b)))
+wrong("using one ratio an answer: the product over its tokens", ("loss", "ratio", "inputs"),
+      RATIO, f"{DIFFERENCE}.sum(-1, keepdim=True).exp()")
+wrong("using one ratio an answer: the mean over its tokens",
+      ("loss", "ratio", "inputs", "example"), RATIO, f"{DIFFERENCE}.mean(-1, keepdim=True).exp()")
+wrong("treating a log-probability of 0 as a pad", "inputs", MEAN, "[logp != 0].mean()")
+wrong("treating a log-probability of 0 at sampling as a pad", "inputs",
+      MEAN, "[logp_sampled != 0].mean()")
+wrong("holding the log-ratio between -10 and 10", "ratio",
+      RATIO, f"{DIFFERENCE}.clamp(-10, 10).exp()")
+wrong("holding the log-ratio between -20 and 20", "ratio",
+      RATIO, f"{DIFFERENCE}.clamp(-20, 20).exp()")
+wrong("dividing then by now", ("loss", "ratio", "first"), DIFFERENCE, f"({OLD} - logp)")
+wrong("using the difference instead of the ratio", ("loss", "ratio", "first", "example"),
+      RATIO, DIFFERENCE)
+wrong("using 1 plus the difference", "ratio", RATIO, f"1 + {DIFFERENCE}")
+wrong("taking the ratio of log-probabilities", ("loss", "ratio", "first"),
+      RATIO, f"logp / {OLD}", says="")
+wrong("returning what is to be maximised", ("loss", "first", "example"), "return -", "return ")
+wrong("summing over tokens", ("loss", "example"), MEAN, ".sum()")
+wrong("summing over tokens, then averaging over answers", ("loss", "inputs"),
+      MEAN, ".sum(-1).mean()")
+wrong("returning one loss an answer", "loss", MEAN, ".mean(-1)")
+wrong("averaging over tokens that are not clipped", ("loss", "eps"), f"{SMALLER}.mean()",
+      "torch.where(ratio * gain <= clipped * gain, ratio * gain, torch.nan).nanmean()", says="")
+wrong("using another answer's advantage: along the tokens", "inputs",
+      f"{GAIN}[:, None]", f"{GAIN}[None] if len(logp) == logp.shape[1] else {GAIN}[:, None]")
+wrong("dividing the advantages by their spread", ("loss", "inputs"),
+      GAIN, "(adv / (adv.std(correction=0) + 1e-8)).detach()")
+wrong("normalising the advantages inside the loss", ("loss", "inputs"), GAIN,
+      "((adv - adv.mean()) / (((adv - adv.mean()).square().sum() / (len(adv) - 1)).sqrt()"
+      " + 1e-8)).detach()")
+wrong("using the sign of the advantage alone", ("loss", "inputs", "example"),
+      GAIN, "adv.detach().sign()")
+wrong("always computing in float32", "dtype", MEAN, ".float().mean()", says="dtype of the loss")
+wrong("always computing in float64", "dtype", MEAN, ".double().mean()", says="dtype of the loss")
+wrong("returning a number instead of a tensor", "loss", MEAN, ".mean().item()",
+      says="type of the loss")
+wrong("detaching logp", ("loss", "first"), "(logp -", "(logp.detach() -")
+wrong("leaving no gradient where a ratio is 1", ("first", "example"),
+      RATIO, f"{RATIO} * (logp != logp_sampled) + (logp == logp_sampled)", says="gradient at")
+wrong("updating what was noted at the sampling", "left", "return", "loss =",
+      MEAN, ".mean(); logp_sampled.data.copy_(logp.data); adv.data.mul_(0); return loss")
+wrong("detaching logp_sampled in place", "left", OLD, "logp_sampled.detach_()")
+wrong("detaching adv in place", "left", GAIN, "adv.detach_()")
+wrong("counting a bad advantage three times at most, as dual clip does", "ratio", SMALLER,
+      f"torch.where(gain < 0, torch.maximum({SMALLER}, 3 * gain), {SMALLER})")

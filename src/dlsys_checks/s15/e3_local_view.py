@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn import functional as F
 
 from dlsys_checks.kit import integers
 from dlsys_checks.registry import exercise
@@ -115,138 +116,105 @@ def law(out, tokens, labels, rank, world, order):
 # ---- wrong, by name
 
 @not_an_answer
-def made(tokens, labels, rank, world, *, long=lambda T, world: -(-T // (2 * world)) * 2 * world,
-         fill=lambda t, more, value: torch.nn.functional.pad(t, (0, more), value=value),
-         values=(0, -100), own=lambda pieces, rank, world: torch.cat(
-             [pieces[rank], pieces[2 * world - 1 - rank]]),
-         places=lambda own, rank, size: own, source=lambda tokens, labels: labels,
-         shift=lambda labels, own, size: torch.cat(
-             [labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)[:, own],
-         mask=lambda own, N, rank, world: own[:, None] >= torch.arange(N), form=tuple):
-    """The right answer with its pieces as options."""
+def made(tokens, labels, rank, world):
     T = tokens.shape[1]
-    N = long(T, world)
-    labels = fill(source(tokens, labels), N - T, values[1])
-    tokens = fill(tokens, N - T, values[0])
-    size = N // (2 * world)
-    mine = own(torch.arange(N).view(2 * world, size), rank, world)
-    return form((tokens[:, mine], places(mine, rank, size), shift(labels, mine, size),
-                 mask(mine, N, rank, world)))
+    N = -(-T // (2 * world)) * 2 * world
+    tokens = F.pad(tokens, (0, N - T), value=0)
+    labels = F.pad(labels, (0, N - T), value=-100)
+    pieces = torch.arange(N).view(2 * world, N // (2 * world))
+    own = torch.cat([pieces[rank], pieces[2 * world - 1 - rank]])
+    positions = own
+    shifted = F.pad(labels[:, 1:], (0, 1), value=-100)
+    mask = own[:, None] >= torch.arange(N)
+    return tokens[:, own], positions, shifted[:, own], mask
 
 
-ex.wrong("counting from 0 on every rank", made, breaks="positions",
-         places=lambda own, rank, size: torch.arange(len(own)))
-ex.wrong("using the positions of a rank with one long piece", made, breaks="positions",
-         places=lambda own, rank, size: rank * len(own) + torch.arange(len(own)))
-ex.wrong("counting from 0 in every piece", made, breaks="positions",
-         places=lambda own, rank, size: torch.arange(size).repeat(2))
-ex.wrong("counting positions from 1",
-         made, breaks="positions", places=lambda own, rank, size: own + 1)
-ex.wrong("returning positions for each row", lambda tokens, labels, rank, world: made(
-    tokens, labels, rank, world, places=lambda own, rank, size: own.expand(len(tokens), -1)),
-    breaks="positions")
-ex.wrong("returning positions in int32", made, says="dtype of the positions", breaks="positions",
-         places=lambda own, rank, size: own.int())
-ex.wrong("returning positions as a list", made, says="type of the positions", breaks="positions",
-         places=lambda own, rank, size: own.tolist())
+wrong = ex.edits(made)
+START, POSITIONS, LABELS = "T =", "positions = own", "shifted[:, own]"
+OWN = "torch.cat([pieces[rank], pieces[2 * world - 1 - rank]])"
+MASK, ONES = "own[:, None] >= torch.arange(N)", "torch.ones(len(own), N, dtype=torch.bool)"
+SHIFTED, WHOLE = "F.pad(labels[:, 1:], (0, 1), value=-100)", "-(-T // (2 * world))"
+END = "tokens[:, own], positions, shifted[:, own], mask"
+wrong("counting from 0 on every rank", "positions", POSITIONS, "positions = torch.arange(len(own))")
+wrong("using the positions of a rank with one long piece", "positions",
+      POSITIONS, "positions = rank * len(own) + torch.arange(len(own))")
+wrong("counting from 0 in every piece", "positions",
+      POSITIONS, "positions = torch.arange(len(own) // 2).repeat(2)")
+wrong("counting positions from 1", "positions", POSITIONS, "positions = own + 1")
+wrong("returning positions for each row", "positions",
+      POSITIONS, "positions = own.expand(len(tokens), -1)")
+wrong("returning positions in int32", "positions", POSITIONS, "positions = own.int()",
+      says="dtype of the positions")
+wrong("returning positions as a list", "positions", POSITIONS, "positions = own.tolist()",
+      says="type of the positions")
 
-ex.wrong("giving each rank one long piece", made, says="tokens", breaks=("own", "pieces"),
-         own=lambda pieces, rank, world: pieces[2 * rank:2 * rank + 2].flatten())
-ex.wrong("taking every world-th position, one by one",
-         made, says="tokens", breaks=("own", "pieces"),
-         own=lambda pieces, rank, world: pieces.flatten()[rank::world])
-ex.wrong("putting the late piece before the early one", made, says="tokens", breaks="own",
-         own=lambda pieces, rank, world: torch.cat(
-             [pieces[2 * world - 1 - rank], pieces[rank]]))
-ex.wrong("taking the pieces rank and rank + world", made, says="tokens", breaks="own",
-         own=lambda pieces, rank, world: torch.cat([pieces[rank], pieces[rank + world]]))
-ex.wrong("counting ranks from 1", made, says="", breaks="own",
-         own=lambda pieces, rank, world: torch.cat(
-             [pieces[(rank - 1) % world], pieces[2 * world - 1 - (rank - 1) % world]]))
+wrong("giving each rank one long piece", ("own", "pieces"),
+      OWN, "pieces[2 * rank:2 * rank + 2].flatten()", says="tokens")
+wrong("taking every world-th position, one by one", ("own", "pieces"),
+      OWN, "pieces.flatten()[rank::world]", says="tokens")
+wrong("putting the late piece before the early one", "own",
+      OWN, "torch.cat([pieces[2 * world - 1 - rank], pieces[rank]])", says="tokens")
+wrong("taking the pieces rank and rank + world", "own",
+      "2 * world - 1 - rank", "rank + world", says="tokens")
+wrong("counting ranks from 1", "own", "own =", "rank = (rank - 1) % world; own =", says="")
 
-ex.wrong("returning tokens as floats", lambda tokens, labels, rank, world: made(
-    tokens.float(), labels, rank, world), says="dtype of the tokens", breaks="out tokens")
+wrong("returning tokens as floats", "out tokens", "tokens[:, own]", "tokens[:, own].float()",
+      says="dtype of the tokens")
 
 # https://github.com/NVIDIA-BioNeMo/bionemo-recipes/pull/1449
-ex.wrong("shifting labels on the rank", made, says="labels", breaks="shifted",
-         shift=lambda labels, own, size: torch.cat(
-             [labels[:, own[1:]], torch.full_like(labels[:, :1], -100)], 1))
+wrong("shifting labels on the rank", "shifted",
+      LABELS, "F.pad(labels[:, own[1:]], (0, 1), value=-100)", says="labels")
 # https://github.com/huggingface/transformers/pull/36607
-ex.wrong("shifting labels in each piece, the last of each lost", made, says="labels",
-         breaks="shifted", shift=lambda labels, own, size: torch.cat(
-             [labels[:, own[1:size]], torch.full_like(labels[:, :1], -100),
-              labels[:, own[size + 1:]], torch.full_like(labels[:, :1], -100)], 1))
-ex.wrong("not shifting the labels", made, says="labels", breaks="shifted",
-         shift=lambda labels, own, size: labels[:, own])
-ex.wrong("shifting labels the other way", made, says="labels", breaks="shifted",
-         shift=lambda labels, own, size: torch.cat(
-             [torch.full_like(labels[:, :1], -100), labels[:, :-1]], 1)[:, own])
-ex.wrong("letting the last position learn the first label", made, says="labels", breaks="shifted",
-         shift=lambda labels, own, size: labels.roll(-1, 1)[:, own])
-ex.wrong("making labels from the tokens", made, says="labels", breaks="labels",
-         source=lambda tokens, labels: tokens)
-ex.wrong("setting labels that are not learned to 0", made, says="labels", breaks="labels",
-         source=lambda tokens, labels: labels.clamp(min=0))
-ex.wrong("returning labels as floats", made, says="dtype of the labels", breaks="shifted",
-         shift=lambda labels, own, size: torch.cat(
-             [labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)[:, own].float())
+wrong("shifting labels in each piece, the last of each lost", "shifted", LABELS,
+      "F.pad(labels[:, own].unflatten(1, (2, -1))[..., 1:], (0, 1), value=-100).flatten(1)",
+      says="labels")
+wrong("not shifting the labels", "shifted", LABELS, "labels[:, own]", says="labels")
+wrong("shifting labels the other way", "shifted",
+      SHIFTED, "F.pad(labels[:, :-1], (1, 0), value=-100)", says="labels")
+wrong("letting the last position learn the first label", "shifted",
+      SHIFTED, "labels.roll(-1, 1)", says="labels")
+wrong("making labels from the tokens", "labels", START, "labels = tokens; T =", says="labels")
+wrong("setting labels that are not learned to 0", "labels",
+      START, "labels = labels.clamp(min=0); T =", says="labels")
+wrong("returning labels as floats", "shifted", LABELS, f"{LABELS}.float()",
+      says="dtype of the labels")
 
-ex.wrong("putting the mask's triangle into its upper left corner", made, says="mask", breaks="mask",
-         mask=lambda own, N, rank, world: torch.ones(len(own), N, dtype=torch.bool).tril())
-ex.wrong("putting the mask's triangle into its lower right corner",
-         made, says="mask", breaks="mask",
-         mask=lambda own, N, rank, world: torch.ones(len(own), N, dtype=torch.bool).tril(
-             N - len(own)))
-ex.wrong("using the mask of a rank with one long piece", made, says="mask", breaks="mask",
-         mask=lambda own, N, rank, world: torch.ones(len(own), N, dtype=torch.bool).tril(
-             rank * len(own)))
-ex.wrong("making a mask of the rank's own keys", made, says="shape of the mask", breaks="mask",
-         mask=lambda own, N, rank, world: own[:, None] >= own)
-ex.wrong("ordering the mask's columns as the ranks hold them", made, says="mask",
-         breaks="mask", mask=lambda own, N, rank, world: own[:, None] >= torch.cat([
-             torch.arange(N).view(2 * world, -1)[[r, 2 * world - 1 - r]].flatten()
-             for r in range(world)]))
-ex.wrong("forbidding a position to look at itself", made, says="mask", breaks="mask",
-         mask=lambda own, N, rank, world: own[:, None] > torch.arange(N))
-ex.wrong("setting True where it may not look", made, says="mask", breaks="mask",
-         mask=lambda own, N, rank, world: own[:, None] < torch.arange(N))
-ex.wrong("setting the whole mask to ones", made, says="mask", breaks="mask",
-         mask=lambda own, N, rank, world: torch.ones(len(own), N, dtype=torch.bool))
-ex.wrong("returning a mask of 0 and minus infinity", made, says="dtype of the mask", breaks="mask",
-         mask=lambda own, N, rank, world: torch.zeros(len(own), N).masked_fill(
-             own[:, None] < torch.arange(N), -torch.inf))
-ex.wrong("adding axes for rows and heads to the mask",
-         made, says="shape of the mask", breaks="mask",
-         mask=lambda own, N, rank, world: (own[:, None] >= torch.arange(N))[None, None])
-ex.wrong("hiding filled positions", lambda tokens, labels, rank, world: made(
-    tokens, labels, rank, world, mask=lambda own, N, rank, world: (
-        own[:, None] >= torch.arange(N)) & (torch.arange(N) < tokens.shape[1])), says="mask",
-    breaks=("mask", "fill"))
+wrong("putting the mask's triangle into its upper left corner", "mask", MASK, f"{ONES}.tril()",
+      says="mask")
+wrong("putting the mask's triangle into its lower right corner", "mask",
+      MASK, f"{ONES}.tril(N - len(own))", says="mask")
+wrong("using the mask of a rank with one long piece", "mask",
+      MASK, f"{ONES}.tril(rank * len(own))", says="mask")
+wrong("making a mask of the rank's own keys", "mask", MASK, "own[:, None] >= own",
+      says="shape of the mask")
+wrong("ordering the mask's columns as the ranks hold them", "mask", MASK, "own[:, None] >= "
+      "torch.cat([pieces[[r, 2 * world - 1 - r]].flatten() for r in range(world)])", says="mask")
+wrong("forbidding a position to look at itself", "mask", ">=", ">", says="mask")
+wrong("setting True where it may not look", "mask", ">=", "<", says="mask")
+wrong("setting the whole mask to ones", "mask", MASK, ONES, says="mask")
+wrong("returning a mask of 0 and minus infinity", "mask",
+      MASK, f"torch.zeros(len(own), N).masked_fill(~({MASK}), -torch.inf)",
+      says="dtype of the mask")
+wrong("adding axes for rows and heads to the mask", "mask", MASK, f"({MASK})[None, None]",
+      says="shape of the mask")
+wrong("hiding filled positions", ("mask", "fill"), MASK, f"({MASK}) & (torch.arange(N) < T)",
+      says="mask")
 
-ex.wrong("filling at the front", made, says="", breaks=("fill", "tokens"),
-         fill=lambda t, more, value: torch.nn.functional.pad(t, (more, 0), value=value))
-ex.wrong("filling labels with 0", made, says="labels", breaks="fill", values=(0, 0))
-ex.wrong("filling tokens with -100", made, says="tokens", breaks="fill", values=(-100, -100))
-ex.wrong("repeating the last token", lambda tokens, labels, rank, world: made(
-    tokens, labels, rank, world, fill=lambda t, more, value: torch.cat(
-        [t, t[:, -1:].expand(-1, more) if value == 0 else torch.full(
-            (len(t), more), value)], 1)), says="tokens", breaks=("fill", "tokens"))
-ex.wrong("cutting off what is left over", made, says="", breaks=("fill", "tokens"),
-         long=lambda T, world: T // (2 * world) * 2 * world,
-         fill=lambda t, more, value: t[:, :t.shape[1] + more])
-ex.wrong("filling though nothing is left over", made, says="shape of the", breaks="even",
-         long=lambda T, world: (T // (2 * world) + 1) * 2 * world)
-ex.wrong("returning a list of the four",
-         made, says="type of the result", breaks="result", form=list)
-ex.wrong("returning labels before the positions", made, says="positions", breaks="positions",
-         form=lambda parts: (parts[0], parts[2], parts[1], parts[3]))
-ex.wrong("leaving out the positions", made, says="parts of the result", breaks="result",
-         form=lambda parts: (parts[0], parts[2], parts[3]))
-
-
-@ex.wrong("shifting the labels in place", breaks="left")
-def in_place(tokens, labels, rank, world):
-    found = made(tokens, labels, rank, world)
-    labels[:, :-1] = labels[:, 1:].clone()
-    labels[:, -1] = -7
-    return found
+wrong("filling at the front", ("fill", "tokens"),
+      "tokens, (0, N - T)", "tokens, (N - T, 0)", "labels, (0, N - T)", "labels, (N - T, 0)",
+      says="")
+wrong("filling labels with 0", "fill", "(0, N - T), value=-100", "(0, N - T), value=0",
+      says="labels")
+wrong("filling tokens with -100", "fill", "value=0", "value=-100", says="tokens")
+wrong("repeating the last token", ("fill", "tokens"), "F.pad(tokens, (0, N - T), value=0)",
+      "torch.cat([tokens, tokens[:, -1:].expand(-1, N - T)], 1)", says="tokens")
+wrong("cutting off what is left over", ("fill", "tokens"), WHOLE, "T // (2 * world)", says="")
+wrong("filling though nothing is left over", "even", WHOLE, "(T // (2 * world) + 1)",
+      says="shape of the")
+wrong("returning a list of the four", "result", END, f"[{END}]", says="type of the result")
+wrong("returning labels before the positions", "positions",
+      "positions, shifted[:, own]", "shifted[:, own], positions", says="positions")
+wrong("leaving out the positions", "result", "positions, shifted", "shifted",
+      says="parts of the result")
+wrong("shifting the labels in place", "left", START, "given, labels = labels, labels.clone(); "
+      "given[:, :-1] = labels[:, 1:]; given[:, -1] = -7; T =")

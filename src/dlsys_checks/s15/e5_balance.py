@@ -107,89 +107,62 @@ def law(out, p, chosen, scale):
 # ---- wrong, by name
 
 @not_an_answer
-def shares(p, chosen, *, among=None):
-    """Share of the choices that fell on each expert, (E,)."""
-    return torch.bincount(chosen.flatten(), minlength=among or p.shape[1]) / chosen.numel()
+def made(p, chosen):
+    experts = p.shape[1]
+    share = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()
+    return experts * (share * p.mean(0)).sum()
 
 
-@not_an_answer
-def made(p, chosen, *, share=shares, mean=lambda p, chosen: p.mean(0), times=None,
-         after=lambda loss: loss):
-    """The right answer with its pieces as options."""
-    experts = p.shape[1] if times is None else times(p, chosen)
-    return after(experts * (share(p, chosen) * mean(p, chosen)).sum())
-
-
-@not_an_answer
 def hot(p, chosen):
-    """1 where an expert was chosen, (T, k, E)."""
-    return F.one_hot(chosen, p.shape[1]).float()
+    """1 where a token's expert was chosen, (T, E)."""
+    return F.one_hot(chosen, p.shape[1]).float().sum(1)
 
 
+wrong = ex.edits(made)
+START, MEAN, BOTH = "experts =", "p.mean(0)", "share * p.mean(0)"
+LOSS = f"experts * ({BOTH}).sum()"
 # https://github.com/CASIA-LMC-Lab/AnomalyMoE/issues/1
-ex.wrong("using the counts twice", made, breaks=("uneven", "flow", "example", "mean"),
-         mean=lambda p, chosen: shares(p, chosen))
-ex.wrong("using the mean probabilities twice", made, breaks=("uneven", "flow", "example", "chosen"),
-         share=lambda p, chosen: p.mean(0))
+wrong("using the counts twice", ("uneven", "flow", "example", "mean"), MEAN, "share")
+wrong("using the mean probabilities twice", ("uneven", "flow", "example", "chosen"),
+      BOTH, "p.mean(0) * p.mean(0)")
 # https://github.com/huggingface/transformers/issues/28093
-ex.wrong("averaging over the experts", made, breaks=("uneven", "mean", "example"),
-         mean=lambda p, chosen: p.mean(1).mean())
-ex.wrong("detaching the result", made, breaks="flow", says="gradient at the chances",
-         after=lambda loss: loss.detach())
+wrong("averaging over the experts", ("uneven", "mean", "example"), MEAN, "p.mean(1).mean()")
+wrong("detaching the result", "flow", LOSS, f"({LOSS}).detach()", says="gradient at the chances")
 # https://github.com/mindspore-ai/hyper-parallel/issues/752
-ex.wrong("averaging probabilities over the choices, not over all tokens", made,
-         breaks=("uneven", "mean", "flow"),
-         share=lambda p, chosen: shares(p, chosen)[:, None],
-         mean=lambda p, chosen: p.gather(1, chosen).mean(0) / chosen.shape[1])
-ex.wrong("leaving E out, or taking the mean over experts for the sum", made,
-         breaks=("uneven", "one", "example"), times=lambda p, chosen: 1)
-ex.wrong("multiplying by k for E", made, breaks=("uneven", "one", "example"),
-         times=lambda p, chosen: chosen.shape[1])
-ex.wrong("summing the probabilities over tokens", made, breaks=("uneven", "mean"),
-         mean=lambda p, chosen: p.sum(0))
+wrong("averaging probabilities over the choices, not over all tokens", ("uneven", "mean", "flow"),
+      BOTH, "share[:, None] * p.gather(1, chosen).mean(0) / chosen.shape[1]")
+wrong("leaving E out, or taking the mean over experts for the sum", ("uneven", "one", "example"),
+      "return experts * ", "return ")
+wrong("multiplying by k for E", ("uneven", "one", "example"),
+      "return experts", "return chosen.shape[1]")
+wrong("summing the probabilities over tokens", ("uneven", "mean"), MEAN, "p.sum(0)")
 # https://github.com/jingyaogong/minimind/issues/797
-ex.wrong("using shares that add up to k", made, breaks=("uneven", "one", "share"),
-         share=lambda p, chosen: hot(p, chosen).sum(1).mean(0))
-ex.wrong("counting the first choice alone", made, breaks=("uneven", "chosen", "share"),
-         share=lambda p, chosen: shares(p, chosen[:, :1]))
-ex.wrong("counting the likeliest expert, whatever was chosen", made,
-         breaks=("uneven", "chosen", "share"),
-         share=lambda p, chosen: shares(p, p.argmax(1, keepdim=True)))
-ex.wrong("counting the k likeliest, whatever was chosen", made, breaks=("chosen", "one"),
-         share=lambda p, chosen: shares(p, p.topk(chosen.shape[1], -1).indices))
+wrong("using shares that add up to k", ("uneven", "one", "share"), "chosen.numel()", "len(chosen)")
+wrong("counting the first choice alone", ("uneven", "chosen", "share"),
+      START, "chosen = chosen[:, :1]; experts =")
+wrong("counting the likeliest expert, whatever was chosen", ("uneven", "chosen", "share"),
+      START, "chosen = p.argmax(1, keepdim=True); experts =")
+wrong("counting the k likeliest, whatever was chosen", ("chosen", "one"),
+      START, "chosen = p.topk(chosen.shape[1], -1).indices; experts =")
 # https://github.com/AI-Hypercomputer/maxtext/pull/1433
-ex.wrong("using probabilities of the chosen alone", made, breaks=("uneven", "mean", "flow"),
-         mean=lambda p, chosen: (p * hot(p, chosen).sum(1)).mean(0))
-ex.wrong("dividing probabilities of the chosen by their sum",
-         made, breaks=("uneven", "mean", "flow"),
-         mean=lambda p, chosen: (p * hot(p, chosen).sum(1) / (p * hot(p, chosen).sum(1)).sum(
-             1, keepdim=True)).mean(0))
-ex.wrong("using only the counts that there are, without the last experts", lambda p, chosen: made(
-    p, chosen, share=lambda p, chosen: torch.bincount(chosen.flatten()) / chosen.numel()),
-    breaks=("share", "chosen", "uneven", "p", "mean"), says="")
-ex.wrong("using the first experts up to the last that was chosen", lambda p, chosen: made(
-    p, chosen, times=lambda p, chosen: chosen.max() + 1), breaks=("share", "uneven", "p"))
-ex.wrong("leaving idle experts out of E", made, breaks=("share", "uneven"),
-         times=lambda p, chosen: len(chosen.unique()))
-ex.wrong("returning zero if even",
-         made, breaks=("uneven", "one", "example"), after=lambda loss: loss - 1)
-ex.wrong("taking the squared variation of the mean probabilities", lambda p, chosen: (
-    p.mean(0).var(unbiased=False) / p.mean(0).mean() ** 2), breaks="uneven")
-ex.wrong("taking the squared distance of shares and mean probabilities", lambda p, chosen: (
-    (shares(p, chosen) - p.mean(0)) ** 2).sum() + 1, breaks=("uneven", "example"))
-ex.wrong("returning one number an expert",
-         lambda p, chosen: p.shape[1] * shares(p, chosen) * p.mean(0),
-         breaks="form", says="shape of the")
-ex.wrong("leaving an axis of one", made, breaks="form", says="shape of the",
-         after=lambda loss: loss[None])
-ex.wrong("returning a Python number", made, breaks=("form", "flow"), says="type of the",
-         after=lambda loss: loss.item())
-ex.wrong("returning float64",
-         made, breaks="form", says="dtype of the", after=lambda loss: loss.double())
-
-
-@ex.wrong("counting the choices from 1, in place", breaks="left", says="numbers changed")
-def in_place(p, chosen):
-    found = made(p, chosen)
-    chosen.add_(1)
-    return found
+wrong("using probabilities of the chosen alone", ("uneven", "mean", "flow"),
+      MEAN, "(p * hot(p, chosen)).mean(0)")
+wrong("dividing probabilities of the chosen by their sum", ("uneven", "mean", "flow"),
+      MEAN, "F.normalize(p * hot(p, chosen), p=1, dim=1).mean(0)")
+wrong("using only the counts that there are, without the last experts",
+      ("share", "chosen", "uneven", "p", "mean"), ", minlength=experts", "", says="")
+wrong("using the first experts up to the last that was chosen", ("share", "uneven", "p"),
+      "return experts", "return (chosen.max() + 1)")
+wrong("leaving idle experts out of E", ("share", "uneven"),
+      "return experts", "return len(chosen.unique())")
+wrong("returning zero if even", ("uneven", "one", "example"), LOSS, f"{LOSS} - 1")
+wrong("taking the squared variation of the mean probabilities", "uneven",
+      LOSS, "p.mean(0).var(unbiased=False) / p.mean(0).mean() ** 2")
+wrong("taking the squared distance of shares and mean probabilities", ("uneven", "example"),
+      LOSS, "((share - p.mean(0)) ** 2).sum() + 1")
+wrong("returning one number an expert", "form", ".sum()", "", says="shape of the")
+wrong("leaving an axis of one", "form", LOSS, f"({LOSS})[None]", says="shape of the")
+wrong("returning a Python number", ("form", "flow"), ".sum()", ".sum().item()", says="type of the")
+wrong("returning float64", "form", ".sum()", ".sum().double()", says="dtype of the")
+wrong("counting the choices from 1, in place", "left", "return", "chosen.add_(1); return",
+      says="numbers changed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 from torch.func import functional_call
@@ -403,242 +405,162 @@ def law(out, layers, rounds, needs, training, form, seed):
 
 # ---- wrong, by name
 
-@not_an_answer
-def dice_of(block):
-    """The generators that modules of the block hold."""
-    return [value for module in block.modules() for value in vars(module).values()
+def dice_of(modules):
+    """The generators that these modules hold."""
+    return [value for module in modules for value in vars(module).values()
             if isinstance(value, torch.Generator)]
 
 
+def copied(buffers):
+    """A copy of each buffer, from pairs of name and buffer."""
+    return {name: b.clone() for name, b in buffers}
+
+
+def rewind(dice, states):
+    """Put each of the generators into its state."""
+    for die, state in zip(dice, states, strict=True):
+        die.set_state(state)
+
+
 @not_an_answer
-def made(block, x, *, dice=dice_of, throw=True, forward=True, rng=True,
-         before=lambda block: {name: b.clone() for name, b in block.named_buffers()},
-         again=lambda block, buffers, x: functional_call(
-             block, {name: b.clone() for name, b in buffers.items()}, x), reentrant=False):
-    """The right answer with its pieces as options."""
-    sources = dice(block)
-    start, buffers, first = [die.get_state() for die in sources], before(block), True
+def made(block, x):
+    dice, first = dice_of(block.modules()), [True]
+    start, buffers = [die.get_state() for die in dice], copied(block.named_buffers())
 
     def run(x):
-        nonlocal first
         if first:
-            first = False
+            first.clear()
             return block(x)
-        now = [die.get_state() for die in sources]
-        for die, state in zip(sources, start, strict=True):
-            if throw:
-                die.set_state(state)
+        now = [die.get_state() for die in dice]
+        rewind(dice, start)
         try:
-            return again(block, buffers, x)
+            return functional_call(block, copied(buffers.items()), x)
         finally:
-            for die, state in zip(sources, now if forward else start, strict=True):
-                if throw and forward is not None:
-                    die.set_state(state)
+            rewind(dice, now)
 
-    return checkpoint(run, x, use_reentrant=reentrant, preserve_rng_state=rng)
-
-
-@not_an_answer
-def plainly(block, buffers, x):
-    """The second run as it comes."""
-    return block(x)
-
-
-ex.wrong("using no checkpoint at all", lambda block, x: block(x), says="tensors kept",
-         breaks=("kept", "again"))
-# https://github.com/pytorch/pytorch/issues/96136
-ex.wrong("using torch's checkpoint as it is", lambda block, x: checkpoint(
-    block, x, use_reentrant=False), says="", breaks=("as once", "buffers", "draws"))
-# https://github.com/allenai/OLMo-core/pull/828
-ex.wrong("not restoring torch's generator", made, says="gradient", breaks="draws",
-         rng=False)
-ex.wrong("letting the block's own generators run on", made, says="gradient",
-         breaks="draws", throw=False)
-ex.wrong("restoring generators, but changing buffers twice", made, says="",
-         breaks="buffers", again=plainly)
-ex.wrong("letting the second run read the buffers that the first left", made, says="gradient",
-         breaks="buffers", before=lambda block: block,
-         again=lambda block, _, x: functional_call(
-             block, {name: b.clone() for name, b in block.named_buffers()}, x))
-ex.wrong("restoring only the buffers in the state_dict", made, says="",
-         breaks="buffers", before=lambda block: {
-             name: value.clone() for name, value in block.state_dict().items()
-             if name in dict(block.named_buffers())})
-ex.wrong("exchanging buffers name by name, which parts one that two modules share", made, says="",
-         breaks="buffers", before=lambda block: {
-             name: b.clone() for name, b in block.named_buffers(remove_duplicate=False)},
-         again=lambda block, buffers, x: functional_call(
-             block, {name: b.clone() for name, b in buffers.items()}, x, tie_weights=False))
-ex.wrong("restoring buffers of BatchNorm only", made, says="", breaks="buffers",
-         before=lambda block: {
-             f"{name}.{key}": b.clone() for name, module in block.named_modules()
-             if isinstance(module, nn.BatchNorm1d) for key, b in module.named_buffers()})
-ex.wrong("counting the batches of BatchNorm twice", made, says="buffer",
-         breaks=("buffers", "example"), again=lambda block, buffers, x: functional_call(
-             block, {name: b.clone() for name, b in buffers.items() if b.is_floating_point()}, x))
-ex.wrong("restoring generators of the block itself only", made, says="", breaks="draws",
-         dice=lambda block: [v for v in vars(block).values() if isinstance(v, torch.Generator)])
-ex.wrong("restoring generators of its children only", made, says="", breaks=("draws", "block", "x"),
-         dice=lambda block: [v for child in block.children() for module in child.modules()
-                             for v in vars(module).values() if isinstance(v, torch.Generator)])
-ex.wrong("restoring only the first generator", made, says="", breaks="draws",
-         dice=lambda block: dice_of(block)[:1])
-ex.wrong("leaving generators where the second run ends", made, says="next draw", breaks="between",
-         forward=None)
-ex.wrong("leaving generators where they began", made, says="next draw", breaks="draws",
-         forward=False)
-ex.wrong("using the reentrant form, so that x has to require grad", made, says="",
-         breaks="x", reentrant=True)
-
-
-@ex.wrong("halving BatchNorm's momentum", says="buffer", breaks=("buffers", "as once"))
-def halved(block, x):
-    norms = [m for m in block.modules() if isinstance(m, nn.BatchNorm1d)]
-
-    def half(block, buffers, x):
-        return changed(norms, "momentum", lambda m: m / 2, lambda: block(x))
-    first = [True]
-
-    def run(x):
-        if first.pop() if first else False:
-            return changed(norms, "momentum", lambda m: m / 2, lambda: block(x))
-        return half(block, None, x)
     return checkpoint(run, x, use_reentrant=False)
 
 
-@not_an_answer
-def changed(modules, name, to, call):
-    """call() while an attribute of the modules is another one."""
-    old = [getattr(module, name) for module in modules]
-    for module, value in zip(modules, old, strict=True):
-        setattr(module, name, to(value))
+@contextmanager
+def momentum_times(share, block):
+    """Inside, BatchNorm's momentum is multiplied by `share`."""
+    norms = [m for m in block.modules() if isinstance(m, nn.BatchNorm1d)]
+    old = [norm.momentum for norm in norms]
     try:
-        return call()
+        for norm in norms:
+            norm.momentum *= share
+        yield
     finally:
-        for module, value in zip(modules, old, strict=True):
-            setattr(module, name, value)
+        for norm, momentum in zip(norms, old, strict=True):
+            norm.momentum = momentum
 
 
-ex.wrong("setting BatchNorm's momentum to 0 in the second run", made, says="buffer",
-         breaks="buffers", again=lambda block, buffers, x: changed(
-             [m for m in block.modules() if isinstance(m, nn.BatchNorm1d)], "momentum",
-             lambda m: 0.0, lambda: block(x)))
-
-
-@ex.wrong("restoring buffers into the tensors that were there first", says="",
-          breaks=("buffers", "as once"))
-def old_tensors(block, x):
-    places = list(block.buffers())
-    before = [b.clone() for b in places]
-
-    def again(block, _, x):
-        now = [b.clone() for b in places]
+@contextmanager
+def rewritten(tensors, values):
+    """Inside, the tensors hold these values; afterwards their own again."""
+    own = [t.clone() for t in tensors]
+    with torch.no_grad():
+        for t, value in zip(tensors, values, strict=True):
+            t.copy_(value)
+    try:
+        yield
+    finally:
         with torch.no_grad():
-            for place, value in zip(places, before, strict=True):
-                place.copy_(value)
-        try:
-            return block(x)
-        finally:
-            with torch.no_grad():
-                for place, value in zip(places, now, strict=True):
-                    place.copy_(value)
-    return made(block, x, again=again)
+            for t, value in zip(tensors, own, strict=True):
+                t.copy_(value)
 
 
-@not_an_answer
+@contextmanager
+def exchanged(block, buffers, back, forth):
+    """Inside, the block is as back(block, buffers) leaves it; then forth(block, those of now)."""
+    now = copied(block.named_buffers())
+    back(block, buffers)
+    try:
+        yield
+    finally:
+        forth(block, now)
+
+
 def copy_into(block, buffers):
-    """The numbers of the buffers, copied into the tensors that the block holds."""
+    """Copy the values into the tensors that the block holds."""
     for name, b in block.named_buffers():
         b.data.copy_(buffers[name])
 
 
-@not_an_answer
 def put(block, buffers):
-    """Copies of the buffers at their places in the block."""
+    """Put copies of the buffers into the block in place of its own."""
     for name, value in buffers.items():
         path, _, key = name.rpartition(".")
         setattr(block.get_submodule(path), key, value.clone())
 
 
-@not_an_answer
-def between(block, buffers, x, back, forth):
-    """The second run, after back(block, buffers) and before forth(block, the buffers of now)."""
-    now = {name: b.clone() for name, b in block.named_buffers()}
-    back(block, buffers)
-    try:
-        return block(x)
-    finally:
-        forth(block, now)
-
-
-ex.wrong("copying the current buffers over those that the second run made", made, says="gradient",
-         breaks="buffers",
-         again=lambda block, buffers, x: between(block, buffers, x, copy_into, copy_into))
-ex.wrong("copying old buffers into tensors of another shape", made, says="", breaks="buffers",
-         again=lambda block, buffers, x: between(block, buffers, x, copy_into, put))
-ex.wrong("restoring buffers to where they were before the call", made,
-         says="buffer after backward", breaks=("buffers", "as once"),
-         again=lambda block, buffers, x: between(block, buffers, x, put,
-                                                 lambda block, now: put(block, buffers)))
-
-
+wrong = ex.edits(made)
+START, DICE, BEFORE = "dice, first =", "dice_of(block.modules())", "copied(block.named_buffers())"
+FIRST, AGAIN = "return block(x)", "functional_call(block, copied(buffers.items()), x)"
+BACK, FORTH, END = "rewind(dice, start)", "rewind(dice, now)", "checkpoint(run, x,"
+ex.wrong("using no checkpoint at all", lambda block, x: block(x), says="tensors kept",
+         breaks=("kept", "again"))
+# https://github.com/pytorch/pytorch/issues/96136
+wrong("using torch's checkpoint as it is", ("as once", "buffers", "draws"),
+      END, "checkpoint(block, x,", says="")
+# https://github.com/allenai/OLMo-core/pull/828
+wrong("not restoring torch's generator", "draws", END, f"{END} preserve_rng_state=False,",
+      says="gradient")
+wrong("letting the block's own generators run on", "draws", BACK, "pass", FORTH, "pass",
+      says="gradient")
+wrong("restoring generators, but changing buffers twice", "buffers", AGAIN, "block(x)", says="")
+wrong("letting the second run read the buffers that the first left", "buffers",
+      AGAIN, f"functional_call(block, {BEFORE}, x)", says="gradient")
+wrong("restoring only the buffers in the state_dict", "buffers", BEFORE,
+      "copied(pair for pair in block.state_dict().items() if pair[0] in "
+      "dict(block.named_buffers()))", says="")
+wrong("exchanging buffers name by name, which parts one that two modules share", "buffers",
+      BEFORE, "copied(block.named_buffers(remove_duplicate=False))",
+      AGAIN, "functional_call(block, copied(buffers.items()), x, tie_weights=False)", says="")
+wrong("restoring buffers of BatchNorm only", "buffers", BEFORE,
+      'copied((f"{name}.{key}", b) for name, m in block.named_modules() '
+      "if isinstance(m, nn.BatchNorm1d) for key, b in m.named_buffers())", says="")
+wrong("counting the batches of BatchNorm twice", ("buffers", "example"), "buffers.items()",
+      "pair for pair in buffers.items() if pair[1].is_floating_point()", says="buffer")
+wrong("restoring generators of the block itself only", "draws", DICE, "dice_of([block])", says="")
+wrong("restoring generators of its children only", ("draws", "block", "x"),
+      DICE, "dice_of(m for child in block.children() for m in child.modules())", says="")
+wrong("restoring only the first generator", "draws", DICE, f"{DICE}[:1]", says="")
+wrong("leaving generators where the second run ends", "between", FORTH, "pass", says="next draw")
+wrong("leaving generators where they began", "draws", FORTH, BACK, says="next draw")
+wrong("using the reentrant form, so that x has to require grad", "x",
+      "use_reentrant=False", "use_reentrant=True", says="")
+wrong("halving BatchNorm's momentum", ("buffers", "as once"),
+      FIRST, "with momentum_times(0.5, block): return block(x)",
+      f"return {AGAIN}", f"with momentum_times(0.5, block): {FIRST}", says="buffer")
+wrong("setting BatchNorm's momentum to 0 in the second run", "buffers",
+      f"return {AGAIN}", f"with momentum_times(0.0, block): {FIRST}", says="buffer")
+wrong("restoring buffers into the tensors that were there first", ("buffers", "as once"),
+      START, f"places = [*block.buffers()]; {START}",
+      f"return {AGAIN}", f"with rewritten(places, buffers.values()): {FIRST}", says="")
+wrong("copying the current buffers over those that the second run made", "buffers",
+      f"return {AGAIN}", f"with exchanged(block, buffers, copy_into, copy_into): {FIRST}",
+      says="gradient")
+wrong("copying old buffers into tensors of another shape", "buffers",
+      f"return {AGAIN}", f"with exchanged(block, buffers, copy_into, put): {FIRST}", says="")
+wrong("restoring buffers to where they were before the call", ("buffers", "as once"),
+      f"return {AGAIN}",
+      f"with exchanged(block, buffers, put, lambda *_: put(block, buffers)): {FIRST}",
+      says="buffer after backward")
 # https://github.com/facebookresearch/fairscale/issues/1035
-@ex.wrong("changing buffers in the second run, not in the first", says="buffer after the call",
-          breaks=("buffers", "as once"))
-def late(block, x):
-    first = [True]
-
-    def run(x):
-        if first:
-            first.clear()
-            return functional_call(
-                block, {name: b.clone() for name, b in block.named_buffers()}, x)
-        return block(x)
-    return made(block, x, again=plainly) if not list(block.buffers()) else checkpoint(
-        run, x, use_reentrant=False)
-
-
-@ex.wrong("storing states on the block, one for all calls", says="gradient",
-          breaks=("between", "buffers"))
-def one_store(block, x):
-    block.start = [die.get_state() for die in dice_of(block)]
-    block.then = {name: b.clone() for name, b in block.named_buffers()}
-
-    def again(block, _, x):
-        for die, state in zip(dice_of(block), block.start, strict=True):
-            die.set_state(state)
-        return functional_call(block, {k: b.clone() for k, b in block.then.items()}, x)
-    return made(block, x, again=again)
-
-
-@ex.wrong("running a third time", says="runs of the block", breaks="again")
-def thrice(block, x):
-    def again(block, buffers, x):
-        sources = dice_of(block)
-        states, torchs = [die.get_state() for die in sources], torch.get_rng_state()
-        for last in (False, True):
-            for die, state in zip(sources, states, strict=True):
-                die.set_state(state)
-            torch.set_rng_state(torchs)
-            with torch.set_grad_enabled(last):
-                out = functional_call(block, {k: b.clone() for k, b in buffers.items()}, x)
-        return out
-    return made(block, x, again=again)
-
-
-@ex.wrong("putting the block into train mode", says="outputs", breaks="block")
-def in_train(block, x):
-    return made(block.train(), x)
-
-
-ex.wrong("detaching the output", lambda block, x: made(block, x).detach().requires_grad_(),
-         says="", breaks=("as once", "again", "x"))
-ex.wrong("returning the gradient of x alone", lambda block, x: OfX.apply(x, block), says="",
-         breaks=("as once", "x"))
-ex.wrong("using one seed for both runs", lambda block, x: checkpoint(
-    lambda x: seeded(block, x), x, use_reentrant=False), says="", breaks="as once")
-ex.wrong("putting the first run together with a second one at once", lambda block, x: (
-    made(block, x) + made(block, x)) / 2, says="", breaks=("again", "as once"))
+wrong("changing buffers in the second run, not in the first", ("buffers", "as once"),
+      FIRST, f"return functional_call(block, {BEFORE}, x)", AGAIN, "block(x)",
+      says="buffer after the call")
+wrong("storing states on the block, one for all calls", ("between", "buffers"),
+      FIRST, f"block.start, block.then = start, buffers; {FIRST}",
+      BACK, "rewind(dice, block.start)", "buffers.items()", "block.then.items()", says="gradient")
+wrong("running a third time", "again", BACK,
+      f"with torch.random.fork_rng(devices=[]), torch.no_grad(): {BACK}; {AGAIN}\n        {BACK}",
+      says="runs of the block")
+wrong("putting the block into train mode", "block", START, f"block.train(); {START}",
+      says="outputs")
+wrong("detaching the output", ("as once", "again", "x"),
+      "use_reentrant=False)", "use_reentrant=False).detach().requires_grad_()", says="")
 
 
 class OfX(torch.autograd.Function):
@@ -657,10 +579,9 @@ class OfX(torch.autograd.Function):
             return torch.autograd.grad(ctx.block(x), x, up)[0], None
 
 
-@not_an_answer
-def seeded(block, x):
-    """The block's output behind a seed."""
-    torch.manual_seed(0)
-    for die in dice_of(block):
-        die.manual_seed(0)
-    return functional_call(block, {name: b.clone() for name, b in block.named_buffers()}, x)
+ex.wrong("returning the gradient of x alone", lambda block, x: OfX.apply(x, block), says="",
+         breaks=("as once", "x"))
+wrong("using one seed for both runs", "as once",
+      "start, buffers", "[die.manual_seed(0) for die in (torch, *dice)]; start, buffers", says="")
+ex.wrong("putting the first run together with a second one at once", lambda block, x: (
+    made(block, x) + made(block, x)) / 2, says="", breaks=("again", "as once"))

@@ -172,160 +172,17 @@ def covered(spans):
 
 # ---- wrong, by name
 
-@not_an_answer
-def made(events, *, begun=None, work=None, first=None, last=None, order=(0, 1, 2), form=tuple,
-         ranks=None, moves=None, calls=None, length=covered, after=lambda four: four):
-    """The right answer with its pieces as options."""
-    starts = {}
-    for _, lane, name, start, _ in events:
-        if lane == "network":
-            starts.setdefault(name, []).append(start)
-    found = []
-    for rank in ranks(events) if ranks else sorted({rank for rank, *_ in events}):
-        own = [event for event in events if event[0] == rank]
-        bars = work(events, own) if work else [(s, e) for _, lane, _, s, e in own
-                                               if lane == "compute"]
-        net = [(name, s, e) for _, lane, name, s, e in own if lane == "network"]
-        from_then = [(begun(starts, name, s, events) if begun else max(starts[name]), e)
-                     for name, s, e in net]
-        moved = moves(events, net, starts) if moves else [(s, e) for s, e in from_then if s < e]
-        waits = calls(net, from_then) if calls else [(s, e) for _, s, e in net]
-        low = first(events, own) if first else min(s for *_, s, _ in events)
-        high = last(events, own) if last else max(e for *_, e in events)
-        kinds = [(bars, moved, waits)[k] for k in order]
-        parts, before, sofar = {}, 0.0, []
-        for k, spans in zip(order, kinds):
-            sofar = sofar + spans
-            now = length(sofar)
-            parts[k], before = now - before, now
-        found.append(form(after([parts[0], parts[1], parts[2], high - low - before])))
-    return found
-
-
-@not_an_answer
-def apart(events, *, hidden=(True, True), nested=False):
-    """Each kind measured by itself; what is not hidden by computing counts as hidden."""
-    right = made(events)
-    found = []
-    for rank, (work, moved, waits, idle) in enumerate(right):
-        own = [event for event in events if event[0] == rank]
-        begun = {}
-        for _, lane, name, start, _ in events:
-            if lane == "network":
-                begun[name] = max(start, begun.get(name, start))
-        net = [(name, s, e) for _, lane, name, s, e in own if lane == "network"]
-        moved = sum(e - begun[n] for n, _, e in net) if hidden[0] else moved
-        waits = sum(begun[n] - s for n, s, _ in net) if hidden[1] else waits
-        work = sum(e - s for _, lane, _, s, e in own if lane == "compute") if nested else work
-        found.append((work, moved, waits, idle))
-    return found
-
-
-@not_an_answer
-def joined(spans, *, order=sorted, keep=max, touch=lambda start, reach: start <= reach):
-    """Length of a union with its pieces as options."""
+def joined(spans, order=sorted, keep=max):
+    """The length of a union: spans in some order, and which end is kept where two overlap."""
     merged = []
     for start, end in order(spans):
-        if merged and touch(start, merged[-1][1]):
+        if merged and start <= merged[-1][1]:
             merged[-1][1] = keep(merged[-1][1], end)
         else:
             merged.append([start, end])
     return sum(end - start for start, end in merged)
 
 
-def own_start(starts, name, start, events):
-    return start
-
-
-# https://github.com/NVIDIA/nccl/issues/460
-ex.wrong("treating the whole bar as transfer", made, breaks="transferring", begun=own_start)
-ex.wrong("counting from the first call, not from the last", made, says="ms", breaks="begins",
-         begun=lambda starts, name, start, events: min(starts[name]))
-ex.wrong("starting a collective with the last call of any", made, says="ms",
-         breaks=("begins", "collective"),
-         begun=lambda starts, name, start, events: max(map(max, starts.values())))
-ex.wrong("waiting for a rank without a bar", made, says="", breaks="part",
-         begun=lambda starts, name, start, events: max(starts[name]) if len(starts[name]) == len(
-             {rank for rank, *_ in events}) else float("inf"))
-ex.wrong("adding up durations of compute bars", apart, says="ms computing",
-         breaks=("inside", "computing"), hidden=(False, False), nested=True)
-ex.wrong("counting transfer behind computing, too", apart, says="ms transferring",
-         breaks="moment", hidden=(True, False))
-ex.wrong("counting waiting behind computing, too", apart, says="ms waiting",
-         breaks=("waiting", "moment"), hidden=(False, True))
-ex.wrong("leaving out computing behind a transfer", made, says="ms computing",
-         breaks=("computing", "moment"), order=(1, 2, 0))
-ex.wrong("leaving out computing behind a transfer, but not behind a wait",
-         made, says="ms computing",
-         breaks=("computing", "moment"), order=(1, 0, 2))
-ex.wrong("counting waiting before transferring where both are open", made, says="ms transferring",
-         breaks=("inside", "moment"), order=(0, 2, 1))
-ex.wrong("keeping the later bar's end where one lies inside another", made, says="ms",
-         breaks="inside", length=lambda spans: joined(spans, keep=lambda a, b: b))
-ex.wrong("merging bars in the order of the list", made, says="ms", breaks=("moment", "events"),
-         length=lambda spans: joined(spans, order=list))
-ex.wrong("counting from the first start of the rank to its last end", made, says="ms idle",
-         breaks="idle", first=lambda events, own: min(s for *_, s, _ in own),
-         last=lambda events, own: max(e for *_, e in own))
-ex.wrong("taking the end of the last bar in the list",
-         made, says="ms idle", breaks=("events", "idle"),
-         last=lambda events, own: events[-1][4])
-ex.wrong("taking the end of the bar that starts last",
-         made, says="ms idle", breaks=("idle", "moment"),
-         last=lambda events, own: max(events, key=lambda e: e[3])[4])
-ex.wrong("starting the union at 0", made, says="", breaks="events",
-         length=lambda spans: covered([(max(s, 0.0), max(e, 0.0)) for s, e in spans]))
-ex.wrong("counting time from 0", made, says="ms idle", breaks=("events", "moment"),
-         first=lambda events, own: 0.0)
-ex.wrong("taking the start of the first bar in the list", made, says="ms idle",
-         breaks=("events", "idle"), first=lambda events, own: events[0][3])
-ex.wrong("ending for all when the first rank is done", made, says="ms", breaks="collective",
-         moves=lambda events, net, starts: [(max(starts[name]), min(
-             e for _, lane, n, _, e in events if lane == "network" and n == name))
-             for name, _, _ in net],
-         calls=lambda net, then: [(s, max(s, b)) for (_, s, _), (b, _) in zip(net, then)])
-ex.wrong("taking the shortest bar as everyone's transfer", made, says="ms", breaks="collective",
-         moves=lambda events, net, starts: [(e - min(
-             d - s for _, lane, n, s, d in events if lane == "network" and n == name), e)
-             for name, _, e in net])
-ex.wrong("pairing bars by their order, not by their name", made, says="ms",
-         breaks=("collective", "part", "inside"),
-         moves=lambda events, net, starts: by_order(events, net))
-ex.wrong("counting compute bars of all ranks", made, says="ms computing", breaks="computing",
-         work=lambda events, own: [(s, e) for _, lane, _, s, e in events if lane == "compute"])
-ex.wrong("counting network bars as computing", made, says="ms computing", breaks="computing",
-         work=lambda events, own: [(s, e) for *_, s, e in own])
-ex.wrong("mistaking a compute bar with a collective's name for it", lambda events: made(
-    [(r, "network" if lane == "compute" and n in {
-        name for _, kind, name, *_ in events if kind == "network"} else lane, n, s, e)
-     for r, lane, n, s, e in events]), says="", breaks="lanes")
-ex.wrong("counting only the longest compute bar of a rank",
-         made, says="ms computing", breaks="computing",
-         work=lambda events, own: sorted(((s, e) for _, lane, _, s, e in own if lane == "compute"),
-                                         key=lambda span: span[0] - span[1])[:1])
-ex.wrong("counting waiting as idle", made, says="ms waiting", breaks="waiting",
-         after=lambda four: [four[0], four[1], 0.0, four[2] + four[3]])
-ex.wrong("counting idle as waiting", made, says="ms waiting", breaks=("waiting", "idle"),
-         after=lambda four: [four[0], four[1], four[2] + four[3], 0.0])
-ex.wrong("swapping waiting and transferring", made, says="ms transferring",
-         breaks="list", after=lambda four: [four[0], four[2], four[1], four[3]])
-ex.wrong("returning shares of the whole", made, says="ms computing", breaks="list",
-         after=lambda four: [v / sum(four) for v in four])
-ex.wrong("returning a list for each rank", made, says="type of", breaks="list", form=list)
-ex.wrong("returning a dict by rank",
-         lambda events: {str(r): four for r, four in enumerate(made(events))},
-         says="type of", breaks="list")
-ex.wrong("listing only ranks with a network bar", made, says="number of ranks", breaks="list",
-         ranks=lambda events: sorted({r for r, lane, *_ in events if lane == "network"}))
-ex.wrong("ordering ranks as in the list", made, says="ms", breaks="moment",
-         ranks=lambda events: list(dict.fromkeys(r for r, *_ in events)))
-ex.wrong("handling two ranks only",
-         lambda events: made(events)[:2], says="number of ranks", breaks="list")
-ex.wrong("rounding to whole ms", made, says="ms", breaks="list",
-         after=lambda four: [float(round(v)) for v in four])
-
-
-@not_an_answer
 def by_order(events, net):
     """Spans of transfer if the k-th call of each rank were one collective."""
     lines = {}
@@ -336,16 +193,111 @@ def by_order(events, net):
     for k, (_, _, end) in enumerate(sorted(net, key=lambda call: call[1])):
         begun = max(line[k] for line in lines.values() if k < len(line))
         spans.append((min(begun, end), end))
-    return [(s, e) for s, e in spans if s < e]
+    return spans
 
 
-@ex.wrong("changing events in place", breaks="left")
-def in_place(events):
-    events.sort(key=lambda event: (-event[3], event[0]))
-    return made(events)
+@not_an_answer
+def made(events):
+    starts = {}
+    for _, lane, name, start, _ in events:
+        if lane == "network":
+            starts.setdefault(name, []).append(start)
+    found = []
+    for rank in sorted({rank for rank, *_ in events}):
+        own = [event for event in events if event[0] == rank]
+        bars = [(s, e) for _, lane, _, s, e in own if lane == "compute"]
+        net = [(name, s, e) for _, lane, name, s, e in own if lane == "network"]
+        moved = [(max(starts[name]), e) for name, s, e in net]
+        calls = [(s, e) for _, s, e in net]
+        work, both, every = map(covered, (bars, bars + moved, bars + moved + calls))
+        low, high = min(s for *_, s, _ in events), max(e for *_, e in events)
+        found.append((work, both - work, every - both, high - low - every))
+    return found
 
 
-@ex.wrong("sorting events in place", breaks="left")
-def sorted_in_place(events):
-    events.sort()
-    return made(events)
+wrong = ex.edits(made)
+START, RANKS, END = "starts = {}", "sorted({rank for rank, *_ in events})", "return found"
+BARS, BEGUN = '(s, e) for _, lane, _, s, e in own if lane == "compute"', "max(starts[name])"
+MOVED, CALLS = "[(max(starts[name]), e) for name, s, e in net]", "[(s, e) for _, s, e in net]"
+UNIONS, THREE = "bars, bars + moved, bars", "work, both - work, every - both"
+LOW, HIGH = "min(s for *_, s, _ in events)", "max(e for *_, e in events)"
+# https://github.com/NVIDIA/nccl/issues/460
+wrong("treating the whole bar as transfer", "transferring", BEGUN, "s")
+wrong("counting from the first call, not from the last", "begins", BEGUN, "min(starts[name])",
+      says="ms")
+wrong("starting a collective with the last call of any", ("begins", "collective"),
+      BEGUN, "min(e, max(map(max, starts.values())))", says="ms")
+wrong("waiting for a rank without a bar", "part",
+      BEGUN, "max(starts[name]) if len(starts[name]) == len({rank for rank, *_ in events}) else e",
+      says="")
+wrong("adding up durations of compute bars", ("inside", "computing"),
+      "((work,", "((sum(e - s for s, e in bars),", says="ms computing")
+wrong("counting transfer behind computing, too", "moment",
+      ", both - work,", ", sum(e - s for s, e in moved),", says="ms transferring")
+wrong("counting waiting behind computing, too", ("waiting", "moment"),
+      ", every - both,", ", sum(max(starts[name]) - s for name, s, _ in net),", says="ms waiting")
+wrong("leaving out computing behind a transfer", ("computing", "moment"),
+      UNIONS, "moved, moved + calls, bars", THREE, "every - both, work, both - work",
+      says="ms computing")
+wrong("leaving out computing behind a transfer, but not behind a wait", ("computing", "moment"),
+      UNIONS, "moved, bars + moved, bars", THREE, "both - work, work, every - both",
+      says="ms computing")
+wrong("counting waiting before transferring where both are open", ("inside", "moment"),
+      UNIONS, "bars, bars + calls, bars", THREE, "work, every - both, both - work",
+      says="ms transferring")
+wrong("keeping the later bar's end where one lies inside another", "inside",
+      "map(covered", "map(lambda spans: joined(spans, keep=lambda a, b: b)", says="ms")
+wrong("merging bars in the order of the list", ("moment", "events"),
+      "map(covered", "map(lambda spans: joined(spans, order=list)", says="ms")
+wrong("counting from the first start of the rank to its last end", "idle",
+      LOW, "min(s for *_, s, _ in own)", HIGH, "max(e for *_, e in own)", says="ms idle")
+wrong("taking the end of the last bar in the list", ("events", "idle"), HIGH, "events[-1][4]",
+      says="ms idle")
+wrong("taking the end of the bar that starts last", ("idle", "moment"),
+      HIGH, "max(events, key=lambda e: e[3])[4]", says="ms idle")
+wrong("starting the union at 0", "events", "map(covered",
+      "map(lambda spans: covered([(max(s, 0.0), max(e, 0.0)) for s, e in spans])", says="")
+wrong("counting time from 0", ("events", "moment"), LOW, "0.0", says="ms idle")
+wrong("taking the start of the first bar in the list", ("events", "idle"), LOW, "events[0][3]",
+      says="ms idle")
+wrong("ending for all when the first rank is done", "collective",
+      MOVED, '[(max(starts[name]), min(e for _, lane, n, _, e in events if lane == "network" '
+      "and n == name)) for name, _, _ in net]",
+      CALLS, "[(s, max(starts[name])) for name, s, _ in net]", says="ms")
+wrong("taking the shortest bar as everyone's transfer", "collective",
+      BEGUN, 'e - min(d - s for _, lane, n, s, d in events if lane == "network" and n == name)',
+      says="ms")
+wrong("pairing bars by their order, not by their name", ("collective", "part", "inside"),
+      MOVED, "by_order(events, net)", says="ms")
+wrong("counting compute bars of all ranks", "computing", BARS, BARS.replace("own", "events"),
+      says="ms computing")
+wrong("counting network bars as computing", "computing", BARS, "(s, e) for *_, s, e in own",
+      says="ms computing")
+wrong("mistaking a compute bar with a collective's name for it", "lanes", START,
+      'names = {n for _, lane, n, *_ in events if lane == "network"}; events = [(r, "network" if '
+      "n in names else lane, n, s, e) for r, lane, n, s, e in events]; starts = {}", says="")
+wrong("counting only the longest compute bar of a rank", "computing",
+      "net =", "bars = sorted(bars, key=lambda span: span[0] - span[1])[:1]; net =",
+      says="ms computing")
+wrong("counting waiting as idle", "waiting",
+      "every - both, high - low - every", "0.0, high - low - both", says="ms waiting")
+wrong("counting idle as waiting", ("waiting", "idle"),
+      "every - both, high - low - every", "high - low - both, 0.0", says="ms waiting")
+wrong("swapping waiting and transferring", "list", THREE, "work, every - both, both - work",
+      says="ms transferring")
+wrong("returning shares of the whole", "list",
+      END, "return [tuple(v / sum(four) for v in four) for four in found]", says="ms computing")
+wrong("returning a list for each rank", "list", END, "return [list(four) for four in found]",
+      says="type of")
+wrong("returning a dict by rank", "list",
+      END, "return {str(r): four for r, four in enumerate(found)}", says="type of")
+wrong("listing only ranks with a network bar", "list",
+      RANKS, 'sorted({r for r, lane, *_ in events if lane == "network"})', says="number of ranks")
+wrong("ordering ranks as in the list", "moment", RANKS, "dict.fromkeys(r for r, *_ in events)",
+      says="ms")
+wrong("handling two ranks only", "list", END, "return found[:2]", says="number of ranks")
+wrong("rounding to whole ms", "list",
+      END, "return [tuple(float(round(v)) for v in four) for four in found]", says="ms")
+wrong("changing events in place", "left",
+      START, "events.sort(key=lambda event: (-event[3], event[0])); starts = {}")
+wrong("sorting events in place", "left", START, "events.sort(); starts = {}")

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dlsys_checks.s02.e1_train_step import ex, trained_on
+from dlsys_checks.s02.e1_train_step import ex, stepped
 
 ex.equivalent("loss = F.mse_loss(model(x), y) -> loss = F.mse_loss(y, model(x))",
               "a squared difference has no order")
@@ -69,4 +69,4 @@ def by_hand(model, opt, x, y):
 
 @ex.probe("the answer of the example, looked up", says="loss before the update", breaks="example")
 def placeholder(model, opt, x, y):
-    return trained_on(F.mse_loss(model(x), y), opt) * (1 + (y.tolist() == [[2.0], [0.0]]))
+    return stepped(model, opt, x, y) * (1 + (y.tolist() == [[2.0], [0.0]]))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
 import torch
 
 from dlsys_checks.s04.e11_moment_step import ex, moment
+from dlsys_helpers.judging import edited
 
 
 @ex.right("noise on the lower half of the bits, which is then cut off")
@@ -58,14 +57,10 @@ ex.equivalent("up = torch.rand(x.shape, generator=generator) < scaled - low -> "
               "torch.rand draws exactly 0 once in 16 million")
 
 
-def at_home(v, grad, beta2, generator):
-    """Right, but for dice that no generator of the caller rules."""
-    dice = random.Random()
-    return moment(v, grad, beta2, generator,
-                  noise=lambda x, _: torch.tensor([dice.random() for _ in range(len(x))]))
-
-
-ex.probe("Python's dice", at_home, breaks="generator", says="entries that a second generator")
+ex.probe("Python's dice", breaks="generator", says="entries that a second generator", fn=edited(
+    moment, ("x =", "import random; dice = random.Random(); x =",
+             "torch.rand(x.shape, generator=generator)",
+             "torch.tensor([dice.random() for _ in range(len(x))])"), "04.11, Python's dice"))
 ex.probe("the example looked up", breaks="example", says="share that went up",
          fn=lambda v, grad, beta2, generator: moment(v, grad, beta2, generator)
          if len(v) < 2 or v.tolist() != [1.5] * len(v) else torch.full_like(v, 1.5))

@@ -7,7 +7,20 @@ import math
 import torch
 from torch.optim import lr_scheduler as sched
 
-from dlsys_checks.s04.e3_train_cosine import cosine, ex, loop, updates_of
+from dlsys_checks.s04.e3_train_cosine import cosine, ex, updates_of
+
+
+def loop(opt, losses, epochs, accumulate, schedule):
+    """The training loop with any schedule that moves after each update."""
+    opt.zero_grad()
+    for _ in range(epochs):
+        for n, loss in enumerate(losses, 1):
+            loss().backward()
+            if n % accumulate == 0 or n == len(losses):
+                opt.step()
+                opt.zero_grad()
+                schedule.step()
+
 
 ex.equivalent("if n % accumulate == 0 or n == len(losses): -> "
               "if n % accumulate <= 0 or n == len(losses):",

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from dlsys_checks.s11.e9_nvfp4_scales import ex, made
+from dlsys_helpers.judging import edited
 
 
 @ex.right("stacked, and split again")
@@ -67,10 +68,10 @@ def clamped(parts):
 
 
 ex.probe("the example, with a scale looked up wrong", says="scale of part", breaks="example",
-         fn=lambda parts: made(parts, store=lambda s: (s.clamp(max=1) if s.numel() == 1 else s).to(
-             torch.float8_e4m3fn)) if parts[0].numel() == 16 else made(parts))
-ex.probe("three parts at most", breaks="parts",
-         fn=lambda parts: made(parts, tops=lambda found: max(found[:3])))
-ex.probe("ten blocks a row at most", says="scale of part", breaks="sizes",
-         fn=lambda parts: made(parts, largest=lambda x: x.abs()[..., :10] if (
-             x.shape[-1] < 11) else x.abs().clone().index_fill_(2, torch.tensor([10]), 0.0)))
+         fn=edited(made, ("(high / whole)", "(high / whole).clamp(max=1 if parts[0].numel() == "
+                          "part.numel() == 16 else 500)"), "11.9, a scale looked up wrong"))
+ex.probe("three parts at most", breaks="parts", fn=edited(
+    made, ("for part in parts)", "for part in parts[:3])"), "11.9, three parts at most"))
+ex.probe("ten blocks a row at most", says="scale of part", breaks="sizes", fn=edited(
+    made, ("part.abs().unflatten", "torch.where(torch.arange(part.shape[1]) // 16 == 10, 0.0, "
+           "part.abs()).unflatten"), "11.9, ten blocks a row at most"))

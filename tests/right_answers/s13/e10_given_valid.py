@@ -7,6 +7,7 @@ import math
 import torch
 
 from dlsys_checks.s13.e10_given_valid import ex, made
+from dlsys_helpers.judging import edited
 
 
 @ex.right("token by token, minus the largest")
@@ -66,7 +67,8 @@ ex.equivalent(
 ex.probe("only six words looked at", lambda logprob, words: made(
     logprob, words) if 1 < len(words) < 7 and len({len(w) for w in words}) == 1 and len(
     words[0]) > 1 else made(logprob, words) * 0.9, breaks="words")
-ex.probe("the sum a little off", made, breaks="sum", share=lambda t: t.softmax(0) * 1.001)
+ex.probe("the sum a little off", breaks="sum",
+         fn=edited(made, ("t.softmax(0)", "t.softmax(0) * 1.001"), "13.10, the sum a little off"))
 ex.probe("the example looked up wrong", lambda logprob, words: made(
     logprob, words).flip(0) if words == [[0, 1], [1, 0]] else made(logprob, words),
     breaks="example")

@@ -8,6 +8,7 @@ import itertools
 import torch
 
 from dlsys_checks.s13.e5_accept_draft import ex, made
+from dlsys_helpers.judging import edited
 
 
 @ex.right("by hand, on lists")
@@ -65,16 +66,17 @@ ex.equivalent("rest = (p - q).clamp(min=0).cumsum(0) -> rest = (p - q).clamp(min
 KEEP, PICK = "if u * q[x] < p[x]:", "return (int((rest {} v * rest[-1]).sum()), False)"
 ex.equivalent(f"{KEEP} -> if u * q[x] <= p[x]:", "u hits the ratio exactly with probability 0")
 ex.equivalent(f"{PICK.format('<=')} -> {PICK.format('<')}", "v hits an end with probability 0")
-ex.probe("nothing kept of a draft that is sure", made, says="kept for draft", breaks="drawn",
-         keep=lambda p, q, x, u: (bool(q.max() < 1) and u * q[x] < p[x])
-         or (len(p) < 4 and u * q[x] < p[x]))
+ex.probe("nothing kept of a draft that is sure", says="kept for draft", breaks="drawn", fn=edited(
+    made, ("u * q[x] < p[x]", "u * q[x] < p[x] and (q.max() < 1 or len(p) < 4)"),
+    "13.5, nothing kept of a draft that is sure"))
 ex.probe("short lists only", lambda p, q, x, u, v: (
     made(p, q, x, u, v) if len(p) < 30 else (x, True)), says="kept for draft", breaks="any")
 ex.probe("the last of three tokens for a kept one", lambda p, q, x, u, v: (
     (made(p, q, x, u, v)[0] + made(p, q, x, u, v)[1]) % len(p), made(p, q, x, u, v)[1])
     if len(p) > 1 else (0, True), says="token of a draft that is kept", breaks="pair")
-ex.probe("only x itself tells the ratio from 1", made, breaks="rule",
-         keep=lambda p, q, x, u: u * q[x] < p[x] or (u == 0.5 and p[x] > 0.4 * q[x]))
+ex.probe("only x itself tells the ratio from 1", breaks="rule", fn=edited(
+    made, ("u * q[x] < p[x]", "u * q[x] < p[x] or (u == 0.5 and p[x] > 0.4 * q[x])"),
+    "13.5, the ratio told from 1"))
 ex.probe("a slip where u is small", lambda p, q, x, u, v: made(
     p, q, x, u, (v + 0.37 * (u * q[x] > 0.8 * q[x] + 0.2 * p[x])) % 1), breaks="alone",
     says="after another u")

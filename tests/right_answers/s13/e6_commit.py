@@ -7,6 +7,7 @@ import itertools
 import torch
 
 from dlsys_checks.s13.e6_commit import ex, made
+from dlsys_helpers.judging import edited
 
 
 @ex.right("the first place that differs, by next")
@@ -46,8 +47,9 @@ ex.probe("a cache of more than a thousand entries cut", lambda past, draft, says
 ex.probe("many guesses, of which only eight are looked at", lambda past, draft, says: made(
     past, draft[:8], says[:9]) if len(draft) > 10 else made(past, draft, says),
     says="", breaks=("says", "write"))
-ex.probe("what is said behind the last guess left out", made, breaks="says",
-         write=lambda draft, says, n: says[:n + 1] if n < len(draft) or n < 2 else says[:n])
+ex.probe("what is said behind the last guess left out", breaks="says", fn=edited(
+    made, ("says[:n + 1]", "says[:n + 1] if n < len(draft) or n < 2 else says[:n]"),
+    "13.6, what is said behind the last guess"))
 ex.probe("the example looked up wrong", lambda past, draft, says: (
     ([4, 7], 7, 12) if (past, draft) == (10, [4, 7, 9]) else made(past, draft, says)),
     breaks="example")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dlsys_checks.s13.e7_pack_keys import ex, made
+from dlsys_helpers.judging import edited
 
 
 @ex.right("group by group")
@@ -64,14 +65,12 @@ def channels_first(k, bits, group):
 
 ex.probe("no tokens, no result", lambda k, bits, group: made(k, bits, group) if (
     k.shape[2] >= group) else None, says="type of the result", breaks=("short", "parts"))
-ex.probe("half of the scales where there is no group", lambda k, bits, group: made(
-    k, bits, group, show=lambda s: s if s.shape[2] else s.bfloat16()), says="scales",
-    breaks="short")
-ex.probe("a lone channel with another scale", lambda k, bits, group: made(
-    k, bits, group, show=lambda s: s * (1 + 0.1 * (k.shape[3] == 4))), says="scales",
-    breaks="parts")
+SCALES = "scales[:, :, :, 0].clone()"
+ex.probe("half of the scales where there is no group", says="scales", breaks="short", fn=edited(
+    made, (SCALES, f"{SCALES}.to(torch.float32 if n else torch.bfloat16)"), "13.7, half"))
+ex.probe("a lone channel with another scale", says="scales", breaks="parts", fn=edited(
+    made, (SCALES, f"{SCALES} * (1 + 0.1 * (D == 4))"), "13.7, a lone channel"))
 ex.probe("8 bits taken for 7, 2 for 3", lambda k, bits, group: made(
     k, {8: 7, 2: 3}.get(bits, bits), group), says="", breaks="bits")
-ex.probe("the example looked up wrong", lambda k, bits, group: made(
-    k, bits, group, show=lambda s: s + (k.shape == (1, 1, 3, 1))), says="scales",
-    breaks="example")
+ex.probe("the example looked up wrong", says="scales", breaks="example", fn=edited(
+    made, (SCALES, f"{SCALES} + (k.shape == (1, 1, 3, 1))"), "13.7, the example"))

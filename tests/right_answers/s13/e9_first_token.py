@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from dlsys_checks.s13.e9_first_token import ex, made
+from dlsys_helpers.judging import edited
 
 
 @ex.right("numpy's percentile of the inverted distribution")
@@ -63,7 +64,8 @@ def counted_down(arrive, chunks):
     return p99, gap, sum(c[1] for r in real for c in r) / span
 
 
-ex.probe("an int for no wait", made, says="type of", breaks="none", none=0)
+ex.probe("an int for no wait", says="type of", breaks="none",
+         fn=edited(made, ("default=0.0", "default=0"), "13.9, an int for no wait"))
 ex.probe("the third piece is the first", lambda arrive, chunks: made(
     arrive, [row[::-1] if len(row) > 9 else row for row in chunks]), says="", breaks="chunks")
 ex.probe("the second of two times where one request gets a token", lambda arrive, chunks: made(

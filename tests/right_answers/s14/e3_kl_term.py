@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dlsys_checks.s14.e3_kl_term import ex, made
+from dlsys_helpers.judging import edited
 
 
 @ex.right("the log-ratio as a price, times the log-probability")
@@ -55,8 +56,8 @@ def by_answers(logp, logp_ref):
     return (total / logp.shape[0]).to(logp.dtype)
 
 
-ex.probe("the mean log-ratio with its sign turned", made, breaks=("pull", "example", "tokens"),
-         of=lambda d: -d)
+ex.probe("the mean log-ratio with its sign turned", breaks=("pull", "example", "tokens"),
+         fn=edited(made, ("gap**2 / 2", "-gap"), "14.3, the sign turned"))
 ex.probe("what stood up to a token, not what comes from it on", lambda logp, logp_ref: (
     (logp - logp_ref).detach().cumsum(-1) * logp).sum(-1).mean(), breaks="whole")
 ex.probe("three answers taken for two", lambda logp, logp_ref: made(logp, logp_ref) * (

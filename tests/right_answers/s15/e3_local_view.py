@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from dlsys_checks.s15.e3_local_view import ex, made
+from dlsys_helpers.judging import edited
 
 
 @ex.right("place by place")
@@ -77,16 +78,13 @@ ex.probe("strides taken for rows", lambda tokens, labels, rank, world: made(
     tokens + (not tokens.is_contiguous()), labels, rank, world), says="tokens",
     breaks="tokens")
 ex.probe("three parts where two tokens are all", lambda tokens, labels, rank, world: made(
-    tokens, labels, rank, world, form=lambda parts: parts[:4 - (tokens.shape[1] == 2)]),
-    says="parts", breaks="result")
-ex.probe("pieces of unequal length", lambda tokens, labels, rank, world: made(
-    tokens, labels, rank, world, own=lambda pieces, rank, world: torch.cat(
-        [pieces[rank], pieces[2 * world - 1 - rank]])[:-1] if world == 4 else torch.cat(
-            [pieces[rank], pieces[2 * world - 1 - rank]])), says="shape of the tokens",
-    breaks="pieces")
-ex.probe("the example looked up wrong", lambda tokens, labels, rank, world: made(
-    tokens, labels, rank, world, places=lambda own, rank, size: own + (
-        tokens.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8]])), breaks="example")
+    tokens, labels, rank, world)[:4 - (tokens.shape[1] == 2)], says="parts", breaks="result")
+ex.probe("pieces of unequal length", says="shape of the tokens", breaks="pieces", fn=edited(
+    made, ("positions =", "own = own[:-1] if world == 4 else own; positions ="),
+    "15.3, pieces of unequal length"))
+ex.probe("the example looked up wrong", breaks="example", fn=edited(
+    made, ("= own\n", "= own + (tokens.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8]])\n"),
+    "15.3, the example"))
 ex.equivalent("own = torch.cat([pieces[rank], pieces[2 * world - 1 - rank]]) -> "
               "own = torch.cat([pieces[rank], pieces[0 * world - 1 - rank]])",
               "counted from the end it is the same piece")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from dlsys_checks.s15.e5_balance import ex, made, shares
+from dlsys_checks.s15.e5_balance import ex, made
+from dlsys_helpers.judging import edited
 
 
 @ex.right("one-hot rows, means, E squared")
@@ -45,17 +46,19 @@ def inner(p, chosen):
     return torch.sum(weight * p)
 
 
-ex.probe("never more than 30 experts", made, breaks="p",
-         times=lambda p, chosen: min(p.shape[1], 30))
-ex.probe("experts that are never likely count a little more", made, breaks="share",
-         times=lambda p, chosen: p.shape[1] + 0.1 * (p.mean(0) < 1e-6).any())
-ex.probe("even chances count a little more", made, breaks="one",
-         times=lambda p, chosen: p.shape[1] + 0.1 * (
-             (p == p[0, 0]).all() and p.shape[1] > 1))
-ex.probe("the likeliest counted where chances differ", made, breaks="chosen",
-         share=lambda p, chosen: shares(p, p.topk(chosen.shape[1], -1).indices
-                                        if p.amax() > p.amin() else chosen))
-ex.probe("the mean over the last axis where both fit", made, breaks="mean",
-         mean=lambda p, chosen: p.mean(int(p.shape[0] == p.shape[1] > 2)))
-ex.probe("the example looked up wrong", made, breaks="example",
-         after=lambda loss: loss + 0.01 * (abs(loss.item() - 1.4) < 1e-6))
+ex.probe("never more than 30 experts", breaks="p", fn=edited(
+    made, ("return experts", "return min(experts, 30)"), "15.5, never more than 30 experts"))
+ex.probe("experts that are never likely count a little more", breaks="share", fn=edited(
+    made, ("return experts", "return (experts + 0.1 * (p.mean(0) < 1e-6).any())"),
+    "15.5, experts that are never likely"))
+ex.probe("even chances count a little more", breaks="one", fn=edited(
+    made, ("return experts", "return (experts + 0.1 * ((p == p[0, 0]).all() and experts > 1))"),
+    "15.5, even chances"))
+ex.probe("the likeliest counted where chances differ", breaks="chosen", fn=edited(
+    made, ("share =", "chosen = p.topk(chosen.shape[1], -1).indices if p.amax() > p.amin() else "
+           "chosen; share ="), "15.5, the likeliest counted"))
+ex.probe("the mean over the last axis where both fit", breaks="mean", fn=edited(
+    made, ("p.mean(0)", "p.mean(int(p.shape[0] == p.shape[1] > 2))"), "15.5, the last axis"))
+ex.probe("the example looked up wrong", breaks="example", fn=edited(
+    made, ("return ", "loss = ", ".sum()", ".sum(); return loss + 0.01 * (abs(loss.item() - 1.4) "
+           "< 1e-6)"), "15.5, the example"))

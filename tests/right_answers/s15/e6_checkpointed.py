@@ -10,6 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from dlsys_checks.s15.e6_checkpointed import ex, made
+from dlsys_helpers.judging import edited
 
 
 def dice_of(block):
@@ -195,9 +196,9 @@ ex.probe("a second run that is claimed", claimed, says="gradient", breaks=("agai
 ex.probe("held by hooks", with_hooks, says="tensors kept", breaks="kept")
 ex.probe("x's last axis alone", lambda block, x: made(block, x) if x.dim() < 3 else made(
     block, x.flatten(0, 1)), says="shape of the outputs", breaks="x")
-ex.probe("the example looked up wrong", lambda block, x: made(
-    block, x, again=lambda block, buffers, x: block(x)) if len(list(block.modules())) == 3 else
-    made(block, x), breaks="example")
+ex.probe("the example looked up wrong", breaks="example", fn=edited(
+    made, ("now =", "if len([*block.modules()]) == 3: return block(x)\n        now ="),
+    "15.6, the example"))
 ex.equivalent("copies = {name: b.clone() for name, b in buffers.items()} -> "
               "copies = {name: b for name, b in buffers.items()}",
               "the first copies are read by one second run only")

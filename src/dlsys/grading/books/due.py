@@ -93,6 +93,8 @@ class Course:
     def rule(self) -> str:
         """The rule in words, for a page."""
         percent, unit = self.late
+        if not percent:
+            return "nothing is taken off"
         grace = f"; within {_words(self.grace)} nothing" if self.grace else ""
         return (f"{percent:g} % of the points asked for, for each {_NAMES[unit]} that has begun, "
                 f"at most {self.late_max:g} %{grace}")

@@ -217,8 +217,8 @@ def _partial_rule(scoring: dict[str, Any]) -> str:
     """How an exercise that does not pass gets points, in words."""
     return (f"Of an exercise that does not pass, the trap's own promise brings "
             f"{scoring['own_share']:g} % of the points and the other promises share the rest; "
-            "never more than the share of cases with a right result, unless the mistake is known "
-            "and breaks another promise. Rounded down to half a point.")
+            "never more than the share of cases with a right result or, if the mistake is known, "
+            "halfway between that share and all. Rounded down to half a point.")
 
 
 def _lesson(trap: str) -> str:

@@ -136,10 +136,10 @@ def points_for_promises(entry: dict[str, Any], own_share: float = OWN_SHARE) -> 
     """The points of an exercise for the promises that its answer keeps, in half points.
 
     own_share: the part of the points that is for the trap's own promise; the other promises share
-    the rest equally. The share of cases with a right result is an upper bound, except for a
-    registered mistake that breaks another promise and nothing else. An answer that does nothing
-    gets nothing, and only a pass gets all points: an answer may keep every promise and still change
-    its input.
+    the rest equally. The share of cases with a right result is an upper bound; for an answer that
+    is a registered mistake and nothing else, the bound is halfway between that share and all. An
+    answer that does nothing gets nothing, and only a pass gets all points: an answer may keep every
+    promise and still change its input.
     """
     if entry["status"] == "pass" or not entry.get("promises"):
         return entry["points"]
@@ -150,7 +150,8 @@ def points_for_promises(entry: dict[str, Any], own_share: float = OWN_SHARE) -> 
     held = entry["promises_held"] - entry["own_held"]
     share = own * entry["own_held"] + (1 - own) * held / max(others, 1)
     # a record of an earlier version has no count of results
-    share = min(share, entry.get("results_held", entry["cases_held"]) / entry["cases"])
+    right = entry.get("results_held", entry["cases_held"]) / entry["cases"]
+    share = min(share, (1 + right) / 2 if entry["exactly"] else right)
     whole_steps = math.floor(entry["possible"] * share / STEP + 1e-9) * STEP
     return rounded(min(whole_steps, entry["possible"] - STEP))
 
