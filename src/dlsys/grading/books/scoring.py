@@ -145,15 +145,22 @@ def points_for_promises(entry: dict[str, Any], own_share: float = OWN_SHARE) -> 
         return entry["points"]
     if entry.get("idle"):
         return 0
-    others = entry["promises"] - 1
-    own = own_share if others else 1.0
-    held = entry["promises_held"] - entry["own_held"]
-    share = own * entry["own_held"] + (1 - own) * held / max(others, 1)
-    # a record of an earlier version has no count of results
-    right = entry.get("results_held", entry["cases_held"]) / entry["cases"]
-    share = min(share, (1 + right) / 2 if entry["exactly"] else right)
+    share = min(share_of_promises(entry, own_share), most_for_results(entry))
     whole_steps = math.floor(entry["possible"] * share / STEP + 1e-9) * STEP
     return rounded(min(whole_steps, entry["possible"] - STEP))
+
+
+def share_of_promises(entry: dict[str, Any], own_share: float) -> float:
+    """The share of an exercise's points for the promises that its answer keeps."""
+    others = entry["promises"] - 1
+    own = own_share if others else 1.0
+    return own * entry["own_credit"] + (1 - own) * entry["others_credit"] / max(others, 1)
+
+
+def most_for_results(entry: dict[str, Any]) -> float:
+    """The largest share of an exercise's points that its answer can earn by its results."""
+    right = entry["results_held"] / entry["cases"]
+    return (1 + right) / 2 if entry["exactly"] else right
 
 
 # ---- several submissions of one learner
