@@ -126,6 +126,8 @@ def recall() -> str:
              f"{sum(not row['same'] for row in rows.values())} of {len(rows)}", ""),
             ("rebuilt together with their rules, found",
              f"{beside[watch_corpus.FOUND]} of {rebuilt}", ""),
+            ("rebuilt together with their rules, found only by a hint",
+             f"{beside[watch_corpus.HINT]} of {rebuilt}", ""),
             ("rebuilt together with their rules, missed",
              f"{beside[watch_corpus.MISSED]} of {rebuilt}",
              code(stems(own, watch_corpus.MISSED))),

@@ -4002,13 +4002,13 @@ answers
 # called float32 compute their products in TF32, and the product next to the copies takes
 # 2.7 ms, not 21 ms.
 #
-# Copies from pinned memory are six times as fast. A product that runs during such a copy is
-# free: both together take as long as the copy. One after the other they would take 1.13
-# times as long, because this product takes an eighth of the copy's time. The compiled step
-# reaches 47 % of the card's rate, with attention's FLOPs counted as if nothing were masked.
-# Without `torch.compile` the same step takes an eighth more time, and with TF32 instead of
-# autocast it takes twice as long. Three steps wait three times if each asks for its loss,
-# and never if none does.
+# Copies from pinned memory are six times as fast as ordinary copies. A product that runs
+# during such a copy is free: both together take as long as the copy. One after the other
+# they would take 1.13 times as long, because this product takes an eighth of the copy's
+# time. The compiled step reaches 47 % of the card's rate, with attention's FLOPs counted as
+# if nothing were masked. Without `torch.compile` the same step takes an eighth more time,
+# and with TF32 instead of autocast it takes twice as long. Three steps wait three times if
+# each asks for its loss, and never if none does.
 #
 # **Keep:** count a step's FLOPs and divide them by the card's rate in their format. The step
 # cannot take less time than that, and the MFU says how close you are. Use 16 bits and pinned

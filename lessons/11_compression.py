@@ -2475,11 +2475,11 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # 3. The power is `largest.frexp().exponent - 3`, because `frexp` returns a mantissa from 0.5 to 1. Zeros get a power as well, so you never divide by 0.
 
 # %% [markdown] trap="11.8" role="keep"
-# **Keep:** blocks that share a scale must run along the axis that is summed, because
-# hardware applies the scales outside the sum. A loud channel then costs its neighbours
-# their precision. If your emulation uses other blocks, it promises what no device
-# delivers. **In your own code:** make one column of a test tensor 35 times as large. If
-# the blocks run along the sum, its neighbours become zeros. **Seen in the wild:**
+# **Keep:** let blocks that share a scale run along the summed axis, as they do in
+# hardware. An emulation with other blocks promises what no device delivers. **In your own
+# code:** make one column of a tensor 35 times as large and round the tensor. If the
+# blocks run along the sum, the column's neighbours become zeros, because the loud column
+# sets their scale. **Seen in the wild:**
 # [`btxchain/btx#89`](https://github.com/btxchain/btx/pull/89) describes a design with two
 # products in which the scales ran along the free axis, so no block-scaled unit could
 # compute them; in

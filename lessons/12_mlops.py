@@ -2779,12 +2779,14 @@ claim("rows for epoch 3", epochs_seen.count(3), expected=2)
 # the repeated step and at later steps.
 
 # %% [markdown] trap="12.10" role="more" topics="what was kept and reported · the axis defined, step= still there · the batches of the resumed run"
-# The training losses were kept, and each dropped validation loss was reported on stderr.
-# When the validation losses have their own axis, there is no warning:
+# The training losses were kept. For each dropped validation loss, there is at most one line
+# on stderr, and some versions of wandb print none. When the validation losses have their
+# own axis, no version has a reason to warn:
 
 # %% trap="12.10" role="more"
 claim("training losses in the file", count(rows, "loss"), expected=100)
-claim("warnings on stderr", told, expected=5)
+claim("warnings on stderr, at most one for each dropped loss", told,
+      below=6)
 claim("warnings with their own axis", warned, expected=0)
 
 # %% [markdown] trap="12.10" role="more"

@@ -642,7 +642,7 @@ claim("letters found for a prompt that was never served", hits, expected=24)
 # first request's answer:
 
 # %% trap="13.2" role="why"
-claim("fraction of letters as in the first request's answer",
+claim("fraction of letters equal to the first request's answer",
       same(stored, before), above=0.95)
 
 # %% [markdown] trap="13.2" role="why"
@@ -689,7 +689,7 @@ again = prefill(gpt, store, first, key_chain)[2]
 print("with store:", repr(text.decode(chained)))
 
 # %% trap="13.2" role="repair"
-claim("with chained keys: fraction of letters as without a store",
+claim("chained keys: fraction of letters equal to those without a store",
       same(chained, alone), above=0.99)
 
 # %% [markdown] trap="13.2" role="more" topics="how far off the next letter is · adapters, images, new weights · a prompt that is found whole"
@@ -1252,8 +1252,8 @@ print(f"{moved:.0f} %, mean of eight sets of twelve words")
 measured("13.10", moved, right=(28, 84))
 
 # %% trap="13.10" role="look"
-claim("total variation between masked and given valid", moved / 100,
-      above=0.15)
+claim("total variation between masked sampling and the model's own odds",
+      moved / 100, above=0.15)
 
 # %% [markdown] trap="13.10" role="why"
 # The mask looks only one letter ahead. If only a few words begin with a letter, the
@@ -1456,13 +1456,15 @@ plot_columns({name: run[2] for name, run in runs.items()}, form=".1f",
 # %% role="concept"
 storm, _, fits = runs["fits now"]
 calm, _, half = runs["half the growth"]
-claim("evictions when everything that fits now comes in", storm, above=100)
-claim("evictions with half the growth kept free", calm, below=60)
-claim("letters per time: longest answer, divided by fits now",
+claim("evictions if every request that fits now is admitted", storm,
+      above=100)
+claim("evictions if half of the expected growth is kept free", calm,
+      below=60)
+claim("letters per unit of time: longest answer, divided by fits now",
       runs["longest answer"][2] / fits, below=0.75)
-claim("letters per time: half the growth, divided by fits now",
+claim("letters per unit of time: half the growth, divided by fits now",
       half / fits, above=0.95)
-claim("letters per time: 5 % free, divided by fits now",
+claim("letters per unit of time: 5 % kept free, divided by fits now",
       runs["5 % stays free"][2] / fits, above=1.02)
 
 # %% role="concept" tags=["plumbing"]
@@ -1567,8 +1569,8 @@ print(f"drafts accepted: {accepted:.2f}, letters that would have to "
 measured("13.5", wrong, right=(5, 15))
 
 # %% trap="13.5" role="look"
-claim("total variation, target sampled after a refusal", wrong / 100,
-      above=0.04)
+claim("total variation if a refusal is followed by a sample of the target",
+      wrong / 100, above=0.04)
 
 # %% [markdown] trap="13.5" role="why"
 # If the draft proposes a letter more often than the target would, refusals cut that
@@ -1607,8 +1609,8 @@ missing /= missing.sum(-1, keepdim=True)
 right = comes_out(kept, missing)
 
 # %% trap="13.5" role="repair"
-claim("total variation, missing part sampled after a refusal",
-      variation(right, p).max(), below=1e-9)
+claim("total variation if a refusal is followed by a sample of the "
+      "missing part", variation(right, p).max(), below=1e-9)
 
 # %% [markdown] trap="13.5" role="repair"
 # In the explorer below, mix the draft between the target and a uniform distribution, and
@@ -1792,8 +1794,8 @@ print(f"letters that agree: {agree:.2f}; drafts kept: {kept_share:.2f}; "
 measured("13.6", 1)
 
 # %% trap="13.6" role="look"
-claim("fraction of letters as without a draft, all entries kept", agree,
-      below=0.6)
+claim("all entries kept: fraction of letters equal to decoding without "
+      "drafts", agree, below=0.6)
 
 # %% [markdown] trap="13.6" role="why"
 # The call that checked the drafts also wrote the keys and values of all four letters into
@@ -1826,8 +1828,8 @@ print(f"letters that agree: {rolled[0]:.2f}; drafts kept: {rolled[1]:.2f}; "
       f"calls for 40 letters: {rolled[2]:.0f}")
 
 # %% trap="13.6" role="repair"
-claim("fraction of letters as without a draft, cache rolled back",
-      rolled[0], above=0.95)
+claim("cache rolled back: fraction of letters equal to decoding without "
+      "drafts", rolled[0], above=0.95)
 
 # %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
 # If you keep one entry too few, the last accepted letter is never read. If you keep one
@@ -1846,8 +1848,10 @@ plot_columns({"all stay": first_try[0], "one too few": short[0],
                  "right position writes the letters of plain decoding.")
 
 # %% trap="13.6" role="more"
-claim("one entry too few: fraction of letters", short[0], below=0.7)
-claim("one entry too many: fraction of letters", long[0], below=0.8)
+claim("one entry too few: fraction of letters equal to decoding without "
+      "drafts", short[0], below=0.7)
+claim("one entry too many: fraction of letters equal to decoding without "
+      "drafts", long[0], below=0.8)
 claim("calls for 40 letters", rolled[2], below=39)
 
 # %% trap="13.6" role="exercise" points=3 difficulty=2 minutes=10
@@ -2183,7 +2187,8 @@ print(f"per letter: {ratio.mean():.3f}, answer of 24: {percent:.1f} %")
 measured("13.8", percent, right=(6, 18))
 
 # %% trap="13.8" role="look"
-claim("mean ratio of a letter, the same weights", ratio.mean(), below=0.95)
+claim("mean ratio of a letter with the same weights", ratio.mean(),
+      below=0.95)
 
 # %% [markdown] trap="13.8" role="why"
 # The server cuts off the tail and scales the rest up to a sum of one, so the probability
@@ -2561,8 +2566,8 @@ agree = {name: same(together(*rule, dice)[:3], single[:3])
          for name, rule in rules.items()}
 
 # %% role="concept"
-claim("short rows, one arange for all: fraction of letters as alone",
-      agree["one arange for all"], above=0.95)
+claim("short rows, one arange for all: fraction of letters equal to those "
+      "of a row alone", agree["one arange for all"], above=0.95)
 
 # %% [markdown] role="concept"
 # With rotations, one `arange` for all rows is harmless: within a row every position is
@@ -2577,8 +2582,8 @@ claim("short rows, one arange for all: fraction of letters as alone",
 # decode; in the prefill each row had its own.
 
 # %% role="concept"
-claim("short rows, own places, then common ones: fraction as alone",
-      agree["own, then one for all"], below=0.9)
+claim("short rows, own positions first: fraction of letters equal to "
+      "those of a row alone", agree["own, then one for all"], below=0.9)
 
 # %% [markdown] role="concept"
 # ### The same in a library
@@ -2640,10 +2645,10 @@ cache.crop(-4)                                   # and one more, fed again
 after_crop = llama(small[:, 11:], past_key_values=cache).logits[:, -1]
 
 # %% role="concept"
-claim("a short row next to a long one: fraction of tokens as alone",
-      same(beside, library), above=0.95)
-claim("with drafts from the prompt: fraction of tokens as without",
-      same(drafted, library), above=0.95)
+claim("a short row next to a long one: fraction of tokens equal to those "
+      "of a row alone", same(beside, library), above=0.95)
+claim("drafts from the prompt: fraction of tokens equal to those without "
+      "drafts", same(drafted, library), above=0.95)
 claim("logits after three refused tokens are cropped: largest difference",
       (after_crop - first_logits).abs().max(), below=1e-4)
 
@@ -2702,7 +2707,8 @@ show(ax.figure, "Tokens in each pass of the library's server. Both runs "
      "and the run ends later.")
 
 # %% role="concept"
-claim("answers from a batch that changes: fraction of tokens as alone",
+claim("a batch that changes: fraction of tokens equal to those of a "
+      "request alone",
       min(same(with_room, one_by_one), same(pressed, one_by_one)),
       above=0.95)
 claim("passes for five answers; one after the other would take 120",

@@ -176,8 +176,8 @@ print(f"loss with equal rewards {even:.3f}, with the judge's "
       f"{true_reward:.3f}")
 
 # %% role="concept"
-claim("loss with the judge's rewards, divided by that with equal ones",
-      (true_reward / even).item(), below=0.9)
+claim("loss with the judge's rewards, divided by the loss with equal "
+      "rewards", (true_reward / even).item(), below=0.9)
 
 # %% [markdown] role="concept"
 # So you could first learn the rewards, and then a policy from the rewards. There is a
@@ -192,7 +192,7 @@ print("reward minus beta times log ratio, the first prompt:",
       sorted({round(r, 4) for r in rest[0].tolist()}))
 
 # %% role="concept"
-claim("largest spread of that difference within a prompt",
+claim("largest spread within a prompt of reward minus beta times log ratio",
       (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
 
 # %% role="concept"
@@ -260,8 +260,8 @@ of_answer, of_all = (answer_logp(logits, ids, mask).sum()
                      for mask in (is_answer, is_read))
 
 # %% role="concept"
-claim("nats summed with the prompts, divided by those of the answers",
-      (of_all / of_answer).item(), above=1.2)
+claim("nats summed over prompts and answers, divided by nats of the "
+      "answers", (of_all / of_answer).item(), above=1.2)
 
 # %% [markdown] trap="14.1" role="situation" core=true fault="the reference is the policy itself" symptom="the DPO loss stays at 0.693, and the model drifts away all the same"
 # ## A loss that stands still
@@ -394,8 +394,8 @@ def swapped(logp):
 turned, turned_losses, _ = learn(swapped, steps=200)
 
 # %% trap="14.1" role="more"
-claim("pairs the wrong way round: last loss", turned_losses[-1], below=0.67)
-claim("pairs the wrong way round: reward lost",
+claim("pairs in reverse order: last loss", turned_losses[-1], below=0.67)
+claim("pairs in reverse order: reward lost",
       (earned(start) - earned(turned)).item(), above=0.2)
 
 # %% [markdown] trap="14.1" role="more"
@@ -1046,8 +1046,8 @@ claim("KL of the round: computed again, divided by kept",
 # with it:
 
 # %% trap="14.4" role="repair"
-claim("largest difference after the first inner step, again and kept",
-      (way[1] - kept_way[1]).abs().max(), below=1e-5)
+claim("first inner step: largest difference between computed again and "
+      "kept", (way[1] - kept_way[1]).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.4" role="more" topics="rounds of one step · does it cost reward? · a forgotten temperature · one ratio an answer"
 # Does the fault cost reward? With one inner step per round it changes nothing. At a small
@@ -1079,13 +1079,14 @@ print(f"reward after 10 rounds: again {earned(large):.2f}, "
       f"{earned(late):.2f}, kept {earned(late_kept):.2f}")
 
 # %% trap="14.4" role="more"
-claim("ten rounds of one step: largest difference, again and kept",
-      (single.exp() - single_kept.exp()).abs().max(), below=1e-4)
-claim("ten rounds at a small rate: reward, again minus kept",
+claim("ten rounds of one step: largest difference between computed again "
+      "and kept", (single.exp() - single_kept.exp()).abs().max(),
+      below=1e-4)
+claim("ten rounds at a small rate: reward computed again, minus kept",
       earned(small) - earned(small_kept), above=0)
-claim("ten rounds: entropy of the policy, again", entropy(large),
+claim("ten rounds, computed again: entropy of the policy", entropy(large),
       below=0.45)
-claim("ten rounds: entropy of the policy, kept", entropy(large_kept),
+claim("ten rounds, kept: entropy of the policy", entropy(large_kept),
       above=0.45)
 
 # %% [markdown] trap="14.4" role="more"

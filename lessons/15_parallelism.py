@@ -330,8 +330,8 @@ claim("bytes on the tape of 60 steps", sum(sent()),
 # %% trap="15.1" role="more"
 claim("copies of body and head after 60 steps without the sum: distance",
       apart, above=0.1)
-claim("the same with the sum", gap(flat(whole[0][:6]), flat(whole[1][:6])),
-      expected=0)
+claim("copies of body and head after 60 steps with the sum: distance",
+      gap(flat(whole[0][:6]), flat(whole[1][:6])), expected=0)
 claim("last losses of the two ranks with the sum: difference",
       abs(losses[0][-1] - losses[1][-1]), expected=0)
 
@@ -354,7 +354,7 @@ twice = ranks.run(with_known_sum, SEED, x, y, uses=parts)[0]
 of_a = torch.autograd.grad(F.cross_entropy(uncut(params, x), y), a)[0][:64]
 
 # %% trap="15.1" role="more"
-claim("gradient of rank 0's A with it, divided by the true one",
+claim("gradient of rank 0's A with a known sum, divided by the true one",
       (twice.norm() / of_a.norm()).item(), expected=2, within=0.01)
 
 # %% [markdown] trap="15.1" role="more"
@@ -581,7 +581,7 @@ plot_bars(ends, title="AdamW pays for lost passes, SGD for short steps",
               "divides, and also with equally small weights.")
 
 # %% trap="15.2" role="why"
-claim("AdamW: loss divided each pass, relative to a quarter each",
+claim("AdamW, divided in each pass: loss relative to a quarter each",
       ends["AdamW, divided each pass"] / ends["AdamW, a quarter each"],
       above=1.05)
 
@@ -644,16 +644,16 @@ own = own_gradients(x64, y64)
 mixed, meant = torch.tensor(kept) @ own, own.mean(0)
 
 # %% trap="15.2" role="more"
-claim("SGD: loss divided each pass, relative to a quarter each",
+claim("SGD, divided in each pass: loss relative to a quarter each",
       ends["SGD, divided each pass"] / ends["SGD, a quarter each"],
       above=1.3)
-claim("SGD: loss divided each pass, relative to equally small weights",
-      ends["SGD, divided each pass"] / ends["SGD, as small"],
-      expected=1, within=0.1)
-claim("AdamW: loss with equally small weights, relative to a quarter each",
-      ends["AdamW, as small"] / ends["AdamW, a quarter each"],
-      expected=1, within=0.02)
-claim("norm of the mixed gradient, divided by that of the mean",
+claim("SGD, divided in each pass: loss relative to equally small weights",
+      ends["SGD, divided each pass"] / ends["SGD, as small"], expected=1,
+      within=0.1)
+claim("AdamW, equally small weights: loss relative to a quarter each",
+      ends["AdamW, as small"] / ends["AdamW, a quarter each"], expected=1,
+      within=0.02)
+claim("norm of the mixed gradient, divided by the norm of the mean",
       (mixed.norm() / meant.norm()).item(), below=0.85)
 claim("cosine of the mixed gradient and the mean",
       F.cosine_similarity(mixed, meant, 0).item(), below=0.99)
@@ -866,8 +866,8 @@ print(f"one GPU, new rows: {copy_loss(placed_net, fresh, unsplit):.2f} "
       f"nats; logits differ by {apart:.0e}")
 
 # %% trap="15.3" role="repair"
-claim("split, positions of the whole: largest difference of a logit", apart,
-      below=1e-3)
+claim("split, positions counted in the whole: largest difference of a "
+      "logit", apart, below=1e-3)
 
 # %% [markdown] trap="15.3" role="repair"
 # Halves have a second flaw: rank 1 looks at up to three times as many keys, and rank 0
@@ -929,8 +929,7 @@ wrong_seam = [(a, b) for a, b in zip(zigzag[0], zigzag[0][1:])
               if b != a + 1]
 
 # %% trap="15.3" role="more"
-claim("labels of 31 that are left when two halves shift their own", kept,
-      expected=30)
+claim("labels left of 31 if each half shifts its own", kept, expected=30)
 claim("positions of rank 0, out of 4, with a label from elsewhere",
       len(wrong_seam), expected=1)
 
@@ -952,9 +951,9 @@ scores = {pair: (rotated(one_q, pair[0]) @ rotated(one_k, pair[1])).item()
           for pair in ((4, 4), (11, 7), (27, 23))}
 
 # %% trap="15.3" role="more"
-claim("within a half: scores of positions 27, 23 and 11, 7, difference",
+claim("within a half: difference between the scores of 27, 23 and 11, 7",
       abs(scores[27, 23] - scores[11, 7]), below=1e-3)
-claim("across the cut: counted from 0 and not rotated, difference",
+claim("across the cut: difference between counted from 0 and not rotated",
       abs(scores[4, 4] - (one_q @ one_k).item()), below=1e-3)
 
 # %% [markdown] trap="15.3" role="more"
@@ -1170,7 +1169,7 @@ print(f"one layer {single:.3f}, four experts {lost(net):.3f}: "
 measured("15.4", percent, right=(65, 110))
 
 # %% trap="15.4" role="look"
-claim("loss of four experts, weights divided, relative to one layer",
+claim("four experts, weights divided: loss relative to one layer",
       percent / 100, above=0.65)
 
 # %% [markdown] trap="15.4" role="why"
@@ -1207,9 +1206,8 @@ draw_tree({"router": f"gradient {pull:.0e}", "which": "an index",
               "Both wires are crossed out. The experts' wire is intact.")
 
 # %% trap="15.4" role="why"
-claim("gradient at the router: divided, relative to not divided",
-      pull / alive,
-      below=1e-4)
+claim("gradient at the router: weights divided, relative to not divided",
+      pull / alive, below=1e-4)
 
 # %% [markdown] trap="15.4" role="repair"
 # With one expert per token, use the softmax weight as it is. Testing whether the router
@@ -1245,7 +1243,7 @@ draw_grids({"divided": who_serves(net), "not divided": who_serves(switch)},
                "tokens of a kind go to one expert.")
 
 # %% trap="15.4" role="repair"
-claim("loss of four experts, not divided, relative to one layer",
+claim("four experts, weights not divided: loss relative to one layer",
       lost(switch) / single, below=0.55)
 
 # %% [markdown] trap="15.4" role="more" topics="two experts a token · a small number in the sum · softmax over the chosen · who moved"
@@ -1514,8 +1512,8 @@ claim("mean over experts: largest distance of the printed number from 1",
       max(abs(one - 1) for one in ones), below=1e-3)
 claim("mean over experts: fraction of tokens at the busiest expert",
       busiest["mean over experts"], above=0.5)
-claim("three counts for one, probabilities against them: the balance",
-      under, below=0.9)
+claim("balance loss when counts and probabilities disagree", under,
+      below=0.9)
 claim("mean probabilities squared: tokens at the busiest expert",
       by_chances, below=0.48)
 claim("counts squared: idle experts of eight", idle, above=1.5)
@@ -1568,7 +1566,7 @@ with torch.no_grad():
     at_rest = counts_and_chances(*even_only(x)[1:]).item()
 
 # %% trap="15.5" role="folklore"
-claim("four kinds, weights divided, with a balance loss: the balance",
+claim("four kinds, weights divided, with a balance loss: its value",
       at_rest, expected=1, within=0.03)
 claim("the same router: tokens at an expert that serves mostly their kind",
       sorted_share(even_only), below=0.7)
@@ -1777,7 +1775,8 @@ back = F.cosine_similarity(gradient_back, gradient_all, 0).item()
 print(f"cosine of the gradients: {back:.4f}")
 
 # %% trap="15.6" role="repair"
-claim("cosine of the gradients, generators set back", back, above=0.999)
+claim("cosine of the gradients with the generators restored", back,
+      above=0.999)
 
 # %% trap="15.6" role="repair" tags=["plumbing"]
 def smooth(losses):
@@ -1847,7 +1846,7 @@ seen_once, seen_twice = normed(plainly), normed(again)
 seen_halved = normed(again, momentum=0.05)
 
 # %% trap="15.6" role="more"
-claim("running mean after one step, all kept", seen_once[1],
+claim("running mean after one step without a checkpoint", seen_once[1],
       expected=0.5, within=1e-4)
 claim("running mean after one step, with a checkpoint", seen_twice[1],
       expected=0.95, within=1e-4)
@@ -2071,10 +2070,10 @@ spans = [(b.start, b.end) for b in bars
 in_all = sum(end - start for start, end in spans)
 
 # %% trap="15.7" role="more"
-claim("sum of the compute bars of rank 0, divided by their union",
+claim("compute bars of rank 0: their sum, divided by their union",
       in_all / covered(spans), above=1.5)
-claim("the steps replayed, with the transfers: fraction of the record",
-      (without + sent_for) / whole, expected=1, within=0.03)
+claim("replayed steps with transfers: time as a fraction of the recorded "
+      "time", (without + sent_for) / whole, expected=1, within=0.03)
 
 # %% [markdown] trap="15.7" role="more"
 # **Clocks.** Both processes read the same clock. Two machines do not. Set rank 1's clock
@@ -2131,9 +2130,9 @@ def sticks_out(lanes):
     return covered(compute + network) - covered(compute)
 
 # %% trap="15.7" role="more"
-claim("ms that stick out, waited for at once", sticks_out(at_once),
-      expected=8)
-claim("ms that stick out, waited for at the end", sticks_out(in_the_end),
+claim("exposed ms if the step waits for each sum at once",
+      sticks_out(at_once), expected=8)
+claim("exposed ms if the step waits at the end", sticks_out(in_the_end),
       expected=2)
 
 # %% [markdown] trap="15.7" role="more"
@@ -2585,9 +2584,9 @@ tiny_gb = in_gb({"state": 16 * tiny_weights / 16,
 print({name: round(size, 1) for name, size in tiny_gb.items()})
 
 # %% trap="15.8" role="more"
-claim("MFU of the published run, whole squares", utilisation(1),
+claim("MFU of the published run, counting whole squares", utilisation(1),
       expected=published["MFU"], within=0.01)
-claim("GB of the published run, divided by its card",
+claim("GB of the published run, divided by the GB of its card",
       sum(tiny_gb.values()) / published["card, GB"], below=0.9)
 
 # %% [markdown] trap="15.8" role="more"
@@ -2730,7 +2729,7 @@ print(f"counted {once:,}, with checkpoints {twice / once:.3f} times")
 without, with_them = 12.109, 16.128   # seconds of a step, a 7B, 8 A100
 
 # %% role="concept"
-claim("operations counted, divided by the formula, whole squares",
+claim("operations: counted, divided by the formula with whole squares",
       once / (2 * operations(small, square=1)), expected=1, within=1e-6)
 claim("operations that checkpoints add: counted, divided by the formula",
       (twice - once) / (2 * repeated(small, square=1)), expected=1,
@@ -2783,7 +2782,7 @@ for size in (16e3, 1e6, 14e9):
 # %% role="concept"
 claim("sums of a ring: largest distance from the true sum",
       max((s - sum(eight)).abs().max() for s in ring_sums), below=1e-4)
-claim("values that a rank of eight sends, divided by those of the buffer",
+claim("values that one of eight ranks sends, divided by the buffer's size",
       numbers_sent / 160, expected=1.75)
 claim("steps of an all-reduce on eight ranks", ring_steps, expected=14)
 
@@ -2994,7 +2993,7 @@ for n in (1, 2, 4, 8):
           f"sum {sum_ms(n):.2f} ms")
 
 # %% role="gpu"
-claim("FLOPs of an eighth of the MLP, divided by those of the whole",
+claim("FLOPs of an eighth of the MLP, divided by FLOPs of the whole",
       part_flops(8) / part_flops(1), expected=1 / 8)
 claim("time on paper: the sum, divided by the products of an eighth",
       sum_ms(8) / product_ms(8), expected=0.85, within=0.02)

@@ -111,7 +111,7 @@ def test_without_the_solutions_one_line_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
     progress.record("01.4", "pass")
     assert cli.main(["answer", "01.4"]) == 2
-    assert "holds no answer here" in capsys.readouterr().err
+    assert "has no answer here" in capsys.readouterr().err
 
 
 def test_the_page_for_assistants_names_folders_and_fields_that_exist():

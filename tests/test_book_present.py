@@ -157,9 +157,10 @@ def test_what_does_not_fit_is_left_and_what_follows_may_fit():
 
 
 def test_a_trap_takes_longer_to_read_with_more_text_and_a_lesson_is_more_than_its_traps():
-    words = " ".join(["word"] * book_minutes.WORDS)
+    pace = book_minutes.PRACTISED
+    words = " ".join(["word"] * pace.words)
     one = cell("markdown", words, "situation", trap="01.1")
-    code = cell("code", "x = 1\n" * book_minutes.LINES, "break", [printed("y")], trap="01.1")
+    code = cell("code", "x = 1\n" * pace.lines, "break", [printed("y")], trap="01.1")
     other = cell("markdown", words, "concept")
     assert book_minutes.of_trap(lesson(one, other), "01.1") == 1
     assert book_minutes.of_trap(lesson(one, code, other), "01.1") == 2
@@ -168,8 +169,8 @@ def test_a_trap_takes_longer_to_read_with_more_text_and_a_lesson_is_more_than_it
 
 def test_the_formula_is_stated_with_its_source():
     said = book_minutes.formula()
-    assert f"{book_minutes.WORDS} words" in said
-    assert f"{book_minutes.LINES} lines" in said
+    assert f"{book_minutes.PRACTISED.words} words" in said
+    assert f"{book_minutes.PRACTISED.lines} lines" in said
     assert "doi.org" in said
 
 

@@ -122,7 +122,7 @@ def test_a_short_start_holds_the_core_path_and_no_more(capsys):
     assert traps(mine()) == traps(mine("01_lesson.ipynb")) == ["01.1", "01.3"]
     assert "(01_lesson.ipynb)" in mine().read_text()
     assert "(01_activations.ipynb#cell-id=01-3-exercise-1)" in mine("01_lesson.ipynb").read_text()
-    assert "about 15 minutes to read, 20 for the exercises. The rest, beside your answers: " \
+    assert "about 15 minutes to read, 20 for the exercises. To add the rest to your answers: " \
            "dlsys start 1 --update" in said
 
 
@@ -170,7 +170,7 @@ def test_no_exercise_is_taken_away(capsys):
     before = mine().read_bytes()
     status, said = run_command(capsys, "start", "1", "--core", "--update")
     assert status == 2
-    assert "holds more than the core path" in said
+    assert "has more than the core path" in said
     assert mine().read_bytes() == before
 
 
@@ -225,7 +225,7 @@ def test_one_that_is_left_out_or_unknown_is_told(capsys):
     run_command(capsys, "start", "1", "--core")
     status, said = run_command(capsys, "check", "01.2")
     assert status == 2
-    assert "holds the core path alone" in said
+    assert "holds only the core path" in said
     assert "dlsys start 1 --update" in said
     status, said = run_command(capsys, "check", "1.9")
     assert status == 2

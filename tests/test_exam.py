@@ -415,8 +415,9 @@ def test_the_other_form_takes_the_draw_of_the_first(kept):
 
 def test_the_notebook_says_the_limits_and_what_each_part_holds():
     top = exam.notebook(SHEET)["cells"][0]["source"]
-    assert "A case with one fault has a budget of 10, the last case\nof 16" in top
-    assert "6 lines together" in top
+    text = " ".join(top.split())
+    assert "A case with one fault has a budget of 10, and the last case has 16." in text
+    assert "remove and add 6 lines in all" in text
     assert "160 characters" in top
     assert all(f"- `{part}`: " in top for part in faults.PARTS)
 

@@ -103,7 +103,7 @@ def test_one_stray_hand_in_does_not_keep_the_class_from_its_points(tmp_path, gra
     assert canvas.stray == moodle.stray == [later]
     told = given.line_about("canvas.csv", [*alone, later], canvas)
     assert f"of {len(alone)} learners filled in." in told
-    assert "Of another stage, and not filled in: bob (stage 7)." in told
+    assert "Of a different stage, and not filled in: bob (stage 7)." in told
 
 
 def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):
@@ -112,7 +112,7 @@ def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):
     sheet.write_text(MOODLE, encoding="utf-8")
     alone = scoring.best(grades["results"])
     both = [*alone, *({**one, "stage": 2} for one in alone)]
-    counts = r"none has more than half of the hand-ins: stage 1: \d \(.*\); stage 2: \d \(.*\)"
+    counts = r"no stage has more than half of the hand-ins: stage 1: \d \(.*\); stage 2: \d \(.*\)"
     with pytest.raises(gradebooks.NoStage, match=counts):
         gradebooks.fill_canvas(both, gradebooks.read(book), ["Stage 1"])
     with pytest.raises(gradebooks.NoStage, match=counts):
@@ -303,7 +303,7 @@ def test_one_learners_many_refused_files_take_one_row():
 
     first, other = reports.one_refusal_each([*many, graded])
 
-    assert first["reason"].startswith("is empty. Not graded, too, of the same learner: 29 more")
+    assert first["reason"].startswith("is empty. Also not graded, of the same learner: 29 more")
     assert other is graded
 
 

@@ -98,7 +98,7 @@ def test_a_folder_that_came_with_a_hand_in_gives_no_points(tmp_path, name, journ
 def test_a_journal_that_is_no_file_of_its_own_is_neither_read_nor_emptied(tmp_path, make):
     (tmp_path / "mine").write_text("one line\n")
     make(tmp_path / JOURNAL)
-    with pytest.raises(RunError, match=r"journal.jsonl: is no file of its own"):
+    with pytest.raises(RunError, match=r"journal.jsonl: is not a plain file of its own"):
         Journal.begin(tmp_path, settings())
     assert (tmp_path / "mine").read_text() == "one line\n"
 

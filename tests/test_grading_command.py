@@ -116,7 +116,7 @@ def test_a_gradebook_is_looked_at_before_the_work(capsys, one, tmp_path):
 def test_a_run_goes_on_with_what_it_was_begun_with(capsys, one, graded, option):
     line = refusal_line(capsys, one, "--out", graded, "--resume", *option)
 
-    assert f"begun with another {option[0]}" in line
+    assert f"begun with a different {option[0]}" in line
 
 
 def test_another_key_or_sandbox_is_no_way_to_go_on(capsys, one, graded, tmp_path):
@@ -124,12 +124,12 @@ def test_another_key_or_sandbox_is_no_way_to_go_on(capsys, one, graded, tmp_path
     other.finish([], {})
     other.close()
 
-    assert "another --key" in refusal_line(capsys, one, "--out", graded, "--resume", "--key",
+    assert "a different --key" in refusal_line(capsys, one, "--out", graded, "--resume", "--key",
                                    tmp_path / "b" / GRADES)
-    assert "another --sandbox" in refusal_line(capsys, one, "--out", graded, "--resume",
+    assert "a different --sandbox" in refusal_line(capsys, one, "--out", graded, "--resume",
                                                "--sandbox", "none")
-    assert "holds no run's key" in refusal_line(capsys, one, "--out", graded, "--resume", "--key",
-                                        tmp_path / "gone.json")
+    assert "does not have the key of a run" in refusal_line(
+        capsys, one, "--out", graded, "--resume", "--key", tmp_path / "gone.json")
 
 
 def test_a_learner_is_graded_again_on_request(capsys, one, graded):
@@ -184,7 +184,7 @@ def test_who_handed_in_twice_is_named(one, tmp_path, capsys):
 
     cli.main(["grade", str(one), "--out", str(tmp_path / "out"), "--resume"])
 
-    assert ("Handed in more than once for a stage, the best counts: bob."
+    assert ("Several hand-ins for one stage, of which the best counts: bob."
             in capsys.readouterr().out)
 
 

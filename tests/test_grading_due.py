@@ -79,7 +79,7 @@ def test_without_a_time_nothing_is_taken_off_and_a_late_one_says_so(tmp_path):
                               rules)
 
     assert ada["points"] == bob["points"] == 15
-    assert ada["notes"] == ["When it was handed in is not known here: nothing is taken off."]
+    assert ada["notes"] == ["It is not known when this was handed in, so nothing is deducted."]
     assert ada["due"] == {"due": UNTIL.isoformat(), "handed_in": "", "off": 0}
 
 
@@ -154,7 +154,7 @@ def test_the_best_after_the_deduction_counts(tmp_path):
 
     assert scoring.best(scored) == [scored[1]]
     assert "this one counts" in scored[1]["notes"][-1]
-    assert "another one, with the most points, counts" in scored[0]["notes"][-1]
+    assert "a different one, with more points, counts" in scored[0]["notes"][-1]
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -240,7 +240,7 @@ def test_table_and_overview_say_for_how_many_no_time_is_known(tmp_path):
                                     "results": results}).split())
 
     assert "Late: 10 % of the points asked for" in page
-    assert "The time of handing in is not known for 2 of 2; nothing is taken off there." in page
+    assert "The time of handing in is not known for 2 of 2; nothing is deducted there." in page
     assert due.remarks(results, rules) == [
-        "The time of handing in is not known for 2 of 2: nothing is taken off there. A time can "
-        "be given in extensions.csv.", "extensions.csv: nobody of this run answers to zoe."]
+        "The time of handing in is not known for 2 of 2: nothing is deducted there. You can give "
+        "a time in extensions.csv.", "extensions.csv: nobody of this run answers to zoe."]

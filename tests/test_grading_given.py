@@ -139,7 +139,7 @@ def test_a_filled_gradebook_that_is_left_behind_is_named(run, capsys):
 
     again()
 
-    assert ("Not filled in this time, so grades.csv may say something else: canvas.csv. Give "
+    assert ("Not filled in this time, so grades.csv may differ: canvas.csv. Give "
             "--canvas or --moodle, or remove it.") in capsys.readouterr().out
 
 
@@ -183,7 +183,7 @@ def test_the_course_next_to_the_submissions_counts_and_is_named(places):
     found, (line,) = looked_for("../class/in")
 
     assert found.course.samefile(places / "class/course.toml")
-    assert "class/course.toml counts, as nobody named another (stage 1: 01.1, 01.2)" in line
+    assert "class/course.toml counts, because no other file was named (stage 1: 01.1, 01.2)" in line
     assert line.endswith("To grade without it: --no-course")
     assert looked_for("../class/in/ada/w.ipynb")[0].course is None
     assert looked_for("../class/in", course_wanted=False)[0].course is None
@@ -195,7 +195,7 @@ def test_the_course_of_this_folder_counts_and_never_one_that_was_handed_in(place
     assert looked_for("../class/in/ada/w.ipynb")[0].course.samefile("course.toml")
     assert looked_for("../class/in")[0].course is not None  # twice the same
     (places / "here/course.toml").write_text(COURSE)
-    with pytest.raises(RunError, match=r"got two course.toml .*Say --course .*or --no-course"):
+    with pytest.raises(RunError, match=r"found two course.toml .*Say --course .*or --no-course"):
         looked_for("../class/in")
     monkeypatch.chdir(places / "class/in")
     assert looked_for(".")[0].course.samefile(places / "class/course.toml")
@@ -209,7 +209,7 @@ def test_a_run_that_goes_on_keeps_its_course(places):
     (places / "class/course.toml").write_text(COURSE)
     found, (line,) = looked_for("../class/in", **out)
     assert found.course is None
-    assert "says something else. To take that one: --course" in line
+    assert "says something else. To use that one: --course" in line
 
 
 def test_no_course_takes_back_what_was_taken_off(run):

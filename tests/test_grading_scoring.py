@@ -23,14 +23,15 @@ from tools import solutions
 
 RUN = {"run": {"begun": "2026-03-05T09:00:00+00:00", "settings": {"key": "00"}}}
 HALF = {"cases": 12, "cases_held": 9, "results_held": 9, "promises": 4,
-        "promises_held": 3, "own_held": True, "exactly": False, "idle": False,
+        "promises_held": 3, "own_held": True, "own_credit": 1.0, "others_credit": 2.0,
+        "exactly": False, "idle": False,
         "broken": ["of `NaN` it says so."]}
 
 
 def bob(**more) -> dict:
     """A result in which 01.4, of three points, keeps three of four promises."""
     given = result("bob", "ppppp")
-    given["exercises"][3] = exercise(3, "wrong", **HALF, **more)
+    given["exercises"][3] = exercise(3, "wrong", **{**HALF, **more})
     return {**given, "points": 12}
 
 
@@ -174,12 +175,12 @@ def test_a_promise_about_cases_is_broken_by_what_no_other_promise_speaks_of():
     case_a, case_b = (acting.Case(name, {}) for name in "ab")
 
     def kept(*found):
-        return tally.is_kept(ex, about_cases, [case_a, case_b], found)
-    assert kept([], [replace(rows, case="b")])
-    assert kept([modes], [])
-    assert not kept([rows], [])
-    assert not kept([replace(rows, law="")], [])
-    assert not tally.is_kept(ex, about_cases, [case_b], [[]])  # no case decides it
+        return tally.spared_share(ex, about_cases, [case_a, case_b, case_a], found)
+    assert kept([], [replace(rows, case="b")], []) == 1
+    assert kept([modes], [], []) == 1
+    assert kept([rows], [], []) == 0.5
+    assert kept([replace(rows, law="")], [], [rows]) == 0
+    assert tally.spared_share(ex, about_cases, [case_b], [[]]) == 0  # no case decides it
 
 
 MODES = """    for module, mode in modes:
@@ -189,7 +190,7 @@ MODES = """    for module, mode in modes:
 
 @pytest.mark.parametrize(("id", "edits", "most", "least"), [
     ("08.1", [(MODES, "")], 2.5, 2.5),
-    ("08.1", [("    model.eval()\n", "")], 2.5, 1),
+    ("08.1", [("    model.eval()\n", "")], 2.5, 2),
     ("08.1", [("    with torch.no_grad():\n", "    if True:\n")], 2.5, 2),
     ("08.1", [("    with torch.no_grad():\n", "    if True:\n"), (MODES, "")], 2.5, 2),
     ("08.2", [(" | itself", "")], 2, 1.5),
@@ -230,7 +231,8 @@ def test_points_for_promises_are_rounded_down_to_half_a_point():
 
 def counts(held: int, own: bool, results: int = 12, **more) -> dict:
     return {"status": "wrong", "points": 0, "possible": 3, "promises": 6, "promises_held": held,
-            "own_held": own, "exactly": False, "idle": False, "cases": 12, "cases_held": 0,
+            "own_held": own, "own_credit": float(own), "others_credit": float(held - own),
+            "exactly": False, "idle": False, "cases": 12, "cases_held": 0,
             "results_held": results, **more}
 
 
@@ -253,7 +255,7 @@ def test_an_instructor_sets_what_the_traps_own_promise_is_worth(tmp_path):
 
     assert rules.own_share == 0.8
     assert scoring.points_for_promises(counts(5, False), 0.8) == 0.5  # 3 * 1/5 is 0.6
-    assert "brings 80 % of the points" in page(bob(), scoring=rules)
+    assert "brings 80 % of the points" in page(bob(results_held=12), scoring=rules)
     (tmp_path / "course.toml").write_text('partial_trap = "120%"\n')
     with pytest.raises(due.BadCourse, match="at most 100%"):
         due.read(tmp_path / "course.toml")
@@ -297,8 +299,10 @@ def test_a_page_says_stage_date_case_and_how_far_it_got():
     assert "Seen on the case &ldquo;an infinite output&rdquo;." in text
     assert "<li>of <code>NaN</code> it says so.</li>" in text
     assert "promises are kept" not in text
-    assert ("the result is right in 9, and 3 of 4 promises are kept"
+    assert ("The result is right in 9 of 12 cases, which limits the points. Rounded down"
             in page(bob(), partial=True))
+    assert ("What the trap is about brings 50 % of the points, and is kept. Of the 3 other "
+            "promises 2 are kept." in page(bob(results_held=12), partial=True))
     assert "Rounded down to half a point" in page(bob(), partial=True)
 
 
@@ -354,7 +358,7 @@ def test_a_submission_that_the_grader_could_not_grade_blames_nobody():
     given = {**sample()["results"][3], "status": "failed", "reason": "worker 3 was lost"}
     text = page(given)
     assert "worker" not in text
-    assert "for a reason that is not in it" in text
+    assert "for a reason that has nothing to do with it" in text
 
 
 def test_the_folder_keeps_the_course_and_gives_it_up(tmp_path):

@@ -35,8 +35,8 @@ def page(one: dict) -> str:
     ("is a link, expected a file.", "not a link to it"),
     ("is a PDF, not a notebook, whatever its name says.", "the file that ends in .ipynb: no PDF"),
     ("has 33.0 MiB, expected at most 32.0 MiB. Clear its outputs and save it.", "Clear its"),
-    ("stops in the middle (line 3): it was cut off while being saved.", "look whether it opens"),
-    ("is something that nobody foresaw.", "once more, or ask your instructor")])
+    ("stops in the middle (line 3): it was cut off while being saved.", "check that it opens"),
+    ("is something that nobody foresaw.", "again, or ask your instructor")])
 def test_a_refused_hand_in_says_what_to_hand_in(reason, step):
     ada = {**canvas("ada", "1"), **cohort.refused(reason)}
     (one, *_) = noted(ada, canvas("bob", "2"), canvas("eve", "3"))
@@ -78,7 +78,7 @@ def test_another_stage_is_fine_where_it_has_a_column_or_the_right_one_came_too()
                   Place("canvas", frozenset("12"), rule=True)):
         assert not [r for r in noted(later, canvas("bob", "2"), places=(place,)) if "stray" in r]
     (one, *_) = noted(later, canvas("ada", "1"), canvas("bob", "2"))
-    assert one["stray"]["step"] == "Nothing: another hand-in of this learner counts."
+    assert one["stray"]["step"] == "Nothing: a different hand-in of this learner counts."
 
 
 def test_what_was_asked_for_outweighs_the_number_of_hand_ins():
@@ -107,7 +107,7 @@ def test_the_page_of_another_stage_asks_for_nothing_else():
     later["exercises"] = [exercise(0, "pass"), exercise(1, "missing"), exercise(2, "wrong")]
     (one, *_) = noted(later, canvas("bob", "2"), canvas("eve", "3"))
 
-    assert "checked all the same: 01.1 (passed), 01.3 (not right yet)." in page(one)
+    assert "checked anyway: 01.1 (passed), 01.3 (not right yet)." in page(one)
     for words in ("of 15 points", "What to do next", "01.2", "Regrade"):
         assert words not in page(one)
     (alone,) = noted(later)
@@ -165,7 +165,8 @@ def test_only_what_was_asked_for_counts():
     text = page(one)
     assert "7 of 7 points." in text
     assert "not written yet" not in text
-    assert "Tried besides, and not asked for, so without points: 01.4 (not right yet), 01.5" in text
+    assert ("You also tried these exercises. They were not asked for and earn no points: "
+            "01.4 (not right yet), 01.5") in text
     assert len(reports.exercises([one])) == 3
 
 
@@ -173,6 +174,6 @@ def test_a_short_worksheet_without_a_course_is_said():
     given = {**result("ada", "ptptt"), "short": True}
 
     (line,) = scoring.remarks([given], Scoring())
-    assert line.startswith("Stage 1: worksheets were handed out with a part of the exercises")
+    assert line.startswith("Stage 1: some worksheets have only a part of the exercises")
     assert scoring.remarks([given], Scoring(course=Course(asked={1: ("01.1",)}))) == []
     assert scoring.remarks([{**given, "stray": {"kind": "stage"}}], Scoring()) == []

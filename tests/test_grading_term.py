@@ -68,7 +68,7 @@ def test_two_people_of_one_name_in_one_run_stay_two(folders):
 
 
 def test_the_numbers_of_learners_who_are_matched_by_name_are_shown(folders, tmp_path, capsys):
-    line = ("Moodle numbers people anew for each assignment, so its learners are matched by "
+    line = ("Moodle renumbers people for each assignment, so its learners are matched by "
             "name. 1 with different numbers: Eve (9, 5, 6).")
 
     assert cli.main(["term", *map(str, folders), "--out", str(tmp_path / "out")]) == 0
@@ -109,9 +109,9 @@ def test_the_command_writes_a_page_and_a_table(folders, tmp_path, capsys):
 
 @pytest.mark.parametrize(("content", "said"), [
     (None, "No such file or directory. Give the folders that dlsys grade wrote"),
-    ("{", "holds no results that can be read"), ("[]", "holds no results"),
-    ('{"schema": 7}', "holds no results"),
-    (f'{{"schema": {SCHEMA}, "run": {{}}}}', "holds no results")])
+    ("{", "has no results that can be read"), ("[]", "has no results"),
+    ('{"schema": 7}', "has no results"),
+    (f'{{"schema": {SCHEMA}, "run": {{}}}}', "has no results")])
 def test_a_folder_that_is_no_run_is_named(tmp_path, capsys, content, said):
     if content is not None:
         (tmp_path / "grades.json").write_text(content)

@@ -442,7 +442,7 @@ def test_a_cell_that_would_fill_the_judges_memory_is_not_parsed():
     done = subprocess.run([sys.executable, "-c", PARSED], capture_output=True, text=True,
                           check=False, timeout=120)
 
-    assert done.stdout.startswith("04.7 has too much code for a look"), done.stderr[-300:]
+    assert done.stdout.startswith("04.7 has too much code to check"), done.stderr[-300:]
 
 
 def test_an_answer_that_comes_twice_is_judged_once(monkeypatch):

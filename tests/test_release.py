@@ -280,4 +280,4 @@ def test_the_wheel_of_a_class_runs_and_says_what_it_lacks(handed_wheel, tmp_path
                                                     "PYTHONPATH": str(tmp_path / "installed")})
     assert f"{len(catalog.trap('01.1').hints)} {catalog.trap('09.2').fault} ()" in done.stdout
     assert f"[0, 0, {0 if model else 2}]" in done.stdout
-    assert model or "holds what was handed out" in done.stderr
+    assert model or "contains only what was handed out" in done.stderr

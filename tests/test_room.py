@@ -346,8 +346,8 @@ def test_a_question_that_was_left_goes_on_where_it_stood(items):
     (["room", "8", "--host", "203.0.113.9"], "cannot listen on 203.0.113.9"),
     (["room", "--release", "nowhere"], "RELEASE.json cannot be read (No such file"),
     (["join", "http://127.0.0.1:1", "ABCDEF"], "does not answer"),
-    (["join", "ftp://x", "ABCDEF"], "expected what stands on the wall"),
-    (["join", "", "ABCDEF"], "expected what stands on the wall")])
+    (["join", "ftp://x", "ABCDEF"], "expected the address on the wall"),
+    (["join", "", "ABCDEF"], "expected the address on the wall")])
 def test_bad_input_gets_one_line(words, said, my_work, capsys):
     assert cli.main(words) == cli.BAD_INPUT
     told = capsys.readouterr().err
@@ -358,7 +358,7 @@ def test_bad_input_gets_one_line(words, said, my_work, capsys):
 def test_a_release_folder_without_notebooks_is_named(tmp_path, capsys, my_work):
     (tmp_path / "RELEASE.json").write_text('{"stages": [8]}')
     assert cli.main(["room", "--release", str(tmp_path)]) == cli.BAD_INPUT
-    assert "holds no lesson" in capsys.readouterr().err
+    assert "has no lesson" in capsys.readouterr().err
 
 
 def test_leaving_without_having_joined(my_work, capsys):
@@ -484,7 +484,7 @@ def test_killed_in_the_middle_of_a_round_nothing_acknowledged_is_lost(tmp_path):
         kept[number] = FIRST[number % 3]
     second = Running(tmp_path, port=first.port)
     assert (second.code, second.secret) == (first.code, first.secret)
-    assert "Going on with the room" in second.output
+    assert "Continuing the room" in second.output
     told = shown(second.port, "watch", key=second.secret)
     assert (told["phase"], told["answered"]) == ("open", 30)
     for number, guess in kept.items():

@@ -82,7 +82,7 @@ def test_where_the_text_has_changed_both_are_there_and_the_answer_counts(course)
     edit(mine(), write("01-4-exercise-1", ANSWER))
     renew(retitle)
     assert update.update(1).lines == [
-        "01.4: its text has changed; your answer stands below the new text. Compare them."]
+        "01.4: its text has changed; your answer is below the new text. Compare them."]
     found = [source for source in code(mine()) if "def dead_units" in source]
     assert ["Count all units" in source for source in found] == [True, False]
     assert found[1].endswith(ANSWER)
@@ -95,7 +95,7 @@ def test_an_exercise_that_asks_for_another_function_keeps_the_old_answer_beside_
     edit(mine(), write("01-4-exercise-1", ANSWER))
     renew(another)
     assert update.update(1).lines == [
-        "01.4: asks for silent_units now; your answer from before stands below the new text."]
+        "01.4: asks for silent_units now; your earlier answer is below the new text."]
     found = [source for source in code(mine()) if "_units(h: torch.Tensor)" in source]
     assert ["NotImplementedError" in source for source in found] == [True, False]
     assert found[1].startswith("# Your answer to what this exercise asked for before.\ndef dead")
@@ -156,7 +156,7 @@ def test_a_cell_above_the_course_s_first_stays_there(course):
 def test_an_exercise_that_the_course_dropped_leaves_its_answer(course):
     edit(mine(), write("01-5-exercise-1", "    return x\n"))
     renew(lambda cells: [cell for cell in cells if not cell["id"].startswith("01-5")])
-    assert "01.5: is not in the course any more" in update.update(1).lines[0]
+    assert "01.5: is no longer in the course" in update.update(1).lines[0]
     assert "def soft_threshold" in code(mine())[-1]
 
 

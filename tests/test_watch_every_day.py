@@ -312,7 +312,7 @@ def test_the_page_and_the_help_name_every_exit_code(capsys):
     with pytest.raises(SystemExit):
         command.main(["--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"with --strict {command.FOUND} where" in shown
+    assert f"With --strict it is {command.FOUND} if" in shown
     assert f"{command.BAD_INPUT} for bad input" in shown
     assert f"| {command.FOUND} |" in PAGE
     assert f"| {command.BAD_INPUT} |" in PAGE

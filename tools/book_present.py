@@ -228,7 +228,7 @@ def overview(stages: list[Stage], lessons: book_pages.Lessons) -> str:
         f"{book_minutes.formula()}",
         "Slides are one file that opens in any browser, without a network:",
         "```bash\ndlsys slides 1                      # writes my-work/01_slides.html\n"
-        "dlsys slides 1 --core               # the core path alone, in at most 30 slides\n"
+        "dlsys slides 1 --core               # only the core path, in at most 30 slides\n"
         "dlsys slides 1 --out first.html     # or where you say\n```",
         "An idea of the lesson is a slide with its first sentences and its drawing. A trap is a "
         "column of six slides, more where its code is long: the wrong code, the question, what "

@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     file = f"{stage(int(trap.id[:2])).stem}.ipynb"
     worked = _code(paths.SOLUTIONS / file, trap.function)
     if worked is None:
-        raise NoAnswer(f"solutions/{file} holds no answer here: whoever gave you this copy may "
-                       "have taken it out.")
+        raise NoAnswer(f"solutions/{file} has no answer here: the person who gave you this copy "
+                       "may have removed it.")
     path = worksheets.of_stage(int(trap.id[:2]))
     mine = _code(path, trap.function)
     answers = [("Worked answer:", worked)]

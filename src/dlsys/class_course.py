@@ -54,12 +54,12 @@ def planned(path: Path, stages: Sequence[int], due: datetime.datetime | None,
         made = path.read_text(encoding="utf-8-sig") if path.exists() else _BEGINNING
         before = tomllib.loads(made)
     except (OSError, ValueError) as error:
-        raise CourseTaken(f"{path}: cannot be read ({type(error).__name__}). Nothing was written. "
-                          "Name another file: --course FILE") from None
+        raise CourseTaken(f"{path}: cannot be read ({type(error).__name__}). Nothing was "
+                          "written. Name a different file: --course FILE") from None
     for table, rows in wanted.items():
         if taken := [n for n in rows if n in before.get(table, {})]:
             raise CourseTaken(f"{path}: has stage {taken[0]} under [{table}] already. Nothing was "
-                              "written. Take that line out, or name another file: --course FILE")
+                              "written. Remove that line, or name a different file: --course FILE")
         made = _with_rows(made, table, rows)
     expected = {**before, **{table: {**before.get(table, {}), **tomllib.loads(_lines(rows))}
                              for table, rows in wanted.items() if rows}}
@@ -68,8 +68,8 @@ def planned(path: Path, stages: Sequence[int], due: datetime.datetime | None,
     except ValueError:
         fits = False
     if not fits:
-        raise CourseTaken(f"{path}: has a form that no line can be added to. Nothing was written. "
-                          "Name another file: --course FILE")
+        raise CourseTaken(f"{path}: has a form to which no line can be added. Nothing was "
+                          "written. Name a different file: --course FILE")
     return Planned(path, made)
 
 

@@ -72,14 +72,14 @@ class Parser(argparse.ArgumentParser):
 
 def add_start(commands) -> None:
     parser = commands.add_parser("start", help="copy a lesson and worksheet to my-work/")
-    parser.add_argument("stage", nargs="?", help=f"number of the stage, {SPAN}; model for Your "
-                                                 "model; nothing for the start page")
+    parser.add_argument("stage", nargs="?", help=f"number of the stage, {SPAN}, or model for Your "
+                                                 "model; without it, the start page")
     parser.add_argument("--copy", action="store_true",
-                        help="make fresh copies beside existing ones")
+                        help="make fresh copies next to existing ones")
     parser.add_argument("--core", action="store_true",
-                        help="the core path alone; --update brings the rest later")
+                        help="only the core path; --update adds the rest later")
     parser.add_argument("--update", action="store_true",
-                        help="the newest worksheet with your answers; yours is kept")
+                        help="put your answers into the newest worksheet; the old one is kept")
     parser.set_defaults(run=run_start)
 
 
@@ -98,7 +98,7 @@ def run_start(args: argparse.Namespace) -> int:
         print(f"Your worksheet is {worksheet}, your copy of the lesson {lesson}.")
     else:
         print(f"{worksheet} exists and stays as it is, the lesson is {lesson}. "
-              f"Fresh ones beside them: dlsys start {args.stage} --copy"
+              f"For fresh ones next to them: dlsys start {args.stage} --copy"
               f"{' --core' if args.core else ''}")
     print(_length(stage, worksheets.is_core(started.path)))
     if not paths.MY_WORK.is_relative_to(paths.ROOT):
@@ -130,7 +130,7 @@ def _length(stage: Stage, short: bool) -> str:
     """How long the stage takes, and where the rest is when the worksheet holds the core alone."""
     core, whole = reading_time.times(stage)
     if short:
-        return (f"The worksheet holds the core path: about {core}. The rest, beside your answers: "
+        return (f"The worksheet has the core path: about {core}. To add the rest to your answers: "
                 f"dlsys start {stage.number} --update")
     if core == whole:
         return f"The stage takes about {whole}."
@@ -157,12 +157,12 @@ def add_check(commands) -> None:
     parser.add_argument("notebook", help="a stage's number, an exercise such as 01.4, "
                                          "exam-a, or my-work/01_activations.ipynb")
     parser.add_argument("--all", action="store_true",
-                        help="a row for each exercise, those off the core path, too")
+                        help="show a row for every exercise, also off the core path")
     parser.add_argument("--limit", type=partial(amount, below=math.inf), default=SECONDS,
                         metavar="SECONDS",
                         help=f"longest time for one cell or check (default {SECONDS})")
     parser.add_argument("--json", action="store_true",
-                        help="the verdicts as JSON, with what was compared and the next hint")
+                        help="print the verdicts as JSON, with what was compared and the next hint")
     parser.set_defaults(run=run_check)
 
 
@@ -272,7 +272,7 @@ def _possible(exercises: list[Trap]) -> int:
 def add_progress(commands) -> None:
     parser = commands.add_parser("progress", help="show what you have solved and tried")
     parser.add_argument("--all", action="store_true",
-                        help="all traps, those that you have not begun, too")
+                        help="show all traps, also those that you have not begun")
     parser.set_defaults(run=run_progress)
 
 
@@ -359,11 +359,11 @@ def _totals(rows: list) -> str:
 
 def add_watch(commands) -> None:
     """List `watch` in the help; `main` passes its arguments on unparsed."""
-    commands.add_parser("watch", help="run your own training script and tell silent faults")
+    commands.add_parser("watch", help="run your own training script and report silent faults")
 
 
 def add_doctor(commands) -> None:
-    parser = commands.add_parser("doctor", help="examine the installation and say what to do")
+    parser = commands.add_parser("doctor", help="examine the installation and say how to fix it")
     parser.set_defaults(run=run_doctor)
 
 

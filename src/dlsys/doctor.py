@@ -59,7 +59,7 @@ def python() -> Iterator[Finding]:
     here = f"Python {platform.python_version()} at {sys.prefix}"
     if sys.version_info[:2] < tuple(int(part) for part in wanted.split(".")):
         yield Finding(FAIL, f"{here}, expected {wanted} or newer.",
-                      f"Install Python {wanted}, remove .venv, then make it anew. {SETUP}")
+                      f"Install Python {wanted}, remove .venv, then make it again. {SETUP}")
     else:
         yield Finding(OK, here)
 
@@ -281,7 +281,7 @@ def my_lessons() -> Iterator[Finding]:
             continue
         if older:
             yield Finding(WARN, f"{path.name} is older than the lesson, which has changed since.",
-                          f"A fresh one beside it: dlsys start {stage.number} --copy")
+                          f"For a fresh one next to it: dlsys start {stage.number} --copy")
 
 
 def browser() -> Iterator[Finding]:

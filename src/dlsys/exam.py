@@ -140,7 +140,7 @@ class Case:
         lines = [", ".join(map(json.dumps, paid[k:k + 4])) for k in range(0, len(paid), 4)]
         note = "  This case is free." if self.place < 1 else ""
         if ledger.STORE.path() is None:
-            note += "  Known in this session alone: DLSYS_PROGRESS is off."
+            note += "  Known only in this session, because DLSYS_PROGRESS is off."
         return (f"Paid {numbers.price(paid)} of {budget}.{note}\n"
                 f'"paid": [{BREAK.join(lines)}],')
 
@@ -234,12 +234,14 @@ def add_parser(commands) -> None:
     """Add `exam` to the commands of `dlsys`."""
     from dlsys_checks.exam import sheet
     parser = commands.add_parser("exam", help="find planted faults; forms a and b are matched")
-    parser.add_argument("form", choices=("a", "b"), help="a before the course, b after, or reverse")
+    parser.add_argument("form", choices=("a", "b"),
+                        help="a before the course, b after it, or the reverse")
     parser.add_argument("--draw", type=_draw_number, metavar="N",
-                        help=f"0 to {sheet.DRAWS - 1}, to give all the same (default: that of your "
-                             "other form, else by chance)")
+                        help=f"0 to {sheet.DRAWS - 1}, to give everybody the same draw (default: "
+                             "the draw of your other form, or a random one)")
     parser.add_argument("--debrief", action="store_true",
-                        help="end the exam: the faults, the numbers that show them, what to read")
+                        help="end the exam and show the faults, the numbers that reveal them, and "
+                             "what to read")
     parser.set_defaults(run=run)
 
 
@@ -338,53 +340,58 @@ def _cell(place: int, kind: str, text: str) -> dict[str, Any]:
 
 TOP = """# {title}
 
-Five training scripts read digits and come from one plain script. Cases 1 to 4 have one planted
-fault each, case 5 has two. For each case you name the fault, show a number as evidence, and mend
-the script. You do not see the script: you look at it with probes, and each probe costs.
+Five training scripts classify digits. All of them come from one plain script. Cases 1 to 4 have
+one planted fault each, and case 5 has two. For each case you name the fault, give a number as
+evidence, and fix the script. You do not see the script. You inspect it with probes, and each
+probe has a price.
 
 The plain script has nine parts:
 
-- `data`: 1,000 pictures of 8 x 8 bytes, split in three; `brighten` augments, `scaled` makes inputs;
-- `model`: a linear layer and attention over the rows of a picture, batch norm, two layers with
+- `data`: 1,000 images of 8 x 8 bytes, split into three sets; `brighten` augments them, and
+  `scaled` turns them into inputs;
+- `model`: a linear layer and attention over the rows of an image, batch norm, two layers with
   ReLU, dropout, a head;
-- `optimizer`: AdamW with weight decay for the matrices alone, and one cycle of its rate;
+- `optimizer`: AdamW with weight decay for the matrices only, and one cycle of the learning rate;
 - `train`: sets a new head, trains 6 epochs of 10 batches in two halves each, clips the gradients,
-  and keeps a copy of the state that reads best;
-- `evaluate`: the share of test pictures read right; and `smaller`, a copy rounded to 8 bits;
-- `ranks`: `side_by_side` trains two copies of a model as DDP does, with both ranks in one process;
-- `serve`: a language model of digits as it is drawn, not trained. `Memory` keeps the keys and
-  values of its requests in blocks, `speculate` checks the drafts of a cheaper model;
-- `prefer`: a policy, a table of answers to prompts. It learns from pairs with `learn_pairs` (DPO),
-  from rewards with `against_others` (GRPO) and `climb` (PPO); `price` holds it near its start;
-- `cut`: what one GPU does not hold, with all ranks in one process: a layer in halves, a sequence in
-  parts, `Experts`; and `held`, the bytes of a GPU as they are planned.
+  and keeps a copy of the state with the best accuracy;
+- `evaluate`: the accuracy on the test images; and `smaller`, a copy rounded to 8 bits;
+- `ranks`: `side_by_side` trains two copies of a model as DDP does, with both ranks in one
+  process;
+- `serve`: a language model of digits with random, untrained weights. `Memory` keeps the keys and
+  values of its requests in blocks, and `speculate` checks the drafts of a cheaper model;
+- `prefer`: a policy, which is a table of answers to prompts. It learns from pairs with
+  `learn_pairs` (DPO), and from rewards with `against_others` (GRPO) and `climb` (PPO); `price`
+  keeps it close to its start;
+- `cut`: everything that is too large for one GPU, with all ranks in one process: a layer in
+  halves, a sequence in parts, `Experts`; and `held`, the planned bytes of a GPU.
 
-| what you buy | price |
+| what you pay for | price |
 |---|---|
 | a probe, such as `exam.case(1).trace()` | {prices} |
 | a part, such as `exam.case(1).read("train")` | {read} |
 | wrong names, or wrong evidence, that a check refuses | {wrong} |
 
-Each is paid once, however often you ask. A case with one fault has a budget of {one}, the last case
-of {two}: too little for all probes and a part to read, so choose. Each case gives 2 points for the
-faults, 2 for the evidence, 3 for the mend and 1 for a price within the budget. Names come first: in
-a case whose names are wrong nothing else counts, and each row that you check may refuse them.
+You pay for each of these once, however often you ask. A case with one fault has a budget of
+{one}, and the last case has {two}. That is too little for all probes and a part to read, so
+choose. Each case is worth 2 points for the faults, 2 for the evidence, 3 for the fix (`mend`) and
+1 for staying within the budget. Names come first: if the names of a case are wrong, nothing else
+in it counts, and each row that you check may refuse them.
 
-A probe prints each number with the range in which it lies for the healthy script. `!` marks those
-outside. Several numbers may be outside because of one fault; evidence is a number that tells
-*which* fault it is, one number for each fault.
+A probe prints each number with its range for the healthy script. `!` marks the numbers outside
+their range. One fault may move several numbers. Evidence is a number that shows *which* fault it
+is; give one number for each fault.
 
-A mend is small and changes only parts that you have read. For each fault it may take out and put in
-{lines} lines together, and the lines that it puts in may have {letters} characters; it imports
-nothing, and sets nothing in torch itself. It is right when the mended script, run with other seeds,
-shows each number of each probe in its healthy range: the faulty line taken out is seldom enough.
+A fix is small and changes only parts that you have read. For each fault it may remove and add
+{lines} lines in all, and the added lines may have {letters} characters. It may import nothing,
+and set nothing in torch itself. The fix is right if the fixed script, run with other seeds, has
+every number of every probe in its healthy range. Removing the faulty line is seldom enough.
 
-What you paid is kept in `my-work/`, and `receipt()` prints the line for your answer; your own
-checks compare the two. The grader sees only the line: there the price is a matter of trust.
+What you paid is recorded in `my-work/`, and `receipt()` prints the line for your answer; your own
+checks compare the two. The grader sees only the line, so it has to trust you about the price.
 
 <details><summary>All faults, each with the number of the trap that it comes from</summary>
 
-| id | what was done |
+| id | the fault |
 |---|---|
 {names}
 
@@ -405,25 +412,29 @@ ANSWER = '''def case_{place}():
 WORKED = (
     ("markdown", """## Worked case 1: how to look
 
-This case is free. Begin with the cheapest probe: it says how bad it is, and seldom why."""),
+This case is free. Begin with the cheapest probe. It shows how bad things are, and seldom
+why."""),
     ("code", "exam.case(0).loss_curve()"),
-    ("markdown", """The loss is not a number from the first epoch on. Several faults could do that:
-a rate too high, a logarithm of zero, a division by zero. They part at one question: is it already
-there when the data enter the model? `look_at_batch` answers it for 2. A look at the gradients would
-cost 3 and would only show that they are no numbers either."""),
+    ("markdown", """The loss is NaN from the first epoch on. Several faults could cause that: a
+learning rate that is too high, a logarithm of zero, a division by zero. One question
+separates them: is the NaN already in the data that enter the model? `look_at_batch` answers
+it for 2. A look at the gradients would cost 3 and would only show that they are NaN as
+well."""),
     ("code", "exam.case(0).look_at_batch()"),
-    ("markdown", """Two thousandths of the inputs are no numbers: one picture in 500. Their mean is
-none either, but many faults could move a mean: the evidence is the share. A rate has no part in it,
-the data have. What makes the inputs stands in the part `data`. Read that part
-alone."""),
+    ("markdown", """Two thousandths of the inputs are NaN: one image in 500. Their mean is NaN as
+well, but many faults could change a mean, so the evidence is the fraction. The learning rate
+cannot cause this; the data must. The part `data` makes the inputs, so read only that
+part."""),
     ("code", 'exam.case(0).read("data")'),
-    ("markdown", """`scaled` divides each picture by its own spread. A blank page has none. The list
-of names has that one: `12.1`. The answer names it, shows the number, and says in pairs of texts
-what stands in the script and what should stand there. Each first text stands in the script once;
-if yours does not, the check says so, and you copy more of the lines around it.
+    ("markdown", """`scaled` divides each image by its own standard deviation, and that of a blank
+page is zero. The list of faults has this one: `12.1`. The answer names it, gives the number,
+and contains pairs of texts: what the script says, and what it should say. The first text of a
+pair has to occur in the script exactly once. If yours does not, the check says so, and you
+copy more of the lines around it.
 
-Before you hand in a mend, ask what it does to the other pictures: dividing by the spread plus a
-small number would end the NaN and leave each picture on a scale of its own."""),
+Before you hand in a fix, ask what it does to the other images. Dividing by the standard deviation
+plus a small number would remove the NaN, but every image would still have a scale of its
+own."""),
     ("code", '''def case_0():
     return {
         "faults": ["12.1"],
@@ -437,19 +448,20 @@ small number would end the NaN and leave each picture on a scale of its own.""")
      "with no number as evidence."),
     ("markdown", """## Worked case 2: nothing looks wrong
 
-This one is free, too. The loss falls, the accuracy is high."""),
+This one is also free. The loss falls, and the accuracy is high."""),
     ("code", "exam.case(-1).loss_curve()"),
-    ("markdown", """No number is marked. That rules out what breaks the training; what is left
-leaves the training as it is: a schedule or a decay that is a little wrong, bytes that wrap, a kept
-state, the test itself. Ask where a wrong number would still look good. The accuracy is one: it is
-as good as the pictures that it is measured on. `evaluation` looks at the test, for 3."""),
+    ("markdown", """No number is marked. That rules out every fault that breaks the training. The
+remaining ones leave it intact: a schedule or a decay that is slightly wrong, bytes that wrap
+around, a kept state, the test itself. Ask which number would look good even if it were wrong.
+The accuracy would: it is only as good as the images that it is measured on. `evaluation`
+inspects the test for 3."""),
     ("code", "exam.case(-1).evaluation()"),
-    ("markdown", """One mark: all test pictures stand among those that `train` has seen. The
-accuracy is that of pictures known by heart, and nothing in it says so. Which picture goes where is
-settled in `split`, in the part `data`."""),
+    ("markdown", """One number is marked: `train` has seen all of the test images. So the accuracy
+is measured on images that the model knows by heart, and the accuracy itself does not show it.
+`split`, in the part `data`, decides which image goes where."""),
     ("code", 'exam.case(-1).read("data")'),
-    ("markdown", """The third range begins before the second has ended. The list has that one:
-`06.7`. Compare the mend: the test gets pictures of its own, and as many as before."""),
+    ("markdown", """The third range begins before the second one ends. The list of faults has this
+one: `06.7`. Look at the fix: the test gets images of its own, and as many as before."""),
     ("code", '''def case_silent():
     return {
         "faults": ["06.7"],
@@ -462,8 +474,8 @@ settled in `split`, in the part `data`."""),
 AFTER = (
     ("markdown", """## Afterwards
 
-The debrief ends the exam. It says of each case what was planted, the number that shows it, and
-which trap to read. What you have not named comes back in `dlsys review`. In a class, hand in first.
-Then take the `#` away."""),
+The debrief ends the exam. For each case it shows what was planted, the number that reveals it, and
+which trap to read. Faults that you did not name come back in `dlsys review`. In a class, hand in
+first, and then remove the `#`."""),
     ("code", "# exam.debrief()"),
 )

@@ -16,8 +16,8 @@ def add_parser(commands) -> None:
     parser = commands.add_parser("find", help="the traps that fit what you see, such as "
                                               '"loss stuck at 2.303", or where something is '
                                               'taught: "weight decay"')
-    parser.add_argument("words", nargs="+", help="what you see, the message of an error, or a word "
-                                                 "of the field")
+    parser.add_argument("words", nargs="+", help="what you see, an error message, or a technical "
+                                                 "term")
     parser.set_defaults(run=run)
 
 

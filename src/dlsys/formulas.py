@@ -18,8 +18,8 @@ def mathml(tex: str, display: str) -> str:
     """
     found = convert(tex, display=display)
     if re.search(r">\\\w", found):
-        raise ValueError(f"formula {tex!r}: it holds a command that MathML has no word for. "
-                         "Write it another way.")
+        raise ValueError(f"formula {tex!r}: it contains a command that MathML does not have. "
+                         "Write it differently.")
     found = re.sub(r"<mrow><mo>(?=&#x0003D;|&#x02190;)", '<mrow><mo form="infix">', found)
     found = UPRIGHT.sub(lambda m: f"<mi>{re.sub('<[^>]*>', '', m[1])}</mi>", found)
     return FUNCTION.sub(r'\1<mspace width="0.167em"/>', found)

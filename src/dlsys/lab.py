@@ -28,9 +28,9 @@ MISSING = ("JupyterLab is not installed here. Run: {python} -m pip install jupyt
 def add_parser(commands) -> None:
     """Add `lab` to the commands of `dlsys`."""
     parser = commands.add_parser("lab", help="JupyterLab on your start page")
-    parser.add_argument("--port", default=PORT, help=f"where it listens ({PORT})")
+    parser.add_argument("--port", default=PORT, help=f"port of JupyterLab (default {PORT})")
     parser.add_argument("options", nargs="*", metavar="OPTION",
-                        help="JupyterLab's own, after two dashes: dlsys lab -- --no-browser")
+                        help="options of JupyterLab, after two dashes: dlsys lab -- --no-browser")
     parser.set_defaults(run=run)
 
 

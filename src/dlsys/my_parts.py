@@ -33,10 +33,10 @@ class PartsFileError(UserError):
 
 def add_parser(commands) -> None:
     """Add `parts` to the commands of `dlsys`."""
-    parser = commands.add_parser("parts", help="whose the parts of your model are; writes "
-                                               f"{FILE} with your own")
+    parser = commands.add_parser("parts", help="which parts of your model are your own; "
+                                               f"writes them to {FILE}")
     parser.add_argument("--all", action="store_true",
-                        help="all parts, and what stands in for those that are not yours")
+                        help="show all parts, and what replaces those that are not yours")
     parser.set_defaults(run=run)
 
 
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     kept = "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."
     say(f"{len(mine)} of {len(CATALOGUE)} parts are yours.{kept}")
     if not args.all:
-        say("What stands in for the others: dlsys parts --all")
+        say("To see what replaces the others: dlsys parts --all")
     for note in write(mine):
         say(note)
     return 0

@@ -33,22 +33,22 @@ class ReleaseError(UserError):
 
 def add_parser(commands) -> None:
     """Add `release` to the commands of `dlsys`."""
-    parser = commands.add_parser("release", help="the folder that a class is handed")
+    parser = commands.add_parser("release", help="make the folder to hand out to a class")
     parser.add_argument("stages", nargs="+", metavar="STAGE", help="numbers of stages: 01 03")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER",
-                        help="a new or an empty folder")
+                        help="a new or empty folder")
     parser.add_argument("--due", metavar="DATE", help="shown in each worksheet: 2027-01-15, which "
-                        "is 23:59 here, or 2027-01-15T18:00 or with +01:00 behind it")
+                        "ends at 23:59 here, or 2027-01-15T18:00, or with a zone: +01:00")
     some = parser.add_mutually_exclusive_group()
-    some.add_argument("--core", action="store_true", help="the core path alone")
-    some.add_argument("--exercises", metavar="IDS", help="these exercises alone: 8.1,8.3")
+    some.add_argument("--core", action="store_true", help="only the core path")
+    some.add_argument("--exercises", metavar="IDS", help="only these exercises: 8.1,8.3")
     parser.add_argument("--course", type=Path, metavar="TOML",
-                        help="where what was asked for and when is written down for dlsys grade "
-                        f"(default: {class_course.NAME} beside the folder)")
+                        help="where to write, for dlsys grade, what is due and when "
+                        f"(default: {class_course.NAME} next to the folder)")
     parser.add_argument("--wheel", type=Path, metavar="FILE",
                         help="the course's wheel (make wheel), handed out with these stages only")
     parser.add_argument("--model", action="store_true",
-                        help="leave Your model in the wheel, whose stand-ins solve some exercises")
+                        help="keep Your model in the wheel; its stand-ins solve some exercises")
     parser.set_defaults(run=run)
 
 
@@ -75,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{course.path}: what was asked for and when. dlsys grade finds it in "
               f"the folder that you call it from, or next to the submissions.")
     if not wheel:
-        print("Without the course's wheel a worksheet cannot check itself. Make one: make wheel; "
-              "hand it out, too, or say --wheel FILE")
+        print("Without the course's wheel a worksheet cannot check itself. Make one with make "
+              "wheel and hand it out as well, or give --wheel FILE")
     return 0
 
 
@@ -145,8 +145,8 @@ def _refuse_taken(out: Path) -> None:
     except OSError as error:
         raise ReleaseError(f"{out}: cannot be read ({error.strerror}).") from None
     if taken:
-        raise ReleaseError(f"{out}: is not empty, expected a new or an empty folder. Nothing was "
-                           "written. Give another one: --out FOLDER")
+        raise ReleaseError(f"{out}: is not empty, expected a new or empty folder. Nothing was "
+                           "written. Give a different one: --out FOLDER")
 
 
 # ---- what is in it
@@ -261,7 +261,7 @@ def how_to(stages: list[Stage], stamp: dict, wheel: Path | None, needed: str) ->
         packages=needed,
         title="Deep Learning Systems", label=label(stamp), files="\n".join(rows),
         due=f" Hand in by {due_in_words(stamp['due'])}." if stamp["due"] else "",
-        wheel=f"`{line}`." + ("" if wheel else " That file is not here: whoever teaches gives it."),
+        wheel=f"`{line}`." + ("" if wheel else " That file is not here: your instructor has it."),
         worksheet=f"{stages[0].stem}.ipynb")
 
 

@@ -32,7 +32,7 @@ RUNS = {
     "training": "the standard preset from beginning to end",
     "resume": "an interrupted run next to one that was not; a warm start from an old file",
     "accumulation": "one update at once and in four pieces; an overflow",
-    "evaluation": "a model scored in batches of 64 and of 7, and what that leaves behind",
+    "evaluation": "a model scored in batches of 64 and of 7, and what scoring changes",
     "tuning": "five updates with each setting that freezes something",
     "serving": "the exported file next to the model that it was made of",
     "ranks": "two ranks next to one",
@@ -66,11 +66,12 @@ def add_parser(commands) -> None:
     """Add `review-diff` to the commands of `dlsys`."""
     parser = commands.add_parser("review-diff", help="review changes to a training repository: "
                                                      "healthy, or with a silent fault?")
-    parser.add_argument("case", nargs="?", help="the number of a change; nothing for the next one")
+    parser.add_argument("case", nargs="?", help="the number of a change (default: the next one)")
     parser.add_argument("--form", choices=FORMS, help="only half of the changes: a before the "
                                                       "course, b after it; they are matched")
-    parser.add_argument("--list", action="store_true", help="all changes, and which are reviewed")
-    parser.add_argument("--score", action="store_true", help="how you did so far, by form")
+    parser.add_argument("--list", action="store_true",
+                        help="list all changes, and which you have reviewed")
+    parser.add_argument("--score", action="store_true", help="show how you did so far, by form")
     parser.set_defaults(run=run)
 
 

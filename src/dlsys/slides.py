@@ -26,7 +26,7 @@ def add_parser(commands) -> None:
     parser = commands.add_parser("slides", help="the traps of a stage as slides, for a class")
     parser.add_argument("stage", help=f"number of the stage, {SPAN}")
     parser.add_argument("--core", action="store_true",
-                        help="the core path alone, in at most 30 slides")
+                        help="only the core path, in at most 30 slides")
     parser.add_argument("--out", type=Path, metavar="FILE.html",
                         help="where to write them (default my-work/NN_slides.html)")
     parser.set_defaults(run=run)
@@ -46,10 +46,10 @@ def run(args: argparse.Namespace) -> int:
                           f"Run: {how}") from None
     slides = list(deck.slides(lesson(stage), core=args.core))
     write(out, deck.html(slides, f"{stage.number}. {stage.title}"))
-    print(f"{len(slides)} slides: {out}. Open the file in a browser: space goes on, right skips to "
-          "the next trap, 1 to 4 count hands for A to D, T starts an exercise's clock, S opens the "
-          "speaker view, G and a number lead to a slide, R shows a room, D switches between light "
-          "and dark, ? lists all keys.")
+    print(f"{len(slides)} slides: {out}. Open the file in a browser: space shows the next step, "
+          "right skips to the next trap, 1 to 4 count hands for A to D, T starts an exercise's "
+          "clock, S opens the speaker view, G and a number lead to a slide, R shows a room, "
+          "D switches between light and dark, ? lists all keys.")
     return 0
 
 
@@ -72,8 +72,8 @@ def lesson(stage: Stage) -> NotebookNode:
     try:
         found = nbformat.read(paths.NOTEBOOKS / f"{stage.stem}.ipynb", as_version=4)
         if not any(cell.get("outputs") for cell in found.cells):
-            raise SlidesError(f"{name}: holds no outputs, and slides show what was measured. A "
-                              "wheel has none: give the command in the course's repository.")
+            raise SlidesError(f"{name}: has no outputs, and slides show what was measured. A "
+                              "wheel has none, so run the command in the course's repository.")
         return found
     except OSError as error:
         why = error.strerror
@@ -99,5 +99,5 @@ def write(out: Path, text: str) -> None:
         with out.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise SlidesError(f"{out}: cannot be written ({error.strerror}). Make its folder, or name "
-                          "another one with --out FILE.html.") from None
+        raise SlidesError(f"{out}: cannot be written ({error.strerror}). Make its folder, or "
+                          "name a different file with --out FILE.html.") from None

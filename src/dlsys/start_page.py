@@ -194,7 +194,7 @@ def next_step_html() -> str:
         rows = summary()
         found = next_up(rows)
         if not found:
-            return "<p>You have solved every exercise. To go on: <code>dlsys exam b</code></p>"
+            return "<p>You have solved every exercise. Next: <code>dlsys exam b</code></p>"
         stage, trap = found
         started = work_folder.start(stage.number)
     except UserError as error:
@@ -431,7 +431,7 @@ def start_menu():
     wide = {"width": "max-content"}
     menu = widgets.Dropdown(options=ready, description="Stage", layout=wide)
     button = widgets.Button(description="Start the stage", disabled=not ready, layout=wide)
-    core = widgets.Checkbox(description="the core path alone", indent=False, layout=wide)
+    core = widgets.Checkbox(description="only the core path", indent=False, layout=wide)
     answer = widgets.Output()
 
     def begin(_):

@@ -50,8 +50,8 @@ def update(stage: int | str, core: bool = False) -> Updated:
     if found.asked:
         core = found.core  # what was handed out with some exercises keeps to these
     if core and not found.core:
-        raise WorksheetError(f"{mine.name}: holds more than the core path, and --core would take "
-                             f"it away. Run: dlsys start {chosen.number} --update")
+        raise WorksheetError(f"{mine.name}: has more than the core path, and --core would remove "
+                             f"it. Run: dlsys start {chosen.number} --update")
     lines = _update_lesson(chosen, read, mine, core)
     if found.core == core and not worksheets.is_outdated(found, chosen.number):
         return Updated(mine, None, [*lines, f"{mine.name} is up to date; it stays as it is."])
@@ -116,7 +116,7 @@ def carry_over(old: dict, new: dict) -> list[str]:
             cells += _imports(_source(cell), old)
         cells += [_own(one) for one in _own_cells_after(old, cell["id"], shipped)]
     for trap in sorted(answers.keys() - found):
-        told.append(f"{trap}: is not in the course any more; your answer stands at the end.")
+        told.append(f"{trap}: is no longer in the course; your answer is at the end.")
         cells.append(_code(f"# Exercise {trap}, which the course no longer has.\n{answers[trap]}"))
     new["cells"] = _with_unique_ids(cells)
     return told
@@ -178,9 +178,9 @@ def _carry_answer(stub: dict, answer: str | None) -> tuple[str, list[dict]]:
         stub["source"] = answer
         return "your answer is carried over.", []
     if asked and f"def {asked[0]}(" not in answer:
-        return (f"asks for {asked[0]} now; your answer from before stands below the new text.",
+        return (f"asks for {asked[0]} now; your earlier answer is below the new text.",
                 [_code(f"# Your answer to what this exercise asked for before.\n{answer}")])
-    return ("its text has changed; your answer stands below the new text. Compare them.",
+    return ("its text has changed; your answer is below the new text. Compare them.",
             [_code(f"# Your answer, from before the text above was changed.\n{answer}")])
 
 

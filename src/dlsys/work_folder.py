@@ -234,7 +234,7 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         remedy = (f"Run: git checkout -- {name}" if not locations.SHIPPED.is_dir()
-                  else "A class's wheel holds what was handed out; for more install the "
+                  else "A class's wheel contains only what was handed out; for more, install the "
                        "course's wheel.")
         raise WorksheetError(
             f"{name}: cannot be read ({error.strerror}). {remedy}") from None

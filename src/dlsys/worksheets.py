@@ -112,8 +112,8 @@ def with_one_exercise(worksheet: Worksheet, asked: Trap) -> Worksheet:
     """The worksheet with one exercise to check. Raises WorksheetError where it is left out."""
     if asked not in worksheet.exercises:
         raise WorksheetError(
-            f"{asked.id}: {short_name(worksheet.path)} holds the core path alone. The other "
-            f"exercises, beside your answers: dlsys start {worksheet.stage} --update")
+            f"{asked.id}: {short_name(worksheet.path)} holds only the core path. To add the "
+            f"other exercises to your answers: dlsys start {worksheet.stage} --update")
     return replace(worksheet, exercises=[asked])
 
 

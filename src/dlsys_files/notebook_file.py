@@ -18,7 +18,7 @@ class WorksheetError(UserError):
 
 # Copies that are read, not checked: the start page and lessons.
 _TO_READ = re.compile(r"00_start_here|your_model|\d\d_lesson(_\d+)?")
-_FRESH = "Your file is untouched; for a fresh one beside it: dlsys start NN --copy"
+_FRESH = "Your file is untouched; for a fresh one next to it: dlsys start NN --copy"
 _ADVICE = {
     "damaged": _FRESH,
     "format": "Or convert a copy: jupyter nbconvert --to notebook --output new.ipynb {name}",

@@ -166,7 +166,7 @@ def _json(text: str) -> dict:
     try:
         notebook = json.loads(text)
     except RecursionError:
-        raise Unreadable("is nested too deep for a notebook.") from None
+        raise Unreadable("is nested too deeply for a notebook.") from None
     except json.JSONDecodeError as error:
         raise Unreadable(_damage(text, error)) from None
     except ValueError:

@@ -19,15 +19,15 @@ def add_parser(commands) -> None:
     parser = commands.add_parser(
         "same", help="run two programs that must agree, name the first tensor that differs",
         epilog=EPILOG, description="Runs both for a few optimizer steps and compares data, "
-        "outputs, loss, gradients and updates. A third run measures what rounding does.")
+        "outputs, loss, gradients and updates. A third run measures the effect of rounding.")
     parser.add_argument("first", help="a command such as 'train.py --bs 8', or a file of pairs")
     parser.add_argument("second", nargs="?", help="a command that must compute the same")
     parser.add_argument("--steps", type=int, default=3, metavar="N",
                         help="optimizer steps to compare (default 3)")
     parser.add_argument("--after", type=int, default=0, metavar="N",
-                        help="leave out the first's first N steps: the second resumes there")
+                        help="skip the first command's first N steps: the second resumes there")
     parser.add_argument("--whole", action="store_true",
-                        help="let both run to their end, and compare their evaluations, too")
+                        help="let both run to the end, and also compare their evaluations")
     parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS",
                         help="longest time for one run (default 600)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to this file")

@@ -287,8 +287,12 @@ def states(watch, replace) -> None:
     """State dicts: taken, loaded, saved."""
     def make_state(real):
         def state_dict(self, *args, **kwargs):
+            into = args[0] if args else kwargs.get("destination")
+            before = set(into) if into and not kwargs.get("prefix") else ()
             state = real(self, *args, **kwargs)
-            if not args and not kwargs.get("prefix"):
+            if before:
+                watch.emit("state_into", self, before, state)
+            elif not args and not kwargs.get("prefix"):
                 watch.emit("state", self, state)
             return state
         return state_dict
@@ -301,9 +305,18 @@ def states(watch, replace) -> None:
             return result
         return load_state_dict
 
+    def make_read(real):
+        def load(*args, **kwargs):
+            held = real(*args, **kwargs)
+            watch.emit("read", held)
+            return held
+        return load
+
+    replace(torch, "load", make_read)
     for name in INITIALISATIONS:
         replace(nn.init, name, before(watch, "init", 1))
     replace(Optimizer, "load_state_dict", after(watch, "resumed", 2))
+    replace(nn.Module, "to_empty", around(watch, "emptying", "emptied"))
     replace(nn.Module, "state_dict", make_state)
     replace(nn.Module, "load_state_dict", make_load)
     replace(torch, "save", before(watch, "save"))

@@ -18,11 +18,11 @@ from dlsys_watch.frames import hidden
 from dlsys_watch.settings import Settings, SettingsError
 
 FOUND, BAD_INPUT = 3, 2
-EPILOG = ("Exit status: that of the script; with --strict 3 where something was found that the "
-          "baseline does not know, hints too if they were asked for; 2 for bad input. "
+EPILOG = ("The exit status is the script's. With --strict it is 3 if something was found that is "
+          "not in the baseline; hints count if you asked for them. It is 2 for bad input. "
           "A line with the comment `# dlsys: ok RULE` is left alone. [tool.dlsys.watch] in "
-          "pyproject.toml may hold silence = [...] and hints = true. DLSYS_BOOK: address of the "
-          "pages that findings link.")
+          "pyproject.toml may contain silence = [...] and hints = true. DLSYS_BOOK is the address "
+          "of the pages that findings link to.")
 
 
 def name() -> str:
@@ -35,31 +35,32 @@ def name() -> str:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog=name(), epilog=EPILOG,
-                                  description="Run a training script and say where it shows a "
+                                  description="Run a training script and say where it has a "
                                               "silent fault. `explain RULE` instead of a script "
                                               "says what a rule finds.")
     top.add_argument("--version", action="version", version=f"dlsys-watch {__version__}")
     top.add_argument("--json", metavar="FILE", type=Path, help="write the findings to this file")
     top.add_argument("--format", choices=FORMATS, default="text", dest="form",
-                     help="of the lines, or of the file of --output: github for annotations, json "
-                          "for one object a line, sarif for code scanning (with --output)")
+                     help="format of the lines, or of the file of --output: github for "
+                          "annotations, json for one object per line, sarif for code scanning "
+                          "(with --output)")
     top.add_argument("--output", metavar="FILE", type=Path,
                      help="write the findings to this file in that format")
     top.add_argument("--baseline", metavar="FILE", type=Path,
-                     help="findings that this file knows are neither told nor counted")
+                     help="neither report nor count the findings in this file")
     top.add_argument("--write-baseline", metavar="FILE", type=Path, dest="new_baseline",
-                     help="write what is found now to such a file")
-    top.add_argument("--hints", action="store_true", help="rules that guess, too")
-    top.add_argument("--strict", action="store_true", help="exit status 3 where one was found")
+                     help="write the findings of this run to a baseline file")
+    top.add_argument("--hints", action="store_true", help="also report hints, which may be wrong")
+    top.add_argument("--strict", action="store_true", help="exit status 3 if something was found")
     top.add_argument("--silence", metavar="RULE", action="append", default=[],
                      help="leave out a rule; may be given several times")
     top.add_argument("--steps", metavar="N", type=int,
-                     help="watch until N optimizer steps were made, then let go of torch")
+                     help="watch N optimizer steps, then leave torch as it was")
     top.add_argument("--rules", action="store_true", help="list the rules and stop")
     top.add_argument("--debug", action="store_true", help="say at the end which rules failed")
     top.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
     top.add_argument("script", nargs="?", help="the script to run")
-    top.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    top.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     return top
 
 

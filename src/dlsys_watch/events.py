@@ -27,6 +27,9 @@
     init(tensor)                          a function of torch.nn.init
     resumed(optimizer, state)             an optimizer has loaded a state
     scheduler(scheduler)                  a schedule is made
+    emptying(module), emptied(module)     to_empty gives a model new, empty tensors
+    read(held)                            torch.load has read a file
+    state_into(module, before, state)     state_dict(a dictionary that held the keys `before`)
     state(module, state), loading(module, state), loaded(module, state, result), save(what)
     loader(loader), pass_(loader), batch(loader, batch, number)
     sampler(sampler)                      a DistributedSampler starts a pass

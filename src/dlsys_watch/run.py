@@ -14,6 +14,7 @@ from dlsys_watch.tokens import Tokens
 SETTLED = 250  # steps after the last new model or optimizer
 WARM_UP = 8   # calls of a model, in training and in evaluation, that are looked at one by one
 AGAIN = 64    # afterwards each that many
+OPTIMIZERS = 6  # so many new ones make it look at the next calls again
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Run:
         self.loaders = weakref.WeakKeyDictionary()   # iterator -> [how to get its loader, batches]
         self.loader_places = weakref.WeakKeyDictionary()   # loader -> where it was made
         self.in_step = self.in_backward = False
+        self.made = self.again = 0   # optimizers; calls after a new one that are looked at
         self.cut = False             # the watch ends before the run does
         self.tokens = Tokens(self)
 
@@ -76,7 +78,8 @@ class Run:
         known = self.called(module)
         known.calls[grad] += 1
         count = known.calls[grad]
-        self.looking = count <= WARM_UP or count % AGAIN == 0
+        self.looking = count <= WARM_UP or count % AGAIN == 0 or (grad and self.again > 0)
+        self.again -= grad and self.again > 0
         self.settled = not self.looking and self.steps > self.newest + SETTLED
         self.model_grad = grad
         if grad:
@@ -87,6 +90,8 @@ class Run:
         known = self.optimizers.get(optimizer)
         if known is None:
             known = self.optimizers[optimizer] = Opt()
+            self.made += 1
+            self.again = WARM_UP if self.made <= OPTIMIZERS else self.again
             self.newest, self.settled = self.steps, False
         return known
 

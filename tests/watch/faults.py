@@ -23,6 +23,9 @@ SHARED = {"softmax_before_log_softmax": "softmax_twice",  # two faults, one rule
           "weights_not_a_number": "loss_not_a_number",
           "checkpoint_redraws_by_itself": "checkpoint_redraws",
           "pruned_copy_regrows": "pruned_regrows",
+          "same_random_numbers_nested": "same_random_numbers",
+          "untied_by_to_empty": "untied",
+          "threshold_on_joined_logits": "threshold_on_logits",
           "scheduler_longer_than_run": "scheduler_unit",
           "scheduler_of_one_pass": "scheduler_unit",
           "steps_on_validation": "steps_in_eval_mode"}

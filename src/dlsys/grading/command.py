@@ -39,23 +39,23 @@ NEEDS = ("cryptography", "distributed", "jinja2")  # the extra "grade" of pyproj
 def add_parser(commands: Any) -> None:
     """Add `grade` to the subcommands of `dlsys`."""
     parser = commands.add_parser(
-        "grade", help="grade notebooks of a class, sandboxed",
+        "grade", help="grade the notebooks of a class in a sandbox",
         epilog="Points and comments by hand go into overrides.csv in the folder of the run: "
                "learner,exercise,points,comment. One page over several runs: dlsys term.")
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH",
-                        help="notebook, folder, zip, or a download of Canvas or Moodle")
+                        help="a notebook, a folder, a zip, or a download from Canvas or Moodle")
     parser.add_argument("--out", type=Path, default=Path("grades"), metavar="FOLDER",
                         help="where the results go (default: grades)")
     parser.add_argument("--resume", action="store_true",
-                        help="go on with the run in FOLDER; nothing is graded twice")
+                        help="continue the run in FOLDER; nothing is graded twice")
     parser.add_argument("--regrade", action="append", default=[], metavar="NAME",
-                        help="with --resume: grade this learner again, after an installation, say; "
-                             "in a finished run on other cases")
+                        help="with --resume: grade this learner again, for example after you "
+                             "installed a package; a finished run uses different cases")
     parser.add_argument("--stage", type=int, choices=NUMBERS, metavar="N",
-                        help="grade all as stage N, whatever the notebooks say")
+                        help="grade everything as stage N, whatever the notebooks say")
     parser.add_argument("--model", action="store_true",
-                        help="grade each my_parts.py, too: the parts of Your model; its stage in "
-                             "gradebooks is 90")
+                        help="also grade each my_parts.py, the parts of Your model; in "
+                             "gradebooks it is stage 90")
     parser.add_argument("--workers", type=_count, default=os.cpu_count(), metavar="N",
                         help="processes on this machine (default: one for each core)")
     parser.add_argument("--scheduler", metavar="ADDRESS",
@@ -64,7 +64,7 @@ def add_parser(commands: Any) -> None:
         parser.add_argument(f"--tls-{part}", type=Path, metavar="FILE",
                             help=f"for a tls:// scheduler: the {part} file")
     parser.add_argument("--sandbox", choices=("auto", "none"), default="auto",
-                        help="none: run the learners' code unprotected, as yourself")
+                        help="none: run the learners' code without protection, with your rights")
     parser.add_argument("--seconds", type=amount, metavar="S",
                         help=f"longest time for one cell or exercise (default {SECONDS})")
     parser.add_argument("--memory", type=amount, metavar="GIB",
@@ -76,18 +76,19 @@ def add_parser(commands: Any) -> None:
                              "rounded down to half a point (default: all or none)")
     course = parser.add_mutually_exclusive_group()
     course.add_argument("--course", type=Path, metavar="TOML",
-                        help="what was asked for, due dates and what a late submission costs; "
-                             "extensions.csv beside it (default: the course.toml of this folder or "
-                             "next to the submissions)")
+                        help="what was asked for, due dates and late deductions, with "
+                             "extensions.csv next to it (default: the course.toml in this folder "
+                             "or next to the submissions)")
     course.add_argument("--no-course", action="store_true",
                         help="every exercise of a stage counts, and nothing is late")
     parser.add_argument("--canvas", nargs=2, action="append", default=[],
                         metavar=("CSV", "COLUMN"),
-                        help="fill this column of a gradebook downloaded from Canvas; for several "
-                             'stages "Stage {stage}", or the option again with "2=COLUMN"')
+                        help="fill in this column of a gradebook downloaded from Canvas; for "
+                             'several stages use "Stage {stage}", or repeat the option with '
+                             '"2=COLUMN"')
     parser.add_argument("--moodle", action="append", default=[], metavar="[N=]CSV",
                         help="fill in a grading worksheet downloaded from Moodle, English or "
-                             "German; for several stages the option again, with 2=CSV")
+                             "German; for several stages repeat the option, with 2=CSV")
     parser.set_defaults(run=run)
 
 
@@ -125,8 +126,8 @@ def run(args: argparse.Namespace) -> int:
         return grade(options, told)
     except OSError as error:  # a full disk, a folder that is a file, ...
         at_disk = error.filename or (options.out if error.errno in _OF_DISKS else "this machine")
-        print(f"dlsys grade: {clean(at_disk)}: {error.strerror or error}. What "
-              "is graded is kept; set this right and add --resume, or give another folder: --out",
+        print(f"dlsys grade: {clean(at_disk)}: {error.strerror or error}. What was graded is "
+              "kept. Fix this and add --resume, or give a different folder: --out",
               file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:

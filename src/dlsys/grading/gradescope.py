@@ -51,12 +51,12 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("autograder", help="a zip for Gradescope's autograder")
     parser.add_argument("stage", metavar="STAGE", help="number of the stage")
     parser.add_argument("--wheel", type=Path, required=True, metavar="FILE",
-                        help="the course's wheel: make wheel")
+                        help="the course's wheel, from make wheel")
     parser.add_argument("--out", type=Path, default=Path("autograder.zip"), metavar="ZIP",
                         help="a new file (default: autograder.zip)")
     some = parser.add_mutually_exclusive_group()
-    some.add_argument("--core", action="store_true", help="the core path alone")
-    some.add_argument("--exercises", metavar="IDS", help="these exercises alone: 8.1,8.3")
+    some.add_argument("--core", action="store_true", help="only the core path")
+    some.add_argument("--exercises", metavar="IDS", help="only these exercises: 8.1,8.3")
     parser.set_defaults(run=run)
 
 

@@ -319,8 +319,8 @@ class GradingSession:
         late = [id for id in (paper.exercise.id for paper in open_papers)
                 if id in answered and self.verdicts[id].status == "pass"]
         if late:
-            self.notes.append(f"{', '.join(late)}: not passed after all cells, but alone, which "
-                              "counts. Does another cell change what is needed there?")
+            self.notes.append(f"{', '.join(late)}: fails after all cells but passes alone, which "
+                              "counts. Does a different cell change something that it needs?")
 
     def _is_done(self, paper: Paper) -> bool:
         """Whether nothing is left to try. A stub further down may hide an answer that passes."""
@@ -362,10 +362,10 @@ class GradingSession:
             (source for _, source in self.notebook.cells
              if submitted_notebook.defines(source, paper.trap.function)), unwanted)
         if used is None:
-            return (f"{id} has too much code for a look whether it calls {', '.join(unwanted)}. "
-                    "The points stand; your instructor may look at it.")
+            return (f"{id} has too much code to check whether it calls {', '.join(unwanted)}. "
+                    "The points count; your instructor may look at it.")
         return (f"{id} seems to call {', '.join(sorted(used))}, which the exercise wants written "
-                "by hand. The points stand; your instructor may look at it.") if used else ""
+                "by hand. The points count; your instructor may look at it.") if used else ""
 
     def _verdict(self, paper: Paper, attempt: Attempt, index: int) -> Verdict:
         """The first verdict that passes, else the one that says most."""

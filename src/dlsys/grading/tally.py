@@ -33,22 +33,24 @@ def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]
 
     cases, outcomes: of all seeds. verdict: the one that the learner is told. results_held: in how
     many cases nothing speaks against the first promise, which says what the function computes.
-    own_held: whether the trap's own promise is kept. idle: whether a function that does nothing
-    answers the same.
+    own_held: whether the trap's own promise is kept. own_credit, others_credit: the same as the
+    share of a promise's cases in which nothing speaks against it, summed over the other promises.
+    idle: whether a function that does nothing answers the same.
     """
     judged = [(case, exercise.judge_one(case, outcome))
               for case, outcome in zip(cases, outcomes, strict=True)]
     against = [objections(exercise, case, outcome)
                for case, outcome in zip(cases, outcomes, strict=True)]
     mistake, result = _mistake(exercise, judged, verdict), exercise.promises[0]
-    kept = {promise.key for promise in exercise.promises
-            if (promise.key not in mistake.breaks if mistake else
-                is_kept(exercise, promise, cases, against))}
+    credit = {promise.key: float(promise.key not in mistake.breaks) if mistake else
+              spared_share(exercise, promise, cases, against) for promise in exercise.promises}
+    kept, own = [key for key, share in credit.items() if share == 1], aims.own_promise(exercise.id)
     return {**complete(exercise, len(judged)),
             "cases_held": sum(_passed(verdict) for _, verdict in judged),
             "results_held": sum(not _speaks_against(exercise, result, found)
                                 for found in against),
-            "promises_held": len(kept), "own_held": aims.own_promise(exercise.id) in kept,
+            "promises_held": len(kept), "own_held": own in kept, "own_credit": credit.get(own, 0.0),
+            "others_credit": sum(share for key, share in credit.items() if key != own),
             "exactly": mistake is not None, "idle": is_idle(exercise, judged),
             "broken": [promise.text for promise in decided(exercise, judged, verdict)]}
 
@@ -57,8 +59,8 @@ def complete(exercise: Exercise, cases: int) -> dict[str, Any]:
     """What `count` returns for an answer that passes all these cases."""
     promises = len(exercise.promises)
     return {"cases": cases, "cases_held": cases, "results_held": cases, "promises": promises,
-            "promises_held": promises, "own_held": True, "exactly": False, "idle": False,
-            "broken": []}
+            "promises_held": promises, "own_held": True, "own_credit": 1.0,
+            "others_credit": float(promises - 1), "exactly": False, "idle": False, "broken": []}
 
 
 # ---- which promises a failure decides
@@ -170,15 +172,15 @@ def _going_on(law: FunctionType, hear: Callable[[Broken], None]) -> FunctionType
     return new
 
 
-def is_kept(exercise: Exercise, promise: Promise, cases: Sequence[Case],
-            against: Sequence[list[Verdict]]) -> bool:
-    """Whether none of the promise's cases failed because of it, and there is such a case.
+def spared_share(exercise: Exercise, promise: Promise, cases: Sequence[Case],
+                 against: Sequence[list[Verdict]]) -> float:
+    """The share of a promise's cases in which nothing speaks against it, 0 where it has none.
 
     against: what the law has to say against the answer in each case, all of it.
     """
     mine = [found for case, found in zip(cases, against, strict=True)
             if not promise.cases or case.name in promise.cases]
-    return bool(mine) and not any(_speaks_against(exercise, promise, found) for found in mine)
+    return sum(not _speaks_against(exercise, promise, found) for found in mine) / max(len(mine), 1)
 
 
 def _speaks_against(exercise: Exercise, promise: Promise, found: Sequence[Verdict]) -> bool:

@@ -25,20 +25,22 @@ PATIENCE = 5.0  # seconds in which a room answers who joins
 
 def add_parser(commands) -> None:
     """Add `room` to the commands of `dlsys`."""
-    parser = commands.add_parser("room", help="a class that guesses together, on its phones")
+    parser = commands.add_parser("room", help="let a class guess together, on its phones")
     parser.add_argument("stage", nargs="?", help=f"number of the stage, {SPAN}")
     parser.add_argument("--release", type=Path, metavar="FOLDER",
-                        help="the stages of a folder that dlsys release made")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the answers and the "
-                        "report are kept; a room that is there goes on (default my-work/rooms/...)")
-    parser.add_argument("--host", help="the address to listen on (default: all of this machine)")
+                        help="ask about the stages in a folder that dlsys release made")
+    parser.add_argument("--out", type=Path, metavar="FOLDER",
+                        help="where to keep the answers and the report; continues a room that is "
+                        "there (default my-work/rooms/...)")
+    parser.add_argument("--host",
+                        help="the address to listen on (default: all addresses of this machine)")
     parser.add_argument("--port", type=int, default=PORT, help=f"default {PORT}")
     parser.add_argument("--prefix", default="/", metavar="/PATH/",
                         help="where a proxy, such as a hub, puts the room: /services/room/")
     parser.add_argument("--address", metavar="URL",
-                        help="the address that the class is shown, if the one found is wrong")
+                        help="the address to show the class, if the one found is wrong")
     parser.add_argument("--names", action="store_true",
-                        help="ask participants for a name, which each may leave out")
+                        help="ask participants for a name, which is optional")
     parser.set_defaults(run=run)
 
 
@@ -80,11 +82,11 @@ def _refuse_bad(args: argparse.Namespace) -> None:
 # ---- dlsys join, dlsys leave
 
 def add_join(commands) -> None:
-    parser = commands.add_parser("join", help="tell a class's room your guesses and verdicts")
-    parser.add_argument("address", help="what stands on the wall: http://192.168.1.20:8228/")
-    parser.add_argument("code", help="its six letters; with the eight behind the dash that your "
-                        "phone shows, you count once with it")
-    parser.add_argument("--name", default="", help="your name, where the presenter asks for one "
+    parser = commands.add_parser("join", help="send your guesses and verdicts to a class's room")
+    parser.add_argument("address", help="the address on the wall: http://192.168.1.20:8228/")
+    parser.add_argument("code", help="its six letters; add a dash and the eight letters on your "
+                        "phone, and you and your phone count once")
+    parser.add_argument("--name", default="", help="your name, if the presenter asks for one "
                         "and you agree")
     parser.set_defaults(run=run_join)
 
@@ -95,7 +97,7 @@ def run_join(args: argparse.Namespace) -> int:
     old = room_client.joined()
     here = (old.get("address"), old.get("code")) == (address, code) and _answers(old)
     if here and not person:
-        print(f"You are in the room {code} already. To end that: dlsys leave")
+        print(f"You are in the room {code} already. To stop: dlsys leave")
         return 0
     if old and old["address"] != address and _answers(old):
         raise UserError(f"join: you are in the room {old['code']} at {old['address']} already. "
@@ -106,12 +108,12 @@ def run_join(args: argparse.Namespace) -> int:
     except OSError as fault:
         raise UserError(
             f"join: {room_client.file()} cannot be written ({fault.strerror}).") from None
-    print(f"You are in the room {code}: {clean(told.get('title', ''))}. Guesses and the verdicts "
-          "of your checks are told to it: never code"
+    print(f"You are in the room {code}: {clean(told.get('title', ''))}. Your guesses and the "
+          "verdicts of your checks go to it, but never code"
           f"{', and no name' if not (args.name and told.get('names')) else ''}. "
-          "To end that: dlsys leave")
+          "To stop: dlsys leave")
     if not person and told.get("own"):
-        print(f"Do you answer on a phone, too? Type {clean(told['own'])} there, in place of the "
+        print(f"Do you also answer on a phone? Type {clean(told['own'])} there instead of the "
               "six letters, and you count once.")
     if args.name and not told.get("names"):
         print("Your name was not sent: the presenter asks for none.")
@@ -123,7 +125,7 @@ def whole_address(text: str) -> str:
     text = text.strip().partition("#")[0]
     found = text if "://" in text else f"http://{text}"
     if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", found):
-        raise UserError(f"join: got the address {text[:80]!r}, expected what stands on the wall, "
+        raise UserError(f"join: got the address {text[:80]!r}, expected the address on the wall, "
                         "such as http://192.168.1.20:8228/")
     return found.rstrip("/") + "/"
 
@@ -182,5 +184,5 @@ def run_leave(_: argparse.Namespace) -> int:
     except OSError as fault:
         raise UserError(
             f"leave: {room_client.file()} cannot be removed ({fault.strerror}).") from None
-    print(f"You left the room {old.get('code', '')}. Nothing is told to it any more.")
+    print(f"You left the room {old.get('code', '')}. Nothing goes to it any more.")
     return 0

@@ -37,8 +37,8 @@ class Log:
                               "(number INTEGER PRIMARY KEY, at REAL, event TEXT)")
         except (OSError, sqlite3.Error) as error:
             if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY":
-                raise RoomError(f"{folder}: this room is open already. Name another folder with "
-                                "--out FOLDER.") from None
+                raise RoomError(f"{folder}: this room is open already. Name a different folder "
+                                "with --out FOLDER.") from None
             raise RoomError(f"{self.path}: cannot be kept ({error}). Name another folder with "
                             "--out FOLDER.") from None
 

@@ -74,7 +74,7 @@ def _could_make(place: Path) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        raise RoomError(f"{place}: cannot be made ({error.strerror}). Name another folder "
+        raise RoomError(f"{place}: cannot be made ({error.strerror}). Name a different folder "
                         "with --out FOLDER.") from None
     return True
 
@@ -89,18 +89,19 @@ def _opened(folder: Path, stages: list[int], items: list[Item], title: str,
         kept.append(past[0])
     settings, *events = past
     if settings.get("stages") != stages:
-        raise RoomError(f"{folder}: holds a room of other stages. Name another folder with --out.")
+        raise RoomError(f"{folder}: has a room of other stages. Name a different folder with "
+                        "--out.")
     try:
         for event in events:
             if event["kind"] != "end":
                 room.apply(event)
     except KeyError as error:
-        raise RoomError(f"{folder}: its room asked {error}, which the lesson no longer holds. "
-                        "Name another folder with --out.") from None
+        raise RoomError(f"{folder}: its room asked {error}, which the lesson no longer has. Name "
+                        "a different folder with --out.") from None
     if events:
-        print(f"Going on with the room in {folder}: {sum(map(len, room.answers.values()))} "
-              "answers. Its code and addresses are those of before. For a new one, end it "
-              "with Ctrl-C first, or name another folder with --out.")
+        print(f"Continuing the room in {folder}: {sum(map(len, room.answers.values()))} "
+              "answers. Its code and addresses are the same as before. For a new room, end this "
+              "one with Ctrl-C first, or name a different folder with --out.")
     return room, kept, settings
 
 
@@ -109,8 +110,8 @@ def _listening(live: server.LiveRoom, host: str, port: int, prefix: str) -> tupl
         return server.listen(live, host, port, prefix, _allow_many_files())
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise RoomError(f"--port: {port} is in use, perhaps by another room. Take another one: "
-                            f"--port {port + 1}") from None
+            raise RoomError(f"--port: {port} is in use, perhaps by another room. Use a different "
+                            f"one: --port {port + 1}") from None
         raise RoomError(f"--host, --port: cannot listen on {host}:{port} "
                         f"({error.strerror or error}).") from None
 
@@ -155,7 +156,7 @@ def _print_welcome(args: argparse.Namespace, host: str, port: int, address: str,
               "R shows the room; to yourself as well")
     if host == EVERYWHERE:
         print(f"Note: everybody on your network can open the class page on port {port} of this "
-              "machine, nothing else of it. For this machine alone: --host 127.0.0.1")
+              "machine, and nothing else. To serve only this machine: --host 127.0.0.1")
     print("Ctrl-C ends the room and writes its report.", flush=True)
 
 

@@ -64,7 +64,7 @@ def of_release(folder: Path) -> tuple[list[int], list[Item]]:
     lessons = {n: folder / f"{n:02d}_lesson.ipynb" for n in _stages(folder)}
     found = {n: path for n, path in lessons.items() if path.is_file()}
     if not found:
-        raise RoomError(f"--release: {folder} holds no lesson, expected a folder that dlsys "
+        raise RoomError(f"--release: {folder} has no lesson, expected a folder that dlsys "
                         "release made, with 08_lesson.ipynb and RELEASE.json.")
     shipped = {n: paths.NOTEBOOKS / f"{_stage(n).stem}.ipynb" for n in found}
     return list(found), [item for n, path in found.items()

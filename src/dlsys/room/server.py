@@ -298,11 +298,11 @@ class JoinHandler(Handler):
         if not hmac.compare_digest(code.encode(errors="replace"), live.settings["code"].encode()):
             live.wrong += 1
             live.wrong_codes.count(ip)
-            return self.refuse(403, "This is not the code of this room. It stands on the wall: "
+            return self.refuse(403, "This is not the code of this room. The code is on the wall: "
                                "six letters.")
         if person and not PERSON.fullmatch(person):
-            return self.refuse(403, "Behind the dash stand the eight letters that your other "
-                               "device shows. Without the dash you join as somebody else.")
+            return self.refuse(403, "After the dash, type the eight letters that your other "
+                               "device shows. Without them you join as a new participant.")
         live.joins.count(ip)
         who = self._as(person)
         live.name(who, self.text(data, "name"))

@@ -90,9 +90,9 @@ def law(out, logits, y):
     # What rounding a logit costs: no formula in float32 can do better.
     rounding = 4 * torch.finfo(torch.float32).eps * float(logits.abs().max())
     expect_close("loss", loss, torch.tensor(sum(losses) / len(losses)), atol=rounding,
-                 look="The mean over rows of logsumexp(z) - z_y.")
+                 look="The loss is the mean over rows of logsumexp(z) - z_y.")
     expect_close("gradient", grad, torch.tensor(rows), atol=rounding / len(y),
-                 look="Of the mean: (softmax - one-hot) / N.")
+                 look="The gradient of the mean is (softmax - one-hot) / N.")
     expect_equal("library functions used", out["used"], [], "Write both formulas by hand.")
 
 

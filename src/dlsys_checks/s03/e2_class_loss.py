@@ -103,13 +103,14 @@ def law(out, scores, labels):
     # What rounding a score costs: no formula in float32 can do better.
     rounding = 4 * torch.finfo(torch.float32).eps * float(z[keep].abs().max())
     expect_close("loss", out["loss"], wanted.float(), atol=rounding,
-                 look="Cross-entropy, averaged over the rows that have a label.")
+                 look="Average the cross-entropy over the rows that have a label.")
     if out["grad"] is None:
         raise Broken("gradient with respect to the scores", "none", "a tensor",
-                     "A loss has to stay connected to the scores.")
+                     "The loss has to stay connected to the scores.")
     expect_close("gradient with respect to the scores", out["grad"], grad.float(),
                  atol=(rounding + 1e-6) / len(keep),
-                 look="Zero for rows without a label, else (softmax - one-hot) / rows that count.")
+                 look="It is zero in rows without a label, and (softmax - one-hot) / labelled rows "
+                      "in the others.")
 
 
 def labelled(scores, labels):

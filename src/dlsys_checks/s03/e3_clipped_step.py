@@ -26,16 +26,19 @@ scaled     | Args: optimizer, max_norm: the optimizer, and the limit for the nor
              the true loss times scale, as in mixed precision, and scale. | case a scale of 65536;
              a scale below one; the example
 backward   | The backward pass of loss has not run. | case gradients left over from before; an
-             infinite gradient left over; three steps in a row; three steps of AdamW
+             infinite gradient left over; three steps in a row; three steps of AdamW; an old
+             gradient that the loss does not reach
 leftover   | Gradients of an earlier step can be left over. | case gradients left over from
-             before; an infinite gradient left over; three steps in a row; three steps of AdamW
+             before; an infinite gradient left over; three steps in a row; three steps of AdamW;
+             an old gradient that the loss does not reach
 true size  | The step and both norms are those of the true loss. | norm before clipping; norm
              after clipping; after step
 one number | A norm is one number over all parameters of all groups | case two groups; three
              groups; gradients left over from before; a parameter that the loss does not reach;
-             three steps in a row; three steps of AdamW
+             three steps in a row; three steps of AdamW; an old gradient that the loss does not
+             reach
 reached    | that the loss reaches. The step changes no others. | case a parameter that the loss
-             does not reach
+             does not reach; an old gradient that the loss does not reach
 example    | Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0). | case the
              example
 """)
@@ -84,6 +87,8 @@ def cases(g):
             one("gradients left over from before", [1, 2], far(), leftover=1e4),
             one("an infinite gradient left over", [2], far(), leftover=math.inf),
             one("a parameter that the loss does not reach", [1, 1], far(), unreached=True),
+            one("an old gradient that the loss does not reach", [1, 1], far(), kind="adamw",
+                leftover=2.0, unreached=True),
             one("three steps in a row", [2, 1], far(), kind="momentum", steps=3),
             one("three steps of AdamW", [1, 2], far(), kind="adamw", steps=3),
             ("a gradient of zero", {
@@ -106,7 +111,7 @@ def act(fn, kind, groups, unreached, strengths, scale, max_norm, leftover):
         **{"sgd": {}, "adamw": {"weight_decay": 0.1}, "momentum": {"momentum": 0.9}}[kind])
     live = [p for mine in params for p in mine]
     if leftover:
-        for p in live:
+        for p in [*live, *alone]:
             p.grad = torch.full_like(p, leftover)
     taken, shown = [], []
     optimizer.register_step_post_hook(lambda *_: taken.append(1))
@@ -150,9 +155,9 @@ def law(out, kind, groups, unreached, strengths, scale, max_norm, leftover):
         expect_parts(got, "answer", "weights")
         pre, post = pair(got["answer"], "pre, post")
         expect_close("norm before clipping", pre, norm,
-                     look="Of all parameters together, with the loss scale divided out.")
+                     look="Take one norm over all parameters, with the loss scale divided out.")
         expect_close("norm after clipping", post, min(norm, max_norm),
-                     look="Of all gradients together, measured again.")
+                     look="Take one norm over all gradients, measured again after clipping.")
         expect_length("parameters", got["weights"], len(weights))
         for i, (mine, right, terms) in enumerate(zip(got["weights"], weights, reach, strict=True)):
             expect_close(f"parameter {i} after step {k}", mine, right, rtol=1e-5,
@@ -303,3 +308,14 @@ wrong("assuming that every parameter has a gradient", "reached",
 @ex.wrong("returning the example's numbers without a step", says="after step", breaks="example")
 def placeholder(optimizer, loss, scale, max_norm):
     return (6.0, 2.0) if max_norm == 2.0 else divided(optimizer, loss, scale, max_norm)
+
+
+@ex.wrong("clearing gradients to zeros, so that decay moves what the loss does not reach",
+          says="parameter without a gradient", breaks="reached")
+def clears_to_zeros(optimizer, loss, scale, max_norm):
+    optimizer.zero_grad(set_to_none=False)
+    (loss / scale).backward()
+    pre = nn.utils.clip_grad_norm_(all_of(optimizer), max_norm).item()
+    post = total(all_of(optimizer))
+    optimizer.step()
+    return pre, post

@@ -123,7 +123,7 @@ def expect_nets(out, sizes, bias, head):
             expect_like("bias of a layer", layer["bias"], torch.empty(o) if bias else None)
     length = 2 * (len(sizes) - 1) - head
     expect_equal("modules of the nets", out["modules"], [length] * NETS, "Add and remove none.")
-    expect_equal("putting new parameters in place of the old", out["new"], 0,
+    expect_equal("new parameters in place of the old ones", out["new"], 0,
                  "An optimizer made before would not know them: fill the old ones.")
     expect_equal("parameters without requires_grad", out["frozen"], 0)
 
@@ -201,7 +201,7 @@ def expect_moments(moments, sizes):
         if not 0.5 <= moment <= 2:
             raise Broken(f"second moment after ReLU {depth} of {len(moments)}, mean of {NETS} "
                          f"nets of widths {sizes}", moment, "0.5 to 2",
-                         "A layer multiplies it by fan_in * Var(w) / 2.")
+                         "Each layer multiplies it by fan_in * Var(w) / 2.")
 
 
 def linears(net):

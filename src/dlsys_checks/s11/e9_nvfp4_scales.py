@@ -178,7 +178,8 @@ START, SIZES, TOP = "top =", "part.abs().max() for part in parts", "part.abs().m
 WHOLE, OR_ONE = "top / (6 * 448)", " if top > 0 else torch.tensor(1.0)"
 LARGEST, SCALE, FLOAT8 = ".unflatten(1, (-1, 16)).amax(2)", "(high / whole)", "torch.float8_e4m3fn"
 END, OF_PART, OF_WHOLE = "return whole, scales", "scale of part", "type of the scale of the whole"
-wrong("leaving out the tensor's scale: 1", ("whole", "shared"), WHOLE, "torch.tensor(1.0)")
+wrong("leaving out the tensor's scale: 1", ("whole", "shared"),
+      f"{WHOLE}{OR_ONE}", "torch.tensor(1.0)")
 # https://github.com/pytorch/ao/pull/2604
 wrong("leaving the 6 out of the tensor's scale", ("whole", "example"), "(6 * 448)", "448")
 wrong("leaving the 448 out of the tensor's scale", ("whole", "example"), "(6 * 448)", "6")

@@ -24,6 +24,7 @@ class GradientsThrownAway(Rule):
         """What was seen is no plain accumulation: begin anew."""
         self.probe = self.line = self.stepped = None
         self.wasted, self.all, self.cycles = 0, 0, []   # cycles: (wasted, all) of each step
+        self.kept = 0         # passes whose gradients have not been erased yet
 
     def on_optimizer(self, optimizer):
         self.passes = 0
@@ -44,10 +45,11 @@ class GradientsThrownAway(Rule):
             p, self.probe = ref(), None
             if p is None or fingerprint(p) != weights:   # somebody used the gradient by hand
                 self.forget()
-            else:
-                self.wasted += is_zero(p.grad)
+            elif is_zero(p.grad):
+                self.wasted, self.kept = self.wasted + self.kept, 0
 
     def on_backward_done(self, tensors):
+        self.kept += 1
         for optimizer in list(self.run.optimizers) if self.passes <= WATCHED else ():
             p = next((p for p in params(optimizer) if not is_zero(p.grad)), None)
             if p is not None:
@@ -61,7 +63,7 @@ class GradientsThrownAway(Rule):
             return self.forget()
         self.probe, self.stepped = None, weakref.ref(optimizer)
         self.cycles.append((self.wasted, self.all))
-        self.wasted = self.all = 0
+        self.wasted = self.all = self.kept = 0
         last = self.cycles[-3:]
         wasted, passes = last[0]
         if len(last) == 3 and len(set(last)) == 1 and wasted and self.passes <= WATCHED:

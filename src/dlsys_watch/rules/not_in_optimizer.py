@@ -18,12 +18,15 @@ class NotInOptimizer(Rule):
         if grad and module._parameters:
             self.ran.add(module)
 
+    def on_optimizer(self, optimizer):
+        self.ran = weakref.WeakSet()    # gradients of what ran before may be left over
+
     def on_step(self, optimizer, closure):
         if self.run.opt(optimizer).steps != 6:   # the rules that it follows have spoken
             return
         held = self.run.held()
         out = [layer for layer in list(self.ran) for p in layer._parameters.values()
-               if p is not None and p.grad is not None and id(p) not in held]
+               if p is not None and p.requires_grad and p.grad is not None and id(p) not in held]
         if out:
             self.say(f"{self.run.name(out[0])} gets gradients, and no optimizer holds its "
                      "weights: forgotten?", self.run.opt(optimizer).place)

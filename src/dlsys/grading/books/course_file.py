@@ -25,11 +25,11 @@ def looked_for(options: GradeOptions) -> tuple[GradeOptions, list[str]]:
         same = [path for path in found if _content(path) == _content(kept)]
         other = [path for path in found if path not in same and kept.exists()]
         return (replace(options, course=same[0]) if same else options,
-                [f"{kept} counts, and {path} says something else. To take that one: --course "
+                [f"{kept} counts, and {path} says something else. To use that one: --course "
                  f"{path}" for path in other])
     if len({_content(path) for path in found}) > 1:
-        raise RunError(f"got two course.toml and no word which one counts: {found[0]}, {found[1]}. "
-                       f"Say --course {found[0]}, or --no-course for none.")
+        raise RunError("found two course.toml and cannot tell which one counts: "
+                       f"{found[0]}, {found[1]}. Say --course {found[0]}, or --no-course for none.")
     if not found:
         return options, []
     return replace(options, course=found[0]), [_said(found[0])]
@@ -58,5 +58,5 @@ def _content(path: Path) -> bytes:
 def _said(path: Path) -> str:
     course = due.read(path)
     what = [f"stage {stage}: {', '.join(ids)}" for stage, ids in sorted(course.asked.items())]
-    return (f"{path} counts, as nobody named another"
+    return (f"{path} counts, because no other file was named"
             + (f" ({'; '.join(what)})" if what else "") + ". To grade without it: --no-course")

@@ -276,7 +276,7 @@ def remarks(results: Sequence[dict[str, Any]], course: Course | None) -> list[st
     """For the instructor: how many times are unknown, and which extensions match nobody."""
     unknown = sum("due" in r and not r["due"]["handed_in"] for r in results)
     lines = [f"The time of handing in is not known for {unknown} of {len(results)}: nothing is "
-             f"taken off there. A time can be given in {EXTENSIONS}."] if unknown else []
+             f"deducted there. You can give a time in {EXTENSIONS}."] if unknown else []
     if strangers := unmatched_extensions(results, course):
         lines.append(f"{EXTENSIONS}: nobody of this run answers to {first_few(strangers)}.")
     return lines
@@ -307,7 +307,7 @@ def _with_due_date(result: dict[str, Any], course: Course,
     facts: dict[str, Any] = {"due": until.isoformat(), "off": 0,
                              "handed_in": moment.isoformat() if moment else ""}
     if moment is None:
-        note = ["When it was handed in is not known here: nothing is taken off."
+        note = ["It is not known when this was handed in, so nothing is deducted."
                 ] if result.get("late") else []
         return {**result, "due": facts, "notes": [*result["notes"], *note]}
     off = course.deduction(moment - until, result["possible"])
@@ -341,5 +341,5 @@ def _time_of_submission(result: dict[str, Any], zone: tzinfo | None,
 
 def _note(late: timedelta, off: float, course: Course) -> str:
     if late <= course.grace:
-        return f"Handed in {_words(late)} after the due date, within the time of grace."
+        return f"Handed in {_words(late)} after the due date, within the grace period."
     return f"Handed in {_words(late)} after the due date: {off:g} points off."

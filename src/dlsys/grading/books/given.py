@@ -83,7 +83,7 @@ class Gradebooks:
                 open_ones.append(f"{CANVAS}: {error} --canvas {self.canvas.path} "
                                  f'"{error.main}={column}"')
         comments = sum(r["learner"]["source"] == "moodle" for r in refused)
-        also = f" A comment alone for {comments} not graded." if comments else ""
+        also = f" Only a comment for {comments} not graded." if comments else ""
         for stage, sheet in self.moodle.items():
             mine, name = [r for r in counted if stage in (None, r["stage"])], moodle_file(stage)
             try:
@@ -232,7 +232,7 @@ def line_about(name: str, results: Sequence[Result], made: gradebooks.Filled) ->
         told += f" Not in it: {first_few([one['learner']['name'] for one in made.absent])}."
     if made.stray:
         who = first_few([f"{one['learner']['name']} (stage {one['stage']})" for one in made.stray])
-        told += f" Of another stage, and not filled in: {who}."
+        told += f" Of a different stage, and not filled in: {who}."
     if made.twins:
         who = first_few([f"{one['name']} ({one['learner']['id']})" for one in made.twins])
         told += f" Several people with one number, and not filled in: {who}."
@@ -243,5 +243,5 @@ def _left_behind(out: Path, written: set[str]) -> list[str]:
     """A line where the folder has filled-in gradebooks that this call did not write."""
     names = sorted(path.name for path in out.glob("*.csv")
                    if _FILLED.fullmatch(path.name) and path.name not in written)
-    return [f"Not filled in this time, so grades.csv may say something else: {', '.join(names)}. "
+    return [f"Not filled in this time, so grades.csv may differ: {', '.join(names)}. "
             "Give --canvas or --moodle, or remove it."] if names else []

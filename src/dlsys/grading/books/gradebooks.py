@@ -276,9 +276,9 @@ def one_stage(results: Iterable[Result],
             f"stage {stage}: {found[stage]} ("
             + text.first_few([r["learner"]["name"] for r in known if r["stage"] == stage]) + ")"
             for stage in sorted(found))
-        raise NoStage(f"not filled in, as one column takes one stage, and none has more than half "
-                      f"of the hand-ins: {counts}. All else is written. Say which stage it is; "
-                      "nothing is graded again: --resume", found.most_common(1)[0][0])
+        raise NoStage(f"not filled in, because one column takes one stage and no stage has more "
+                      f"than half of the hand-ins: {counts}. Everything else is written. Say which "
+                      "stage it is; nothing is graded again: --resume", found.most_common(1)[0][0])
     return ([r for r in known if r["stage"] == main], [r for r in known if r["stage"] != main])
 
 

@@ -79,7 +79,7 @@ class Journal:
         found: the names of all submissions. gradebook: people's names, as for `forget`.
         """
         if options.regrade and not options.resume:
-            raise RunError("--regrade: belongs to a run that stands: add --resume.")
+            raise RunError("--regrade: works only on an existing run: add --resume.")
         if not options.resume:
             return Journal.begin(options.out, _settings(options))
         journal = Journal.resume(options.out)
@@ -105,8 +105,8 @@ class Journal:
         file = _open_locked(path)
         try:
             if _whole_lines(file)[1:]:
-                raise RunError(f"{folder}: holds a run already. If it is yours, go on with it: "
-                               "--resume; or begin another one: --out OTHER_FOLDER")
+                raise RunError(f"{folder}: already has a run. If it is yours, continue it: "
+                               "--resume; or begin a new one: --out OTHER_FOLDER")
             _expect_none(folder, FROM_A_FINISHED_RUN)
         except RunError:
             file.close()
@@ -123,7 +123,7 @@ class Journal:
         """The run in `folder`, at the point where it stopped. Raises RunError for none."""
         path = folder / JOURNAL
         if not path.exists():
-            raise RunError(f"{folder}: holds no run to go on with. Leave out --resume.")
+            raise RunError(f"{folder}: has no run to continue. Leave out --resume.")
         file = _open_locked(path)
         try:
             run, results, begun = _recorded(file, path)
@@ -211,8 +211,8 @@ def _expect_same(options: GradeOptions, begun: Settings) -> None:
     if begun.walled != options.walled:
         other.append("--sandbox")
     if other:
-        raise RunError(f"{options.out}: this run was begun with another {other[0]}. Resume it "
-                       "without it, or begin another one: --out OTHER_FOLDER")
+        raise RunError(f"{options.out}: this run was begun with a different {other[0]}. Resume "
+                       "the run without it, or begin a new one: --out OTHER_FOLDER")
 
 
 def _recorded_key(path: Path) -> str:
@@ -221,7 +221,7 @@ def _recorded_key(path: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         key = ""
     if not (isinstance(key, str) and re.fullmatch(r"[0-9a-f]{32}", key)):
-        raise RunError(f"{path}: holds no run's key, expected a grades.json.")
+        raise RunError(f"{path}: does not have the key of a run, expected a grades.json.")
     return key
 
 
@@ -251,16 +251,16 @@ def _open_locked(path: Path) -> TextIO:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(fd)
-        raise RunError(f"{path}: is no file of its own, expected none or that of a run. Give "
-                       "another folder: --out")
+        raise RunError(f"{path}: is not a plain file of its own, expected none or that of a "
+                       "run. Give a different folder: --out")
     os.fchmod(fd, 0o600)  # a file that was there already may have been readable to others
     file = open(fd, "r+", encoding="utf-8")  # noqa: SIM115
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise RunError(f"{path.parent}: another grader is at work here. Wait for it, or give "
-                       "another folder: --out") from None
+        raise RunError(f"{path.parent}: another grader is at work here. Wait for it, or give a "
+                       "different folder: --out") from None
     return file
 
 

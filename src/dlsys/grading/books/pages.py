@@ -14,11 +14,10 @@ import markupsafe
 
 from dlsys import assignments
 from dlsys.grading import aims
-from dlsys.grading.books import marking, reports, returns, similar
+from dlsys.grading.books import marking, reports, returns, scoring, similar
 from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.reports import page_name
 from dlsys.grading.books.run_folder import FEEDBACK, MARKING
-from dlsys.grading.books.scoring import best
 from dlsys.grading.text import cell_and_line
 from dlsys_files.private_file import write_private
 from dlsys_helpers import catalog
@@ -108,15 +107,17 @@ def _next_steps(result: Result) -> list[str]:
         return _next_parts(open_ones)
     if not open_ones:
         after = [stage for stage in catalog.written() if stage.number > number][:1]
-        return [f"All exercises pass. Go on with stage {stage.number}, {stage.title}: "
+        return [f"All exercises pass. Continue with stage {stage.number}, {stage.title}: "
                 f"`dlsys start {stage.number}`" for stage in after]
     tried = [e for e in open_ones if e["status"] in ("wrong", "error")]
     first = (tried or open_ones)[0]
-    others = [e["id"] for e in open_ones if e is not first]
+    others = [f"{e['id']} (`{e['function']}`)" for e in open_ones if e is not first]
     verb = "Fix" if first in tried else "Write"
     return [f"{verb} `{first['function']}`, exercise {first['id']}, in your worksheet.",
             f"Check it: `dlsys check {number}`, or the cell below your answer.",
-            *([f"Then take {', '.join(others)}."] if others else [])]
+            *([f"Go on with {', '.join(others)}."] if others else []),
+            "Hand the worksheet in again, if your instructor still takes it: of several hand-ins, "
+            "the one with the most points counts."]
 
 
 def _next_parts(open_ones: list[dict[str, Any]]) -> list[str]:
@@ -136,7 +137,7 @@ def _next_parts(open_ones: list[dict[str, Any]]) -> list[str]:
 def overview(grades: dict[str, Any]) -> str:
     """The instructor's page: distribution, exercises, misconceptions, results to look at."""
     results = grades["results"]
-    counted = best(results)
+    counted = scoring.best(results)
     return render(
         "overview.html", run=grades["run"], day=_day, results=results, counted=counted,
         scoring=_scoring(grades),
@@ -210,15 +211,46 @@ def render(name: str, **values: Any) -> str:
     """The page of a template."""
     template = _templates().get_template(name)
     return template.render(statuses=STATUSES, place=cell_and_line, lesson=_lesson,
-                           partial_rule=_partial_rule, **values)
+                           heading=_heading, partial_rule=_partial_rule,
+                           why_points=_why_points, whole=_whole, **values)
+
+
+def _heading(entry: dict[str, Any]) -> str:
+    """An exercise as its worksheet names it: the trap's situation, not its fault."""
+    trap = _traps().get(entry["id"])
+    return f"{entry['id']} {trap.title if trap else entry['title']}"
+
+
+def _whole(promise: str) -> str:
+    """A piece of a docstring; dots where it ends within a sentence."""
+    return promise if promise[-1:] in ".!?" else f"{promise.rstrip(',;:')} \N{HORIZONTAL ELLIPSIS}"
 
 
 def _partial_rule(scoring: dict[str, Any]) -> str:
-    """How an exercise that does not pass gets points, in words."""
-    return (f"Of an exercise that does not pass, the trap's own promise brings "
-            f"{scoring['own_share']:g} % of the points and the other promises share the rest; "
-            "never more than the share of cases with a right result or, if the mistake is known, "
-            "halfway between that share and all. Rounded down to half a point.")
+    """How an exercise that does not pass gets points, in words, for the instructor."""
+    return (f"If an exercise does not pass, the trap's own promise is worth "
+            f"{scoring['own_share']:g} % of the points, and the other promises share the rest. "
+            "The result is never more than the share of cases with a right result or, if the "
+            "mistake is known, than halfway between that share and all. It is rounded down to half "
+            "a point.")
+
+
+def _why_points(entry: dict[str, Any], own_share: float) -> str:
+    """In a sentence or two, how an exercise that does not pass got its points for a part.
+
+    own_share: percent of the points for the trap's own promise.
+    """
+    if entry["idle"]:
+        return "It does the same as a function that does nothing, so it earns no points."
+    most = scoring.most_for_results(entry)
+    if most < scoring.share_of_promises(entry, own_share / 100):
+        known = " As the mistake is a known one, half of the rest is added." * entry["exactly"]
+        return (f"The result is right in {entry['results_held']} of {entry['cases']} cases, which "
+                f"limits the points.{known}")
+    others = entry["promises_held"] - entry["own_held"]
+    kept = "kept" if entry["own_held"] else "kept in part" if entry["own_credit"] else "not kept"
+    return (f"What the trap is about brings {own_share:g} % of the points, and is {kept}. Of the "
+            f"{entry['promises'] - 1} other promises {others} are kept.")
 
 
 def _lesson(trap: str) -> str:

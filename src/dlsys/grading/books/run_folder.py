@@ -13,7 +13,7 @@ MARKING = "marking"  # the folder of the pages for marking by hand
 GIVEN = "given"  # copies of the gradebooks
 FROM_THE_INSTRUCTOR = (OVERRIDES, COURSE, EXTENSIONS, COMMENTS, GIVEN)  # the points depend on these
 FROM_A_FINISHED_RUN = (GRADES, FEEDBACK, MARKING)  # the next reports read these again
-SCHEMA = 2  # the form of the journal and of grades.json
+SCHEMA = 3  # the form of the journal and of grades.json
 
 
 class RunError(UserError):

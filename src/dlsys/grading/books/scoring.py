@@ -145,15 +145,22 @@ def points_for_promises(entry: dict[str, Any], own_share: float = OWN_SHARE) -> 
         return entry["points"]
     if entry.get("idle"):
         return 0
-    others = entry["promises"] - 1
-    own = own_share if others else 1.0
-    held = entry["promises_held"] - entry["own_held"]
-    share = own * entry["own_held"] + (1 - own) * held / max(others, 1)
-    # a record of an earlier version has no count of results
-    right = entry.get("results_held", entry["cases_held"]) / entry["cases"]
-    share = min(share, (1 + right) / 2 if entry["exactly"] else right)
+    share = min(share_of_promises(entry, own_share), most_for_results(entry))
     whole_steps = math.floor(entry["possible"] * share / STEP + 1e-9) * STEP
     return rounded(min(whole_steps, entry["possible"] - STEP))
+
+
+def share_of_promises(entry: dict[str, Any], own_share: float) -> float:
+    """The share of an exercise's points for the promises that its answer keeps."""
+    others = entry["promises"] - 1
+    own = own_share if others else 1.0
+    return own * entry["own_credit"] + (1 - own) * entry["others_credit"] / max(others, 1)
+
+
+def most_for_results(entry: dict[str, Any]) -> float:
+    """The largest share of an exercise's points that its answer can earn by its results."""
+    right = entry["results_held"] / entry["cases"]
+    return (1 + right) / 2 if entry["exactly"] else right
 
 
 # ---- several submissions of one learner
@@ -192,7 +199,7 @@ def _with_counts(results: Sequence[Result]) -> list[Result]:
         n = times.get((owner(result), result.get("stage")), 0)
         if result["status"] == "graded" and n > 1:
             which = "this one counts" if id(result) in counted else (
-                "another one, with the most points, counts")
+                "a different one, with more points, counts")
             note = f"Handed in {n} times for this stage; {which}."
             result = {**result, "notes": [*result["notes"], note]}
         done.append(result)
@@ -203,6 +210,6 @@ def remarks(results: Iterable[Result], scoring: Scoring) -> list[str]:
     """For the instructor: where worksheets were handed out short and the run does not know it."""
     short = sorted({r["stage"] for r in results if r.get("short") and r["status"] == "graded"
                     and r["stage"] not in scoring.asked and "stray" not in r})
-    return [f"Stage {', '.join(map(str, short))}: worksheets were handed out with a part of the "
-            "exercises, and all count here. What was asked for stands in the course.toml that "
-            "dlsys release wrote: --course course.toml --resume"] if short else []
+    return [f"Stage {', '.join(map(str, short))}: some worksheets have only a part of the "
+            "exercises, and all exercises count here. The course.toml that dlsys release wrote "
+            "says what was asked for: --course course.toml --resume"] if short else []

@@ -26,10 +26,10 @@ _STEPS = (
      "Hand in {file} itself, not in a zip or a folder."),
     ("MiB", "Clear its outputs (in JupyterLab: Edit, Clear Outputs of All Cells), save it, and "
             "hand it in again."),
-    ("notebooks of one learner|was not begun", "Hand in {file} alone."),
+    ("notebooks of one learner|was not begun", "Hand in only {file}."),
     ("cut off|damaged|conflict|is empty|UTF-8|cells|format|nested|too long|is JSON|whose source",
-     "Open {file} in JupyterLab, save it, look whether it opens again, and hand it in once more."),
-    ("", "Hand in {file} once more, or ask your instructor."))
+     "Open {file} in JupyterLab, save it, check that it opens again, and hand it in again."),
+    ("", "Hand in {file} again, or ask your instructor."))
 _ASK = "Ask for {file}; until then points go into overrides.csv."
 
 
@@ -84,7 +84,7 @@ def noted(results: Sequence[Result], places: Sequence[Place], asked: Collection[
         file = _file(stages or ([usual] if usual else ()))
         found = _why(result, stages, file, {p.source: p for p in places}, twins)
         if found and owner(result) in fine and found["kind"] in ("refused", "stage"):
-            found |= {"step": "Nothing: another hand-in of this learner counts.", "you": ""}
+            found |= {"step": "Nothing: a different hand-in of this learner counts.", "you": ""}
         done.append({**result, "stray": found} if found else result)
     return done
 
@@ -135,7 +135,8 @@ def _why(result: Result, stages: Collection[int], file: str, places: Mapping[str
                 "step": f"Add the learner and type in {result['points']} points, or take a newer "
                         "download of the gradebook."}
     if place and twins[source, learner["id"]] > 1:
-        return {"kind": "twins", "reason": f"has the number {learner['id']}, and so has another "
-                "learner's.", "you": "Tell your instructor: two hand-ins have your number.",
+        return {"kind": "twins", "reason": f"has the number {learner['id']}, and so does a "
+                "different learner's.",
+                "you": "Tell your instructor: two hand-ins have your number.",
                 "step": "Look at both and remove one; neither is filled in."}
     return {}

@@ -95,7 +95,7 @@ def parts(data: bytes, package: str) -> Notebook:
 def _remarks(found: NotebookFile, wanted: int | None) -> list[str]:
     remarks = []
     if len(found.ids) != len(set(found.ids)):
-        remarks.append("Some cells have the same id; each was run all the same.")
+        remarks.append("Some cells have the same id; all of them were run.")
     if wanted and found.stage and found.stage != wanted:
         remarks.append(f"It says stage {clean(found.stage, 20)}; graded as stage {wanted}.")
     reach = sorted({name for _, source in found.cells for name in _REACHES.findall(source)})
@@ -109,8 +109,8 @@ def _outdated(found: NotebookFile, stage: int) -> list[str]:
     """A note when the exercises here have changed since this worksheet was made."""
     if "" in (found.version, _version_here(stage)) or found.version == _version_here(stage):
         return []
-    return ["The worksheet is older than the exercises here, which have changed since; it is "
-            "graded by these."]
+    return ["The exercises have changed since this worksheet was made; it was graded by the new "
+            "ones."]
 
 
 @cache

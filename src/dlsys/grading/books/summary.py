@@ -57,7 +57,8 @@ def _look(result: Result) -> str:
     if result["status"] != "graded":
         return _plain(stray) if stray else result["reason"]
     differing = [e["id"] for e in result["exercises"] if e["differs"]]
-    differs = [f"notebook shows something else for {', '.join(differing)}"] if differing else []
+    differs = ([f"notebook shows a different verdict for {', '.join(differing)}"] if differing
+               else [])
     return " ".join([_plain(stray) if stray else "", *differs,
                      *people.all_notes(result)]).strip().replace("`", "")
 
@@ -81,18 +82,19 @@ def about(results: Sequence[Result]) -> list[str]:
     times = Counter((people.owner(r), r["stage"]) for r in graded)
     if again := sorted({r["learner"]["name"] for r in graded
                         if times[people.owner(r), r["stage"]] > 1}):
-        lines.append(f"Handed in more than once for a stage, the best counts: {first_few(again)}.")
+        lines.append("Several hand-ins for one stage, of which the best counts: "
+                     f"{first_few(again)}.")
     for name, pin, who in reports.missing_packages(results):
         lines.append(f"{_people(who)} {'need' if len(who) > 1 else 'needs'} the package {name}, "
                      f"which is not installed here: {first_few(who)}. "
                      + (f"Install it: pip install {pin}; then: --resume --regrade NAME" if pin else
-                        "The course pins no such package, and anybody may write a name."))
+                        "The course does not pin this package, and a learner can write any name."))
     if who := reports.asked_for_checks(results):
         lines.append(f"{_people(who)} asked for the checks, which the sandbox hides: "
                      f"{first_few(who)}. Look at the code.")
     if asked := marking.requests(results):
         askers = first_few([f"{r['learner']['name']} ({e['id']})" for r, e in asked])
-        lines.append(f"Asked for another look, see the folder {MARKING}: {askers}.")
+        lines.append(f"Learners asked for another look, see the folder {MARKING}: {askers}.")
     if alike := similar.alike_answers(results):
         lines.append(f"Answers that are alike, a list to look at: {len(alike)} groups, in "
                      "overview.html and similar.csv.")

@@ -46,9 +46,9 @@ class Run:
 
 def add_parser(commands: Any) -> None:
     """Add `term` to the subcommands of `dlsys`."""
-    parser = commands.add_parser("term", help="one page over several runs of dlsys grade")
+    parser = commands.add_parser("term", help="make one page of several runs of dlsys grade")
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER",
-                        help="what dlsys grade wrote: --out of each run")
+                        help="the folder of a run of dlsys grade")
     parser.add_argument("--out", type=Path, default=Path("term"), metavar="FOLDER",
                         help=f"where {PAGE} and {TABLE} go (default: term)")
     parser.set_defaults(run=run)
@@ -90,7 +90,7 @@ def read(folder: Path) -> Run:
         raise BadRun(f"{path}: {error.strerror}. Give the folders that dlsys grade wrote, once "
                      "their run is finished.") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise BadRun(f"{path}: holds no results that can be read. Grade again, or leave the folder "
+        raise BadRun(f"{path}: has no results that can be read. Grade again, or leave the folder "
                      "out.") from None
 
 
@@ -148,7 +148,7 @@ def matched(runs: list[Run]) -> str:
     several = _with_numbers(found)
     if not found or (len(runs) < 2 and not several):
         return ""
-    rule = "Moodle numbers people anew for each assignment, so its learners are matched by name."
+    rule = "Moodle renumbers people for each assignment, so its learners are matched by name."
     return " ".join(filter(None, [rule, several, _of_one_name(found)]))
 
 
