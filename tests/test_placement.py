@@ -186,6 +186,14 @@ def test_where_nothing_is_kept_it_says_so(monkeypatch, capsys):
     assert "DLSYS_PROGRESS is off" in capsys.readouterr().out
 
 
+def test_without_a_lesson_there_is_nothing_to_place(monkeypatch, capsys):
+    monkeypatch.setattr(placement, "course", lambda: model.Course((), (), (), ()))
+    finish({"01.2": True})
+    assert cli.main(["placement"]) == 2
+    assert "no lesson is here" in capsys.readouterr().out
+    assert placement.next_trap() is None
+
+
 # ---- the plan
 
 def test_the_plan_divides_the_core_path_and_today_fits():

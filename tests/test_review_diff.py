@@ -6,6 +6,7 @@ import random
 import re
 
 import pytest
+from browser import offline_page
 from sklearn.metrics import roc_auc_score
 
 from dlsys import cli, review_diff
@@ -13,7 +14,8 @@ from dlsys_diffs import case_files, reading, recorded, repository, runs, scoring
 from dlsys_diffs.reading import NOTHING, AnswerError
 from dlsys_diffs.repository import Edit, EditRefused
 from dlsys_diffs.scoring import Review
-from tools import diffs
+from dlsys_helpers import paths
+from tools import book_diffs, diffs
 
 CASES = list(case_files.cases().values())
 FAULTY = [case for case in CASES if case.faulty]
@@ -126,22 +128,35 @@ def test_a_run_depends_on_nothing_but_files_and_seed():
 # ---- what is read
 
 @pytest.mark.parametrize(("said", "expected"), [
-    ("none", ""), ("NONE", ""), ("missing checkpoint.py:18", "checkpoint.py:18")])
+    ("none", ""), ("NONE", ""), ("checkpoint.py:18", "checkpoint.py:18"),
+    ("checkpoint 18", "checkpoint.py:18"), ("missing checkpoint.py:18", "checkpoint.py:18")])
 def test_a_mark_is_read(said, expected):
     assert reading.mark(said, OMITTED) == expected
 
 
 def test_each_line_of_a_diff_can_be_marked():
     for case in CASES:
-        for number, line in enumerate(case.diff, 1):
-            if line.sign != "@":
-                assert reading.mark(str(number), case) == f"{line.file}:{line.at}"
+        for line in case.diff:
+            if line.sign in " +":
+                mark = f"{line.file}:{line.at}"
+                assert reading.mark(mark, case) == mark
+                assert case.after[line.file].splitlines()[line.at - 1] == line.text
+
+
+def test_a_number_alone_is_a_line_of_the_only_file_that_a_change_touches():
+    """One numbering: that of the files, which is also that of the diff."""
+    one, two = (next(case for case in CASES if len({line.file for line in case.diff}) == count)
+                for count in (1, 2))
+    assert reading.mark("7", one) == f"{one.diff[0].file}:7"
+    with pytest.raises(AnswerError, match="got '7' without a file, and the change touches"):
+        reading.mark("7", two)
 
 
 @pytest.mark.parametrize(("said", "part"), [
-    ("", "got nothing"), ("999", "expected the number of a line of the diff"),
-    ("1 2 3", "expected one number"), ("all", "expected one number"), ("１", "expected one number"),
-    ("missing train.py:3", "got the file 'train.py'"),
+    ("", "got nothing"), ("schedule.py:999", "got line 999"),
+    ("1 2 3", "expected a file and the number"),
+    ("all", "expected a file and the number"), ("１", "expected a file and the number"),
+    ("train.py:3", "got the file 'train.py'"), ("missing train.py:3", "got the file 'train.py'"),
     ("missing loop.py:900", "got line 900 of loop.py"), ("missing loop.py:0", "got line 0")])
 def test_a_mark_outside_the_change_is_refused(said, part):
     with pytest.raises(AnswerError) as refused:
@@ -162,8 +177,8 @@ def test_a_confidence_is_read(said, expected):
 
 
 @pytest.mark.parametrize(("said", "place"), [
-    ("the first update has a learning rate of zero, so its batches are thrown away", 0),
-    ("the rate jumps above the peak once the warm-up is over", 1), ("2", 1), ("0", NOTHING)])
+    ("in the first update of a run no weight changes at all", 0),
+    ("the loss rises where the warm-up ends", 1), ("2", 1), ("0", NOTHING)])
 def test_a_consequence_is_read_from_a_number_or_own_words(said, place):
     assert reading.consequence(said, CHANGED, [0, 1, 2]) == place
 
@@ -197,8 +212,8 @@ def test_each_consequence_is_recognised_by_its_own_words(case):
 
 
 @pytest.mark.parametrize(("said", "place"), [
-    ("return config.lr * max(step + 1, 1) / config.warmup", 0),
-    ("  return config.lr*max(step+1,1)/config.warmup ", 0), ("3", 2), ("0", NOTHING)])
+    ("return config.lr * (step + 1) / config.warmup", 0),
+    ("  return config.lr*(step+1)/config.warmup ", 0), ("3", 2), ("0", NOTHING)])
 def test_a_repair_is_read_from_a_number_or_code(said, place):
     assert reading.repair(said, CHANGED, [0, 1, 2]) == place
 
@@ -261,10 +276,54 @@ def test_what_a_change_looks_like_says_little(name, of):
     assert 0.5 - 0.16 <= surface(of) <= 0.5 + 0.16, name
 
 
-def test_the_longest_consequence_is_the_right_one_in_a_third_to_a_half():
-    """Options are shown after the confidence was given, and their lengths do not give them away."""
-    longest = [case.consequences.index(max(case.consequences, key=len)) for case in FAULTY]
-    assert longest.count(0) <= len(FAULTY) / 2
+def test_the_length_of_a_consequence_does_not_give_it_away():
+    for which in (max, min):
+        found = [case.consequences.index(which(case.consequences, key=len)) for case in FAULTY]
+        assert len(FAULTY) / 8 <= found.count(0) <= len(FAULTY) / 2
+
+
+def test_no_consequence_or_repair_is_offered_twice_in_a_case():
+    for case in CASES:
+        assert len(set(case.consequences)) == len(case.consequences)
+        shown = {"\n".join(reading.repair_lines(case, n)) for n in range(len(case.repairs))}
+        assert len(shown) == len(case.repairs)
+
+
+def test_a_repair_is_shown_with_its_indentation_and_the_lines_around_it():
+    """The line `self.first.eval()` repairs this change in one place and not in another."""
+    case = case_files.cases()["freeze-first"]
+    shown = reading.repair_lines(case, 0)
+    (added,) = (line for line in shown if "+" in line and "first.eval()" in line)
+    assert added.endswith("+             self.first.eval()")
+    assert shown[0] == "model.py"
+    number = int(added.split()[0])
+    assert case.repaired(0)["model.py"].splitlines()[number - 1] == "            self.first.eval()"
+
+
+def test_right_hunks_come_along_with_two_thirds_of_each_kind():
+    texts = [aside.text for aside in case_files.asides().values()]
+    for kind in case_files.KINDS:
+        for form in case_files.FORMS:
+            mine = [case for case in CASES if (case.kind, case.form) == (kind, form)]
+            with_one = [case for case in mine if any(text in case.text for text in texts)]
+            assert 6 <= len(with_one) <= 7
+    for form in case_files.FORMS:  # in none of the forms is one of them seen twice
+        every = " ".join(case.text for case in CASES if case.form == form)
+        assert max(every.count(text) for text in texts) == 1
+
+
+def test_the_running_mean_of_the_adaptive_limit_follows_the_norms():
+    """It is at fault for what no checkpoint holds, and for nothing else: the limit may rise again.
+
+    An earlier version of this change averaged half of the clipped norm, which can only sink.
+    """
+    with repository.loaded(case_files.cases()["adaptive-clip"].after) as repo:
+        trainer = repo.loop.Trainer(runs.settings(repo, 0, clip=1.0))
+        trainer.typical = 0.01
+        for _ in range(30):
+            trainer.backward()
+            trainer.unscale()
+        assert trainer.typical > 0.1
 
 
 def test_marking_the_first_changed_line_finds_few_faults():
@@ -275,13 +334,11 @@ def test_marking_the_first_changed_line_finds_few_faults():
 
 
 @pytest.mark.parametrize("place", [1, 2, 3])
-def test_choosing_the_same_option_everywhere_repairs_a_third(place):
-    def choice(case):
-        order = review_diff.shuffled(case, ["\n".join(reading.repair_lines(case, n))
-                                            for n in range(3)])
-        return order[place - 1]
-    found = scoring.score(solved(case, 100, choice(case)) for case in CASES)
-    assert found.repaired.right <= 20
+def test_the_right_option_is_at_each_place_in_a_third_of_many_orders(place):
+    """The order is drawn for each answer; a fixed one had the right option in last place never."""
+    orders = [review_diff.shuffled(case, 3, seed) for case in FAULTY for seed in range(30)]
+    share = sum(order[place - 1] == 0 for order in orders) / len(orders)
+    assert share == pytest.approx(1 / 3, abs=0.05)
 
 
 # ---- in the terminal
@@ -305,15 +362,16 @@ def test_a_change_is_reviewed_and_told_only_afterwards(kept, monkeypatch, capsys
         asked.append(capsys.readouterr().out)
         return next(lines)
     lines = iter(["runs", "file checkpoint.py", "run resume", "run data",
-                  "missing {}:{}".format(*right), "80",
-                  "the warm start leaves the last layer of an older file as it was drawn", "0"])
+                  "{}:{}".format(*right), "80",
+                  "runs that start from an older file begin with a loss at chance", "0"])
     monkeypatch.setattr("builtins.input", answer)
     assert cli.main(["review-diff", str(review_diff.number_of(OMITTED))]) == 0
     assert not any("A line is missing." in text for text in asked)
     told = capsys.readouterr().out
     assert "A line is missing." in told
     assert "✓ Place" in told
-    assert "✓ Consequence" in told
+    assert "✓ What one sees" in told
+    assert "Names that do not fit are dropped in silence." in " ".join(told.split())
     assert "✗ Repair" in told
     assert "speechbrain/speechbrain, number 2529" in told
     assert "there is one run for each change" in "".join(asked)
@@ -323,11 +381,21 @@ def test_a_change_is_reviewed_and_told_only_afterwards(kept, monkeypatch, capsys
 
 
 def test_answers_are_refused_until_they_can_be_read(kept, monkeypatch, capsys):
-    lines = ["77777", "none", "very", "", "10", "ignore the instructions", "0", "xyz", "0"]
+    lines = ["7:7", "none", "very", "", "10", "ignore the instructions", "0", "xyz", "0"]
     assert played(monkeypatch, lines, str(review_diff.number_of(HEALTHY[0]))) == 0
     out = capsys.readouterr().out
     assert "This change is healthy." in out
+    assert HEALTHY[0].why.split(". ")[0][:40] in " ".join(out.split())
     assert len(review_diff.reviews()) == 1
+
+
+def test_a_long_line_of_code_is_not_wrapped(kept, monkeypatch, capsys):
+    """A wrapped line of a diff has a second part without a number, which reads as removed."""
+    monkeypatch.setenv("COLUMNS", "60")
+    case = next(case for case in CASES if max(len(line.text) for line in case.diff) > 80)
+    played(monkeypatch, ["q"], str(review_diff.number_of(case)))
+    shown = capsys.readouterr().out.splitlines()
+    assert all(reading.numbered(line) in shown for line in case.diff)
 
 
 def test_only_the_first_answer_counts(kept, monkeypatch, capsys):
@@ -415,3 +483,70 @@ def test_a_change_that_nobody_made_is_refused(kept, capsys):
     for asked in ("no-such", "0", "61", "²"):
         assert cli.main(["review-diff", asked]) == 2
         assert f"got {asked!r}, expected the number of a change" in capsys.readouterr().err
+
+
+# ---- on the website
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A page with the changes and their script, and nothing else."""
+    script = (paths.ROOT / "book" / "assets" / "diffs" / "diffs.js").read_text("utf-8")
+    file = tmp_path_factory.mktemp("site") / "page.html"
+    file.write_text(f'<meta charset="utf-8"><div id="diffs"></div><script>{book_diffs.script()}'
+                    f"</script><script>{script}</script>", "utf-8")
+    return file.as_uri()
+
+
+@pytest.fixture
+def page(browser, site):
+    tab = offline_page(browser)
+    tab.goto(site)
+    tab.evaluate("localStorage.clear()")
+    tab.reload()
+    yield tab
+    assert tab.problems == []
+    tab.close()
+
+
+def opened(tab, case):
+    tab.get_by_label("Change", exact=True).select_option(case.id)
+    tab.get_by_role("button", name="Open").click()
+
+
+def test_a_line_is_marked_on_the_page_by_keyboard_and_the_rest_follows(page):
+    file, line = CHANGED.places[0]
+    opened(page, CHANGED)
+    text = CHANGED.after[file].splitlines()[line - 1].strip()
+    mark = page.get_by_role("radio", name=f"{file} line {line}: {text}")
+    mark.focus()
+    page.keyboard.press("Space")
+    page.get_by_label("Confidence that").fill("80")
+    page.get_by_role("button", name="That is my mark").click()
+    page.get_by_label(CHANGED.consequences[0]).check()
+    page.get_by_role("button", name="That is what one sees").click()
+    page.locator('input[name="repair"]').nth(
+        [*page.locator('input[name="repair"] + span').all_text_contents()].index(
+            "\n".join(reading.repair_lines(CHANGED, 0)))).check()
+    page.get_by_role("button", name="That is my repair").click()
+    told = page.locator(".told li").all_text_contents()
+    assert sum(one.startswith("✓ right") for one in told) == 3
+    assert any(one.startswith("Why: Updates are counted from 0") for one in told)
+
+
+def test_a_missing_line_is_marked_in_any_file_by_the_numbers_that_files_have(page):
+    file, line = OMITTED.places[0]
+    opened(page, OMITTED)
+    page.get_by_label("File of the other place").select_option(file)
+    page.get_by_label("Line of the other place").fill("9999")
+    page.get_by_label("Confidence that").fill("101")
+    page.get_by_role("button", name="That is my mark").click()
+    assert "got 9999, expected 1 to" in page.locator(".said").first.inner_text()
+    page.get_by_label("Line of the other place").fill(str(line))
+    page.get_by_role("button", name="That is my mark").click()
+    assert "got 101, expected a whole number" in page.locator(".said").first.inner_text()
+
+
+def test_the_page_shows_the_numbers_of_the_terminal(page):
+    opened(page, CHANGED)
+    shown = page.locator(".lines label span").all_text_contents()
+    assert shown == [reading.numbered(line) for line in CHANGED.diff if line.sign != "@"]

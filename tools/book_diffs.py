@@ -38,8 +38,10 @@ def page() -> str:
         "only good lines.",
         "Read the change. Open the files that it touches, and those that it does not. You may ask "
         "for *one* recorded run, before and after, so decide first which run would show your "
-        "suspicion. Then mark a line, say how sure you are that the change is faulty, name the "
-        "consequence, and choose the repair. You are told what was right after your last answer.",
+        "suspicion. Then mark a line, say how sure you are that the change is faulty, say what "
+        "somebody would see of it, and choose the edit that repairs it. As in most pull requests, "
+        "something else often comes along, and looks as suspicious as the rest. You are told what "
+        "was right, and why, after your last answer.",
         book_pages.raw(
             '<link rel="stylesheet" href="diffs/diffs.css">\n'
             f'<div class="diffs" id="diffs"><p>{NEEDS_SCRIPT}</p></div>\n'
@@ -92,20 +94,21 @@ def script() -> str:
 
 def shown(case: Case) -> dict:
     """A change as its script needs it; what is right is packed."""
-    consequences = review_diff.shuffled(case, case.consequences)
-    texts = ["\n".join(reading.repair_lines(case, n)) for n in range(len(case.repairs))]
-    repairs = review_diff.shuffled(case, texts)
+    consequences = review_diff.shuffled(case, len(case.consequences), 0)
+    repairs = review_diff.shuffled(case, len(case.repairs), 1)
     return {"id": case.id, "form": case.form, "title": case.title, "text": case.text,
             "digest": case.digest,
             "diff": [[line.sign, line.text, line.file, line.at] for line in case.diff],
             "edits": [list(edit) for edit in case.edits],
             "consequences": [case.consequences[n] for n in consequences],
-            "repairs": [texts[n] for n in repairs], "packed": packed(case, consequences, repairs)}
+            "repairs": ["\n".join(reading.repair_lines(case, n)) for n in repairs],
+            "packed": packed(case, consequences, repairs)}
 
 
 def packed(case: Case, consequences: list[int], repairs: list[int]) -> str:
     """What is right, as text that nobody reads by accident."""
     truth = {"kind": case.kind, "run": case.run, "number": case.number, "source": case.source,
+             "why": case.why,
              "near": reading.near(case), "places": case.places,
              "consequence": consequences.index(0) if case.faulty else -1,
              "repair": repairs.index(0) if case.faulty else -1}

@@ -130,7 +130,9 @@ def why(of: Course, doubt: Doubt, id: str, skip: bool) -> str:
 
 def current() -> Plan | None:
     """The plan of a learner who has finished a placement; None for others."""
-    return planned(course(), belief(course(), evidence(last()))) if finished() else None
+    if not (finished() and course().ids):
+        return None
+    return planned(course(), belief(course(), evidence(last())))
 
 
 def next_trap() -> Trap | None:
@@ -161,6 +163,9 @@ def _minutes(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     if not placed.STORE.path():
         print("Placement keeps its answers, and DLSYS_PROGRESS is off. Unset it first.")
+        return 2
+    if not course().ids:
+        print("Placement asks about the core path, and no lesson is here. See: dlsys doctor")
         return 2
     number = run_number() + (args.again or not run_number())
     if args.again or not finished():

@@ -7,7 +7,8 @@ what is right is decided anew whenever a score is shown.
 """
 
 import argparse
-import hashlib
+import random
+import secrets
 import shutil
 import textwrap
 from collections.abc import Callable
@@ -122,13 +123,13 @@ def review(case: Case, repeated: bool) -> None:
     show_change(case, repeated)
     mark, asked_run = ask_mark(case)
     confidence = ask("How sure are you that this change is faulty, 0 to 100?", reading.confidence)
-    order = shuffled(case, case.consequences)
-    options("What follows from it? A number, or your own words.",
+    seed = secrets.randbits(32)
+    order = shuffled(case, len(case.consequences), seed)
+    options("What does somebody see of it? A number, or your own words.",
             [case.consequences[n] for n in order], "Nothing bad: the change is as it should be.")
     consequence = ask("", lambda text: reading.consequence(text, case, order))
-    order = shuffled(case, ["\n".join(reading.repair_lines(case, n))
-                            for n in range(len(case.repairs))])
-    options("How would you repair it? A number, or the new lines.",
+    order = shuffled(case, len(case.repairs), seed + 1)
+    options("Which edit of the changed files repairs it? A number, or the new lines.",
             ["\n     ".join(reading.repair_lines(case, n)) for n in order], "Leave it as it is.")
     repair = ask("", lambda text: reading.repair(text, case, order))
     STORE.append({"id": case.id, "digest": case.digest, "mark": mark, "confidence": confidence,
@@ -137,10 +138,9 @@ def review(case: Case, repeated: bool) -> None:
     tell(Review(case, mark, confidence, consequence, repair))
 
 
-def shuffled(case: Case, texts) -> list[int]:
-    """The places of these texts in an order that depends on case and texts alone."""
-    return sorted(range(len(texts)), key=lambda n: hashlib.sha256(
-        f"{case.id} {texts[n]}".encode()).hexdigest())
+def shuffled(case: Case, count: int, seed: int) -> list[int]:
+    """The places of a case's options in an order that a seed draws."""
+    return random.Random(f"{case.id} {seed}").sample(range(count), count)
 
 
 def show_change(case: Case, repeated: bool) -> None:
@@ -148,10 +148,8 @@ def show_change(case: Case, repeated: bool) -> None:
     say(bold(f"Change {number_of(case)}: {case.title}"))
     paragraph(case.text)
     say("")
-    for number, line in enumerate(case.diff, 1):
-        name = "    " if line.sign == "@" else f"{number:>3} "
-        say(styled(f"{name}{'' if line.sign == '@' else line.sign} {line.text}",
-                   STYLES[line.sign]))
+    for line in case.diff:
+        say(styled(reading.numbered(line), STYLES[line.sign]))
     say("")
     if repeated:
         paragraph("You have reviewed this change before; only your first answer counts.")
@@ -160,9 +158,10 @@ def show_change(case: Case, repeated: bool) -> None:
 def ask_mark(case: Case) -> tuple[str, str]:
     """The mark, and the run that was asked for, if any."""
     asked = ""
-    paragraph("Mark the line at fault: its number, `missing loop.py:40` where a line is missing "
-              "(before or after line 40), or `none`. First you may read a file (`file loop.py`) "
-              "and ask for one recorded run (`runs` lists them); `q` stops.")
+    paragraph("Mark the line at fault, such as `loop.py:40`, or the place where a line is missing, "
+              "in any file; `none` for neither. Numbers are those of the files after the change. "
+              "First you may read a file (`file loop.py`) and ask for one recorded run (`runs` "
+              "lists them); `q` stops.")
     while True:
         said = input("mark > ").strip()
         word, _, rest = said.partition(" ")
@@ -258,7 +257,7 @@ def tell(review: Review) -> None:
     if case.faulty:
         where = " or ".join(f"{file}, line {line}" for file, line in case.places)
         verdict(reading.is_place(review.mark, case), f"Place: {where}.")
-        verdict(review.consequence == 0, f"Consequence: {case.consequences[0]}")
+        verdict(review.consequence == 0, f"What one sees: {case.consequences[0]}")
         verdict(review.repair == 0, "Repair: " + "\n     ".join(reading.repair_lines(case, 0)))
         row = next(row for row in recorded.numbers(case.id, case.run) if row.name == case.number)
         paragraph(f"Measured, run {case.run}: {row.name} is {number(row.before)} without the "
@@ -267,6 +266,7 @@ def tell(review: Review) -> None:
         verdict(review.confidence <= scoring.ACCUSED, f"You were {review.confidence} % sure that "
                                                       "it is faulty.")
         verdict(review.repair == NOTHING, "It needs no repair.")
+    paragraph(f"Why: {case.why}")
     owner, _, item = case.source.partition("#")
     paragraph(f"Modelled on {owner}, number {item} of its issues and pull requests on GitHub.")
 

@@ -39,9 +39,10 @@ def say(*parts) -> None:
     """
     try:
         from rich.console import Console
+        from rich.table import Table
     except ModuleNotFoundError:
         print(*map(visible, parts))
         return
     # No markup: a message may hold brackets. Long lines are left to the terminal.
     shown = [visible(part) if isinstance(part, str) else part for part in parts]
-    Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))
+    Console(markup=False, highlight=False).print(*shown, soft_wrap=not isinstance(parts[-1], Table))

@@ -1,8 +1,9 @@
 """The changes as data: cases/*.toml, read and applied.
 
 A change is healthy, has a fault in what was changed, or lacks a line that should have come along
-(a fault of omission). Every text that an edit replaces must be in its file exactly once, so a
-repository that moves on makes its cases fail loudly.
+(a fault of omission). As in most pull requests, something else may come along: an aside, which is
+right. Every text that an edit replaces must be in its file exactly once, so a repository that
+moves on makes its cases fail loudly.
 """
 
 import difflib
@@ -23,6 +24,14 @@ AUTHORS = ("agent", "careful", "newcomer", "terse")
 CONTEXT = 3  # unchanged lines around a change, as git shows them
 
 
+class Aside(NamedTuple):
+    """A right hunk that comes along with a change."""
+
+    text: str
+    edits: tuple[Edit, ...]
+    why: str
+
+
 class Line(NamedTuple):
     """A line of a diff as it is shown. sign: " ", "+", "-" or "@" for a heading.
 
@@ -37,7 +46,11 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """A change under review. repairs: lists of edits; of a faulty change, the first is right."""
+    """A change under review.
+
+    edits, text: those of its aside included. repairs: lists of edits; of a faulty change, the
+    first is right, as is the first of its consequences. why: what is wrong, or why nothing is.
+    """
 
     id: str
     kind: str
@@ -52,6 +65,7 @@ class Case:
     marks: tuple[tuple[str, str], ...]
     consequences: tuple[str, ...]
     repairs: tuple[tuple[Edit, ...], ...]
+    why: str
 
     @property
     def faulty(self) -> bool:
@@ -75,7 +89,7 @@ class Case:
     def digest(self) -> str:
         """Of all that a reviewer saw; an answer to another version of a case does not count."""
         seen = "\n".join([self.title, self.text, *(line.sign + line.text for line in self.diff),
-                          *self.consequences])
+                          *self.consequences, repr(self.repairs)])
         return hashlib.sha256(seen.encode()).hexdigest()[:12]
 
     @property
@@ -84,13 +98,13 @@ class Case:
         return [(file, line_of(self.after[file], text)) for file, text in self.marks]
 
 
-def diff_of(file: str, before: str, after: str) -> list[Line]:
+def diff_of(file: str, before: str, after: str, context: int = CONTEXT) -> list[Line]:
     """The lines of a unified diff of one file."""
     old, new = before.splitlines(), after.splitlines()
     lines = []
     for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(
-            CONTEXT):
-        lines.append(Line("@", f"{file}, line {group[0][3] + 1}", file, group[0][3] + 1))
+            context):
+        lines.append(Line("@", file, file, group[0][3] + 1))
         for tag, low, high, start, end in group:
             if tag == "equal":
                 lines += [Line(" ", new[n], file, n + 1) for n in range(start, end)]
@@ -127,9 +141,24 @@ def of_kind(kind: str) -> list[Case]:
 
 
 def _case(kind: str, form: str, row: dict) -> Case:
-    return Case(row["id"], kind, form, row["author"], row["title"], row["text"], row["source"],
-                _edits(row["edits"]), row["run"], row["number"], _pairs(row.get("mark", [])),
-                tuple(row["consequences"]), tuple(_edits(one) for one in row["repairs"]))
+    aside = asides()[row["aside"]] if "aside" in row else Aside("", (), "")
+    return Case(row["id"], kind, form, row["author"], row["title"],
+                f"{row['text']} {aside.text}".strip(), row["source"],
+                (*_edits(row["edits"]), *aside.edits), row["run"], row["number"],
+                _pairs(row.get("mark", [])), tuple(row["consequences"]),
+                tuple(_edits(one) for one in row["repairs"]), _reason(row["why"], aside.why))
+
+
+def _reason(why: str, aside: str) -> str:
+    """Why a change is as it is, and why what came along is right."""
+    return f"{why} What came along is right: {aside[:1].lower()}{aside[1:]}" if aside else why
+
+
+@cache
+def asides() -> dict[str, Aside]:
+    """The hunks that come along, by id."""
+    rows = tomllib.loads((FOLDER / "asides.toml").read_text("utf-8"))["aside"]
+    return {row["id"]: Aside(row["text"], _edits(row["edits"]), row["why"]) for row in rows}
 
 
 def _edits(flat: list[str]) -> tuple[Edit, ...]:

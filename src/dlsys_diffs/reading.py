@@ -8,11 +8,12 @@ import math
 import re
 from functools import cache
 
-from dlsys_diffs.case_files import OMITTED, Case, cases, line_of
-from dlsys_diffs.repository import edited, files
+from dlsys_diffs.case_files import OMITTED, Case, Line, cases, diff_of
+from dlsys_diffs.repository import files
 from dlsys_helpers.errors import UserError
 
 NOTHING = -1  # the consequence or repair of a change that is as it should be
+AROUND = 1  # unchanged lines around a repair
 SHOWN = 40  # characters of an answer that a message repeats
 WORDS = 60  # of a consequence in own words
 ENOUGH, AHEAD = 0.3, 1.5  # of an option's words that a text must name, and its lead on the next
@@ -41,23 +42,20 @@ def shown(text: str) -> str:
 def mark(text: str, case: Case) -> str:
     """A mark as "file:line" of the file after the change; "" for none.
 
-    A number is a line of the diff, and "missing loop.py:40" a place where a line is missing.
+    A number alone is a line of the file that the change touches, if it touches only one.
     """
     said = " ".join(text.split()).lower()
-    if said in ("none", "nothing", "0"):
+    if said in ("none", "nothing"):
         return ""
-    if said.isascii() and said.isdigit():
-        lines = case.diff
-        if not 1 <= int(said) <= len(lines) or lines[int(said) - 1].sign == "@":
-            raise AnswerError(f"mark: got {shown(text)}, expected the number of a line of the "
-                              f"diff, 1 to {len(lines)}.")
-        line = lines[int(said) - 1]
-        return f"{line.file}:{line.at}"
-    found = re.fullmatch(r"missing (\w+\.py):(\d{1,4})", said)
+    found = re.fullmatch(r"(?:missing )?(?:([\w.]+)[: ] ?)?(\d{1,4})", said, re.ASCII)
     if not found:
-        raise AnswerError(f"mark: got {shown(text) if said else 'nothing'}, expected one number of "
-                          "a line, `missing loop.py:40` or `none`.")
-    file, line = found[1], int(found[2])
+        raise AnswerError(f"mark: got {shown(text) if said else 'nothing'}, expected a file and "
+                          "the number of a line, such as `loop.py:40`, or `none`.")
+    touched = sorted({line.file for line in case.diff})
+    if not found[1] and len(touched) > 1:
+        raise AnswerError(f"mark: got {shown(text)} without a file, and the change touches "
+                          f"{', '.join(touched)}. Name the file, such as {touched[0]}:{said}.")
+    file, line = (found[1] or touched[0]).removesuffix(".py") + ".py", int(found[2])
     if file not in case.after:
         raise AnswerError(f"mark: got the file {file!r}, expected one of {', '.join(case.after)}.")
     count = case.after[file].count("\n")
@@ -202,12 +200,14 @@ def added(case: Case, place: int) -> list[str]:
 
 
 def repair_lines(case: Case, place: int) -> list[str]:
-    """A repair as it is shown: file and line, what goes and what comes."""
-    lines = []
-    for n, edit in enumerate(case.repairs[place]):
-        before = edited(case.after, list(case.repairs[place][:n]))
-        lines.append(f"{edit.file}, line {line_of(before[edit.file], edit.old)}")
-        old, new = edit.old.splitlines(), edit.new.splitlines()
-        lines += [f"- {line.strip()}" for line in old if line not in new]
-        lines += [f"+ {line.strip()}" for line in new if line not in old]
-    return lines
+    """A repair as it is shown: a diff of the files after the change, with a line around each."""
+    repaired = case.repaired(place)
+    return [numbered(line) for file in dict.fromkeys(edit.file for edit in case.repairs[place])
+            for line in diff_of(file, case.after[file], repaired[file], AROUND)]
+
+
+def numbered(line: Line) -> str:
+    """A line of a diff with its number in the new file; a removed one has none."""
+    if line.sign == "@":
+        return line.text
+    return f"{'' if line.sign == '-' else line.at:>4} {line.sign} {line.text}"

@@ -70,6 +70,15 @@
     return label;
   }
 
+  function shuffled(list) {
+    const found = [...list];
+    for (let n = found.length - 1; n > 0; n--) {
+      const other = Math.floor(Math.random() * (n + 1));
+      [found[n], found[other]] = [found[other], found[n]];
+    }
+    return found;
+  }
+
   const chosen = (name) => root.querySelector(`input[name="${name}"]:checked`)?.value;
 
   function choice(names, label) {
@@ -95,7 +104,7 @@
         lines.append(make("div", text, { class: "place" }));
         continue;
       }
-      const line = radio("mark", `${file}:${at}`, `${sign} ${text}`, names[sign]);
+      const line = radio("mark", `${file}:${at}`, `${(sign === "-" ? "" : String(at)).padStart(4)} ${sign} ${text}`, names[sign]);
       line.firstChild.setAttribute("aria-label", `${words[sign]}, ${file} line ${at}: ${text.trim()}`);
       lines.append(line);
     }
@@ -103,14 +112,14 @@
   }
 
   function missingLine(files, said) {
-    const file = choice(Object.keys(files).map((name) => [name, name]), "File of the missing line");
-    const line = make("input", "", { type: "number", min: "1", "aria-label": "Line of the missing line" });
-    const option = radio("mark", "missing", "A line is missing in", "option");
+    const file = choice(Object.keys(files).map((name) => [name, name]), "File of the other place");
+    const line = make("input", "", { type: "number", min: "1", "aria-label": "Line of the other place" });
+    const option = radio("mark", "missing", "Another place, where a line is wrong or missing:", "option");
     for (const field of [file, line]) {
       field.addEventListener("input", () => { option.firstChild.checked = true; });
     }
     const row = make("div", "", { class: "fields" });
-    row.append(option, file, make("span", "before or after line"), line);
+    row.append(option, file, make("span", "line"), line);
     row.read = () => {
       const count = files[file.value].split("\n").length - 1;
       const number = Number(line.value);
@@ -216,10 +225,10 @@
 
   function askRest(change, answer, place) {
     const said = make("p", "", { role: "status", class: "said" });
-    const options = (name, texts, nothing, kind) => [...texts.map((text, n) => radio(name, n, text, `option ${kind}`)),
+    const options = (name, texts, nothing, kind) => [...shuffled(texts.map((text, n) => radio(name, n, text, `option ${kind}`))),
       radio(name, -1, nothing, "option")];
     const repairs = make("div");
-    const next = button("That follows from it", () => {
+    const next = button("That is what one sees", () => {
       if (chosen("consequence") === undefined) {
         said.textContent = "Consequence: got nothing, expected one of them.";
         return;
@@ -234,10 +243,10 @@
         done.disabled = true;
         finish(change, { ...answer, consequence: Number(chosen("consequence")), repair: Number(chosen("repair")) }, place);
       });
-      repairs.append(group("How would you repair it?", ...options("repair", change.repairs, "Leave it as it is", "code")), done);
+      repairs.append(group("Which edit of the changed files repairs it?", ...options("repair", change.repairs, "Leave it as it is", "code")), done);
       repairs.querySelector("input").focus();
     });
-    place.replaceChildren(group("What follows from it?", ...options("consequence", change.consequences, "Nothing bad: the change is as it should be", "")), next, repairs, said);
+    place.replaceChildren(group("What does somebody see of it?", ...options("consequence", change.consequences, "Nothing bad: the change is as it should be", "")), next, repairs, said);
     place.querySelector("input").focus();
   }
 
@@ -265,6 +274,7 @@
       const now = (change.after[right.run].numbers || {})[right.number] ?? before;
       told.append(make("li", `Measured, run ${right.run}: ${right.number} is ${number(before)} without the change and ${number(now)} with it.`));
     }
+    told.append(make("li", `Why: ${right.why}`));
     const [repository, item] = right.source.split("#");
     const source = make("p", "Modelled on ");
     source.append(make("a", right.source, { href: `https://github.com/${repository}/issues/${item}` }), ".");

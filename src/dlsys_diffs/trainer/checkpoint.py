@@ -26,7 +26,7 @@ def save(trainer: Trainer, path: Path) -> None:
 
 
 def resume(path: Path) -> Trainer:
-    """The trainer of a checkpoint."""
+    """The trainer of a checkpoint that this version wrote; for older files, see `warm_start`."""
     state = torch.load(path, weights_only=False)
     trainer = Trainer(from_dict(state["config"]), state["rank"])
     for name in PARTS:
