@@ -1970,7 +1970,7 @@ claim("largest gap between compiled and not compiled",
 # %% [markdown] role="quiz"
 # **1. You train on the full batch, and the loss swings with a period of about twenty steps and never settles. What do you check first?**
 #
-# - [ ] Whether the learning rate is too high :: Then the loss would grow, or jump up and down at every step. A swing over many steps needs a memory.
+# - [ ] Whether the learning rate is too high :: Then the loss would grow, or jump up and down at every step. To swing over many steps, an optimizer needs a memory.
 # - [ ] Whether the data are shuffled :: A full batch holds the same rows in any order.
 # - [x] Whether the gradients are cleared before each backward pass :: Plain SGD on a running sum of gradients is SGD with a momentum of 1, a pendulum without friction.
 

@@ -1843,7 +1843,8 @@ answers
 # With 128,256 classes, the fused loss takes a fifth of the time of the loss by hand, as
 # its bytes predict, and the memory of the logits shrinks as counted. With 1,000 classes,
 # the orders to the GPU determine the time. There the compiled loss takes three times as
-# long as the fused loss, and the quartiles of the loss by hand are 0.5 and 2.3 ms.
+# long as the fused loss, and the hand-written loss takes between 0.5 and 2.3 ms
+# (quartiles).
 #
 # Chunks are not free. Sixteen chunks take over a quarter more time than one chunk, for the
 # same FLOPs (in this code, a single chunk also computes its logits twice). The bytes

@@ -1589,15 +1589,15 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # 3. Count the right rows over all folds and divide once, because folds may differ in size.
 
 # %% [markdown] trap="06.5" role="keep"
-# **Keep:** split first. Then do everything that looks at a label inside the training
-# part. **In your own code:** shuffle the labels and run everything again, twenty times.
-# If the mean accuracy is clearly above the fraction of the more common class, you have
-# a leak of this kind. If it is not, nothing is proved, because shuffling hides other
-# leaks, such as a column that was made from the label. **Source:** [scikit-learn's
-# common pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage).
-# **Seen in the wild:** in
-# [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874), columns were chosen on
-# the whole training set, and the model was then cross-validated on the same set.
+# **Keep:** split first. Then do every step that looks at labels on the training part
+# alone. **In your own code:** shuffle the labels and run everything again, twenty times.
+# If the mean accuracy is clearly above the fraction of the more common class, you have a
+# leak of this kind. If it is not, nothing is proved, because shuffling hides other leaks,
+# such as a column that was made from the label. **Source:** [scikit-learn's common
+# pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage). **Seen in
+# the wild:** in [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874), columns
+# were chosen on the whole training set, and the model was then cross-validated on the
+# same set.
 
 # %% [markdown] trap="06.6" role="situation" fault="uint8 arithmetic wraps around at 255" symptom="image augmentation gives speckles: bright pixels turn dark after adding brightness"
 # ## Twenty steps brighter

@@ -141,12 +141,12 @@ claim("share of gradients lost with a scale of 65,536",
       lost[65536].item(), below=0.001)
 
 # %% [markdown] role="concept"
-# That is all a *loss scale* does: it lifts the gradients into the range of `float16` for the
-# backward pass. `torch.amp.GradScaler` does it for you. `scaler.scale(loss)` multiplies.
-# `scaler.step(opt)` divides the gradients before the optimizer uses them, and skips the step
-# if one of them has become infinite. `scaler.update()` then halves a scale that was too large,
-# and from time to time doubles one that caused no overflow. `bfloat16` has as many bits of
-# exponent as `float32`, so there is nothing to lift.
+# That is all a *loss scale* does: it lifts the gradients into the range of `float16` for
+# the backward pass. `torch.amp.GradScaler` does it for you. `scaler.scale(loss)`
+# multiplies. `scaler.step(opt)` divides the gradients before the optimizer uses them, and
+# skips the step if one of them has become infinite. `scaler.update()` then halves a scale
+# that was too large, and from time to time doubles one that caused no overflow.
+# `bfloat16` has as many bits of exponent as `float32`, so no loss scaling is needed.
 
 # %% [markdown] role="concept"
 # ## Which format on which card
@@ -903,7 +903,7 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # 1. Each tensor has three parts: weight, gradient, and what the optimizer keeps (moments, and a master if there is one). A frozen tensor has only the first.
 # 2. The three parts take 4, 4 and 8 bytes per value in float32, 2, 2 and 4 in bfloat16, and 2,
 #    2 and 12 with masters.
-# 3. `-(-n // gpus)` rounds up. The split begins with the optimizer's part and ends with the weights.
+# 3. `-(-n // gpus)` rounds up. The split begins with the optimizer's state and ends with the weights.
 
 # %% [markdown] trap="09.9" role="keep"
 # **Keep:** AdamW (without amsgrad) takes 16 bytes per weight, whether you train in `float32`,
@@ -1040,14 +1040,14 @@ claim("FLOPs of a step with checkpoints, as a multiple of those without",
       above=1.3, below=1.4)
 
 # %% [markdown] role="concept"
-# How much is saved depends on what a block keeps inside. A transformer's block, with its wide
-# MLP and its attention, keeps far more than two tensors, so any quoted percentage holds for
-# one architecture only. With `L` equal blocks you need not keep all `L` inputs either.
-# Checkpoint every $\sqrt{L}$-th one, and about $2 \sqrt{L}$ tensors live at a time ([Chen et
-# al. 2016](https://arxiv.org/abs/1604.06174)): 16 instead of 64 for 64 blocks. In plain
-# PyTorch the call is `torch.utils.checkpoint.checkpoint`. Hugging Face's models have a method
-# that puts this call around each of their blocks, `model.gradient_checkpointing_enable()`. A
-# module of your own has no such method.
+# How much is saved depends on what a block keeps inside. A transformer block, with its
+# wide MLP and its attention, keeps far more than two tensors, so any quoted percentage
+# holds for one architecture only. With `L` equal blocks you need not keep all `L` inputs
+# either. Checkpoint every $\sqrt{L}$-th one, and about $2 \sqrt{L}$ tensors live at a
+# time ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)): 16 instead of 64 for 64
+# blocks. In plain PyTorch the call is `torch.utils.checkpoint.checkpoint`. Hugging Face's
+# models have a method that puts this call around each of their blocks,
+# `model.gradient_checkpointing_enable()`. A module of your own has no such method.
 
 # %% [markdown] trap="09.14" role="situation" fault="tensors in plain attributes are not saved or moved" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
 # ## A model that takes its scaling along
@@ -3996,7 +3996,7 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** a product in `float32` takes 15.6 times as long as in
+# **On the recorded H100**, a product in `float32` takes 15.6 times as long as in
 # `bfloat16`. In TF32 it takes 1.9 times as long, and in `float8` 0.55 times as long. The
 # cell that measures this leaves TF32 switched on. So in the two cells after it, the rows
 # called float32 compute their products in TF32, and the product next to the copies takes

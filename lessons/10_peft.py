@@ -659,7 +659,7 @@ claim("matrix products of the adapted model, divided by the base's",
       more[0], above=2.5)
 
 # %% [markdown] trap="10.2" role="why"
-# The comment is right about the arithmetic. But each adapted matrix runs three products
+# The comment is right about the arithmetic. But each adapted matrix needs three products
 # instead of one, plus a multiplication and a sum. These are few FLOPs but many
 # operations, and how much time they take depends on the machine and the batch. What
 # limits the merge is precision. `bfloat16` keeps only 8 significant bits of a number. For

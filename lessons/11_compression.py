@@ -3351,7 +3351,7 @@ for rows in (1, 256):
 # - [ ] zero if weight decay is on :: Weight decay acts on the weight's value, which is zero. The momentum still moves the weight.
 
 # %% [markdown] role="quiz"
-# **4. A student learns from labels and from a teacher at temperature 10, half and half, without the square. At first it**
+# **4. A student learns from labels and from a teacher at temperature 10, weighted equally, and the teacher's loss is not multiplied by T². At first it**
 #
 # - [ ] learns from both equally :: The two losses have equal weights, but their gradients are not equally large.
 # - [x] learns almost only from the labels :: The teacher's gradient is smaller by the square of the temperature. It matters only once the labels are learned.

@@ -1839,7 +1839,7 @@ claim("test accuracy with the data sorted by label",
       scores["sorted by label"], below=0.6)
 
 # %% [markdown] trap="12.7" role="more"
-# With the correct labels the neighbours agree, and a sum doubles:
+# With the correct labels neighbouring terms agree, so their sum doubles:
 
 # %% trap="12.7" role="more"
 claim("fraction of neighbours that agree, with the correct labels",

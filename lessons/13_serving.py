@@ -789,7 +789,7 @@ def block_keys(ids: list, size: int, extra: str) -> list:
 # %% [markdown] role="concept"
 # ## A far cheaper model
 #
-# Besides the GPT there is a table that says how often each letter follows each other
+# Besides the GPT there is a table that says how often each letter follows every other
 # letter. Using it needs neither a cache nor a network. Some of the traps below sample
 # letters from it.
 

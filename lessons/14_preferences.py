@@ -1333,7 +1333,7 @@ answers_here
 # - The reference that a loss compares against must not move.
 # - A group is the answers to one prompt, and every answer carries its prompt's id.
 # - An estimate with the right value need not have the right gradient.
-# - "Old" is the policy that sampled. A ratio of 1 is right only in the first step after
-#   sampling.
+# - "Old" is the policy that generated the samples. A ratio of 1 is right only in the
+#   first step after sampling.
 #
 # **Next:** plot the KL to the first checkpoint of one of your own runs, next to its loss.

@@ -708,10 +708,10 @@ def pass_losses(labels: list, divides: bool) -> list:
 # %% [markdown] trap="15.3" role="situation" core=true fault="each rank counts its part of the sequence from zero" symptom="training loss near zero with context parallelism, and the saved model is bad on one GPU"
 # ## A sequence for two
 #
-# Your sequences have become too long for one GPU, so you cut each into halves: rank 0
-# holds the first half, rank 1 the second. Most layers work token by token and notice
-# nothing. Only attention looks at other tokens. There the ranks gather the keys and
-# values of both halves, and a mask hides later tokens from each query.
+# Your sequences have become too long for one GPU, so you cut each in half: rank 0 holds
+# the first half, rank 1 the second. Most layers work token by token and notice nothing.
+# Only attention looks at other tokens. There the ranks gather the keys and values of both
+# halves, and a mask hides later tokens from each query.
 #
 # The task has a known answer: 16 random letters out of 20, and then the same 16 again. So
 # in the second half, the next letter after any position was seen 15 positions earlier.
@@ -2178,7 +2178,7 @@ def exposed(events: list) -> list:
     Bars may overlap or lie inside each other. lane is "compute", where the
     name means nothing, or "network". All network bars of one name are one
     collective, at most one bar per rank, from the call to the end there. It
-    transfers as soon as all its bars have begun, and none ends earlier. A
+    transfers once all its bars have begun, and none ends before that. A
     rank without such a bar has no part in it.
 
     From the first start to the last end of all bars, each moment of a rank
@@ -3037,8 +3037,8 @@ answers_here
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A cut layer needs two sums: of its outputs in the forward pass, and of its input's
-#   gradients in the backward pass.
+# - A layer that is split across ranks needs two sums: of its outputs in the forward pass,
+#   and of its input's gradients in the backward pass.
 # - Divide the loss where the whole step is known. Do not divide a gradient that already
 #   contains earlier passes.
 # - Position, label and mask belong to the whole sequence.

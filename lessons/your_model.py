@@ -10,9 +10,9 @@
 # which it names. So it runs today, and each exercise that you solve replaces one of these
 # parts with yours.
 #
-# It starts with few steps, so that all cells run in about a minute. Set `STEPS` to 1000
-# below to get a model that writes readable words. That takes about three minutes on one
-# core.
+# It is set to only a few steps at first, so that all cells run in about a minute. Set
+# `STEPS` to 1000 below to get a model that writes readable words. That takes about three
+# minutes on one core.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0

@@ -28,7 +28,7 @@ collective   | All network bars of one name are one collective, at most one bar 
                call to the end there. | case collectives in another order of names; ends that
                differ; ends that differ, called early; collectives that overlap | ms transferring;
                ms waiting
-begins       | It transfers as soon as all its bars have begun, and none ends earlier. | ms
+begins       | It transfers once all its bars have begun, and none ends before that. | ms
                transferring; ms waiting
 part         | A rank without such a bar has no part in it. | case groups of two ranks; a collective
                of one rank
