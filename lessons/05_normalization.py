@@ -1031,7 +1031,7 @@ torch.set_rng_state(before)
 # production.
 #
 # There are six ways to write such a call: `F.dropout(h, 0.5)`, `F.alpha_dropout(h,
-# 0.5)`, `nn.Dropout(0.5)(h)`, `self.drop(h)`, `self.drops[0](h)` with a list
+# 0.5)`, `nn.Dropout(0.5)(h)`, `self.drop(h)`, `self.drops[0]` with a list
 # `self.drops`, and `F.dropout(h, 0.5, self.training)`. You try each of them once in
 # eval mode.
 

@@ -99,7 +99,7 @@ def left_out(page: BeautifulSoup) -> int:
 MOST_BYTES = {**{folder: 1000 * aim for folder, aim in weights.AIMS_KB.items()},
               # Curves; the rows of the finder, and what words say of causes.
               "gallery.html": 320_000, "symptoms.html": 250_000,
-              "review_changes.html": 130_000}  # sixty changes with their runs, for all of a form
+              "review_changes.html": 145_000}  # sixty changes with their runs, for all of a form
 
 
 def test_a_page_of_text_weighs_under_100_kb_and_a_lesson_under_200(html):

@@ -274,10 +274,12 @@ def bodies(tree) -> set[str]:
 
 
 def trusted_bodies(path) -> set[str]:
-    """Bodies of the functions that are not a registered answer, wrong or right."""
+    """Bodies of the functions that are no answer: neither a wrong one nor what wrong ones edit."""
     tree = ast.parse(path.read_text("utf-8"))
-    answers = [n for n in tree.body if isinstance(n, ast.FunctionDef) and any(
-        ast.unparse(d).startswith("ex.wrong") for d in n.decorator_list)]
+    edited = {call.args[0].id for call in ast.walk(tree)
+              if isinstance(call, ast.Call) and ast.unparse(call.func) == "ex.edits"}
+    answers = [n for n in tree.body if isinstance(n, ast.FunctionDef) and (n.name in edited or any(
+        ast.unparse(d).startswith("ex.wrong") for d in n.decorator_list))]
     for node in answers:
         tree.body.remove(node)
     return bodies(tree)

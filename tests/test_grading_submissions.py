@@ -87,7 +87,8 @@ def test_a_worksheet_older_than_the_exercises_gets_a_note():
     same = notebook([code("1")], metadata={"dlsys": facts})
 
     assert facts["version"]
-    assert "older than the exercises here" in " ".join(submitted_notebook.parse(old).notes)
+    assert "The exercises have changed since this worksheet was made" in " ".join(
+        submitted_notebook.parse(old).notes)
     assert submitted_notebook.parse(same).notes == []
 
 

@@ -112,7 +112,7 @@ def test_a_failure_is_one_line_and_leaves_no_process(ranks, fn, seconds, said):
 SESSION = """
 import calendar, os
 from dlsys_helpers.ranks import Ranks
-ranks = Ranks(2)
+ranks = Ranks(2, seconds=200)  # on a machine that is busy
 ranks.run(calendar.isleap, 2026)
 print(*(process.pid for process in ranks.processes), flush=True)
 os._exit(1)
@@ -124,7 +124,7 @@ def test_ranks_end_when_their_session_is_killed():
     done = subprocess.run([sys.executable, "-c", SESSION], capture_output=True, text=True,
                           timeout=240, check=False)
     pids = [int(word) for word in done.stdout.split()]
-    assert len(pids) == 2
+    assert len(pids) == 2, done.stderr
     for _ in range(200):
         if not any(map(running, pids)):
             break

@@ -327,7 +327,7 @@ ROUTES = {
         ignore_index=-1),
     ("03.3", 3): total_norm,
     ("03.3", 4): lambda scale, _, limit, lr: lr * limit / scale,
-    ("03.4", 1): lambda std, inputs: std**2 * inputs / 2,
+    ("03.4", 1): lambda inputs, std: std**2 * inputs / 2,
     ("04.1", 1): lambda w, g, steps, lr, decay: stepped(
         "AdamW", w, [g] * steps, lr=lr, weight_decay=decay),
     ("04.1", 2): lambda layers, _: layers * sum(
@@ -508,7 +508,7 @@ ROUTES = {
     ("03.1", 5): lambda heads, tosses: min(
         (k / 100 for k in range(1, 100)),
         key=lambda p: -heads * math.log(p) - (tosses - heads) * math.log(1 - p)),
-    ("03.4", 5): lambda factor, layers: slope(lambda v: functools.reduce(
+    ("03.4", 5): lambda layers, factor: slope(lambda v: functools.reduce(
         lambda h, _: factor * h, range(layers), v), 1),
     ("04.2", 5): lambda momentum: sum(momentum ** k for k in range(5000)),
     ("04.8", 5): first_adam_step,

@@ -354,7 +354,7 @@ def test_a_lesson_without_outputs_as_in_a_wheel_is_refused(my_work, tmp_path, mo
     (tmp_path / f"{stage(2).stem}.ipynb").write_text(json.dumps(book))
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
     assert cli.main(["slides", "2"]) == cli.BAD_INPUT
-    assert "A wheel has none: give the command in the course's repository" in (
+    assert "A wheel has none, so run the command in the course's repository" in (
         capsys.readouterr().err)
 
 

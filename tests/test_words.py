@@ -82,7 +82,7 @@ WORDS = {  # a kind of word -> what stands in the lesson, and what it becomes
     "an axis": ('ylabel="', 'ylabel="the '),
     "a label": ('label="', 'label="the '),
     "an alt text": ('alt="', 'alt="A picture. '),
-    "a question": ('guess("05.1", "', 'guess("05.1", "Think first. '),
+    "a question": ('guess("05.1",\n      "', 'guess("05.1",\n      "Think first. '),
     "a choice": ('choices=["', 'choices=["probably '),
     "a docstring": ('    """', '    """In short: '),
     "a comment": ("    return ", "    # What comes out.\n    return "),

@@ -14,9 +14,10 @@ ex = exercise("07.1", "map_bytes", seen=("size", "batch", "layers"), says="bytes
 
 BYTES = 4
 DTYPE = {2: torch.float16, 4: torch.float32, 8: torch.float64}[BYTES]
-ex.promise("bytes", f"Bytes of each layer's {str(DTYPE)[6:]} output,", says=("bytes of layer",))
+ex.promise("bytes", f"List the bytes of each layer's {str(DTYPE)[6:]} output,",
+           says=("bytes of layer",))
 ex.promise_table("""
-each       | from the first layer on. | number of maps; type of the maps; bytes of layer
+each       | first layer first. | number of maps; type of the maps; bytes of layer
 size       | Args: size: (height, width) of the input. | case a wide image; a tall image
 batch      | batch: the number of images in it. | case a large batch; the example; maps too large
              for any memory

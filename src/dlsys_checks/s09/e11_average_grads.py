@@ -14,7 +14,7 @@ ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "ol
 
 ex.promise_table("""
 loss    | Return the mean loss of all ranks' examples; | mean loss
-grads   | its gradients go into .grad. | gradient of
+grads   | gradients go into .grad. | gradient of
 ragged  | Args: losses_of(batch): the losses (n,) of this rank's n examples, with a graph; n >= 0
           differs between ranks, and at least one has some. | case ranks of other sizes; a rank
           without examples; many examples; four ranks, two without examples; a branch on one rank;

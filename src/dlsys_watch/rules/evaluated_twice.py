@@ -14,9 +14,9 @@ class EvaluatedTwice(Rule):
         sampler = getattr(loader, "sampler", None)
         if grad or module.training or not isinstance(sampler, DistributedSampler):
             return
-        more = sampler.total_size - len(sampler.dataset)
+        more = sampler.total_size - len(sampler.dataset)  # type: ignore[arg-type]
         if more > 0 and self.seldom(id(sampler), first=1, then=10**9):
-            self.say(f"the sampler of this evaluation repeats {more} of {len(sampler.dataset)} "
+            self.say(f"the sampler of this evaluation repeats {more} of {len(sampler.dataset)} "  # type: ignore[arg-type]
                      f"rows, so that {sampler.num_replicas} ranks get equally many: they count "
                      "twice, unless you cut them off",
                      self.run.loader_places.get(loader))
