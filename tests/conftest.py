@@ -1,5 +1,6 @@
 """Shared by all tests: a learner's progress is never touched."""
 
+import linecache
 import os
 import pickle
 import signal
@@ -10,6 +11,16 @@ from once import once, shared_folder
 os.environ.setdefault("DLSYS_PROGRESS", "off")
 # Tests press Ctrl-C on what they start, and a shell's background job ignores it, its children too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def keep_edits(clear=linecache.clearcache):
+    """torch's compiler empties the cache of source lines; what has no file cannot be read again."""
+    edits = {name: lines for name, lines in linecache.cache.items() if name.startswith("<")}
+    clear()
+    linecache.cache.update(edits)
+
+
+linecache.clearcache = keep_edits
 
 
 @pytest.fixture(scope="module")

@@ -187,8 +187,13 @@ def test_what_inspect_pickle_and_doctest_say_of_functions():
         assert told() == alone
 
 
-def test_compiled_and_exported_models_are_the_same():
+def test_compiled_and_exported_models_are_the_same(monkeypatch):
     """The graph holds torch's own functions, and the numbers are equal."""
+    hooks = vars(nn.modules.module)
+    for name, kept in [*hooks.items()]:  # torch.compile warns of hooks that a test left
+        if name.startswith("_global_") and isinstance(kept, dict):
+            monkeypatch.setitem(hooks, name, type(kept)())
+
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
