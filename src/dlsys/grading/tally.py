@@ -39,8 +39,8 @@ def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]
     """
     judged = [(case, exercise.judge_one(case, outcome))
               for case, outcome in zip(cases, outcomes, strict=True)]
-    against = [objections(exercise, case, outcome)
-               for case, outcome in zip(cases, outcomes, strict=True)]
+    against = [objections(exercise, case, outcome, first)
+               for (case, first), outcome in zip(judged, outcomes, strict=True)]
     mistake, result = _mistake(exercise, judged, verdict), exercise.promises[0]
     credit = {promise.key: float(promise.key not in mistake.breaks) if mistake else
               spared_share(exercise, promise, cases, against) for promise in exercise.promises}
@@ -134,13 +134,13 @@ def _mistake(exercise: Exercise, judged: Judged, verdict: Verdict) -> WrongAnswe
     return wrong if same else None
 
 
-def objections(exercise: Exercise, case: Case, outcome: Outcome) -> list[Verdict]:
+def objections(exercise: Exercise, case: Case, outcome: Outcome,
+               first: Verdict) -> list[Verdict]:
     """All that the law has to say against an outcome, in its order; [] where it passes.
 
-    The law is told to go on after an objection. It ends where a later line cannot read a form that
-    an earlier one refused.
+    first: the verdict on this case, which ends at the first objection. Here the law goes on, and
+    ends where a later line cannot read a form that an earlier one refused.
     """
-    first = exercise.judge_one(case, outcome)
     if _passed(first) or _no_law_reached(first):
         return [] if _passed(first) else [first]
     found: list[Verdict] = []
