@@ -221,9 +221,9 @@ def past_the_ideas(source: Source) -> list[str]:
     # A copy of the core path holds no other trap.
     first = next(filter(source.is_core, source.traps), source.traps[0])
     which = "its first trap" if first == source.traps[0] else "the first trap of its core path"
-    return [f"Do you know the ideas of this stage? Then go to {which}, "
-            f"{to_trap(source, first)}. In JupyterLab, *Run > Run All Above Selected "
-            "Cell* runs what that trap needs.\n"]
+    return [f"If you already know the ideas of this stage, go straight to {which}, "
+            f"{to_trap(source, first)}. In JupyterLab, select its heading and choose *Run > Run "
+            "All Above Selected Cell*, which runs the cells that the trap needs.\n"]
 
 
 def short_way(source: Source, cells: list[NotebookNode]) -> list[str]:
@@ -235,18 +235,19 @@ def short_way(source: Source, cells: list[NotebookNode]) -> list[str]:
     links = ", ".join(to_trap(source, trap) for trap in core)
     read = book_minutes.between(book_minutes.core(cells))
     return [f"- The core path is {links}: about {read} minutes to read, {spent} for its exercises. "
-            "It runs without the other traps, which are there when you need them."]
+            "You can run it without the other traps and come back to them when you need them."]
 
 
 NOTES = {
-    "claim": "`claim(text, value, ...)` holds a sentence to a number: its line shows what was "
-             "measured beside the bound, ✓ says that it holds, and one that does not stops the "
-             "lesson. The code of claims is folded; open it to see how something was measured.",
-    "digits": "`digits()` are scikit-learn's scans of handwritten digits, 8 x 8 pixels in rows of "
-              "64: 1,300 to train on, 497 to test.",
-    "fit": "`fit` is a plain training loop over random batches of 64, with Adam unless another "
-           "optimizer is named; it returns the loss of every step.",
-    "accuracy": "`accuracy` is the share of rows read right.",
+    "claim": "`claim(text, value, ...)` compares a measured number with a bound. The line below "
+             "it shows both, and a ✓ if the number is within the bound. A claim that does not hold "
+             "stops the lesson. The code of claims is folded; open it to see how something was "
+             "measured.",
+    "digits": "`digits()` returns scikit-learn's scans of handwritten digits, 8 x 8 pixels in rows "
+              "of 64: 1,300 to train on, 497 to test.",
+    "fit": "`fit` is a plain training loop over random batches of 64. It uses the optimizer Adam "
+           "unless you pass a different one, and returns the loss of every step.",
+    "accuracy": "`accuracy` is the fraction of rows that a model classifies correctly.",
 }
 
 
