@@ -62,7 +62,7 @@ claim("is a mean with one nan in it finite", loss.isfinite(),
 claim("is it above 100", loss > 100, expected=False)
 
 # %% [markdown] role="concept"
-# The data are the digits from lesson 1.
+# The data are the handwritten digits from stage 1.
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -699,9 +699,9 @@ claim("fraction of images with the same shift in both epochs", same,
 # and your function gives them the same seeds every time. So each epoch replays the first
 # one. The random shifts have become eight fixed shifts.
 #
-# The problem that the function was meant to solve no longer exists. For each epoch, torch
-# draws a seed from its own generator and uses it to seed torch, `random` and, if it is
-# installed, numpy in each worker.
+# Torch has since fixed the problem that your function was meant to solve. For each epoch,
+# torch draws a seed from its own generator and uses it to seed torch, `random` and, if it
+# is installed, numpy in each worker.
 
 # %% trap="12.3" role="repair"
 first, second = epochs(2)                        # no worker_init_fn
@@ -1775,7 +1775,7 @@ measured("12.7", 3)
 claim("loss on one batch with shifted labels", one_batch, below=0.1)
 
 # %% [markdown] trap="12.7" role="look"
-# The test has passed, so the team trains on all digits.
+# The one-batch test has passed, so the team trains on all digits.
 
 # %% trap="12.7" role="look"
 _, read = trained(x_train, shifted)
