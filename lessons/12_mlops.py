@@ -3641,7 +3641,7 @@ claim("the same, seeded with the number of runs so far",
 # %% [markdown] role="quiz"
 # **4. A loader runs for ten epochs with two workers and `worker_init_fn=lambda id: np.random.seed(id)`. The random numbers**
 #
-# - [ ] differ from epoch to epoch, because the workers keep drawing :: They would with `persistent_workers=True`. Otherwise each epoch starts new workers.
+# - [ ] differ from epoch to epoch, because the workers keep drawing :: They would differ with `persistent_workers=True`. Otherwise each epoch starts new workers.
 # - [ ] are the same in both workers :: The workers have different ids, and so different seeds.
 # - [x] are those of the first epoch, ten times :: Each epoch starts new workers with the same seeds, so they draw the same numbers.
 
@@ -3657,12 +3657,12 @@ claim("the same, seeded with the number of runs so far",
 #
 # - [x] skips every step :: The smoothed target of a masked class is multiplied by the logarithm of zero.
 # - [ ] skips only steps in which a label is masked :: That would be true without smoothing.
-# - [ ] skips nothing, because `-inf` at a wrong class is harmless :: It is harmless only without smoothing.
+# - [ ] skips nothing, because `-inf` at a wrong class is harmless :: Minus infinity at a wrong class is harmless only without smoothing.
 
 # %% [markdown] role="quiz"
 # **7. Each step appends `loss` to a list, after `loss.backward()`. The list**
 #
-# - [ ] holds the activations of each step :: backward() has freed them, even if the loss is still held.
+# - [ ] holds the activations of each step :: `backward()` has freed the activations, even if the loss is still held.
 # - [x] holds nodes, and through them the trained weights :: As long as the list exists, so do the weights, even if the model's name is deleted.
 # - [ ] holds only numbers :: A loss tensor also holds its graph.
 
@@ -3671,7 +3671,7 @@ claim("the same, seeded with the number of runs so far",
 #
 # - [ ] have the same numbers :: The secret seed of the hashes was drawn before the first line.
 # - [x] nearly always have different numbers :: The order of a set of strings depends on a secret seed, which Python drew before the first line.
-# - [ ] have different numbers, unless `random` and numpy are seeded as well :: Neither has an influence on hashes.
+# - [ ] have different numbers, unless `random` and numpy are seeded as well :: Neither of these seeds affects the hashes.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: order, memory, waiting
