@@ -10,9 +10,9 @@ from dlsys_helpers.explorers import Bars, Choice, Grip, Heatmap, Slider, explore
 
 LETTERS, T, WIDTH, HEADS = "abcd", 8, 24, 3
 ROW = "bdacdbca"  # the row that is shown: like every row, it has each letter twice
-# The seed of the starting weights and of the rows. Run A was chosen: of the seeds 0 to 19 only 0, 2,
-# 10 and 15 end with a job for each head, by more than 70 % of its weight. The others end as B does,
-# or with a question that is not yet answered.
+# The seed of the starting weights and of the rows. Run A was chosen: of the seeds 0 to 19 only 0,
+# 2, 10 and 15 end with a job for each head, which gets more than 70 % of its weight. The others
+# end as run B does, or with a question that is not yet answered.
 RUNS = {"A": 2, "B": 5}
 STEPS, BATCH, FRESH = (0, 50, 100, 200, 300), 32, 200
 TOKENS = [f"{place} {letter}" for place, letter in enumerate(ROW)]
