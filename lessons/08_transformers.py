@@ -187,6 +187,22 @@ claim("tokens 1 and 2 exchanged, one head: the last token's result moves",
 claim("the same with two heads", (last[1][1] - last[2][1]).abs().max(),
       expected=1)
 
+# %% [markdown] role="explore"
+# These two patterns are set by hand. Does training find such heads by itself? The network in
+# the explorer below has one layer of attention with three heads. At each token of a row of
+# eight letters it answers three questions: which letter comes before it, at which position
+# does the same letter occur again, and which letter is the first? Follow one query through the
+# three heads of run A. Which head answers which question?
+#
+# Then choose run B, which starts from other random weights. It learns to answer as well, but
+# its heads share the work. Training does not promise one job for each head, and most starts do
+# not end like run A.
+
+# %% role="explore" explorer="attention_heads"
+from dlsys_helpers.explorers.attention_heads import attention_heads
+
+attention_heads
+
 # %% [markdown] role="concept"
 # In a transformer, the `d` values of a token are split into `H` heads of `D` values. In
 # this stage, `B` sequences of `T` tokens have the shape `(B, T, d)`, which the split
