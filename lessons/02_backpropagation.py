@@ -470,7 +470,7 @@ claim("gradient norm after four calls, divided by the norm after one",
 # running sum by $m$ and then adds the new gradient. So without weight decay, a forgotten
 # `zero_grad` turns SGD into SGD with a momentum of 1. On all rows, the weights swing
 # around the minimum like a pendulum without friction. Random batches push the pendulum at
-# random moments, and it swings higher and higher.
+# random moments, and the pendulum swings higher and higher.
 
 # %% trap="02.1" role="why"
 plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
@@ -904,10 +904,10 @@ plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
 # `.data` is not a copy, because it shares its memory with `y`. The slope of a sigmoid is
 # $y(1 - y)$, so the sigmoid had kept its *result* for the backward pass, and you
 # overwrote that result with zeros. To notice such an overwrite, autograd counts the
-# in-place edits of each tensor. But autograd does not count an edit through `.data`.
-# `detach()` also shares the memory, but its result shares the count of edits as well. So
-# after you edit a detached tensor with a PyTorch operation, `backward` raises an error,
-# as *More* shows. To get a copy that you can edit, add `clone()`.
+# in-place edits of each tensor. But autograd does not count an edit through `.data`. The
+# result of `detach()` shares both the memory and the count of edits. So after you edit a
+# detached tensor with a PyTorch operation, `backward` raises an error, as *More* shows.
+# To get a copy that you can edit, add `clone()`.
 
 # %% trap="02.3" role="why"
 measured("02.3", 0)
@@ -1441,9 +1441,9 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 
 # %% [markdown] trap="02.5" role="keep"
 # **Keep:** a loss with a graph keeps the activations of its whole batch in memory.
-# `eval()` switches layers, `no_grad()` stops the recording of graphs, and an evaluation
-# needs both calls. Average the loss over rows, not over batches. **In your own code:**
-# look for `+= loss` without `.item()`. **Source:** PyTorch notes, [Autograd
+# `eval()` switches the mode of layers, `no_grad()` stops the recording of graphs, and an
+# evaluation needs both calls. Average the loss over rows, not over batches. **In your own
+# code:** look for `+= loss` without `.item()`. **Source:** PyTorch notes, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), locally disabling
 # gradient computation.
 
@@ -1453,8 +1453,8 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # You write a small autograd engine of your own. Each value remembers its parents and its
 # slope with respect to each of them. The backward pass uses a queue. It takes a node out
 # of the queue, passes the node's gradient on to its parents, and puts the parents into
-# the queue. On a chain of products and on `tanh` the gradients are right, so you ship it.
-# The first user computes `a + tanh(a + b)`, with `a = w * x`.
+# the queue. On a chain of products and on `tanh`, the gradients are right, so you ship
+# it. The first user computes `a + tanh(a + b)`, with `a = w * x`.
 
 # %% trap="02.6" role="break"
 class Value:
