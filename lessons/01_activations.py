@@ -1727,30 +1727,30 @@ claim("parameters of the wide network divided by the deep one's",
 # %% [markdown] role="quiz"
 # **1. What can a network of five `nn.Linear` layers without activations represent?**
 #
-# - [ ] More than one layer can, because it has more parameters :: It has more parameters but represents no more functions, because the product of five matrices is one matrix.
-# - [x] At most what one linear layer with the same inputs and outputs can :: If a layer in the middle is narrow, it is even less, because a narrow layer limits the rank.
+# - [ ] More than one layer can, because it has more parameters :: The network has more parameters but represents no more functions, because the product of five matrices is one matrix.
+# - [x] At most what one linear layer with the same inputs and outputs can :: With a narrow layer in the middle, the network represents even less, because a narrow layer limits the rank.
 # - [ ] Any continuous function, by the universal approximation theorem :: The theorem needs an activation that is not a polynomial. Without an activation, the network stays linear.
 
 # %% [markdown] role="quiz"
 # **2. What does `torch.no_grad()` do to the forward pass of a model with dropout?**
 #
-# - [x] It saves memory and changes no value :: The values are the same as without it. Only the graph is missing.
-# - [ ] It makes the output repeatable :: It only stops the graph from being stored. Dropout still draws a mask.
-# - [ ] It switches BatchNorm to its stored statistics :: That is what `eval()` does.
+# - [x] It saves memory and changes no value :: The values are the same as without `no_grad`. Only the graph is missing.
+# - [ ] It makes the output repeatable :: `no_grad` only stops the graph from being stored. Dropout still draws a mask.
+# - [ ] It switches BatchNorm to its stored statistics :: `eval()` switches BatchNorm, and `no_grad` does not.
 
 # %% [markdown] role="quiz"
 # **3. A final `nn.Linear`, trained with `binary_cross_entropy_with_logits`, returns 0.4.
 # With a threshold at a probability of one half, is this output a yes or a no?**
 #
-# - [ ] No, because 0.4 is below 0.5 :: This mistakes a logit for a probability, as in trap 01.2.
+# - [ ] No, because 0.4 is below 0.5 :: This answer mistakes a logit for a probability, as in trap 01.2.
 # - [x] Yes, because a logit of 0.4 is a probability of about 0.6 :: The sigmoid of any positive number is above one half.
-# - [ ] It depends on how rare a yes was in training :: That affects the weights. The output is still a logit, and a probability of one half corresponds to a logit of 0.
+# - [ ] It depends on how rare a yes was in training :: How rare a yes is affects the weights. The output is still a logit, and a probability of one half corresponds to a logit of 0.
 
 # %% [markdown] role="quiz"
 # **4. The inputs are centred, and the ReLU units of a fresh first layer return zero for about half of the rows. What do you do?**
 #
 # - [ ] Lower the learning rate :: Nothing is wrong, and a fresh layer has not been trained yet.
-# - [ ] Switch to GELU :: That would hide the zeros, but nothing is broken.
+# - [ ] Switch to GELU :: GELU would hide the zeros, but nothing is broken.
 # - [x] Leave it alone :: The weights are negative as often as positive, so half of the sums are below zero.
 
 # %% [markdown] role="quiz"

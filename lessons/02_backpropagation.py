@@ -1984,7 +1984,7 @@ claim("largest gap between compiled and not compiled",
 # %% [markdown] role="quiz"
 # **1. You train on the full batch, and the loss swings with a period of about twenty steps and never settles. What do you check first?**
 #
-# - [ ] Whether the learning rate is too high :: Then the loss would grow, or jump up and down at every step. To swing over many steps, an optimizer needs a memory.
+# - [ ] Whether the learning rate is too high :: At too high a rate, the loss would grow, or jump up and down at every step. To swing over many steps, an optimizer needs a memory.
 # - [ ] Whether the data are shuffled :: A full batch holds the same rows in any order.
 # - [x] Whether the gradients are cleared before each backward pass :: Plain SGD on a running sum of gradients is SGD with a momentum of 1, a pendulum without friction.
 
@@ -1999,21 +1999,21 @@ claim("largest gap between compiled and not compiled",
 # %% [markdown] role="quiz"
 # **3. Which operation keeps no tensor for the backward pass?**
 #
-# - [ ] `a * b` :: Its slopes are `b` and `a`, so it keeps both.
-# - [x] `a + b` :: Its slopes are 1, whatever the inputs are.
-# - [ ] `tanh(a)` :: It keeps its result, because the slope is one minus the square of the result.
+# - [ ] `a * b` :: The slopes of a product are `b` and `a`, so the product keeps both.
+# - [x] `a + b` :: The slopes of a sum are 1, whatever the inputs are.
+# - [ ] `tanh(a)` :: `tanh` keeps its result, because the slope is one minus the square of the result.
 
 # %% [markdown] role="quiz"
 # **4. You need the second derivative of a loss. What do you pass to the first call of `autograd.grad`?**
 #
 # - [x] `create_graph=True` :: Autograd then records the backward pass, so its result has a graph of its own.
-# - [ ] `retain_graph=True` :: That keeps the forward graph. The gradient that you get is a plain tensor without a graph.
+# - [ ] `retain_graph=True` :: `retain_graph` keeps the forward graph. The gradient that you get is a plain tensor without a graph.
 # - [ ] Nothing, because gradients always have a graph :: By default, `autograd.grad` returns tensors that do not require gradients.
 
 # %% [markdown] role="quiz"
 # **5. You train with Adam, the optimizer of `fit`, and forget to divide the loss of four equal micro-batches by four. What happens to the weights?**
 #
-# - [ ] They blow up, as with a rate four times too large :: That happens with SGD. Adam divides each gradient by the gradient's own size.
+# - [ ] They blow up, as with a rate four times too large :: The weights can blow up with SGD. Adam divides each gradient by the gradient's own size.
 # - [ ] They learn four times more slowly :: The factor cancels, whether it is too large or too small.
 # - [x] They end where they would have ended, up to rounding :: So nobody notices the mistake until somebody switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
 
@@ -2021,7 +2021,7 @@ claim("largest gap between compiled and not compiled",
 # **6. An evaluation calls `model.eval()` and adds up `loss.item()`. What happens to the
 # memory that the evaluation uses?**
 #
-# - [ ] It grows with every batch :: Only the number is kept, so each graph is freed.
+# - [ ] It grows with every batch :: Only the number that `.item()` returns is kept, so each graph is freed.
 # - [x] It holds one graph during each batch, and needlessly so :: `no_grad()` would save the memory of that graph as well.
 # - [ ] It is as small as possible, because of `eval()` :: `eval()` switches the mode of dropout and of norm layers. Autograd still builds the graphs.
 

@@ -1184,8 +1184,9 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # **1. DPO has run for a thousand steps, and its loss was 0.6931 at every step. The
 # weights**
 #
-# - [ ] have not changed, because a constant loss has no gradient :: It can have one. If
-#   the reference moves along with the policy, each pair pulls with half of beta.
+# - [ ] have not changed, because a constant loss has no gradient :: A constant loss can
+#   have one. If the reference moves along with the policy, each pair pulls with half of
+#   beta.
 # - [x] may be anywhere :: If the reference moves along with the policy, every step
 #   pushes, and nothing holds the policy back.
 # - [ ] are those of the best policy :: The margins of the best policy are not zero, and
@@ -1208,8 +1209,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 #
 # - [ ] use a larger beta :: Ten times zero is zero: the mean gradient of this term is
 #   zero.
-# - [x] use half the square of each answer's log-ratio :: Its mean gradient is that of the
-#   KL.
+# - [x] use half the square of each answer's log-ratio :: Averaged over
+#   samples, half the square has the gradient of the KL.
 # - [ ] reverse its sign :: Zero has no sign.
 
 # %% [markdown] role="quiz"
@@ -1247,7 +1248,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # - [ ] 1 each, because all should become likelier :: An advantage compares with the
 #   group, and the group's mean is 1.
 # - [x] 0 each, so this group teaches nothing :: No answer is better than the others.
-# - [ ] nan :: They would be nan if nothing were added to the standard deviation of 0.
+# - [ ] nan :: The advantages would be nan if nothing were added to the standard deviation
+#   of 0.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: the reference and the logits
