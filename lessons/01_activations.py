@@ -786,9 +786,9 @@ claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 
 # %% [markdown] trap="01.4" role="why"
 # Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is off
-# for half of the rows on average. Such a unit is healthy. *Dead* means that the unit is
-# off for every row. A dead unit's slope is zero for every row, so the gradient of its
-# weights is exactly zero, and training does not move them again.
+# for half the rows on average. Such a unit is healthy. *Dead* means that the unit is off
+# for every row. Its slope is zero for every row, so the gradient of its weights is zero.
+# Only changed inputs, weight decay or momentum can revive the unit.
 
 # %% trap="01.4" role="why"
 zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
