@@ -32,13 +32,13 @@ begins       | It transfers once all its bars have begun, and none ends before t
                transferring; ms waiting
 part         | A rank without such a bar has no part in it. | case groups of two ranks; a collective
                of one rank
-left         | events is not changed. | inputs after the call
 moment       | From the first start to the last end of all bars, each moment of a rank counts as the
                first that fits: | ms computing; ms idle; ms transferring; ms waiting
 computing    | computing, if it has a compute bar open; | ms computing
 transferring | transferring, if it has a network bar open that transfers; | ms transferring
 waiting      | waiting, if it has one open that does not transfer yet; | ms waiting
 idle         | otherwise idle. | ms idle
+left         | events is not changed. | inputs after the call
 example      | Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1, "network", "r",
                6, 9)]: [(4., 3., 2., 0.), (0., 3., 0., 6.)]. | case the example
 """)
