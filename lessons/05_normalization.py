@@ -311,8 +311,8 @@ norm_axes
 # - In *eval mode* (`model.eval()`) BatchNorm normalises with the running values and does
 #   not change them.
 #
-# How soon can you rely on the running values? Follow a fresh norm's running mean, which
-# starts at 0, over batches whose mean is 10:
+# How soon can you rely on the running values? The running variance starts at 1. Follow a
+# fresh norm's running mean, which starts at 0, over batches whose mean is 10:
 
 # %% role="concept"
 norm, ten = nn.BatchNorm1d(1), torch.full((8, 1), 10.0)
