@@ -384,6 +384,17 @@ matrices, vectors = by_shape(encoder)
 print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 
 # %% [markdown] trap="04.1" role="repair"
+# An optimizer takes the two lists as *parameter groups*, each with a decay of its own:
+#
+# ```python
+# opt = torch.optim.AdamW([
+#     {"params": matrices, "weight_decay": 0.01},
+#     {"params": vectors, "weight_decay": 0.0}], lr=1e-3)
+# ```
+#
+# A bias needs no decay, because it multiplies no input and so cannot make the output
+# change sharply with the input.
+#
 # Counting axes is the better start, but it is not enough. Print the names in the decayed
 # group once, and list the exceptions that you find there, such as `layer_scale`. The
 # encoder layer has no such exceptions:
@@ -1555,10 +1566,11 @@ claim("rate of the first step as a fraction of the "
 # %% [markdown] trap="04.6" role="why"
 # `max` cuts the lower end off a cosine that was heading for zero, so the rate reaches the
 # floor early and stays there. A floor belongs *inside* the formula: the floor, plus the
-# rest times the cosine. Steps are counted from 0, so in a warm-up over `warm` steps the
-# factor is `(step + 1) / warm`, and step `warm - 1` runs at the peak. The cosine starts
-# from step `warm - 1`, so the last step of the run is at the floor. (In the exercise the
-# cosine starts at step `warm`, so it reaches the floor at step `total`.)
+# rest times the cosine. Without a warm-up, `CosineAnnealingLR(opt, T_max, eta_min=floor)`
+# does this. Steps are counted from 0, so in a warm-up over `warm` steps the factor is
+# `(step + 1) / warm`, and step `warm - 1` runs at the peak. The cosine starts from step
+# `warm - 1`, so the last step of the run is at the floor. (In the exercise the cosine
+# starts at step `warm`, so it reaches the floor at step `total`.)
 
 # %% trap="04.6" role="repair"
 def scaled(step, warm=100, total=1000, floor=0.1):
