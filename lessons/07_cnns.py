@@ -1203,7 +1203,9 @@ plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
                  "above.")
 
 # %% [markdown] trap="07.4" role="repair"
-# So the recipe has to travel with the weights. Put the recipe into the model, where
+# So the recipe has to travel with the weights. torchvision's weights bring theirs along:
+# `ResNet50_Weights.IMAGENET1K_V2.transforms()` returns it, so use that instead of numbers
+# from a tutorial. With weights of your own, put the recipe into the model, where
 # `state_dict()` saves it:
 
 # %% trap="07.4" role="repair"
@@ -1520,6 +1522,14 @@ plot_lines(range(len(names)),
                "and the layer number climbs in twelve steps to 13.")
 
 # %% [markdown] trap="07.6" role="repair"
+# In an optimizer, a rate belongs to a group, so each tensor gets a group of its own:
+#
+# ```python
+# groups = [{"params": [p], "lr": base * rates[name]}
+#           for name, p in encoder.named_parameters()]
+# opt = torch.optim.AdamW(groups)
+# ```
+#
 # The depth of a tensor is in its name. The embedding is at the bottom, `layers.k` above it,
 # and everything else at the top:
 
