@@ -720,8 +720,8 @@ def pass_losses(labels: list, divides: bool) -> list:
 #
 # Your sequences are too long for one GPU, so you cut each sequence in half: rank 0 holds
 # the first half, and rank 1 the second. Most layers work token by token and are not
-# affected. Attention does not, so the ranks gather the keys and values of both halves,
-# and a mask hides later tokens from each query.
+# affected. Attention looks at other tokens, so the ranks gather the keys and values of
+# both halves, and a mask hides later tokens from each query.
 #
 # The task has a known answer: 16 random letters out of 20, and then the same 16 again. So
 # in the second half, the next letter after any position was seen 15 positions earlier.
@@ -2415,7 +2415,7 @@ claim("GB that each GPU needs, divided by the plan's", really / hoped,
 # ZeRO-1 divides only the *optimizer's* 12 bytes per weight: master weights and two
 # moments. Each GPU still holds all weights and gradients, 2 bytes per value. The copies
 # share the *batch*, but a micro-batch belongs to one GPU. The plan also forgot the
-# logits: they take 2 bytes each in bfloat16, 4 in float32, and 4 for the gradient.
+# logits, at 2 bytes each in bfloat16, 4 in float32, and 4 for the gradient.
 
 # %% trap="15.8" role="why"
 draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
@@ -2483,10 +2483,10 @@ claim("seconds with checkpoints, divided by those of micro-batches of one",
       within=0.01)
 
 # %% [markdown] trap="15.8" role="repair"
-# The step time adds up products, at 0.55 of the peak, and sending. Differences below 5 %
-# mean nothing. Guess first. On eight cards of `24` GB, with all activations kept, which
-# split makes the 7B model fit: copies with ZeRO-0 (1), ZeRO-1 (2) or ZeRO-3 (3), pairs
-# (4), tensor (5), or stages (6)? (*MFU* is useful work divided by the peak.)
+# The step time is the time for products, at 0.55 of the peak, plus sending. Differences
+# below 5 % mean nothing. Guess first. On eight cards of `24` GB, with all activations
+# kept, which split makes the 7B model fit: copies with ZeRO-0 (1), ZeRO-1 (2) or ZeRO-3
+# (3), pairs (4), tensor (5), or stages (6)? (*MFU* is useful work divided by the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
