@@ -118,8 +118,7 @@ def _sent(room: dict[str, str], path: str, data: dict[str, Any]) -> bool:
         "Content-Type": "application/json", "Cookie": room["cookie"]})
     try:
         request.urlopen(asked, timeout=PATIENCE).close()
-    except error.HTTPError as refused:
-        refused.close()
+    except error.HTTPError:
         return True
     except (OSError, HTTPException, ValueError):
         return False
