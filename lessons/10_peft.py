@@ -6,10 +6,10 @@
 # customer costs too much. So you freeze the model and train a few thousand extra
 # parameters for each customer: an *adapter*.
 #
-# With a library this takes three lines. Around those lines, much can go wrong without an
-# error: module names, adapter files, labels, lengths, number formats. This stage first
-# builds the idea, an update made of two thin matrices. Then it breaks six things around
-# it.
+# With a library, adding an adapter takes three lines of code. Around those lines, much
+# can go wrong without an error: module names, adapter files, labels, lengths, number
+# formats. This stage first develops the idea, an update that is the product of two thin
+# matrices. Then the stage shows six things that can go wrong around such an update.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -42,9 +42,10 @@ begin(SEED, THREADS, DEVICE)
 # as many entries as $W$, so every fine-tuned copy is as large as the model. Can you
 # store an update in less space?
 #
-# You can if the update is a product. Multiply a tall matrix $B$ with `r` columns by a
-# flat matrix $A$ with `r` rows. The product is as large as $W$, but you only have to
-# store $B$ and $A$. Its *rank*, the number of its independent rows, is at most `r`.
+# You can if the update is a product of two thin matrices. Multiply a tall matrix $B$ with
+# `r` columns by a wide matrix $A$ with `r` rows. The product is as large as $W$, but you
+# only have to store $B$ and $A$. The *rank* of the product, the number of its linearly
+# independent rows, is at most `r`.
 
 # %% role="concept"
 d, r = 4096, 16
@@ -75,7 +76,7 @@ show(ax.figure, alt="A large filled square is the full update. Next to it "
 
 # %% [markdown] role="concept"
 # You never have to form the large product. If you multiply $x$ by $A$ first, only `r`
-# values per row are left to multiply by $B$. The result is the same, with far less
+# values per row are left to multiply by $B$. The result is the same and takes far less
 # arithmetic:
 
 # %% role="concept"
@@ -94,14 +95,14 @@ claim("FLOPs if the product is formed, divided by those of A first, then B",
 
 # %% [markdown] role="concept"
 # *LoRA* (low-rank adaptation) keeps $W$ *frozen*, which means that training does not
-# change it, and adds the low-rank product to its output:
+# change it, and adds the output of the low-rank product to the output of $W$:
 #
 # $$y = W x + \frac{\alpha}{r} \, B A \, x$$
 #
 # In this stage $W$ has the shape `(d_out, d_in)`, $A$ has `(r, d_in)` and $B$ has
-# `(d_out, r)`. The number $\alpha$ sets how strong the adapter is. It is divided by `r`,
-# so that the same $\alpha$ should suit every rank. $A$ starts with random values, like a
-# new `nn.Linear`, and $B$ starts at zero. So a new adapter adds exactly zero, and
+# `(d_out, r)`. The number $\alpha$ sets how strong the adapter is. Dividing $\alpha$ by
+# `r` is meant to make the same $\alpha$ suit every rank. $A$ starts with random values,
+# like a new `nn.Linear`, and $B$ starts at zero. So a new adapter adds exactly zero, and
 # training starts from the model that you have.
 
 # %% role="concept"
@@ -130,9 +131,10 @@ claim("parameters of A and B, as a fraction of those of W", added,
       expected=1 / 128)
 
 # %% [markdown] role="concept"
-# **Guess first:** the gradient of $A$ is multiplied by $B$, and the gradient of $B$ by
-# what $A$ returns. $B$ starts at zero. Which of the two gets a nonzero gradient in the
-# first step? And what would happen if both started at zero?
+# **Guess first:** the gradient of $A$ has $B$ as a factor, and the gradient of $B$ has
+# the output of $A$ as a factor. $B$ starts at zero. Which of the two matrices gets a
+# nonzero gradient in the first step? And what would happen if both matrices started at
+# zero?
 
 # %% role="concept"
 fresh_layer, h = LoRA(nn.Linear(32, 32)), torch.randn(8, 32)
@@ -154,17 +156,18 @@ claim("gradient norm of A and B together, if both start at zero", stuck,
 
 # %% [markdown] role="concept"
 # In the first step only $B$ gets a gradient, because every gradient that reaches $A$ is
-# multiplied by $B$, which is zero. After that step $B$ is no longer zero, and both learn.
-# If both start at zero, neither ever gets a gradient, and the adapter stays at zero.
+# multiplied by $B$, which is zero. After that step $B$ is no longer zero, and both
+# matrices learn. If both matrices start at zero, neither ever gets a gradient, and the
+# adapter stays at zero.
 
 # %% [markdown] role="concept"
 # ## A small model to adapt
 #
-# The `peft` library puts such pairs of matrices into models from the `transformers`
-# library. You can try it without a download. The model here is a Llama with two layers.
-# Its texts come from a *language* that is just a table: 16 x 16 probabilities say how
-# likely each of 16 tokens is to follow another. The base learns one language, and
-# adapters then teach it a second one.
+# The `peft` library adds pairs of LoRA matrices to models from the `transformers`
+# library. You can try `peft` without downloading a model. The model here is a Llama with
+# two layers. The model's texts come from a *language* that is just a table: 16 x 16
+# probabilities say how likely each of 16 tokens is to follow another. The base model
+# first learns one language, and adapters then teach it a second one.
 #
 # The rest of this stage uses three functions from the folded cells. `text` draws texts in
 # a language, `learn` trains every parameter that requires a gradient, and `heard` returns
@@ -262,12 +265,12 @@ claim("loss of the base on the new language", level["new"], above=3)
 # %% [markdown] trap="10.1" role="situation" core=true fault="wrong target_modules names are skipped without an error" symptom="peft target_modules of another model, LoRA trains fewer parameters than expected, no error for a missing module name"
 # ## A list of names from another model
 #
-# Your base is a Llama. Each of its two layers has seven matrices: `q_proj`, `k_proj`,
-# `v_proj` and `o_proj` in attention, `gate_proj`, `up_proj` and `down_proj` in the MLP.
-# You want LoRA in all 14 matrices. You copy the list of names from a script for OPT, a
-# different family of models. Three of its six names also occur in your model; the other
-# three do not. You train an adapter with this list, and for comparison a full adapter in
-# all 14 matrices.
+# Your base model is a Llama. Each of its two layers has seven matrices: `q_proj`,
+# `k_proj`, `v_proj` and `o_proj` in attention, `gate_proj`, `up_proj` and `down_proj` in
+# the MLP. You want LoRA in all 14 matrices. You copy the list of names from a script for
+# OPT, a different family of models. Three of its six names also occur in your model; the
+# other three do not. You train an adapter with this list, and for comparison a full
+# adapter in all 14 matrices.
 
 # %% trap="10.1" role="break"
 OPT_NAMES = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
@@ -309,11 +312,11 @@ draw_grids({"LoRA": grid}, marks={"LoRA": ~grid},
 claim("matrices of the two layers that got LoRA", len(hit), expected=6)
 
 # %% [markdown] trap="10.1" role="why"
-# You meant the list as a list of wishes, but peft uses it as a filter. It walks through
+# You meant the list as a request, but peft uses it as a filter. The library walks through
 # the modules of the *model* and adapts every module whose path equals a name or ends in a
-# dot and the name. It never checks that every name was used, so it silently skips a name
-# that matches nothing. Let peft collect the names instead: `"all-linear"` selects every
-# linear module except the output head of a language model.
+# dot and the name. peft never checks that every name was used, so it silently skips a
+# name that matches nothing. Let peft collect the names instead: `"all-linear"` selects
+# every linear module except the output head of a language model.
 
 # %% trap="10.1" role="repair" tags=["varies-by-cpu"]
 whole = adapter(base, "all-linear")
@@ -337,7 +340,7 @@ claim("loss with OPT's names minus all-linear's", losses["names of OPT"]
 # modules each name matches, and an error if a name matches nothing.
 
 # %% [markdown] trap="10.1" role="more" topics="the counts · no name fits at all"
-# These are the counts for the grid and for the two losses:
+# The next cell checks the counts behind the grid and behind the two losses:
 
 # %% trap="10.1" role="more"
 claim("matrices in the two layers", len(linears), expected=14)
@@ -347,7 +350,7 @@ claim("trainable parameters, OPT's names", trainable(partly), expected=1536)
 
 # %% [markdown] trap="10.1" role="more"
 # If *no* name matches, this version of peft raises an error. As soon as one name matches,
-# it accepts any number of names that do not:
+# peft accepts any number of names that do not:
 
 # %% trap="10.1" role="more" compare=false
 nothing, refused = heard(adapter, base, ["c_attn", "c_proj"])
@@ -414,9 +417,10 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
 # ## How low is the rank of an update?
 #
 # LoRA bets that a low rank is enough. Is it? Train *all* weights of the base on the new
-# language, and look at the change. The *singular values* of a matrix say how much of it
-# is in its strongest direction, in its second strongest, and so on. A matrix of rank `k`
-# cannot capture more of the change than the first `k` directions contain.
+# language, and look at how they change. The *singular values* of a matrix say how much of
+# the matrix lies in its strongest direction, how much in its second strongest, and so on.
+# A matrix of rank `k` cannot capture more of the change than the first `k` directions
+# contain.
 
 # %% role="concept"
 full = learn(copy.deepcopy(base), new)
@@ -451,11 +455,11 @@ claim("that fraction minus the fraction for random matrices",
 
 # %% [markdown] role="concept"
 # So most of the update is in a few directions, but four directions do not contain all of
-# it. This does not contradict LoRA, because LoRA does not have to copy this update. It
+# it. This does not contradict LoRA, because LoRA does not have to copy this update. LoRA
 # only has to find *some* update of low rank that lowers the loss.
 #
-# The explorer shows four kinds of updates. Guess how much of each one rank 4 leaves out,
-# and at which rank LoRA needs as many parameters as the matrix itself.
+# The explorer shows four kinds of update. Guess how much of each update a rank of 4
+# leaves out, and at which rank LoRA needs as many parameters as the matrix itself.
 
 # %% role="explore" explorer="lora_rank"
 from dlsys_helpers.explorers.lora_rank import lora_rank
@@ -515,14 +519,14 @@ claim("loss of LoRA minus loss with all weights trained, at rate 0.001",
 # rate of full fine-tuning, and it should adapt the MLP as well as attention. So start
 # like this:
 #
-# - **Modules:** all linear modules. If you have to save memory, keep the MLP.
-# - **Learning rate:** ten times the rate that you would use for all weights. Then try a
-#   third of it, and three times as much.
+# - **Modules:** adapt all linear modules. If you have to save memory, adapt only the MLP.
+# - **Learning rate:** start with ten times the rate that you would use to train all
+#   weights. Then try a third of that rate and three times that rate.
 # - **Rank:** 16. If a higher rank lowers the *training* loss, 16 is too low. A rank that
 #   is too high costs memory.
-# - **Alpha:** set it once, to 16 or twice the rank, and do not tune it. It multiplies the
-#   update, so it acts much like the learning rate.
-# - **Dropout:** none. With few examples, 0.05 to 0.1.
+# - **Alpha:** set it once, to 16 or twice the rank, and do not tune it. Alpha multiplies
+#   the update, so it acts much like the learning rate.
+# - **Dropout:** none. With few training examples, use 0.05 to 0.1.
 #
 # The page *Which adapter, when* on the course's website lists starting points for common
 # situations.
@@ -530,11 +534,11 @@ claim("loss of LoRA minus loss with all weights trained, at rate 0.001",
 # %% [markdown] role="concept"
 # ## Adapter layers, and what they cost in service
 #
-# LoRA was not the first adapter. [Houlsby et al. 2019](https://arxiv.org/abs/1902.00751)
-# put small *adapter layers* into a frozen transformer. After a sublayer, one matrix
-# projects each vector down to a few values, an activation follows, and a second matrix
-# projects back up. The result is added to the vector. The narrow middle is called a
-# *bottleneck*.
+# LoRA was not the first kind of adapter. [Houlsby et al.
+# 2019](https://arxiv.org/abs/1902.00751) put small *adapter layers* into a frozen
+# transformer. After a sublayer, one matrix projects each vector down to a few values, an
+# activation is applied, and a second matrix projects the result back up. The result is
+# added to the output of the sublayer. The narrow middle is called a *bottleneck*.
 
 # %% role="concept"
 class AdapterLayer(nn.Module):
@@ -589,23 +593,25 @@ claim("relative norm of f(v) + f(-v), which is 0 for a single matrix",
       odd, above=0.001)
 
 # %% [markdown] role="concept"
-# This adapter learns as well. But when you serve it, the two small products come *after*
-# $W$, so every token waits for them. They cannot be merged into $W$, because there is a
-# ReLU between them, and no single matrix can replace them. LoRA has no activation between
-# its matrices. They form a single matrix, $BA$, which you can add to $W$ once.
+# Adapter layers learn the new language as well. But when you serve the model, the two
+# small products come *after* $W$, so every token waits for them. The two small matrices
+# cannot be merged into $W$, because there is a ReLU between them, and no single matrix
+# can replace them. LoRA has no activation between its matrices. So LoRA's two matrices
+# form a single matrix, $BA$, which you can add to $W$ once.
 #
-# [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured this delay for a GPT-2
-# medium with one user and 128 tokens: `19.8 ms` without adapter layers, `23.9 ms` and
-# `25.8 ms` with two kinds of adapter layers. With a large batch, the difference nearly
-# disappears, because then the arithmetic takes longer than launching small operations.
+# [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured the delay of adapter layers
+# in GPT-2 medium with one user and 128 tokens. One forward pass takes `19.8 ms` without
+# adapter layers, and `23.9 ms` and `25.8 ms` with two kinds of adapter layers. With a
+# large batch, the difference nearly disappears, because then the arithmetic takes longer
+# than launching small operations.
 
 # %% [markdown] trap="10.2" role="situation" fault="an unmerged LoRA adapter triples the matrix products" symptom="LoRA inference slower than base model, unmerged adapter, merge_and_unload gives other results"
 # ## The adapter goes into service
 #
-# You serve the trained adapter next to the base. A review comment says: "It has about a
-# fifth of the base's parameters, so it needs about a fifth more arithmetic. If you merge
-# it, it needs none." $BA$ has the shape of $W$, so you can add it to $W$ once, before you
-# serve the model.
+# You serve the trained adapter next to the base. A review comment says: "The adapter has
+# about a fifth as many parameters as the base, so it needs about a fifth more arithmetic.
+# Merged, the adapter needs no extra arithmetic." $BA$ has the shape of $W$, so you can
+# add it to $W$ once, before you serve the model.
 #
 # You count the matrix products of one call, because a GPU that serves one user at a time
 # often spends more time launching small operations than computing them. Weights are often
@@ -659,12 +665,12 @@ claim("matrix products of the adapted model, divided by the base's",
       more[0], above=2.5)
 
 # %% [markdown] trap="10.2" role="why"
-# The comment is right about the arithmetic. But each adapted matrix needs three products
-# instead of one, plus a multiplication and a sum. These are few FLOPs but many
-# operations, and how much time they take depends on the machine and the batch. What
-# limits the merge is precision. `bfloat16` keeps only 8 significant bits of a number. For
-# most weights, this update is smaller than half the gap to the next `bfloat16` number, so
-# it is rounded away.
+# The review comment is right about the arithmetic. But each adapted matrix needs three
+# matrix products instead of one, plus a scaling and an addition. The adapter adds few
+# FLOPs but many operations, and how much time these take depends on the machine and the
+# batch. What limits the merge is precision. `bfloat16` keeps only 8 significant bits of a
+# number. For most weights, this update is smaller than half the gap to the next
+# `bfloat16` number, so it is rounded away.
 
 # %% trap="10.2" role="why"
 draw_blocks({"beside it: 3 products": ["x", ("W", "A"), ("", "B"), "+",
@@ -677,7 +683,7 @@ draw_blocks({"beside it: 3 products": ["x", ("W", "A"), ("", "B"), "+",
                 "Merged, x goes through a single matrix.")
 
 # %% [markdown] trap="10.2" role="why"
-# So merge in a format that is precise enough. Here that is float32:
+# So merge in a number format that is precise enough, here float32:
 
 # %% trap="10.2" role="repair"
 merged = copy.deepcopy(whole).merge_and_unload()
@@ -742,17 +748,17 @@ claim("error of the bfloat16 merge, divided by the update's norm", lost,
 # %% [markdown] trap="10.2" role="more"
 # The sum was computed in float32 and rounded once, and most of this update is still gone.
 # The order of the operations makes no difference, because the gaps between `bfloat16`
-# numbers are too large. Serve such a small update in float32, or leave it unmerged. Next
-# to $W$, the update is as precise as the dtype of the outputs allows, because peft adds
-# the two outputs and rounds the sum to the dtype of the base. When you do merge, round
-# only once. That costs nothing, and it matters where $W$ and the update nearly cancel.
-# The exercise asks for it.
+# numbers are too large. Serve such a small update in float32, or leave it unmerged. An
+# unmerged update is as precise as the dtype of the outputs allows, because peft adds the
+# outputs of $W$ and of the adapter and rounds the sum to the dtype of the base. When you
+# do merge, round only once. Rounding once costs nothing, and it matters where $W$ and the
+# update nearly cancel. The exercise asks you to round only once.
 
 # %% [markdown] trap="10.2" role="folklore"
 # **Told:** an unmerged adapter costs `5 to 15 %` of the time, because of its hooks.
-# **Measured:** peft uses no hooks here. It wraps each matrix in its own layer, which runs
-# three products instead of one. What these cost depends on the machine and the batch, so
-# measure it where you serve the model.
+# **Measured:** peft uses no hooks here. Instead, peft wraps each matrix in a layer of its
+# own, which runs three products instead of one. How much time these products cost depends
+# on the machine and the batch, so measure it where you serve the model.
 
 # %% trap="10.2" role="folklore"
 hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks)
@@ -793,9 +799,9 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 
 # %% [markdown] trap="10.2" role="keep"
 # **Keep:** an unmerged LoRA adapter costs few FLOPs but many small operations. So merge
-# it before you serve the model. Merge it only once, with the factor $\alpha / r$, and in
-# a dtype that is precise enough for the update. **In your own code:** compare the logits
-# before and after merging, in the dtype in which you serve. **Source:** [Hu et al.
+# the adapter before you serve the model. Merge only once, with the factor $\alpha / r$,
+# and in a dtype that is precise enough for the update. **In your own code:** compare the
+# logits before and after merging, in the dtype in which you serve. **Source:** [Hu et al.
 # 2021](https://arxiv.org/abs/2106.09685), section 4.1, on merging. **Seen in the wild:**
 # [OpenBMB/MiniCPM-V 502](https://github.com/OpenBMB/MiniCPM-V/issues/502): the base with
 # its adapter answers well, but the merged model saved in `bfloat16` does not;
@@ -808,18 +814,18 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # peft offers many kinds of adapters through one call: you change only the configuration
 # that you pass to `get_peft_model`. *DoRA* splits each row of $W$ into its norm and its
 # direction; it trains the norms directly and the directions with LoRA. *IA3* trains only
-# factors that multiply the keys, the values and the hidden layer of the MLP. That is a
-# few vectors for each layer, so thousands of them fit on a disk, and you can multiply them
-# into the weights before service. *Prefix tuning* trains keys and values that come before
-# every text, and *prompt tuning* trains the embeddings of a few made-up tokens. Such tokens
-# are only inputs, so each row of a batch can have its own. But they take up positions, and
-# the method needs a large model: it caught up with training all weights only in the largest
-# of five sizes, with 11 billion parameters ([Lester et al.
-# 2021](https://arxiv.org/abs/2104.08691)).
+# factors that multiply the keys, the values and the hidden layer of the MLP. IA3 stores
+# only a few vectors for each layer, so thousands of such adapters fit on a disk, and you
+# can multiply the vectors into the weights before you serve the model. *Prefix tuning*
+# trains keys and values that come before every text, and *prompt tuning* trains the
+# embeddings of a few made-up tokens. Because these tokens are only inputs, each row of a
+# batch can have its own. But made-up tokens take up positions, and prompt tuning needs a
+# large model: it caught up with full fine-tuning only at the largest of five sizes, with
+# 11 billion parameters ([Lester et al. 2021](https://arxiv.org/abs/2104.08691)).
 #
-# All five get the same 60 steps at the same learning rate on this small base. Methods
-# with few parameters may need a higher rate and more steps, so treat the result as one
-# measurement, not as a ranking.
+# All five kinds of adapter get the same 60 steps at the same learning rate on this small
+# base. Methods with few parameters may need a higher rate and more steps, so treat the
+# result as one measurement, not as a ranking.
 
 # %% role="concept" tags=["plumbing"]
 from peft import IA3Config
@@ -853,10 +859,10 @@ claim("lowest loss of IA3, prefix and prompt, minus LoRA's",
 # %% [markdown] trap="10.3" role="situation" fault="the virtual tokens of a prefix use up positions" symptom="prefix tuning IndexError index out of range in self, num_virtual_tokens and context length"
 # ## Keys and values that nobody typed
 #
-# *Prefix tuning* leaves all matrices unchanged. It learns keys and values that come
-# before every text, in every layer. Your base is now a small GPT-2 whose table of
-# position embeddings has 64 rows. You give it a prefix of length 20. No token ids are
-# added, and the prefix does not pass through the embedding.
+# *Prefix tuning* leaves all matrices unchanged. Instead, prefix tuning learns keys and
+# values that come before every text, in every layer. Your base model is now a small
+# GPT-2 whose table of position embeddings has 64 rows. You give this GPT-2 a prefix of
+# length 20. No token ids are added, and the prefix does not pass through the embedding.
 
 # %% trap="10.3" role="break" tags=["plumbing"]
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -905,9 +911,9 @@ claim("longest text with a prefix of 20", room["prefix of 20"][0],
 # already read. So the text starts at position 20, and the table ends at 64. A tokenizer
 # that truncates texts to 64 tokens does not know about the prefix.
 #
-# Which end should you cut? A training text consists of a prompt and an answer, and only
-# the answer has labels. A prompt of 50 tokens and an answer of 8 do not fit into 44
-# positions.
+# Which end of the text should you cut? A training text consists of a prompt and an
+# answer, and only the answer has labels. A prompt of 50 tokens and an answer of 8 do not
+# fit into 44 positions.
 
 # %% trap="10.3" role="why"
 prefix = (0, 20, "prefix")
@@ -939,11 +945,11 @@ claim("labels left after a cut at the end", cuts["at the end"][0],
       expected=0)
 
 # %% [markdown] trap="10.3" role="repair"
-# If no text in a batch has a label left, the mean loss is NaN. If only some texts have
-# lost theirs, you do not notice. The tokenizers in `transformers` cut at the end unless
-# you set `truncation_side`. If you cut the start of the prompt instead, the answer stays
-# complete as long as it fits. If the prefix and the answer alone are too long, reject the
-# text.
+# If no text in a batch has a label left, the mean loss is NaN. If only some texts in a
+# batch have lost their labels, the loss is still a number, and nothing warns you. The
+# tokenizers in `transformers` cut at the end unless you set `truncation_side`. If you cut
+# the start of the prompt instead, the answer stays complete as long as it fits. If the
+# prefix and the answer alone are too long, reject the text.
 
 # %% [markdown] trap="10.3" role="more" topics="the cuts in numbers · prompt tuning · a Llama has no table"
 # Here are the same cuts in numbers:
@@ -956,8 +962,8 @@ claim("labels left after a cut at the start", cuts["at the start"][0],
       expected=8)
 
 # %% [markdown] trap="10.3" role="more"
-# *Prompt tuning*, which learns embeddings instead, uses as many positions. A Llama does
-# not stop you:
+# *Prompt tuning*, which learns embeddings instead, uses up just as many positions. A
+# Llama accepts longer texts without an error:
 
 # %% trap="10.3" role="more"
 soft = longest(with_prefix(small_gpt2(), PromptTuningConfig))[0]
@@ -973,12 +979,13 @@ claim("tokens that a Llama of 64 positions accepts with the prefix",
 # %% [markdown] trap="10.3" role="more"
 # A Llama rotates its queries and keys by an angle that can be computed for any position,
 # so it has no table that ends. The text then continues, without an error, at positions
-# that never occurred in training. So count the prefix yourself, for both models.
+# that never occurred in training. So add the length of the prefix to the length of the
+# text yourself, both for GPT-2 and for a Llama.
 
 # %% [markdown] trap="10.3" role="folklore"
 # **Told:** with a prefix, a text that is too long does silent harm. **Measured:** GPT-2
-# is not silent: on a CPU, one token too many raises an `IndexError`. This Llama is
-# silent. How good its answers are at such positions was not measured.
+# is not silent: on a CPU, one token too many raises an `IndexError`. This Llama raises no
+# error. How good the Llama's answers are at positions beyond 64 was not measured.
 
 # %% trap="10.3" role="exercise" points=4 difficulty=2 minutes=15
 def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
@@ -1035,8 +1042,8 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
 # `score`. You adapt the classifier with LoRA. The configuration contains the rank and the
 # names of all seven matrices of a layer, as the code below shows.
 #
-# The classifier trains well, and you save it. Then you build it again, load the adapter
-# with `PeftModel.from_pretrained`, and test it.
+# The classifier trains well, and you save it. Then you build the classifier again, load
+# the adapter with `PeftModel.from_pretrained`, and test the result.
 
 # %% trap="10.4" role="break" tags=["plumbing"]
 from transformers import LlamaForSequenceClassification
@@ -1115,11 +1122,12 @@ claim("mean accuracy after loading minus the accuracy before saving",
       sum(loaded) / 6 - before, below=-0.05)
 
 # %% [markdown] trap="10.4" role="why"
-# Without a `task_type`, peft does not know that `score` is a head. It froze the random
+# Without a `task_type`, peft does not know that `score` is a head. peft froze the random
 # `score` together with the base, so LoRA learned to work with exactly that head, and only
-# LoRA was saved. The next classifier starts with a different random head, which can be
-# worse than guessing. `SEQ_CLS` tells peft that there is a head. Then `score` is trained
-# and saved. If your head has a different name, use `modules_to_save`.
+# the LoRA matrices were saved. The next classifier starts with a different random head,
+# which can be worse than guessing. `SEQ_CLS` tells peft that there is a head. With this
+# task type, `score` is trained and saved. If your head has a different name, use
+# `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
@@ -1154,15 +1162,16 @@ claim("largest change in accuracy by loading, with the task",
       max(abs(share - before) for share in again), expected=0)
 
 # %% [markdown] trap="10.4" role="repair"
-# In the exercise you write a report that shows this before a file is saved: which layers
-# have LoRA, what else is trained, what is frozen by mistake, and which layers have
-# learned nothing yet.
+# In the exercise you write a report that shows, before a file is saved, which layers have
+# LoRA, what else is trained, what is frozen by mistake, and which layers have learned
+# nothing yet.
 
 # %% [markdown] trap="10.4" role="more" topics="no warning · two wrong tasks · a second adapter freezes the first"
-# No warning during training or loading named the head. The accuracy is different each
-# time the file is loaded, and only the second file contains the head. Both classifiers
-# trained for 100 steps from different random weights, so their accuracy before saving says nothing
-# about the effect of the task. The accuracy after loading does.
+# No warning during training or loading named the head. Without a task, the accuracy is
+# different each time the file is loaded; only the file saved with the task contains the
+# head. Both classifiers trained for 100 steps from different random weights, so their
+# accuracy before saving says nothing about the effect of the task. Only the accuracy
+# after loading shows the effect of the task.
 
 # %% trap="10.4" role="more"
 claim("highest accuracy after a loading minus the lowest",
@@ -1201,11 +1210,11 @@ claim("is CAUSAL_LM on a classifier refused", nothing is None,
       expected=True)
 
 # %% [markdown] trap="10.4" role="more"
-# Something that is trained can also be frozen later. A second `get_peft_model` changes
-# the base itself, not a copy. If the second adapter is a prefix, the call freezes
-# everything that it finds, including the first adapter. (A second LoRA with the same name
-# would reset the first one, with a warning.) So give each adapter its own copy of the
-# base, as `adapter` does in trap 10.1.
+# Parameters that were trainable can also be frozen later. A second call of
+# `get_peft_model` changes the base itself, not a copy. If the second adapter is a prefix,
+# the call freezes everything that it finds, including the first adapter. (A second LoRA
+# with the same name would reset the first one, with a warning.) So give each adapter its
+# own copy of the base, as `adapter` does in trap 10.1.
 
 # %% trap="10.4" role="more"
 shared = copy.deepcopy(gpt2)
@@ -1282,17 +1291,17 @@ def passport(model: nn.Module) -> dict:
 # ## Four bits for the base: NF4
 #
 # With LoRA, it is the frozen base that fills the GPU's memory. The base is not trained,
-# so you can store it with low precision. *QLoRA* stores it in four bits per weight, a
-# quarter of `bfloat16`. Four bits can encode 16 levels. Each block of 64 weights is
-# divided by its largest absolute value, the *scale* of the block, and each weight is
-# rounded to the nearest level.
+# so you can store it at low precision. *QLoRA* stores the base in four bits per weight, a
+# quarter of what `bfloat16` needs. Four bits can encode 16 levels. Each block of 64
+# weights is divided by its largest absolute value, the *scale* of the block, and each
+# weight is rounded to the nearest level.
 #
 # Where should the levels be? Weights look like draws from a normal distribution, so most
 # of them are small. *NF4* therefore puts its levels at *quantiles* of N(0, 1): an equal
 # fraction of the draws falls between one quantile and the next. Eight levels are above
-# zero, seven are below, and one is at zero. All are scaled so that the largest is one.
-# The quantile for the probability 1 would be infinite, so the outermost level uses a
-# slightly smaller probability, `edge`.
+# zero, seven are below, and one is at zero. All 16 levels are scaled so that the largest
+# is one. The quantile for the probability 1 would be infinite, so the outermost level
+# uses a slightly smaller probability, `edge`.
 
 # %% role="concept"
 import bitsandbytes as bnb
@@ -1346,8 +1355,9 @@ draw_histogram(bell[:64] / bell[:64].abs().max(),
 # %% [markdown] role="concept"
 # NF4 is better for normally distributed weights, and evenly spaced levels are better for
 # uniformly distributed weights. **Guess first:** now one weight in 256 is an *outlier*,
-# eight times as large as most. What happens to the other weights in its block? And which
-# suffer less, large blocks or small ones?
+# eight times as large as a typical weight. What happens to the other weights in the
+# outlier's block? And where do the other weights suffer less, in large blocks or in small
+# ones?
 
 # %% role="concept"
 some, blocks = bell[:64], [16, 32, 64, 128, 256]
@@ -1408,12 +1418,12 @@ claim("bits per weight with double quantization", bits["double"],
 # %% [markdown] role="concept"
 # ## QLoRA in practice
 #
-# In practice you only specify these choices, and `from_pretrained` does the rest.
-# `BitsAndBytesConfig` says how the weights are stored. `prepare_model_for_kbit_training`
-# freezes all parameters, converts the remaining 16-bit parts (norms and embedding) to
-# `float32`, and turns on activation checkpointing unless you switch it off, as here. Then
-# you add LoRA, as before. You train a base of width 64, save it, and load it in four
-# bits:
+# In practice you only specify a storage format such as NF4, and `from_pretrained`
+# quantizes the weights. `BitsAndBytesConfig` says how the weights are stored.
+# `prepare_model_for_kbit_training` freezes all parameters, converts the remaining 16-bit
+# parts (norms and embedding) to `float32`, and turns on activation checkpointing unless
+# you switch it off, as here. Then you add LoRA, as before. You train a base of width 64,
+# save it, and load it in four bits:
 
 # %% role="concept"
 from peft import prepare_model_for_kbit_training
@@ -1457,19 +1467,19 @@ claim("loss on the new language, QLoRA minus LoRA",
       found["QLoRA"] - found["LoRA"], above=-0.4, below=0.4)
 
 # %% [markdown] role="concept"
-# Here, four bits cost almost no accuracy, before training or after it. Four bits are only
+# Here, four bits hardly change the loss, before training or after it. Four bits are only
 # a format for *storing* weights. For each product, the weights are unpacked to the dtype
 # in `bnb_4bit_compute_dtype`. The embedding, the norms and the head are not quantized. Do
-# not merge the adapter into four bits, because the sum would be rounded to 16 levels
-# again. Merge it into a 16-bit copy of the base, or leave it unmerged.
+# not merge the adapter into the four-bit weights, because the sum would be rounded to 16
+# levels again. Merge the adapter into a 16-bit copy of the base, or leave it unmerged.
 
 # %% [markdown] role="concept"
 # ## What a 7B needs: all weights, LoRA, QLoRA
 #
 # On the *meta* device, a model has shapes but no values, so you can count the parameters
 # of a Llama-2-7B without downloading it. If you have your own model on this machine,
-# enter its folder below, and the last line counts its parameters as well. Nothing else
-# needs it.
+# enter its folder below, and the last line counts its parameters as well. No other cell
+# needs your model.
 
 # %% role="concept"
 MODEL_7B = ""          # a folder with config.json; empty for none
@@ -1539,17 +1549,17 @@ claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
 # %% [markdown] role="concept"
 # Training with AdamW takes 16 bytes for every trainable parameter: weight, gradient and
 # two moments in `float32` (stage 9). The frozen base needs only its weights, two bytes
-# each in `bfloat16`. In all three cases the activations come on top, and neither LoRA nor
-# four bits make them much smaller.
+# each in `bfloat16`. In all three cases the activations need additional memory, and
+# neither LoRA nor four bits make the activations much smaller.
 
 # %% [markdown] trap="10.5" role="situation" core=true fault="the saved adapter is never loaded, a fresh one answers" symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
 # ## From the file into service
 #
 # The trained adapter `whole` from trap 10.1 is saved in a folder, with its parameters and
-# its configuration. It lowers the loss on the new language from over three to less than
-# 2.2. Three versions of a program serve the adapter. All three build the base, read the
-# configuration and pass both to `get_peft_model`, as the training script did. The first
-# version does nothing else. The second also passes the tensors in the file to
+# its configuration. The adapter lowers the loss on the new language from over three to
+# less than 2.2. Three versions of a program serve the adapter. All three build the base,
+# read the configuration and pass both to `get_peft_model`, as the training script did.
+# The first version does nothing else. The second also passes the tensors in the file to
 # `load_state_dict`, which complains about missing keys until you add `strict=False`. The
 # third also calls peft's own `load_adapter`, which understands the names in the file and
 # loads the adapter under the name `trained`.
@@ -1600,10 +1610,10 @@ claim("loss of the second version minus loss of the base",
 # %% [markdown] trap="10.5" role="why"
 # `get_peft_model` creates a *new* adapter, and a new adapter does nothing, because $B$ is
 # zero. Inside the model, each tensor's name contains the name of its adapter, `default`.
-# In the file it does not, so no name in the file matches one in the model. You added
-# `strict=False` because the file has no base weights. It also hides that not a single
-# adapter tensor was loaded. The third version does load the adapter, but the new one,
-# `default`, stays active.
+# The names in the file do not contain `default`, so no name in the file matches a name in
+# the model. You added `strict=False` because the file has no base weights. This setting
+# also hides that not a single adapter tensor was loaded. The third version does load the
+# trained adapter, but the new adapter, `default`, stays active.
 
 # %% trap="10.5" role="why"
 inside = next(key for key in second_version.state_dict() if "lora_A" in key)
@@ -1690,9 +1700,9 @@ claim("loss of the third version with its adapter on minus loss after "
       expected=0, within=1e-4)
 
 # %% [markdown] trap="10.5" role="more"
-# If you call `get_peft_model` first and pass the result to `from_pretrained`, that fails
-# as well. But this version of peft warns you that there already is an adapter, and that
-# no names match. The three versions above give no warning at all.
+# Calling `get_peft_model` first and passing the result to `from_pretrained` fails as
+# well. In that case, however, this version of peft warns you that the model already has
+# an adapter, and that no names match. The three versions above give no warning at all.
 
 # %% trap="10.5" role="more"
 wrapped_twice, told = heard(PeftModel.from_pretrained, fresh(), folder)
@@ -1760,10 +1770,11 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # ## Ten customers on one base: merge or switch
 #
 # Ten customers have ten adapters for one base. You can *merge* each adapter into its own
-# copy of the base. This gives the fastest answers, but needs ten bases in memory. You can
-# keep one base and *switch*: `set_adapter` activates one customer's adapter while the
-# other customers wait. Or you can *mix*: every row of a batch names its adapter. Then all
-# rows share the product with $W$, and only the products with the thin matrices differ:
+# copy of the base. Merging gives the fastest answers, but needs ten copies of the base in
+# memory. Or you can keep one base and *switch* between the adapters: `set_adapter`
+# activates one customer's adapter while the other customers wait. Or you can *mix*: every
+# row of a batch names its adapter. Then all rows share the product with $W$, and only the
+# products with the thin matrices differ:
 
 # %% role="concept"
 server = PeftModel.from_pretrained(copy.deepcopy(base), folder, "ann")
@@ -1795,9 +1806,9 @@ claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
       within=0.01)
 
 # %% [markdown] role="concept"
-# So merge for a customer with a lot of traffic. For many customers, keep one base with
-# the adapters next to it. Servers mix adapters with specialised kernels ([Chen et al.
-# 2023, "Punica"](https://arxiv.org/abs/2310.18547)).
+# So merge the adapter of a customer with a lot of traffic. For many customers, keep one
+# base with the adapters next to it. Servers use specialised kernels to mix adapters in
+# one batch ([Chen et al. 2023, "Punica"](https://arxiv.org/abs/2310.18547)).
 
 # %% [markdown] trap="10.6" role="situation" core=true fault="padding with EOS: the labels lose every EOS" symptom="fine-tuned model never stops generating, no EOS, pad_token = eos_token"
 # ## Padding with what was at hand
@@ -1878,10 +1889,11 @@ measured("10.6", 1)
 claim("answers, of seven, that stop", (lengths < LONGEST).sum(), expected=0)
 
 # %% [markdown] trap="10.6" role="why"
-# One line removes the padding from the labels, and it goes by the token id. The EOS that
-# ends a text has the same id. So the line removes every EOS from the labels as well, and
-# the loss never asks the model to predict the end of a text. If you mask by the *length*
-# of each text instead, this EOS keeps its label, whatever id you use for padding.
+# One line of code removes the padding from the labels, and it recognises padding by the
+# token id. The EOS that ends a text has the same id. So the line removes every EOS from
+# the labels as well, and the loss never asks the model to predict the end of a text. If
+# you mask by the *length* of each text instead, the EOS at its end keeps its label,
+# whatever id you use for padding.
 
 # %% trap="10.6" role="why"
 def by_length(ids, lengths, pad):
@@ -1932,8 +1944,8 @@ claim("answers, of seven, that stop with labels by length",
       above=4)
 
 # %% [markdown] trap="10.6" role="repair"
-# The losses are about equal, so they do not reveal the fault. So let the model answer
-# before you believe a training curve.
+# The training losses are about equal, so they do not reveal the fault. Let the model
+# answer before you believe a training curve.
 
 # %% [markdown] trap="10.6" role="more" topics="a separate padding token · what few steps teach"
 # A separate padding token needs one more row in the embedding, and one in the head if the
@@ -2000,12 +2012,13 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Further
 #
-# The traps do not need this section. It checks our LoRA against peft's, lists what to
-# store with each adapter, and measures what a model forgets when you train an adapter.
+# The traps do not need this section. This section checks our LoRA against peft's, lists
+# what to store with each adapter, and measures what a model forgets when you train an
+# adapter.
 #
 # ### The same result as peft
 #
-# The `LoRA` class of this lesson computes the same as peft's:
+# The `LoRA` class of this lesson computes the same output as peft's:
 
 # %% role="concept"
 layer = whole.base_model.model.model.layers[0].mlp.up_proj
@@ -2025,7 +2038,8 @@ claim("largest gap between our LoRA and peft's", gap, below=1e-4)
 # adapter and compare when you load it. One value is still missing. An adapter fits any
 # base model with the same shapes, but it was trained for only one of them. A hash of the
 # base's weights distinguishes bases with different weights. Settings such as `rope_theta`
-# change no weight. They are in the base's configuration, so store that as well.
+# change no weight. Such settings are in the base's configuration, so store the
+# configuration as well.
 
 # %% role="concept" tags=["plumbing"]
 def fingerprint(model):
@@ -2087,8 +2101,9 @@ claim("loss on the new language, on a different base minus on its own",
 # %% [markdown] role="concept"
 # ### What is forgotten, and what comes back
 #
-# Neither the full fine-tuning nor LoRA saw the old language again. How much of it does
-# each model still know? And what happens when you switch the adapter off?
+# Neither the fully fine-tuned model nor the model with LoRA saw the old language again.
+# How much of the old language does each model still know? And what happens when you
+# switch the adapter off?
 
 # %% role="concept"
 forgets = {"all weights": loss_on(full, old_ids),
@@ -2105,8 +2120,8 @@ claim("loss on the old language, adapter off, minus the base's",
       back - level["old"], expected=0)
 
 # %% [markdown] role="concept"
-# Both models forget the old language, because they no longer train on it. But you can
-# switch the adapter off, and then you have the base again.
+# Both models forget the old language, because they no longer train on it. But if you
+# switch the adapter off, you have the base again.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -2142,7 +2157,8 @@ claim("loss on the old language, adapter off, minus the base's",
 # - [ ] the adapter was trained for a different base :: Then it would change the logits, and most likely for the worse.
 
 # %% [markdown] role="quiz"
-# **5. A classifier with LoRA is good after training and random after loading. What do you look for in the file?**
+# **5. A classifier with LoRA is accurate after training and no better than guessing after
+# loading. What do you look for in the file?**
 #
 # - [ ] the weights of the base :: They do not belong in the file, because the base is loaded separately.
 # - [x] the head :: If neither the task nor `modules_to_save` names the head, it stays random, and each loading draws a new one.
@@ -2167,14 +2183,14 @@ claim("loss on the old language, adapter off, minus the base's",
 #
 # If you train all weights with AdamW, you keep four values per weight in memory: the
 # weight, its gradient and two running means. With LoRA you keep one value per frozen
-# weight, and four for each of LoRA's few weights. With QLoRA you keep half a byte per
-# frozen weight, and a scale for each block of 64.
+# weight, and four values for each of the few weights in $A$ and $B$. With QLoRA you keep
+# half a byte per frozen weight, and a scale for each block of 64.
 #
 # **Before you run anything:** take a stack of eight matrices of 4096 x 4096 in float32,
 # and ignore the activations. How many bytes does a step keep in memory if you train all
 # weights, with LoRA of rank 16, and with QLoRA? And does LoRA save as much time as
-# memory? A step with LoRA still computes the forward and backward pass through the
-# frozen matrices, and QLoRA has to unpack them each time.
+# memory? A step with LoRA still computes the forward and the backward pass through the
+# frozen matrices, and QLoRA has to unpack these matrices each time.
 
 # %% role="gpu"
 import bitsandbytes as bnb
@@ -2290,29 +2306,30 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# The authors of torchtune measured a whole Llama-2-7B. There a training run reserves
-# 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less than here, because their
-# frozen base has 16 bits per weight, and because the activations and the parts without an
-# adapter need as much memory as before.
+# The authors of torchtune measured a whole Llama-2-7B. For this model, a training run
+# reserves 15.57 GB with LoRA and 9.29 GB with QLoRA. In torchtune's measurement four bits
+# save less than here, because the frozen base of its LoRA run has 16 bits per weight, and
+# because the activations and the parts without an adapter need as much memory as before.
 #
 # **On the recorded H100**, the count of FLOPs is right to within 6 %: LoRA processes 1.57
 # times as many rows per second, and the count predicts 1.49. The bytes that a step keeps
-# in memory are counted, not measured, for the small stack and for the real one. The peak
-# above them was measured, and it is the same for LoRA and QLoRA: 400 MB, four times what
-# QLoRA keeps. Four bits do nothing for activations. If all weights are trained, the peak
-# adds 537 MB, as much as the weights themselves, because `foreach` makes copies.
+# in memory are counted, not measured, both for the small stack and for the full-size one.
+# The additional memory at the peak was measured, and it is the same for LoRA and QLoRA:
+# 400 MB, four times what QLoRA keeps. Four-bit weights do not make activations smaller.
+# If all weights are trained, the step needs 537 MB more at its peak, as much as the
+# weights themselves, because `foreach` makes copies.
 #
 # QLoRA takes only 3 % longer than LoRA, because unpacking costs little compared with
-# products of 2,048 rows in float32. In 16 bits such products take about a fifteenth of
-# the time (stage 9), and unpacking would matter more.
+# products of 2,048 rows in float32. In 16 bits these products take about a fifteenth of
+# the time (stage 9), so unpacking would matter more.
 #
 # **Keep:** LoRA saves most of the memory for weights, gradients and optimizer, but only
-# about a third of the arithmetic. It computes no gradients of frozen weights, but the
+# about a third of the arithmetic. LoRA computes no gradients of frozen weights, but its
 # backward pass still goes through them. If every matrix has an A, LoRA saves few
-# activations, because autograd keeps the input of each A to compute its gradient. If
-# only queries and values have adapters, the inputs of the other matrices need not be
-# kept. QLoRA saves more memory, but no arithmetic. **Source:** torchtune's tutorial
-# [Finetuning Llama2 with
+# activations, because autograd keeps the input of each A to compute its gradient. If only
+# queries and values have adapters, the inputs of the other matrices need not be kept.
+# QLoRA saves more memory, but no arithmetic. **Source:** torchtune's tutorial [Finetuning
+# Llama2 with
 # QLoRA](https://github.com/pytorch/torchtune/blob/main/docs/source/tutorials/qlora_finetune.rst),
 # for one matrix of 512 x 512 and for the 7B.
 
@@ -2323,15 +2340,15 @@ answers_here
 #   training starts from the model that you have.
 # - Put LoRA into all linear modules, and use about ten times the learning rate of full
 #   fine-tuning. The rank matters less.
-# - A list of target names is a filter. Count the modules that it matched.
-# - An unmerged adapter costs extra small operations at each call. Merge it once, with the
-#   factor $\alpha / r$, in float32, and compare the logits.
+# - A list of target names is a filter. Count the modules that the list matched.
+# - An unmerged adapter costs extra small operations at each call. Merge the adapter once,
+#   with the factor $\alpha / r$, in float32, and compare the logits.
 # - In peft, learned tokens use up positions. Cut the start of the prompt, never the
 #   answer.
 # - Name a new head, or peft neither trains nor saves it.
-# - With a LoRA adapter that was never loaded, the model is the base, to the last bit.
-# - Mask labels by the length of a text. If padding is EOS, masking by id removes the
-#   label that teaches the model to stop.
+# - If a LoRA adapter was never loaded, the model answers like the base, to the last bit.
+# - Mask the labels of padding by the length of each text. If padding is EOS, masking by
+#   id removes the label that teaches the model to stop.
 # - Four bits are for storing the base. Products are computed in 16 bits or more.
 #
 # **Next:** stage 11 makes the base itself smaller.
