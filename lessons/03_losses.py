@@ -6,8 +6,9 @@
 # whatever makes the loss small, whether you meant it or not. Then the gradient of the
 # loss has to reach every layer, and it can arrive far too small or far too large.
 #
-# This stage derives the usual losses from one idea and follows the gradient through
-# the layers. Four times, a line of code looks right, raises no error and ruins the run.
+# This stage derives the usual losses from one idea and follows the gradient through the
+# layers. In each of the four traps, a line of code looks right, raises no error and ruins
+# the training run.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -32,13 +33,14 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## From likelihood to a loss
 #
-# A model says that an image shows an eight with a probability of 0.7, and it does show
-# one. How wrong is 0.7? *Maximum likelihood* answers this without any matter of taste: of
-# all models, prefer the one under which the data that you saw were most probable.
+# For one image, a model gives the class *eight* a probability of 0.7, and the image does
+# show an eight. How wrong is a prediction of 0.7? *Maximum likelihood* answers this
+# question without any appeal to taste: of all models, prefer the one under which the
+# observed data were most probable.
 #
-# Start with the smallest model, a coin with one parameter, its probability `p` of
-# heads. You toss it ten times and see seven heads. The probability of just this
-# series, $p^7 (1 - p)^3$, is called the *likelihood* of `p`.
+# Start with the smallest possible model, a coin whose only parameter is the probability
+# `p` of heads. You toss it ten times and see seven heads. The probability of exactly this
+# sequence of tosses, $p^7 (1 - p)^3$, is called the *likelihood* of `p`.
 
 # %% role="concept"
 p = torch.linspace(0.01, 0.99, 99)
@@ -72,21 +74,22 @@ plot_lines(p.tolist(), {"7 heads of 10": nats.tolist()},
                "is lowest at 0.7 and rises steeply towards both ends.")
 
 # %% [markdown] role="concept"
-# (A *nat* is the unit of a natural logarithm.) Look at the ends of the curve. If you call
-# something nearly impossible and it happens, the loss grows without limit.
+# (A *nat* is the unit of a natural logarithm.) Look at the ends of the curve. If
+# something happens to which you gave a probability near zero, the loss can become
+# arbitrarily large.
 #
 # ## Binary cross-entropy
 #
-# A classifier for two classes computes a `p` for every row. The label `y` is 1 or 0, and
-# the probability of the label is `p` for a 1 and `1 - p` for a 0. One formula covers both
-# cases, because one of its two terms is always zero:
+# A classifier for two classes computes a probability `p` for every row. The label `y` is
+# 1 or 0, and the probability of the label is `p` for a 1 and `1 - p` for a 0. One formula
+# covers both cases, because one of its two terms is always zero:
 #
 # $$L = -\big[\,y \log p + (1 - y) \log (1 - p)\,\big]$$
 #
 # A network can output any number, positive or negative. This number is called a *logit*,
 # $z$, and the *sigmoid*, $p = 1 / (1 + e^{-z})$, turns it into a probability. So the
-# obvious code has two steps. If you put the sigmoid into the formula on paper, the two
-# steps become one:
+# obvious code has two steps. If you substitute the sigmoid into the formula and simplify
+# the result on paper, the two steps become one:
 
 # %% role="concept"
 def in_two_steps(z, y):
@@ -110,11 +113,11 @@ claim("largest gap between the one step and PyTorch",
       (one_step - built_in).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# In the third row, the sigmoid rounds to exactly 1, and the logarithm of `1 - p` is
-# minus infinity. In one step, nothing overflows. So the sigmoid belongs *inside* the
-# loss, and that is why PyTorch's loss is called `binary_cross_entropy_with_logits`. Its
-# gradient with respect to the logit is as simple as can be: $p - y$, the probability
-# minus the truth.
+# In the third row, the sigmoid rounds to exactly 1, and the logarithm of `1 - p` is minus
+# infinity. The one-step version does not overflow. So the sigmoid belongs *inside* the
+# loss, and that is why PyTorch's loss is called `binary_cross_entropy_with_logits`. The
+# gradient of this loss with respect to the logit is simple: $p - y$, the probability
+# minus the label.
 
 # %% [markdown] role="concept"
 # ## Cross-entropy, from logits
@@ -122,16 +125,16 @@ claim("largest gap between the one step and PyTorch",
 # With more than two classes, the model outputs one logit per class. The *softmax* turns
 # the logits into probabilities: $p_k = e^{z_k} / \sum_j e^{z_j}$ is positive, and the
 # $p_k$ add up to 1. The likelihood of a row is the probability of its true class, $p_y$,
-# so the loss is $-\log p_y$. Again you can simplify on paper:
+# so the loss is $-\log p_y$. Again, you can simplify the loss on paper:
 #
 # $$L = \log \sum_k e^{z_k} - z_y, \qquad
 #   \frac{\partial L}{\partial z_k} = p_k - [k = y]$$
 #
-# The gradient is again the probability minus the truth, where $[k = y]$ is 1 for the
-# right class and 0 for the others. Each entry is between minus one and one, whatever the
-# logits are. On paper, the first formula is exact, but in float32 $e^{89}$ is infinite.
-# So subtract the largest logit $m$ first, which does not change the result:
-# $L = m + \log \sum_k e^{z_k - m} - z_y$.
+# The gradient is again the probability minus the label, here written as $[k = y]$, which
+# is 1 for the right class and 0 for the others. Each entry of this gradient is between
+# minus one and one, whatever the logits are. On paper, the first formula is exact, but in
+# float32 $e^{89}$ is infinite. So subtract the largest logit $m$ first, which does not
+# change the result: $L = m + \log \sum_k e^{z_k - m} - z_y$.
 #
 # This stage uses the same letters throughout: `N` is the number of rows and `C` the
 # number of classes, `z` are logits of shape `(N, C)`, and `y` are labels of shape `(N,)`.
@@ -155,9 +158,10 @@ print(f"on paper {on_paper(z, y):.4f}, torch {F.cross_entropy(z, y):.4f}")
 print(f"200 higher: {on_paper(far, y):.4f}, {F.cross_entropy(far, y):.4f}")
 
 # %% [markdown] role="concept"
-# For small logits, the formula returns the same loss as PyTorch, and the gradient by hand
-# equals autograd's. For logits that are 200 higher, the formula overflows. PyTorch
-# subtracts the maximum, so its loss stays the same.
+# For small logits, the formula returns the same loss as PyTorch, and the gradient derived
+# by hand equals the one that autograd computes. For logits that are 200 higher, the
+# formula overflows. PyTorch subtracts the largest logit first, so its loss stays the
+# same.
 
 # %% role="concept"
 claim("largest gap between the gradient by hand and autograd's",
@@ -184,11 +188,11 @@ claim("loss of an even guess among 10 classes, ln 10",
 # ## A loss that wants probabilities
 #
 # "Cross-entropy compares probabilities," says the textbook, so you pass it probabilities.
-# The code runs, but after training with plain SGD, far too many digits are classified
-# wrong. To find out why, you take one row on which the model is sure and wrong. Its logit
-# is `10` for a wrong class and `0` for the other nine. You compute the gradient on these
-# logits twice: once for `cross_entropy` of the logits, and once for `cross_entropy` of
-# the probabilities.
+# The code runs, but after training with plain SGD, far too many digits are misclassified.
+# To find out why, you take one row on which the model is confident and wrong. In this
+# row, the logit is `10` for one wrong class and `0` for the other nine classes. You
+# compute the gradient with respect to these logits twice: once for `cross_entropy` of the
+# logits, and once for `cross_entropy` of the probabilities.
 
 # %% trap="03.1" role="break"
 def mlp(outputs=10):
@@ -215,8 +219,8 @@ once, twice = pull_of(F.cross_entropy), pull_of(of_probabilities)
 
 # %% trap="03.1" role="guess" quoted="right"
 guess("03.1",
-      "How large is the gradient from the logits, compared with the "
-      "gradient from the probabilities?",
+      "How large is the gradient when `cross_entropy` gets the logits, "
+      "compared with when it gets the probabilities?",
       choices=["just as large, up to rounding",
                "about 10 times as large",
                "about 100 times as large",
@@ -240,8 +244,8 @@ claim("gradient norm of once divided by that of twice",
       once / twice, above=5000)
 
 # %% [markdown] trap="03.1" role="look"
-# The model is as wrong as it can be, and with the second softmax the gradient asks it to
-# change almost nothing. At the other end, even a perfect answer does not bring the loss to
+# On this row, the model is confident and wrong, and yet the second softmax leaves almost
+# no gradient. With the second softmax, even a perfect answer does not bring the loss to
 # zero:
 
 # %% trap="03.1" role="look"
@@ -271,13 +275,14 @@ from dlsys_helpers.explorers.loss_curves import loss_curves
 loss_curves
 
 # %% [markdown] trap="03.1" role="why"
-# `F.cross_entropy` applies a softmax of its own, so there are two of them. The first
-# returns probabilities between 0 and 1. As logits, these are nearly equal, so the second
-# softmax is nearly flat. With 10 classes, the loss cannot fall below $\ln(e + 9) - 1$, and
-# the first gradient of the training run is about a tenth of what it should be. With SGD at
-# a rate of 0.1, that ruins the run. Adam divides by the size of the gradient and so hides
-# the fault. The textbook is right about the formula, but the function computes the
-# probabilities itself, so pass it the logits.
+# `F.cross_entropy` applies a softmax of its own, so here the logits pass through two
+# softmaxes. The first softmax returns probabilities between 0 and 1. Taken as logits,
+# values between 0 and 1 are nearly equal, so the second softmax returns a nearly uniform
+# distribution. With 10 classes, the loss cannot fall below $\ln(e + 9) - 1$, and the
+# first gradient of the training run is about a tenth of what it should be. With SGD at a
+# learning rate of 0.1, such small gradients ruin the run. Adam divides by the size of the
+# gradient and so hides the fault. The textbook is right about the formula, but
+# `F.cross_entropy` computes the probabilities itself, so pass it the logits.
 
 # %% trap="03.1" role="repair"
 def trained(loss, optimizer, lr):
@@ -299,7 +304,8 @@ print(f"SGD {sgd[0]:.2f}, twice at 1.0 {bold_twice[0]:.2f}   "
 claim("accuracy with SGD at 0.1, on logits", sgd[0], above=0.88)
 
 # %% [markdown] trap="03.1" role="more" topics="the two ends in numbers · Adam and a larger rate · the first gradient"
-# These are the losses at the two ends, and the accuracies with the fault:
+# These claims check the losses at both ends of the curve and the accuracies with the
+# fault:
 
 # %% trap="03.1" role="more"
 claim("accuracy with SGD at 0.1 and the fault, 300 steps", score_twice,
@@ -314,8 +320,9 @@ claim("accuracy with Adam at 0.01 and the fault", adam_twice[0], above=0.75)
 claim("accuracy with SGD at 1.0 and the fault", bold_twice[0], above=0.65)
 
 # %% [markdown] trap="03.1" role="more"
-# Adam gets most digits right in spite of the fault. But its loss stops at the floor,
-# whereas on logits it falls almost to zero.
+# The model trained with Adam gets most digits right in spite of the fault. But its loss
+# stops at the floor of the second softmax, whereas on logits the loss falls almost to
+# zero.
 
 # %% trap="03.1" role="more"
 claim("loss with Adam and the fault, never below the floor", adam_twice[1],
@@ -336,10 +343,10 @@ claim("norm of the first gradient on logits / with the fault",
 
 # %% [markdown] trap="03.1" role="folklore"
 # **Told:** softmax before the loss is a matter of style, and the model trains anyway.
-# **Measured:** with Adam at 0.01 and with SGD at 1.0 it does. With SGD at 0.1, its
-# accuracy after 300 steps is below 0.65, while training on logits reaches more than 0.88.
-# In all three runs the loss is wrong: 2.46 instead of 10 for a confident mistake, and
-# 1.4612 instead of 0 for a perfect answer.
+# **Measured:** with Adam at a learning rate of 0.01 and with SGD at 1.0, the model does
+# train. With SGD at 0.1, the accuracy with the fault is below 0.65 after 300 steps, while
+# training on logits reaches more than 0.88. In all three runs the loss is wrong: 2.46
+# instead of 10 for a confident mistake, and 1.4612 instead of 0 for a perfect answer.
 
 # %% trap="03.1" role="exercise" points=4 difficulty=3 minutes=15
 def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
@@ -380,15 +387,16 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # batch. If the loss does not go to zero, it has a floor, and $\ln(e + C - 1) - 1$ is the
 # floor of a second softmax. **Source:** PyTorch documentation,
 # [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
-# To derive the floor, use 1 and zeros as the logits.
+# To derive the floor, use a 1 for the right class and zeros for the other classes as the
+# logits.
 
 # %% [markdown] role="concept"
 # ## A loss is a statement about noise
 #
 # Not every target is a class. If the target is a number, you can still ask under which
 # model the data are most probable, but you have to say how the measurements scatter
-# around the truth. Each of the usual losses is the negative log-likelihood of one such
-# assumption:
+# around the truth. Each of the usual losses is the negative log-likelihood under one
+# assumption about the noise:
 #
 # | you assume | the loss is | up to |
 # |---|---|---|
@@ -428,16 +436,16 @@ claim("largest of the four gaps between likelihood and loss",
       expected=0, within=1e-5)
 
 # %% [markdown] role="concept"
-# The assumption decides what a loss asks for. Suppose that a model has no inputs and can
-# only answer with one constant. Then squared error asks for the mean of the data, and
-# absolute error asks for the median. A single outlier of 100 among four readings drags
-# the mean far away and does not change the median.
+# The assumption about the noise determines which answer the loss asks for. Suppose that a
+# model has no inputs and can only output one constant. Then squared error asks for the
+# mean of the data, and absolute error asks for the median. A single outlier of 100 among
+# four readings drags the mean far away and does not change the median.
 #
 # *Huber's loss* is a compromise, quadratic near zero and linear further out. It is
 # $\frac12 e^2$ for small errors and $\delta(|e| - \frac12\delta)$ for large ones, so that
-# value and slope agree at $|e| = \delta$. If you joined squared and absolute error
-# directly, they would not agree. At 1, the slopes are 2 and 1, and at other points even
-# the values differ.
+# the two pieces agree in value and slope at $|e| = \delta$. If you joined squared and
+# absolute error directly, the two pieces would not match. At an error of 1, the slopes
+# are 2 and 1, and at other errors even the values differ.
 
 # %% role="concept"
 readings = torch.tensor([1.0, 2.0, 3.0, 100.0])
@@ -479,17 +487,17 @@ claim("Huber at 0.5, half the square", inside, expected=0.125)
 claim("Huber at 4: 4 - 1/2", outside, expected=3.5)
 
 # %% [markdown] role="concept"
-# By the same table, squared error on *class labels* assumes that the labels scatter
-# around the output like measurements with normal noise. Would you notice if somebody
-# made that assumption?
+# According to the same table, squared error on *class labels* assumes that the labels
+# scatter around the output like measurements with normal noise. Would you notice that
+# assumption in somebody else's code?
 
 # %% [markdown] trap="03.2" role="situation" core=true fault="class numbers as regression targets; (N, 1) minus (N,)" symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
 # ## A network that answers with a number
 #
 # The label is a number from 0 to 9, so the network might as well output a number. You
-# train a single output with squared error, and the loss falls nicely. To classify a
-# digit, you round the output. In a second script, you write the same loss a little
-# differently, and there the loss soon stops falling.
+# train a network with a single output on squared error, and the loss falls nicely. To
+# classify a digit, you round the output. In a second script, you write the same loss a
+# little differently, and there the loss soon stops falling.
 
 # %% trap="03.2" role="break"
 def as_number(out, y):
@@ -534,21 +542,22 @@ plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
                  "by one.")
 
 # %% [markdown] trap="03.2" role="look"
-# Many of the wrong answers are off by one. The second version gives nearly the same
-# answer for every digit, and that answer is the mean label:
+# Many of the wrong answers are off by one. The network from the second script gives
+# nearly the same answer for every digit, and that answer is close to the mean label:
 
 # %% trap="03.2" role="look"
-claim("spread of its answers divided by the first version's",
+claim("spread of the second network's answers / of the first's",
       column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
-# There are two faults. The first is that numbers put the classes in an order, with a 4
-# between a 3 and a 5. Squared error then asks for the mean of the possible answers, so if
-# an image could be a 3 or an 8, the network answers with a number between them. The second
-# fault is worse. If you subtract labels of shape `(N,)` from outputs of shape `(N, 1)`, you
-# get a table, because *broadcasting* pairs every output with every label. So the loss pulls
-# each row towards the mean label. `F.mse_loss` would have warned you, but your own
-# arithmetic does not. Give each class its own output.
+# There are two faults. The first fault is that numbers put the classes in an order, in
+# which 4 is between 3 and 5. Squared error then asks for the mean of the possible
+# answers, so if an image could be a 3 or an 8, the network answers with a number between
+# them. The second fault is worse. If you subtract labels of shape `(N,)` from outputs of
+# shape `(N, 1)`, you get an N by N table, because *broadcasting* pairs every output with
+# every label. So the loss pulls every output towards the mean label. `F.mse_loss` would
+# have warned you about the shapes, but a plain subtraction does not. Give each class its
+# own output.
 
 # %% trap="03.2" role="why"
 pairs = torch.ones_like(torch.zeros(8, 1) - torch.arange(8.0))
@@ -608,10 +617,11 @@ claim("gradient norm, cross-entropy", once, expected=1.41, within=0.01)
 
 # %% [markdown] trap="03.2" role="folklore"
 # **Told:** squared error is wrong for classes, because its gradient vanishes on confident
-# mistakes. **Measured:** after a softmax it does vanish. It is below 0.001, while the
-# gradient of cross-entropy is 1.41. On plain outputs with one-hot targets, the gradient is
-# 2.01 and the accuracy is above 0.93. With the class *number* as the target, the accuracy
-# is below 0.5.
+# mistakes. **Measured:** after a softmax, the gradient does vanish. On a confident
+# mistake, the gradient norm is then below 0.001, while cross-entropy has a gradient norm
+# of 1.41. On plain outputs with one-hot targets, the gradient norm is 2.01 and the
+# accuracy is above 0.93. With the class *number* as the target, the accuracy is below
+# 0.5.
 
 # %% trap="03.2" role="exercise" points=3 difficulty=2 minutes=10
 def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -647,13 +657,14 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ## When classes have an order
 #
-# One to five stars do have an order. Cross-entropy ignores the order, so calling a 5 a 1
-# costs no more than calling it a 4. Squared error on the number assumes that all steps
-# between stars are equal, which you do not know. *Ordinal regression* is between the two.
-# With five classes, it asks four yes-or-no questions, from "more than one star?" to "more
-# than four?", each with binary cross-entropy. In the variant CORAL, the four questions
-# share their weights and differ only in their bias, so the answers cannot contradict each
-# other.
+# Ratings from one to five stars do have an order. Cross-entropy ignores the order, so
+# calling a 5 a 1 costs no more than calling it a 4. Squared error on the number assumes
+# that all steps between stars are equal, which you do not know. *Ordinal regression* is a
+# compromise between cross-entropy and squared error. With five classes, it asks four
+# yes-or-no questions, from "more than one star?" to "more than four?", each trained with
+# binary cross-entropy. In the variant CORAL, the four questions share their weights and
+# differ only in their biases. As long as these biases are in order, the answers cannot
+# contradict each other.
 
 # %% role="concept"
 stars = torch.tensor([1, 3, 5])
@@ -667,17 +678,17 @@ claim("questions with a yes for five stars", more_than[2].sum(), expected=4)
 # ## When one class is rare
 #
 # If only 3 of 32 rows are positive, a model that always says "no" is right for 29 of
-# them. If you need the model to find more of the 3, you can change the loss.
+# them. If you need the model to find more of the 3 positives, you can change the loss.
 # `pos_weight` multiplies the loss of the positives. A weight of `w` does the same as
 # showing every positive `w` times. So to balance 3 positives and 29 negatives, you need a
 # weight of 29 / 3 = 9.67.
 #
-# *Focal loss* instead multiplies each row's loss by $(1 - p_y)^\gamma$, where $p_y$ is the
-# probability of the right answer. Then rows that are already right hardly count. It
-# usually comes with a factor $\alpha$ for positives and $1 - \alpha$ for negatives. Be
-# careful with the much-copied $\alpha = 0.25$, because it makes the positives count
-# *less*. It was tuned together with $\gamma = 2$ on a detector, where $\gamma$ had already
-# made the many easy negatives fade.
+# *Focal loss* instead multiplies each row's loss by $(1 - p_y)^\gamma$, where $p_y$ is
+# the probability of the right answer. Rows that the model already gets right then hardly
+# count. Focal loss usually comes with a factor $\alpha$ for positives and $1 - \alpha$
+# for negatives. Be careful with the much-copied $\alpha = 0.25$, because it makes the
+# positives count *less*. The value was tuned together with $\gamma = 2$ for an object
+# detector, where $\gamma$ had already reduced the loss of the many easy negatives.
 
 # %% role="concept"
 logits = torch.randn(32)
@@ -712,30 +723,31 @@ claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
       expected=1 / 3, within=1e-5)
 
 # %% [markdown] role="concept"
-# Both have a price, because the model's probabilities no longer match the data. If you
-# only need a decision, move the threshold of the plain model instead. *Further* measures
-# all of this on a rare digit.
+# Class weights and focal loss have a price, because the model's probabilities no longer
+# match the data. If you only need a decision, move the threshold of the plain model
+# instead. The section *Further* measures these losses on a rare digit.
 
 # %% [markdown] role="concept"
 # ## Distances as losses
 #
 # Sometimes you do not want classes but a space in which similar things are close
 # together. A face recognition system has to handle people it was never trained on, so it
-# turns each photo into a vector, its *embedding*, and compares the distances between
-# embeddings. Search engines for sentences and recommenders for products work the same way.
-# Three losses can train such a space:
+# turns each photo into a vector, its *embedding*, and compares photos by the distance
+# between their embeddings. Search engines for sentences and recommenders for products
+# work the same way. Three losses can train such a space:
 #
-# - *Contrastive*: $d^2$ for a matching pair, $\max(0, m - d)^2$ for any other pair. The
-#   *margin* $m$ is the distance that counts as far enough.
-# - *Triplet*: $\max(0, d(a, p) - d(a, n) + m)$ for an anchor, a positive and a
-#   negative. The negative has to be farther away than the positive, by the margin.
+# - *Contrastive*: $d^2$ for a matching pair at distance $d$, and $\max(0, m - d)^2$ for
+#   any other pair. The *margin* $m$ is the distance that counts as far enough.
+# - *Triplet*: $\max(0, d(a, p) - d(a, n) + m)$ for an anchor, a positive and a negative.
+#   The negative has to be farther from the anchor than the positive, by at least the
+#   margin.
 # - *InfoNCE*: cross-entropy over similarities, where row `i` has to pick column `i`.
-#   CLIP, a model that matches images with captions, uses it in both directions, from
+#   CLIP, a model that matches images with captions, uses InfoNCE in both directions, from
 #   images to captions and back.
 #
-# The first two losses are exactly zero for everything that is far enough apart. So a
-# triplet loss of 0 for random vectors is not a success, because such a triplet teaches
-# nothing:
+# The contrastive and the triplet loss are exactly zero for every negative that is already
+# far enough away. So a triplet loss of 0 for random vectors is not a success, because
+# such a triplet teaches nothing:
 
 # %% role="concept"
 anchor = torch.randn(8, 128, requires_grad=True)
@@ -750,13 +762,13 @@ claim("largest gradient with random negatives", slope, expected=0)
 # %% [markdown] role="concept"
 # ## Vanishing and exploding gradients
 #
-# A loss is only half of the story. Its gradient has to reach the first layer, and by the
-# chain rule every layer on the way multiplies it by one factor, the slope of the activation
-# times the weights. If the product of the factors shrinks from layer to layer, the gradient
-# *vanishes*, and the first layers learn nothing. If the product grows, the gradient
-# *explodes*, and one step throws the weights far away. Follow a gradient back through
-# twenty ReLU layers whose weights are half as large as they should be, just right, or
-# twice as large:
+# Choosing a loss is only half of the work. The gradient of the loss has to reach the
+# first layer, and by the chain rule every layer on the way multiplies it by a factor, the
+# slope of the activation times the weights. If the product of the factors shrinks from
+# layer to layer, the gradient *vanishes*, and the first layers learn nothing. If the
+# product grows, the gradient *explodes*, and one step throws the weights far away. Follow
+# a gradient back through twenty ReLU layers whose weights are half as large as they
+# should be, just right, or twice as large:
 
 # %% role="concept"
 def reaches(scale, depth=20, width=64):
@@ -810,8 +822,8 @@ claim("growth of the gradient, 16 factors of 0.8 and 4 of 10",
       signal.grad.max(), above=100)
 
 # %% [markdown] role="concept"
-# The activation is part of each factor. The slope of a sigmoid is at most a quarter, and
-# with PyTorch's default weights even less of the gradient gets through:
+# The slope of the activation is part of each factor. The slope of a sigmoid is at most a
+# quarter, and with PyTorch's default weights even less of the gradient gets through:
 
 # %% role="concept"
 def sigmoid_gradients(depth=8, width=32):
@@ -831,8 +843,8 @@ claim("factor by which it falls per default sigmoid layer", factor,
       above=5, below=20)
 
 # %% [markdown] role="concept"
-# The same happens to the signal on its way forward. Weights that are twice as large double
-# it in every layer:
+# On the way forward, the signal shrinks or grows in the same way. Weights that are twice
+# as large as they should be double the signal in every layer:
 
 # %% role="concept"
 net = [torch.randn(64, 64) * (2 / 64) ** 0.5 for _ in range(10)]
@@ -850,9 +862,10 @@ claim("growth of the output of ten layers, weights twice as large",
       grown, expected=1024, within=0.01)
 
 # %% [markdown] role="concept"
-# A *skip connection* computes $x + F(x)$, so its slope is $1 + F'(x)$. That adds a path
-# without factors, and it helps. People often say that it keeps the gradient at one or
-# more. It does not, because with $F(x) = -x$ nothing is left:
+# A *skip connection* computes $x + F(x)$, so its slope is $1 + F'(x)$. The 1 gives the
+# gradient a path without factors, and that helps. People often say that a skip connection
+# keeps the gradient at one or more. A skip connection does not guarantee this, because
+# with $F(x) = -x$ no gradient is left:
 
 # %% role="concept"
 x = torch.ones(4, requires_grad=True)
@@ -864,7 +877,8 @@ claim("largest gradient of x plus minus x", x.grad.abs().max(),
       expected=0)
 
 # %% [markdown] role="concept"
-# The table compares the two: how they look, how to test for them, and what helps.
+# The table compares vanishing and exploding gradients: how they look, how to test for
+# them, and what helps.
 #
 # | | vanishing | exploding |
 # |---|---|---|
@@ -875,12 +889,13 @@ claim("largest gradient of x plus minus x", x.grad.abs().max(),
 # | usual causes | flat ends of sigmoid and tanh; weights too small; depth without skips | weights too large; one matrix applied again and again, as in an RNN; a rate too high; a strange batch |
 # | cures | ReLU or GELU; weights that fit the activation; skip connections; normalization | weights that fit the activation; normalization; a lower rate or a warm-up; clipping |
 #
-# *Weights that fit*: for ReLU, He's rule draws them with a variance of `2 / fan_in`, where
-# `fan_in` is the number of inputs. Tanh needs `1 / fan_in` on the way forward and, for the
-# same reason, `1 / fan_out` on the way back. Xavier's rule, `2 / (fan_in + fan_out)`, is a
-# compromise between the two. *Clipping* measures the norm of all gradients together. If
-# the norm is above a limit, it multiplies every gradient by limit / norm. That keeps the
-# direction and bounds the size.
+# *Weights that fit*: for ReLU, He's rule draws the weights with a variance of
+# `2 / fan_in`, where `fan_in` is the number of inputs. Tanh needs a variance of `1 / fan_in`
+# on the way forward and, for the same reason, one of `1 / fan_out` on the way back.
+# Xavier's rule, `2 / (fan_in + fan_out)`, is a compromise between the two directions.
+# *Clipping* measures the norm of all gradients together. If the norm is above a limit,
+# clipping multiplies every gradient by limit / norm. The gradient then keeps
+# its direction, and its norm is bounded.
 
 # %% role="concept"
 wide = nn.init.xavier_normal_(torch.empty(100, 300))
@@ -899,9 +914,9 @@ claim("the entry 6 of a gradient of norm 10, clipped to 1", weak.grad[0],
 # ## A batch a hundred times too large
 #
 # You clip the gradients to a norm of 1, and the norm in your log is 1.0 at every step, as
-# it should be. The model is a linear layer with 32 inputs, trained by SGD at a rate of
-# 0.1. Then a batch arrives whose inputs are 100 times too large, and the log still says
-# 1.0. "So that step was no larger than any other," says the incident report.
+# it should be. The model is a linear layer with 32 inputs, trained by SGD at a learning
+# rate of 0.1. Then a batch arrives whose inputs are 100 times too large, and the log
+# still says 1.0. "So that step was no larger than any other," says the incident report.
 
 # %% trap="03.3" role="break"
 x_big, y_big = 100 * torch.randn(4, 32), torch.randn(4, 1)
@@ -951,12 +966,13 @@ claim("distance that the weights moved, clipped after the step",
       above=1000)
 
 # %% [markdown] trap="03.3" role="why"
-# A step uses the gradient that is in `.grad` at that moment. Here the clip comes after the
-# step, when nothing reads the gradient any more, so it changes values that `zero_grad` is
-# about to throw away. The log shows the clipped gradient, but the optimizer stepped with
-# the full gradient, and the weights moved by thousands. The large inputs multiply this
-# move, and the loss squares the result. Clip between `backward` and `step`. Then a step of
-# plain SGD moves the weights by at most the learning rate times the limit.
+# A step uses the gradient that is in `.grad` at that moment. Here the clip comes after
+# the step, when nothing reads the gradient any more, so it changes values that
+# `zero_grad` is about to throw away. The log shows the clipped gradient, but the
+# optimizer stepped with the full gradient, and the weights moved a distance of more than
+# 1,000. The large inputs multiply this move, and the loss squares the result. Clip
+# between `backward` and `step`. Then a step of plain SGD moves the weights by at most the
+# learning rate times the limit.
 
 # %% trap="03.3" role="why"
 draw_blocks({"what you ran": ["zero_grad", "backward", "step", "clip"],
@@ -995,9 +1011,9 @@ plot_bars({"no clipping": (unclipped - start).norm().item(),
               "thousands. With clipping before the step it is 0.1.")
 
 # %% [markdown] trap="03.3" role="more" topics="what the log showed · momentum · a gradient that is infinite already"
-# `clip_grad_norm_` returns the norm *before* clipping. If you log it, you see the
-# gradient that arrived, not the one that the step used. With momentum, the clipped
-# gradients of several steps add up.
+# `clip_grad_norm_` returns the norm *before* clipping. If you log this value, you see the
+# norm of the gradient that arrived, not of the one that the step used. With momentum, the
+# clipped gradients of several steps add up.
 
 # %% trap="03.3" role="more"
 claim("norm of the gradient, clipped too late", norm_now, expected=1,
@@ -1009,10 +1025,10 @@ claim("return value of clip_grad_norm_ / norm before clipping",
       returned / real, expected=1, within=1e-5)
 
 # %% [markdown] trap="03.3" role="more"
-# Clipping by the norm does not repair a gradient that is already infinite. The factor is 1
-# divided by infinity, which is zero. Infinity times zero is NaN, and all other entries
-# become zero. `clip_grad_value_` cuts every entry separately. An infinite entry then has
-# the size of the limit, which says nothing about its true size.
+# Clipping by the norm does not repair a gradient that is already infinite. The clipping
+# factor is 1 divided by infinity, which is zero. Infinity times zero is NaN, and all
+# other entries become zero. `clip_grad_value_` limits every entry separately. An infinite
+# entry then has the size of the limit, which says nothing about its true size.
 
 # %% trap="03.3" role="more"
 weight = nn.Parameter(torch.ones(3))
@@ -1074,12 +1090,13 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
 # 3. `clip_grad_norm_` returns the norm before clipping. For the norm after clipping, measure again with `nn.utils.get_total_norm`.
 
 # %% [markdown] trap="03.3" role="keep"
-# **Keep:** clip after `backward` and before `step`. If the loss was scaled, undo the scale
-# before you clip. **In your own code:** log the return value of `clip_grad_norm_`, which is
-# the norm before clipping. While this norm exceeds the limit, every step of plain SGD has
-# the same size, the rate times the limit, so the limit acts as a second learning rate.
-# **Source:** Pascanu, Mikolov & Bengio 2013, ["On the difficulty of training
-# recurrent neural networks"](https://arxiv.org/abs/1211.5063), algorithm 1.
+# **Keep:** clip after `backward` and before `step`. If the loss was scaled, undo the
+# scaling before you clip. **In your own code:** log the return value of
+# `clip_grad_norm_`, which is the norm before clipping. While this norm exceeds the limit,
+# every step of plain SGD has the same size, the learning rate times the limit, so the
+# limit acts as a second learning rate. **Source:** Pascanu, Mikolov & Bengio 2013, ["On
+# the difficulty of training recurrent neural networks"](https://arxiv.org/abs/1211.5063),
+# algorithm 1.
 
 # %% [markdown] trap="03.4" role="situation" core=true fault="weights too small for the depth: the signal dies" symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
 # ## Weights of one hundredth
@@ -1088,7 +1105,7 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
 # ten such layers of 256 units with ReLU, without any sigmoid, and set the biases to zero.
 # After 100 steps, the network has learned next to nothing. "The gradient vanishes on its
 # way back, so compare the first layer's gradient with the last layer's," says an answer
-# in a forum. You do so in a net that has not been trained.
+# in a forum. You compare the two in an untrained network.
 
 # %% trap="03.4" role="break"
 def small(weight):
@@ -1156,11 +1173,11 @@ claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
 # %% [markdown] trap="03.4" role="why"
 # A layer multiplies the mean square of its inputs by `fan_in` times the variance of its
 # weights, and ReLU discards half of the result. That leaves a factor of 0.0128 per layer,
-# so after ten layers next to nothing is left. With biases of zero, every layer's gradient
-# contains all of these tiny factors, some from the way forward and the rest from the way
-# back. So all gradients are about equally tiny, and you have to look at their absolute
-# size. *He initialization* draws the weights with a variance of $2 / n$, where $n$ is the
-# layer's `fan_in`, and so makes the factor one.
+# so after ten layers next to nothing is left of the signal. With biases of zero, every
+# layer's gradient contains all of these tiny factors, some from the way forward and the
+# rest from the way back. So all gradients are about equally tiny, and you have to look at
+# their absolute size. *He initialization* draws the weights with a variance of $2 / n$,
+# where $n$ is the layer's `fan_in`, and so makes the factor per layer equal to one.
 
 # %% trap="03.4" role="repair"
 def he(weight):
@@ -1204,7 +1221,7 @@ from dlsys_helpers.explorers.gradient_depth import gradient_depth
 gradient_depth
 
 # %% [markdown] trap="03.4" role="more" topics="default biases · the default and fan_out · narrow nets · variance and mean square"
-# The first claims hold the values behind the curves. Then comes a net with PyTorch's
+# The first claims check the values behind the curves. Then comes a net with PyTorch's
 # default biases, in which the ratio does show the fault.
 
 # %% trap="03.4" role="more"
@@ -1233,10 +1250,11 @@ claim("first norm / last norm, default biases", norms[0] / norms[-1],
       below=1e-6)
 
 # %% [markdown] trap="03.4" role="more"
-# Two other rules do not keep the signal at its size. PyTorch's default leaves a sixth of
-# the mean square per layer, until its own biases hold the signal up. And `fan_out` is right
-# for the way back. But if each layer is twice as wide as the layer before, it halves the
-# mean square on the way forward.
+# Two other common rules do not preserve the size of the signal. PyTorch's default weights
+# keep only a sixth of the mean square per layer, until the default biases outweigh the
+# signal. `fan_out` is the right choice for the gradient on its way back. But if each
+# layer is twice as wide as the layer before, `fan_out` halves the mean square per layer
+# on the way forward.
 
 # %% trap="03.4" role="more"
 h = torch.randn(512, 256)
@@ -1257,9 +1275,10 @@ claim("mean square after five doublings of the width, fan_out: 1/32",
 
 # %% [markdown] trap="03.4" role="more"
 # He's rule keeps the mean square on average over many draws of the weights. A single net
-# is one draw and strays from that average. In these ten layers of 256 units it strays a
-# little, and in 50 layers of 16 units a lot. Also, the rule keeps the mean square, not the
-# variance. The variance is smaller, because after a ReLU the mean is no longer zero.
+# is one draw and strays from that average. In these ten layers of 256 units, a net strays
+# a little, and in 50 layers of 16 units it strays a lot. Also, the rule keeps the mean
+# square, not the variance. The variance is smaller, because after a ReLU the mean is no
+# longer zero.
 
 # %% trap="03.4" role="more"
 narrow = torch.tensor([second_moments(he, [16] + 50 * [16])[-1]
@@ -1331,16 +1350,17 @@ def init_(net: nn.Sequential) -> None:
 # %% [markdown] role="concept"
 # ## Further
 #
-# Nothing below is needed for the traps. It measures what weights, focal loss and a moved
-# threshold do for a rare class. It shows which losses ask for honest probabilities, how to
-# correct a model that is too sure, and how triplets are chosen.
+# Nothing below is needed for the traps. This section measures what weights, focal loss
+# and a moved threshold do for a rare class. It also shows which losses ask for the true
+# probabilities, how to correct an overconfident model, and how triplets are chosen.
 
 # %% [markdown] role="concept"
 # ### When one class is rare, measured
 #
-# Train a model to find the digit 8 when only 30 of 1,208 training rows show one. The model
-# raises an alarm when its probability is above one half. *Recall* is the fraction of the
-# eights that it finds, and *precision* is the fraction of its alarms that are right.
+# Train a model to find the digit 8 when only 30 of 1,208 training rows show one. The
+# model raises an alarm when its probability is above one half. *Recall* is the fraction
+# of the eights that the model finds, and *precision* is the fraction of the alarms that
+# are right.
 
 # %% role="concept"
 eights = (y_train == 8).nonzero()[:30, 0]
@@ -1387,16 +1407,17 @@ claim("recall of the plain loss at one half", recall["plain"], below=0.2)
 claim("recall with pos_weight", recall["pos_weight"], above=0.7)
 
 # %% [markdown] role="concept"
-# Only the loss has changed, and at a threshold of one half the model now finds most of the
-# eights instead of next to none. Focal loss finds some of them with an alpha of 0.75, and
-# few with the much-copied 0.25.
+# Only the loss has changed, and at a threshold of one half the model with `pos_weight`
+# finds most of the eights instead of next to none. With focal loss, the model finds some
+# of the eights with an alpha of 0.75, and few with the much-copied 0.25.
 
 # %% role="concept"
 claim("recall with alpha 0.25", recall["focal 0.25"], below=0.3)
 claim("recall with alpha 0.75", recall["focal 0.75"], above=0.4)
 
 # %% [markdown] role="concept"
-# If you move the threshold of the plain model instead, it also finds them:
+# If you move the threshold of the plain model instead, that model also finds most of the
+# eights:
 
 # %% role="concept"
 print(f"cut at the base rate: recall {moved[0]:.2f}, "
@@ -1425,14 +1446,16 @@ claim("mean probability / base rate, ln w subtracted", fixed,
       above=0.2, below=0.85)
 
 # %% [markdown] role="concept"
-# In this run, the model with the weight also ranked the digits better (*average precision*
-# measures the ranking over all thresholds). The price is that its probabilities are on
-# average several times the base rate. On paper you can undo that. A weight of `w` multiplies
-# the odds that the loss asks for by `w`, so for a model at the minimum of that loss, you
-# subtract $\ln w$ from the logit. After these 400 steps, the correction overshoots, and the
-# corrected probabilities are on average well below the base rate. So compare their mean
-# with the base rate before you trust them. If you need a decision, you can move the
-# threshold of the plain model for free. If you need a probability, do not weight.
+# In this run, the weighted model also ranked the digits better than the plain model
+# (*average precision* measures the ranking over all thresholds). The price is that the
+# weighted model's probabilities are on average several times the base rate. On paper, you
+# can undo the effect of the weight. A weight of `w` multiplies the odds that the loss
+# asks for by `w`, so for a model at the minimum of that loss, you subtract $\ln w$ from
+# the logit. After these 400 steps, the correction overshoots, and the corrected
+# probabilities are on average well below the base rate. So compare the mean of the
+# corrected probabilities with the base rate before you trust them. If you need a
+# decision, you can move the threshold of the plain model for free. If you need a
+# probability, do not weight the loss.
 
 # %% [markdown] role="concept"
 # ### Calibration: what probability does a loss ask for?
@@ -1464,9 +1487,9 @@ claim("squared error asks for the truth", asked["squared error"],
       expected=share, within=1e-3)
 
 # %% [markdown] role="concept"
-# The other three ask for something else. A weight of four makes odds of 1 to 4 look
-# even. Focal loss asks for almost twice the truth, and absolute error asks for no
-# positives at all.
+# The other three losses ask for something else. A weight of four makes odds of 1 to 4
+# look even. Focal loss asks for almost twice the true probability, and absolute error
+# asks for a probability of zero.
 
 # %% role="concept"
 claim("a weight of 4 makes odds of 1:4 even", asked["pos_weight 4"],
@@ -1483,10 +1506,10 @@ plot_bars(asked, xlabel="probability asked for where 0.2 is true",
 
 # %% [markdown] role="concept"
 # A proper loss asks for the truth *on the training rows*. If you train on few rows for a
-# long time, the model can become sure where it is wrong. Here are 500 digits, buried in so
-# much noise that no model can be sure. The *calibration gap* is the distance between how
-# sure the model is and how often it is right, averaged over ten groups of equal size. (It
-# is also called the expected calibration error, ECE.)
+# long time, the model can become confident where it is wrong. Here are 500 digits, buried
+# in so much noise that no model can be sure. The *calibration gap* is the difference
+# between the model's confidence and its accuracy, averaged over ten groups of equal size.
+# (It is also called the expected calibration error, ECE.)
 
 # %% role="concept"
 def noisy(x):
@@ -1516,9 +1539,9 @@ for steps in (60, 1000):
         logits[steps], held[steps] = model(x_new), model(x_held)
 
 # %% [markdown] role="concept"
-# To repair this, divide the logits by a single positive number, the *temperature*, and
-# choose it on rows that were not used in training. This is called temperature scaling. The
-# largest logit stays the largest, so no answer changes.
+# To repair the overconfidence, divide the logits by a single positive number, the
+# *temperature*, and choose it on rows that were not used in training. This is called
+# temperature scaling. The largest logit stays the largest, so no answer changes.
 
 # %% role="concept"
 temperatures = torch.logspace(-1, 1.3, 100)
@@ -1537,8 +1560,8 @@ claim("test loss after 1000 steps / test loss after 60",
       costs[1000] / costs[60], above=1.5)
 
 # %% [markdown] role="concept"
-# After the long run the model is sure and often wrong. A single number closes most of
-# the gap:
+# After the long run, the model is confident and often wrong. A single number closes most
+# of the gap:
 
 # %% role="concept"
 claim("calibration gap with one temperature from held-out rows",
@@ -1562,8 +1585,8 @@ show(ax.figure, alt="Three curves of accuracy against confidence. The "
 # %% [markdown] role="concept"
 # ### Distances as losses, measured
 #
-# InfoNCE is cross-entropy with the diagonal as the labels. Unlike the other two losses, it
-# never becomes exactly zero:
+# InfoNCE is cross-entropy with the diagonal as the labels. Unlike the contrastive and
+# triplet losses, InfoNCE never becomes exactly zero:
 
 # %% role="concept"
 a, b = (F.normalize(torch.randn(8, 16), dim=1) for _ in range(2))
@@ -1630,8 +1653,9 @@ claim("busy with hardest negatives / busy with random negatives",
       mined_busy / random_busy, above=2)
 
 # %% [markdown] role="concept"
-# Choosing the hardest negatives keeps more triplets busy. On these digits it gains
-# nothing, because both embeddings classify almost all of them correctly:
+# Choosing the hardest negatives keeps more triplets busy. On these digits, the hardest
+# negatives gain little, because both embeddings classify almost all of the digits
+# correctly:
 
 # %% role="concept"
 by_random, by_mined = map(nearest_right, (random_net, mined_net))
@@ -1665,7 +1689,7 @@ claim("lower of the two accuracies, by the nearest neighbour",
 #
 # - [ ] Four times as much :: 0.25 multiplies the loss of the positives. It does not divide it.
 # - [ ] The same :: Only alpha = 0.5 does that.
-# - [x] A third as much :: Positives count 0.25 and negatives 0.75. The value was chosen together with gamma, for data whose easy negatives had faded.
+# - [x] A third as much :: Positives count 0.25 and negatives 0.75. The value was chosen together with gamma, which had already reduced the loss of the many easy negatives.
 
 # %% [markdown] role="quiz"
 # **4. You log the return value of `clip_grad_norm_`, and it says 37 with `max_norm=1`. What does that mean?**
@@ -1675,7 +1699,7 @@ claim("lower of the two accuracies, by the nearest neighbour",
 # - [ ] The weights will move by 37 times the learning rate :: Not if you clip before the step. Then plain SGD moves them by the learning rate times 1.
 
 # %% [markdown] role="quiz"
-# **5. In a 20-layer net, the first and the last gradient have the same norm. Is the init fine?**
+# **5. In a 20-layer net, the gradients of the first and the last layer have the same norm. Is the initialization fine?**
 #
 # - [ ] Yes, because the ratio is the test for that :: With weights of 0.01 and biases of zero, the ratio is near one, and yet all gradients are near zero.
 # - [x] You cannot tell before you know their absolute size :: A signal that dies on the way forward makes the gradients of all layers tiny.
@@ -1685,16 +1709,18 @@ claim("lower of the two accuracies, by the nearest neighbour",
 # ## On a GPU: the logits are the memory
 #
 # A language model ends in a linear layer with one output per token of its vocabulary,
-# followed by cross-entropy. With 10 digits, the logits take hardly any memory. With the
-# 128,256 entries of Llama 3's vocabulary, they are the largest tensor of the whole step.
+# followed by cross-entropy. With 10 classes, the logits take hardly any memory. With the
+# 128,256 entries of Llama 3's vocabulary, the logits are the largest tensor of the whole
+# step.
 #
 # **Before you run anything:** take 8,192 tokens with 4,096 values each, in 16 bits. How
 # many times as large as these hidden states are the logits? And how many tensors of the
-# logits' size does a cross-entropy written by hand create, forward and backward?
+# logits' size does a cross-entropy written by hand create in its forward and backward
+# passes?
 #
-# You need no GPU to count shapes and bytes. *Meta* tensors have a shape but no data. Run a
-# function on them, and `cost` counts every operation that PyTorch carries out, the bytes
-# that it writes, and the largest number of bytes that exist at one time.
+# You need no GPU to count shapes and bytes. *Meta* tensors have a shape but no data. Run
+# a function on meta tensors, and `cost` counts every operation that PyTorch carries out,
+# the bytes that it writes, and the largest number of bytes that exist at one time.
 #
 # `by_hand` computes the stable formula, one operation after the other. `F.cross_entropy`
 # consists of two operations: a fused log-softmax, and an indexing step that picks the
@@ -1839,26 +1865,27 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record**, the bytes determine the time if there are many classes.
-# With 128,256 classes, the fused loss takes a fifth of the time of the loss by hand, as
-# its bytes predict, and the memory of the logits shrinks as counted. With 1,000 classes,
-# the orders to the GPU determine the time. There the compiled loss takes three times as
-# long as the fused loss, and the hand-written loss takes between 0.5 and 2.3 ms
-# (quartiles).
+# **On the H100 of the record**, the number of bytes determines the time if there are many
+# classes. With 128,256 classes, the fused loss takes a fifth of the time of the
+# hand-written loss, as the byte counts predict, and the memory for the logits shrinks as
+# predicted. With 1,000 classes, the kernel launches determine the time. With so few
+# classes, the compiled loss takes three times as long as the fused loss, and the
+# hand-written loss takes between 0.5 and 2.3 ms (quartiles of its times).
 #
-# Chunks are not free. Sixteen chunks take over a quarter more time than one chunk, for the
-# same FLOPs (in this code, a single chunk also computes its logits twice). The bytes
+# Chunks are not free. Sixteen chunks take more than a quarter longer than one chunk, for
+# the same FLOPs (in this code, a single chunk also computes its logits twice). The bytes
 # suggest a reason. Each chunk produces a gradient for the whole head, 1.05 GB, and adding
-# 15 of them to the first moves 47 GB, which takes at least 14 of the 20 ms. Four chunks
-# need a third of the memory and 5 % more time.
+# 15 of them to the first moves 47 GB, which takes at least 14 of the 20 ms that sixteen
+# chunks take longer than one. Compared with one chunk, four chunks need a third of the
+# memory and 5 % more time.
 #
 # **Keep:** with a large vocabulary, count the copies of the logits before you count
-# anything else. Use the fused loss instead of a logarithm of a softmax, and cut the tokens
-# into chunks when memory runs out. **Source:** Hsu et al. 2024, ["Liger
-# Kernel: Efficient Triton Kernels for LLM
-# Training"](https://arxiv.org/abs/2410.10989); Wijmans et al. 2025, ["Cut Your Losses
-# in Large-Vocabulary Language Models"](https://arxiv.org/abs/2411.09009), abstract;
-# the vocabulary size is that of Llama 3's published configuration.
+# anything else. Use the fused loss instead of a logarithm of a softmax, and cut the
+# tokens into chunks when memory runs out. **Source:** Hsu et al. 2024, ["Liger Kernel:
+# Efficient Triton Kernels for LLM Training"](https://arxiv.org/abs/2410.10989); Wijmans
+# et al. 2025, ["Cut Your Losses in Large-Vocabulary Language
+# Models"](https://arxiv.org/abs/2411.09009), abstract; the vocabulary size comes from
+# Llama 3's published configuration.
 
 # %% [markdown] role="summary"
 # ## What you take with you
@@ -1870,13 +1897,13 @@ answers
 #   classes stops at 1.46, there is a second softmax.
 # - Weights, focal terms and moved thresholds trade precision for recall. If you need
 #   probabilities, use a proper loss without weights, and check them on held-out rows.
-# - Class numbers are names, so give each class its own output. And check shapes before you
+# - Class numbers are names, so give each class its own output. Check shapes before you
 #   subtract, because broadcasting raises no error.
-# - A gradient is a product over the layers, so it can vanish or explode. Print the norms
-#   layer by layer, both as absolute values and as ratios.
+# - A gradient is a product over the layers, so it can vanish or explode. Print the
+#   gradient norms layer by layer, both as absolute values and as ratios.
 # - Clip after `backward` and before `step`. `clip_grad_norm_` returns the norm before
 #   clipping.
-# - A ReLU layer without biases multiplies the mean square by fan_in x Var(w) / 2.
-#   He's rule makes that factor one.
+# - A ReLU layer without biases multiplies the mean square by fan_in x Var(w) / 2. He's
+#   rule makes the factor per layer equal to one.
 #
-# **Next:** stage 4 takes the gradient as given and is about what to do with it.
+# **Next:** stage 4 takes the gradient as given and shows what an optimizer does with it.

@@ -1,15 +1,15 @@
 # %% [markdown] role="hook"
 # # 8. Transformers, attention and GPU kernels
 #
-# Your team has written its own transformer: a hundred lines, three kinds of masks, a cache. It
-# trains, it answers batches of questions of different lengths, it continues a prompt token by
-# token. Every shape is right and nothing raises an error.
+# Your team has written its own transformer: a hundred lines, three kinds of masks, a
+# cache. The model trains, answers batches of questions of different lengths, and
+# continues a prompt token by token. Every shape is right and nothing raises an error.
 #
-# Attention accepts almost any tensors whose shapes fit. A mask, the order of the axes and a
-# few flags decide which token may look at which, and nothing checks that they say what you
-# mean. This stage first builds attention, heads and positions. Then it takes up those
-# decisions one by one, measures what each of them does, and goes down to the kernels that do
-# the work.
+# Attention accepts almost any tensors whose shapes fit. A mask, the order of the axes and
+# a few flags decide which token may look at which, and nothing checks that they say what
+# you mean. This stage first builds attention, heads and positions. After that, the stage
+# takes up decisions such as masks and axes one by one, measures what each of them does,
+# and goes down to the kernels that do the work.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -42,9 +42,9 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## Attention is an average that chooses its weights
 #
-# In "the cat ran, and then it hid", what is *it*? A token's meaning depends on other tokens,
-# near or far, and the text decides which ones. A convolution always looks at the same
-# neighbours. *Attention* lets each token choose.
+# In "the cat ran, and then it hid", what is *it*? A token's meaning depends on other
+# tokens, near or far, and the text decides which ones. A convolution always looks at the
+# same neighbours. *Attention* lets each token choose where to look.
 #
 # Each token has three vectors: a *query* (what it looks for), a *key* (what it can be found
 # by) and a *value* (what it passes on). The example below has four tokens with hand-made
@@ -82,13 +82,13 @@ claim("weight of each token for 'the', which looks for nothing",
       weights[0].max(), expected=0.25, within=1e-6)
 
 # %% [markdown] role="concept"
-# The three lines are the whole formula. `D` is the length of a query or a key, here 2, and a
-# sequence of `T` tokens has `T` times `T` scores:
+# Those three lines of code are the whole formula. `D` is the dimension of a query or key
+# vector, here 2, and a sequence of `T` tokens has `T` times `T` scores:
 #
 # $$\mathrm{attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{D}}\right) V$$
 #
-# In a network, three linear layers compute the queries, keys and values from the tokens, and
-# training finds the weights of these layers. torch provides the formula as
+# In a network, three linear layers compute the queries, keys and values from the tokens,
+# and training adjusts the weights of these layers. PyTorch provides the formula as
 # `F.scaled_dot_product_attention` (SDPA):
 
 # %% role="concept"
@@ -107,11 +107,12 @@ claim("attention by its formula and by torch: largest gap", gap.max(),
 # %% [markdown] role="concept"
 # ## Why the scores are divided by the root of D
 #
-# A score is a sum of `D` products. If the values of queries and keys are random with variance
-# 1, the score has variance `D`. So larger heads get larger scores, and the softmax comes
-# closer to choosing a single key. Division by the root of `D` brings the variance back to 1.
-# That holds as long as queries and keys are independent. If training makes them similar, the
-# scores still grow with `D`.
+# A score is a sum of `D` products. If the components of queries and keys are random with
+# variance 1, the score has variance `D`. So wider heads produce larger scores, and the
+# softmax comes closer to choosing a single key. Dividing the scores by the square root of
+# `D` brings their variance back to 1. This argument holds as long as queries and keys are
+# independent. If training makes queries and keys similar, even the divided scores grow
+# with `D`.
 
 # %% role="concept"
 def mean_entropy(scores):
@@ -136,8 +137,9 @@ claim("divided: entropy at D 256 less that at D 16",
 
 # %% [markdown] role="concept"
 # The entropy is high if many keys share the weight, and zero if one key has all of it. A
-# softmax that has chosen one key passes almost no gradient, because the slope of a weight p is
-# p (1 - p). Drag `d` along the curve below, and guess each time how many keys still count.
+# softmax that has chosen one key passes almost no gradient, because the slope of a weight
+# p is p (1 - p). Drag `d` along the curve below, and guess at each setting how many keys
+# still matter.
 
 # %% role="explore" explorer="softmax_scale"
 from dlsys_helpers.explorers.softmax_scale import softmax_scale
@@ -147,11 +149,12 @@ softmax_scale
 # %% [markdown] role="concept"
 # ## Several heads look for several things
 #
-# One set of weights gives each token one average. But a token may need two things at once,
-# such as the token before it and the first token of the row. If each of them gets half of the
-# weight, the result is their mean, and the mean no longer says what came from which token.
-# *Heads* are several attention operations that run side by side. Each has its own queries,
-# keys and values, and their results are kept apart:
+# One set of weights gives each token one average. But a token may need two things at
+# once, such as the token before it and the first token of the row. If each of these two
+# tokens gets half of the weight, the result is the mean of their values, and the mean no
+# longer shows what came from which token. *Heads* are several attention operations that
+# run side by side. Each head has its own queries, keys and values, and the results of the
+# heads are kept apart:
 
 # %% role="concept"
 look_back = torch.eye(5).roll(1, 0)              # row t looks at t - 1
@@ -185,10 +188,10 @@ claim("the same with two heads", (last[1][1] - last[2][1]).abs().max(),
       expected=1)
 
 # %% [markdown] role="concept"
-# In a transformer, the `d` values of a token are split into `H` heads of `D` values. Shapes in
-# this stage: `B` sequences of `T` tokens, `(B, T, d)`, become `(B, H, T, D)`. After attention
-# the heads are concatenated again, and a last linear layer, `out` below and $W_O$ in papers,
-# mixes them.
+# In a transformer, the `d` values of a token are split into `H` heads of `D` values. In
+# this stage, `B` sequences of `T` tokens have the shape `(B, T, d)`, which the split
+# turns into `(B, H, T, D)`. After attention the heads are concatenated again, and a last
+# linear layer, `out` below and $W_O$ in papers, mixes them.
 
 # %% role="concept"
 def split(x, heads):
@@ -212,10 +215,11 @@ claim("split into heads and merged: largest change",
 # H, D)` as `T` heads of `H` tokens. Each token then attends only to its own heads, no token
 # sees any other, and the result still has the right shape.
 #
-# **Heads divide, they do not add.** Eight heads have as many parameters as one and need as
-# many multiplications, because each of them is an eighth as wide. Only the number of attention
-# weights grows, because every head has its own `T` times `T` of them. Their number also grows
-# with the square of the text length: twice the tokens need four times the scores.
+# **Heads divide the width of a token; they do not add to it.** Eight heads have as many
+# parameters as one and need as many multiplications, because each of them is an eighth as
+# wide. Only the number of attention weights grows, because every head has its own table
+# of `T` times `T` weights. The number of attention weights also grows with the square of
+# the text length, so twice as many tokens need four times as many scores.
 
 # %% role="concept"
 layers = {heads: nn.MultiheadAttention(64, heads) for heads in (1, 8)}
@@ -251,7 +255,8 @@ claim("keys and values shuffled: largest change of a result",
       (in_order - any_order).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# So each token has to carry its *position*. There are three common ways:
+# So each token has to carry its *position*. There are three common ways to encode a
+# position:
 #
 # | positions | added or turned | beyond the trained length |
 # |---|---|---|
@@ -259,8 +264,9 @@ claim("keys and values shuffled: largest change of a result",
 # | sinusoidal | a fixed vector is added to the token | defined for each position |
 # | RoPE (trap 08.10) | queries and keys are turned | defined for each position |
 #
-# Sinusoids fill the vector with sines and cosines of the position, from fast to slow, like the
-# hands of a clock. Any two positions that are k apart differ by the same rotation.
+# Sinusoidal positions add a vector of sines and cosines of the position, at speeds from
+# fast to slow, like the hands of a clock. Any two positions that are k apart differ by
+# the same rotation.
 
 # %% role="concept"
 def sinusoids(places, d=32):
@@ -299,16 +305,17 @@ claim("sinusoids from position 500 on, turned by the angles of five "
       "positions: gap to the sinusoids five later", gap, below=1e-3)
 
 # %% [markdown] role="concept"
-# *Defined* does not mean *good*. Whether a model can use a position that it has never seen has
-# to be measured, and *Further* does so for two of the three.
+# A *defined* position is not always one that the model can use. Whether a model can use a
+# position that it has never seen has to be measured, and the section *Further* measures
+# it for sinusoids and RoPE.
 #
 # ## A transformer is a stack of blocks
 
 # %% [markdown] role="concept"
 # Each *block* adds two things to the stream of token vectors: what attention fetches from
-# other tokens, and what two linear layers make of each token by itself. The norms are inside
-# the branches (stage 5). A block passes its keyword arguments, `**mask`, on to attention. They
-# decide which token may look at which.
+# other tokens, and what two linear layers make of each token by itself. The norms are
+# inside the branches (stage 5). A block passes its keyword arguments, `**mask`, on to
+# attention. These arguments decide which token may look at which.
 
 # %% role="concept"
 class Block(nn.Module):
@@ -360,9 +367,9 @@ class LM(nn.Module):
 
 # %% [markdown] role="concept"
 # Many language models share one table between their first and their last layer. The first
-# layer looks up a vector for each token, the last one compares a vector with every token of
-# the vocabulary, and both have `vocab` times `d` weights. Sharing them is called *weight
-# tying*:
+# layer looks up a vector for each token, the last one compares a vector with every token
+# of the vocabulary, and both have `vocab` times `d` weights. Sharing this table is called
+# *weight tying*:
 
 # %% role="concept"
 tied = LM(1000, places=8)
@@ -376,14 +383,15 @@ claim("parameters saved by tying, vocabulary times width", free - shared,
       expected=1000 * 32)
 
 # %% [markdown] role="concept"
-# To learn language, such a model predicts at each position of a row the token that comes next.
-# Its loss is the mean of $-\ln p$ over all positions, in nats. A model that spreads its
-# probability evenly over `V` tokens has a loss of $\ln V$.
+# To learn language, such a model predicts the next token at every position of a row. The
+# loss is the mean of $-\ln p$ over all positions, in nats, where p is the predicted
+# probability of the true token. A model that spreads its probability evenly over `V`
+# tokens has a loss of $\ln V$.
 #
 # In training each position sees the *true* tokens before it (*teacher forcing*). When the
-# model writes, it sees tokens that it has sampled itself, and a bad token becomes part of the
-# text that it continues. The model never saw such a text in training. This mismatch is called
-# *exposure bias*.
+# model generates text, it sees tokens that it has sampled itself, and a bad token becomes
+# part of its own input. The model never saw such a text in training. This mismatch is
+# called *exposure bias*.
 
 # %% role="concept" tags=["plumbing"]
 def nll(logits, ids):
@@ -408,9 +416,9 @@ def train(model, draw, steps, lr=1e-2):
 # fair 16-sided die. Spreading the probability evenly costs ln 16, or `2.77` nats, per token.
 # You train on rows of 8 tokens, and after 200 steps the loss is about `0.36`.
 #
-# Then you use the model. It gets the first tokens of a new row, and you score its prediction
-# for the token that follows. You do so for 1 to 8 given tokens, and take the mean of the eight
-# losses.
+# Then you use the model. You give the model the first tokens of a new row, and score its
+# prediction for the token that follows. You repeat this with 1 to 8 tokens given, and
+# take the mean of the eight losses.
 
 # %% trap="08.1" role="break"
 VOCAB, T = 16, 8
@@ -464,13 +472,13 @@ plot_columns(
         "zero, the last one reaches the line of ln 16.")
 
 # %% [markdown] trap="08.1" role="why"
-# The model reads the answer. Position `t` has to predict the token at position `t + 1`. That
-# token is in the same row, and attention may look everywhere. Only the last position has
-# nothing to copy, so the model has a loss only there.
+# In training, the model can see the answer. Position `t` has to predict the token at
+# position `t + 1`. That token is in the same row, and attention may look everywhere. Only
+# the last position has nothing to copy, so the model has a loss only there.
 #
-# In use the row ends at `t`. Every position is then a last position, and the answer that the
-# model has learned to copy is missing. The model does worse than an even guess, which at least
-# is never confident.
+# At inference the row ends at position `t`. Every position that predicts is then the last
+# one, and the token that the model has learned to copy is missing. The model does worse
+# than a uniform guess, which is at least never confidently wrong.
 
 # %% trap="08.1" role="why"
 causal = torch.ones(T, T).tril()
@@ -491,8 +499,8 @@ draw_grids(
         "Packed: two triangles, of three and of five rows.")
 
 # %% [markdown] trap="08.1" role="repair"
-# The *causal* mask lets a position look at itself and at what came before. It is one argument
-# of `scaled_dot_product_attention` (SDPA): `is_causal=True`.
+# The *causal* mask lets a position look at itself and at what came before. One argument
+# of `scaled_dot_product_attention` (SDPA) turns the causal mask on: `is_causal=True`.
 
 # %% trap="08.1" role="repair"
 causal_lm = LM(VOCAB, T)
@@ -506,8 +514,8 @@ claim("causal: loss for the token after a prefix, in nats", prefix_c.mean(),
       expected=math.log(16), within=0.1)
 
 # %% [markdown] trap="08.1" role="repair"
-# You need no dice to find such a leak. Change the last token of a row, and check that the
-# logits at all positions before it do not move.
+# You do not need dice to find such a leak. Change the last token of a row, and check that
+# the logits at all positions before it do not move.
 
 # %% trap="08.1" role="repair"
 @torch.no_grad()
@@ -529,13 +537,14 @@ claim("a fresh model, causal: earlier logits move by", leaks[1],
       below=1e-5)
 
 # %% [markdown] trap="08.1" role="repair"
-# To find a mask that is off by one position, or one for packed documents, test each position
-# in turn. That is your exercise: a probe for any model.
+# To detect a mask that is off by one position, or a wrong mask for packed documents, test
+# each position in turn. In the exercise, you write such a probe for any model.
 
 # %% [markdown] trap="08.1" role="more" topics="the loss in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · the whole row in, logits shifted"
-# **The loss in training.** All of it comes from the last position, which is one of eight. For
-# the probe, change tokens, not pads. An untrained model already shows the leak, unless its
-# branches start at zero. In that case the leak appears after a few steps.
+# **The loss in training.** The entire training loss comes from the last position, which
+# is one of eight. In the probe, change real tokens rather than pads. An untrained model
+# already shows the leak, unless its branches start at zero. With such a model, the leak
+# appears after a few training steps.
 
 # %% trap="08.1" role="more"
 claim("loss as in training, in nats; ln 16 is 2.77", by_place.mean(),
@@ -548,10 +557,10 @@ claim("a fresh model without a mask: earlier logits move by", leaks[0],
       above=0.01)
 
 # %% [markdown] trap="08.1" role="more"
-# **Masks by hand.** Where `is_causal` is not enough, you build the mask yourself. A boolean
-# `True` means *may look* to SDPA and *may not* to `nn.MultiheadAttention` (MHA); trap 08.2
-# draws both. Both add a float mask to the scores: 0 leaves a score unchanged, and minus
-# infinity forbids the key.
+# **Masks by hand.** Where `is_causal` is not enough, you build the mask yourself. In a
+# boolean mask, `True` means *may look* in SDPA and *may not* look in
+# `nn.MultiheadAttention` (MHA); trap 08.2 draws both masks. SDPA and MHA both add a float
+# mask to the scores: 0 leaves a score unchanged, and minus infinity forbids the key.
 
 # %% trap="08.1" role="more"
 keep = torch.ones(T, T, dtype=torch.bool).tril()  # row looks at column
@@ -573,12 +582,13 @@ claim("four ways to write one mask: largest gap",
       max((a - seen[0]).abs().max() for a in seen), below=1e-5)
 
 # %% [markdown] trap="08.1" role="more"
-# **Rows without a key.** If you pass SDPA the mask of MHA, each position looks at what comes
-# *after* it, so the last position has nothing to look at. For such a row SDPA returns zeros on
-# a CPU. MHA returns NaN if it also returns its weights, which is its default. With
-# `need_weights=False` it calls SDPA, except with `batch_first=True` in eval mode and without
-# gradients, where its fast path also returns NaN. And if you make a float mask by multiplying
-# with infinity, it is NaN where it should be 0, because zero times infinity is NaN.
+# **Rows without a key.** If you pass SDPA a causal mask written for MHA, each position
+# looks only at what comes *after* it, so the last position has nothing to look at. For
+# such a row SDPA returns zeros on a CPU. MHA returns NaN if it also returns its weights,
+# which is its default. With `need_weights=False`, MHA calls SDPA, except with
+# `batch_first=True` in eval mode and without gradients, where MHA's fast path also
+# returns NaN. And if you build a float mask by multiplying by minus infinity, the mask is
+# NaN where it should be 0, because zero times infinity is NaN.
 
 # %% trap="08.1" role="more"
 with torch.no_grad():
@@ -595,14 +605,14 @@ claim("fraction of the allowed pairs whose product is NaN",
       product.isnan().sum() / keep.sum(), expected=1)
 
 # %% [markdown] trap="08.1" role="more"
-# **Packed documents.** Several short documents in one row waste no position on pads, but no
-# document may look at another one. With a mask, the scores between documents are computed and
-# then thrown away.
+# **Packed documents.** Packing several short documents into one row wastes no positions
+# on pads, but no document may look at another one. With a mask, the scores between
+# documents are computed and then thrown away.
 # [`varlen_attn`](https://docs.pytorch.org/docs/stable/nn.attention.varlen.html) of
-# `torch.nn.attention.varlen` takes the documents end to end, `(tokens, H, D)`, together with
-# their boundaries `[0, 3, 8]`, and never computes those scores; `window_size=(-1, 0)` makes it
-# causal. Its kernel exists only for CUDA, but you can compute what it has to return on any
-# machine:
+# `torch.nn.attention.varlen` takes the documents end to end, `(tokens, H, D)`, together
+# with their boundaries `[0, 3, 8]`, and never computes scores between documents;
+# `window_size=(-1, 0)` makes it causal. The kernel of `varlen_attn` exists only for CUDA,
+# but on any machine you can compute what it has to return:
 
 # %% trap="08.1" role="more"
 borders = [0, 3, 8]
@@ -618,18 +628,18 @@ claim("pairs within the documents as a fraction of the causal row's",
       packed.sum() / causal.sum(), expected=21 / 36, within=1e-6)
 
 # %% [markdown] trap="08.1" role="more"
-# You can swap the kernel underneath:
+# You can also swap the flash attention kernel:
 # [`activate_flash_attention_impl`](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.activate_flash_attention_impl.html)
-# of `torch.nn.attention` accepts `"FA3"` or `"FA4"` if their package is installed.
-# FlashAttention-4 was written for NVIDIA's Blackwell, whose tensor cores are so fast that the
-# exponentials become the bottleneck. So it computes some of them in software, and rescales
-# (trap 08.4) only when it has to ([Zadouri et al.](https://arxiv.org/abs/2603.05451),
-# abstract). Whichever kernel runs, compare packed documents with the same documents one at a
-# time.
+# of `torch.nn.attention` accepts `"FA3"` or `"FA4"` if the package for that version is
+# installed. FlashAttention-4 was written for NVIDIA's Blackwell GPUs, whose tensor cores
+# are so fast that the exponentials become the bottleneck. So FlashAttention-4 computes
+# some of the exponentials in software, and rescales (trap 08.4) only when it has to
+# ([Zadouri et al.](https://arxiv.org/abs/2603.05451), abstract). Whichever kernel runs,
+# compare packed documents with the same documents one at a time.
 #
-# **The whole row in.** In the trap, the last token was cut off before the model saw the row.
-# Many libraries pass in the whole row and shift the logits afterwards. Without a mask, every
-# position that has to predict something then finds its answer:
+# **The whole row in.** In the trap, the last token was cut off before the model saw the
+# row. Many libraries pass in the whole row and shift the logits afterwards. If whole rows
+# go in without a mask, every position that has to predict a token can see its answer:
 
 # %% trap="08.1" role="more"
 def shifted_loss(model):
@@ -644,11 +654,12 @@ claim("whole rows, logits shifted, no mask: last loss in training",
       shifted[-1], below=0.1)
 
 # %% [markdown] trap="08.1" role="folklore"
-# **Told:** without the mask the training loss goes to zero, and in use the model writes random
-# tokens. **Measured, on dice:** the loss goes to zero if whole rows go in. If the last token
-# is cut off first, the last position has nothing to copy, and its ln 16 remains, averaged over
-# the row. And the predictions in use are worse than random: their loss is above ln 16, for a
-# model that has only seen rows of one length.
+# **Told:** without the mask the training loss goes to zero, and at inference the model
+# writes random tokens. **Measured, on dice:** the loss goes to zero if the model gets
+# whole rows. If the last token is cut off first, the last position has nothing to copy,
+# and its loss of ln 16 remains, averaged over the row. And at inference, a model that has
+# only seen rows of one length predicts worse than a uniform guess: its loss is above ln
+# 16.
 
 # %% trap="08.1" role="exercise" points=3 difficulty=2 minutes=10
 def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
@@ -694,26 +705,27 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 #    afterwards.
 
 # %% [markdown] trap="08.1" role="keep"
-# **Keep:** a model that predicts the next token must not see it. If the loss on new tokens is
-# lower than possible, something leaks. Change a token and check whether earlier logits move.
-# **In your own code:** run your `leak` on a fresh model before you train, with two batches of
-# tokens. **Source:** [torch's documentation of
+# **Keep:** a model that predicts the next token must not see it. If the loss on new
+# tokens is lower than possible, something leaks. Change a token and check whether earlier
+# logits move. **In your own code:** run your `leak` on a fresh model before you train,
+# with two batches of tokens. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 # and [of
 # nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html):
-# True means opposite things. **Seen in the wild:** [huggingface/transformers
+# True means opposite things in the two APIs. **Seen in the wild:**
+# [huggingface/transformers
 # 48745](https://github.com/huggingface/transformers/issues/48745): four models lost their
-# causal mask in a release; the reporter saw the loss on random tokens fall to almost zero.
-# [alex-matton/causal-transformer-decoder
-# 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1): somebody trained a
-# decoder without any mask, which is fit for inference only. [unslothai/unsloth
-# 1207](https://github.com/unslothai/unsloth/issues/1207): packed samples could look at each
-# other, because no mask separated them.
+# causal mask in a release; the reporter saw the loss on random tokens fall to almost
+# zero. [alex-matton/causal-transformer-decoder
+# 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1): a user trained a
+# decoder without any mask, although running it without one is valid only for inference.
+# [unslothai/unsloth 1207](https://github.com/unslothai/unsloth/issues/1207): packed
+# samples could look at each other, because no mask separated them.
 
 # %% [markdown] role="concept"
 # ## A mask is minus infinity
 #
-# In training the model sees the whole row at once, and the answer is in it. `is_causal=True`
+# In training the model sees the whole row at once, including the answer. `is_causal=True`
 # hides the answer. But how do you hide something from an average?
 #
 # Think of people in a queue: everyone can see those in front, and nobody can look back. In
@@ -736,8 +748,9 @@ print("sums of the rows:", [round(s, 2) for s in again.sum(-1).tolist()])
 
 # %% [markdown] role="concept"
 # That works. But look at what a softmax does: it divides `exp(score)` by the sum of all
-# `exp(score)`. Leaving a position out is the same as giving it an `exp(score)` of 0, and the
-# score whose exponential is 0 is minus infinity. One line does both steps:
+# `exp(score)`. Leaving a position out is the same as giving it an `exp(score)` of 0, and
+# the score whose exponential is 0 is minus infinity. One line zeroes the forbidden
+# weights and renormalises each row:
 
 # %% role="concept"
 hidden = raw.masked_fill(~allowed, -math.inf).softmax(-1)
@@ -762,14 +775,16 @@ draw_grids(
         "triangle, darker, and look alike.")
 
 # %% [markdown] role="concept"
-# This line also avoids the division by a sum that has become 0. That happens in a row where
-# nothing is allowed, as one of the next traps shows.
+# Minus infinity also avoids dividing by a sum of allowed weights that has underflowed
+# to 0. In a row where nothing is allowed, however, this softmax returns NaN, as one of
+# the next traps shows.
 #
-# Every mask is made like that, from a rule for a pair of positions. For a causal mask, the key
-# must not come after the query. For a *sliding window*, it must also be at most so many
-# positions back, so that a long text costs less. If a call has a flag for the rule, use the
-# flag: with `is_causal=True` a kernel knows the triangle and can skip what it hides, nearly
-# half of the work. A triangle that you pass as a tensor is read like any other mask.
+# Every mask is built in this way, from a rule about a pair of positions. For a causal
+# mask, the key must not come after the query. For a *sliding window*, the key must also
+# be at most a fixed number of positions back, which makes a long text cheaper. If a
+# function has a flag for the rule, use the flag. With `is_causal=True` a kernel knows the
+# triangle and can skip the hidden scores, nearly half of the work. A triangle that you
+# pass as a tensor is treated like any other mask.
 
 # %% role="concept"
 query, key = torch.arange(6)[:, None], torch.arange(6)
@@ -785,10 +800,10 @@ claim("causal by flag and by a mask of bools: largest gap",
       (by_flag - by_mask).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# SDPA chooses the kernel. For a test, `sdpa_kernel` forces one: `MATH` is the plain formula,
-# and `FLASH_ATTENTION` is the kernel of trap 08.4. On NVIDIA GPUs the flash kernel accepts
-# only 16-bit tensors and no mask of your own, and needs compute capability 8.0 or more. If no
-# allowed kernel fits, SDPA raises an error.
+# SDPA chooses the kernel. For a test, `sdpa_kernel` forces one kernel: `MATH` is the
+# plain formula, and `FLASH_ATTENTION` is the kernel of trap 08.4. On NVIDIA GPUs the
+# flash kernel requires 16-bit tensors and compute capability 8.0 or more, and does not
+# accept a mask of your own. If no allowed kernel fits, SDPA raises an error.
 
 # %% role="concept"
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -803,9 +818,10 @@ claim("the kernel that SDPA chooses and the formula: largest gap",
 # %% [markdown] trap="08.2" role="situation" core=true fault="padding is attended to" symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
 # ## Three tokens of nothing
 #
-# You put two questions into one batch, one of eight tokens and one of five, and fill up the
-# shorter row with three *pads*. The tokenizer gives you a mask, 1 for a token and 0 for a pad,
-# and you forget to pass it on to a fresh `nn.MultiheadAttention` (MHA).
+# You put two questions into one batch, one with eight tokens and one with five, and
+# extend the shorter row with three *pads*. The tokenizer returns a mask, 1 for a token
+# and 0 for a pad, and you forget to pass it to an untrained `nn.MultiheadAttention`
+# (MHA).
 #
 # Then you change the pads and nothing else, first in this row and then in 64 more rows of five
 # tokens and three pads. A reviewer has warned you: "To attention a pad is a key like any
@@ -859,15 +875,16 @@ plot_columns(
         "pads, which are marked.")
 
 # %% [markdown] trap="08.2" role="why"
-# A softmax gives every key some weight, and a pad has a score like any other key. So the
-# result is nearly a mean of eight values, and you exchanged three. Give each value a variance
-# of 1. The sum of all eight then has variance 8. The change is three new values minus three
-# old ones, so it has variance
-# 6. The result therefore moves by $\sqrt{6 / 8}$ of its size, nearly nine tenths.
+# A softmax gives every key some weight, and a pad has a score like any other key. So
+# the result is nearly a mean of eight values, and you replaced three of them. Suppose
+# that each value has a variance of 1. The sum of all eight then has variance 8. The
+# change is three new values minus three old ones, so its variance is 6. The result
+# therefore moves by $\sqrt{6 / 8}$ of its size, nearly nine tenths.
 #
-# MHA and SDPA both take a mask over the *keys*, and `True` means opposite things. In MHA's
-# `key_padding_mask`, `True` marks a key to ignore, where the tokenizer has 0. In SDPA's
-# `attn_mask`, it marks a key to look at. That mask broadcasts to `(B, H, T, T)`.
+# MHA and SDPA both take a mask over the *keys*, but `True` means opposite things in the
+# two. In MHA's `key_padding_mask`, `True` marks a key to ignore, where the tokenizer
+# has 0. In SDPA's `attn_mask`, `True` marks a key to look at. SDPA broadcasts
+# `attn_mask` to `(B, H, T, T)`.
 
 # %% trap="08.2" role="why"
 tokens_of = (real[1] == 1).expand(8, 8)          # row looks at column
@@ -901,8 +918,8 @@ claim("both APIs, each with its own mask: largest gap",
       (masked - by_sdpa).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="repair"
-# SDPA accepts three wrong masks without an error. If you pass it an identity matrix as values,
-# it returns the attention weights themselves:
+# SDPA accepts each of three wrong masks without an error. If you pass SDPA an identity
+# matrix as values, the result is the attention weights themselves:
 
 # %% trap="08.2" role="repair"
 def weights_of(mask):
@@ -948,9 +965,10 @@ claim("other pads, masked: results of the tokens move by",
       (masked - again)[1, :5].abs().max(), below=1e-6)
 
 # %% [markdown] trap="08.2" role="more"
-# **Wrong masks.** With the inverted mask, the row without pads has nothing to attend to, so
-# its result is zero. A float mask is *added*, so 1 and 0 only favour the tokens a little. A
-# mask over the queries silences the pads' own rows, while the tokens still look at pads.
+# **Wrong masks.** With the inverted mask, the row without pads has nothing to attend to,
+# so its result is zero. A float mask is *added* to the scores, so a mask of 1 and 0
+# favours the tokens only a little. A mask over the queries silences the pads' own rows,
+# while the tokens still look at pads.
 
 # %% trap="08.2" role="more"
 claim("inverted: largest weight in the row without any pad",
@@ -959,11 +977,11 @@ claim("floats, or queries masked: smaller fraction on pads",
       min(shares["floats"], shares["queries"]), above=0.1)
 
 # %% [markdown] trap="08.2" role="more"
-# SDPA at least refuses **integers**, as they come from the tokenizer. **A row of pads alone**
-# becomes NaN if MHA returns its weights, in training as well. (Trap 08.1 has the cases without
-# weights.) One NaN in a batch reaches the loss. Even if the loss leaves pads out, the NaN
-# still reaches the gradients. To avoid it, let each pad look at itself, so that no row is
-# empty.
+# SDPA at least refuses the **integers** that the tokenizer returns. **A row of pads
+# alone** becomes NaN if MHA returns its weights, in training as well. (Trap 08.1 covers
+# MHA without returned weights.) One NaN in a batch reaches the loss. Even if the loss
+# leaves pads out, the NaN still reaches the gradients. To avoid the NaN, let each pad
+# look at itself, so that every row has at least one key.
 
 # %% trap="08.2" role="more"
 try:
@@ -981,9 +999,9 @@ claim("MHA in training on rows of pads alone: fraction of NaN",
 
 # %% [markdown] trap="08.2" role="folklore"
 # **Told:** pass `scaled_dot_product_attention` the key padding mask of
-# `nn.MultiheadAttention`, expanded to four axes. **Measured:** that mask is the opposite of
-# the right one. The tokens then attend to pads only, a row without pads gives zeros, and no
-# error is raised.
+# `nn.MultiheadAttention`, expanded to four axes. **Measured:** that mask is the opposite
+# of the right one. The tokens then attend to pads only, the output for a row without pads
+# is zero, and no error is raised.
 
 # %% trap="08.2" role="exercise" points=3 difficulty=2 minutes=10
 def decoder_mask(real: torch.Tensor) -> torch.Tensor:
@@ -1020,25 +1038,28 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 # 3. Every position may look at itself, token or pad: `| torch.eye(T, dtype=torch.bool)`. Add the axis for the heads at the end.
 
 # %% [markdown] trap="08.2" role="keep"
-# **Keep:** attention does not know what a pad is. Mask the *keys* that are pads, and check
-# what `True` means in the function you call. **In your own code:** run a sequence alone and in
-# a padded batch, and compare. **Source:** [torch's documentation of
+# **Keep:** attention does not know what a pad is. Mask the *keys* that are pads, and
+# check what `True` means in the function you call. **In your own code:** run the same
+# sequence alone and in a padded batch, and compare the outputs. **Source:** [torch's
+# documentation of
 # nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html),
 # `key_padding_mask`. **Seen in the wild:** [OpenNMT/OpenNMT-py
-# 2532](https://github.com/OpenNMT/OpenNMT-py/pull/2532): batches of mixed length gave worse
-# answers, because the mask for pads was applied in the first decoding step only.
+# 2532](https://github.com/OpenNMT/OpenNMT-py/pull/2532): batches with sequences of mixed
+# length gave worse answers, because the padding mask was applied only in the first
+# decoding step.
 
 # %% [markdown] trap="08.3" role="situation" fault="a masked model is asked for the next token" symptom="BERT or another masked language model generates badly, perplexity of a masked model, next token from an MLM"
 # ## Filling gaps, and writing on
 #
-# Two models with the same layers learn the same language, in which a token follows a rule in
-# four of five cases and is random otherwise. You train one like GPT: with a causal mask, each
-# position predicts the token after it. You train the other like BERT: everything is in view,
-# some tokens are replaced by a `[MASK]`, and the model predicts those.
+# Two models with the same layers learn the same language, in which a token follows a rule
+# in four of five cases and is random otherwise. You train one like GPT: with a causal
+# mask, each position predicts the token after it. You train the other like BERT: the
+# model sees the whole row, in which some tokens are replaced by a `[MASK]`, and predicts
+# the replaced tokens.
 #
-# In the middle of a row, the second model's loss is about three fifths of the first one's loss
-# for the next token. Now the second model has to continue a text. It gets the text so far,
-# with a `[MASK]` after it.
+# In the middle of a row, the second model's loss for a masked token is about half of the
+# first model's loss for the next token. Now the second model has to continue a text. You
+# give the second model the text so far, followed by a `[MASK]`.
 
 # %% trap="08.3" role="break"
 WORDS, MASK, ROW = 8, 8, 8                       # [MASK] is token 8
@@ -1122,15 +1143,16 @@ claim("loss of the masked model after the text, less the causal model's",
       written - causal, above=0.01)
 
 # %% [markdown] trap="08.3" role="why"
-# A gap has two neighbours, and the one after it says a lot, because the model can reason back
-# from what came next. The end of a text has no such neighbour. There, no model can have a loss
-# below the entropy of the next token, which the rule of this language sets. And the masked
-# model was trained on whole rows of eight, so it never saw a shorter one.
+# A gap has a neighbour on each side, and the one on the right is informative, because the
+# model can reason backwards from it. At the end of a text, there is no right neighbour.
+# So no model can have a loss below the entropy of the next token, which the rule of this
+# language determines. And the masked model was trained on whole rows of eight tokens, so
+# it never saw a shorter row.
 
 # %% [markdown] trap="08.3" role="repair"
-# The two losses answer different questions. To compare the models, ask both the same question:
-# what is the next token, given the tokens before it? The causal model was trained on that
-# question, and it reaches the lowest possible loss.
+# The two losses measure answers to different questions. To compare the models, ask both
+# the same question: what is the next token, given the tokens before it? The causal model
+# was trained on that question, and it reaches the lowest possible loss.
 
 # %% trap="08.3" role="repair"
 print(f"entropy {entropy:.2f} nats, causal model {causal:.2f}")
@@ -1150,9 +1172,10 @@ claim("entropy less the masked model's loss in the gap, in nats",
       entropy - in_gap, above=0.2)
 
 # %% [markdown] trap="08.3" role="more"
-# **One position off.** A worse mistake also runs without an error: you pass the masked model
-# the whole row, and read its logits at position t as the prediction for t + 1. But the model
-# was trained to name position t itself, and it mostly names the token that it sees there.
+# **One position off.** A worse mistake also runs without an error: you pass the masked
+# model the whole row, and read its logits at position t as the prediction for t + 1. But
+# the model was trained to predict the token at position t itself, so it mostly repeats
+# the token that it sees there.
 
 # %% trap="08.3" role="more"
 with torch.no_grad():
@@ -1217,8 +1240,8 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ## BERT, GPT and T5 in one table
 #
-# Trap 08.3 compared two ways to train the same layers. There is a third way, with both kinds
-# of layers:
+# Trap 08.3 compared two ways to train the same layers. There is a third way, which
+# combines both kinds of model:
 #
 # | | mask | trained to predict | good for |
 # |---|---|---|---|
@@ -1226,18 +1249,19 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # | decoder (GPT) | causal | the next token | writing |
 # | encoder and decoder (T5) | text: pads; answer: causal | the next token of the answer | translating, summarising |
 #
-# **BERT** sees both sides of every token. To classify a text, you put a special token in front
-# of it, `[CLS]`, pass its last vector to a linear head, and fine-tune the head and the layers
-# on labelled texts. **GPT** sees what came before, so it can continue any text, and every task
-# can be written as a text to continue. **T5** reads the text with an encoder and writes the
-# answer with a decoder. It is trained by *span corruption*: a few neighbouring tokens of a
-# text are replaced by one marker, and the answer is the missing tokens. From "the cat sat on
-# the warm mat" it reads "the cat `<1>` the `<2>` mat" and writes "`<1>` sat on `<2>` warm".
-# The answer is short, so a step costs less than writing the whole text again.
+# **BERT** sees both sides of every token. To classify a text, you put a special token,
+# `[CLS]`, in front of it, pass that token's final vector to a linear head, and fine-tune
+# the head and the layers on labelled texts. **GPT** sees what came before, so it can
+# continue any text, and every task can be written as a text to continue. **T5** reads the
+# text with an encoder and writes the answer with a decoder. T5 is trained by *span
+# corruption*: a few neighbouring tokens of a text are replaced by one marker, and T5 has
+# to write the missing tokens. For the text "the cat sat on the warm mat", T5 reads "the
+# cat `<1>` the `<2>` mat" and writes "`<1>` sat on `<2>` warm". The answer is short, so a
+# training step costs less than if T5 wrote the whole text again.
 #
-# The two halves of T5 meet in *cross-attention*: the queries come from the answer, the keys
-# and values from the text. The rest of a block is the same in all three. BERT's norms are
-# after the sums, GPT-2's before (stage 5).
+# The two halves of T5 meet in *cross-attention*: the queries come from the answer, the
+# keys and values from the text. The rest of a block is similar in all three models.
+# BERT's norms come after the sums, GPT-2's at the start of each branch (stage 5).
 
 # %% role="concept"
 cross = nn.MultiheadAttention(32, 4, batch_first=True)
@@ -1252,19 +1276,19 @@ claim("cross-attention: keys that each token of the answer looks at",
 # %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
 # ## No score travels
 #
-# A GPU computes on data in small memories on its chip. All other data has to travel there from
-# a large memory. On an A100:
+# A GPU computes on data in small memories on its chip. All other data has to come from a
+# large memory. On an A100:
 #
 # | | size | bytes a second |
 # |---|---|---|
 # | on the chip | `108` times `192` KB | `19` TB |
 # | memory (HBM) | `40` GB | `1.5` TB |
 #
-# `written_out` writes the scores to memory, reads them for the softmax, writes the weights,
-# and reads them for the last product. `tiled` keeps a block of 128 queries on the chip while
-# keys and values pass by in tiles. Scores and weights never leave the chip (*flash
-# attention*). The pull request says: "No score travels. At 4,096 tokens of 64 values that must
-# be dozens of times less."
+# `written_out` writes the scores to memory, reads them for the softmax, writes the
+# weights, and reads them for the last product. `tiled` keeps a block of 128 queries on
+# the chip while keys and values pass by in tiles. Scores and weights never leave the chip
+# (*flash attention*). The pull request says: "No score travels. At 4,096 tokens of 64
+# values each, traffic falls by a factor of dozens."
 
 # %% trap="08.4" role="break"
 def written_out(q, k, v):
@@ -1340,7 +1364,8 @@ for n, (out, tiles) in moved.items():
 measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
 
 # %% [markdown] trap="08.4" role="look"
-# A quarter, not one of dozens. And twice the tokens move four times the bytes:
+# `tiled` saves a factor of nearly four, not dozens. Twice as many tokens still quadruple
+# its traffic:
 
 # %% trap="08.4" role="look"
 claim("bytes moved in tiles, 8,192 tokens as a multiple of 4,096",
@@ -1359,9 +1384,9 @@ plot_bars(
         "second is four times the first.")
 
 # %% [markdown] trap="08.4" role="why"
-# Each block of queries reads all keys and values. Double the tokens, and there are twice as
-# many blocks, each of which reads twice as much, so traffic still grows fourfold. Tiling saves
-# a constant factor: every tile that is fetched serves 128 queries.
+# Each block of queries reads all keys and values. With twice the tokens, twice as many
+# blocks read twice as much each, so traffic still grows fourfold. Tiling saves only a
+# constant factor, because every fetched tile serves 128 queries.
 
 # %% trap="08.4" role="why"
 at_rest = ["Q1", "Q2", "K V 1", "K V 2", "K V 3", "out"]
@@ -1380,10 +1405,10 @@ draw_ranks(
         "by one; for the next block of queries they come again.")
 
 # %% [markdown] trap="08.4" role="repair"
-# A softmax divides by a sum over *all* keys. How can tiles be enough? Keep the largest score
-# so far, `top`, and the sum so far of $e^{s - \mathrm{top}}$. When a tile raises the top, all
-# old terms are wrong by the same factor, $e^{\mathrm{old} - \mathrm{new}}$, which corrects the
-# sum and the output (the *online softmax*).
+# A softmax divides by a sum over *all* keys. Why are single tiles enough? Keep the
+# largest score so far, `top`, and the running sum of $e^{s - \mathrm{top}}$. When a tile
+# raises `top`, all old terms are off by the same factor, so multiplying sum and output by
+# $e^{\mathrm{old} - \mathrm{new}}$ corrects both (the *online softmax*).
 
 # %% trap="08.4" role="repair"
 draw_blocks(
@@ -1442,7 +1467,7 @@ from dlsys_helpers.explorers.online_softmax import online_softmax
 online_softmax
 
 # %% [markdown] trap="08.4" role="more" topics="the running sum alone · products and rounding · what a real kernel adds"
-# **The running sum alone**, for one row of scores:
+# **The running sum alone** is computed here for one row of scores:
 
 # %% trap="08.4" role="more"
 def online(scores, tile):
@@ -1471,10 +1496,11 @@ claim("without a maximum the sum overflows", math.isinf(bare),
       expected=True)
 
 # %% [markdown] trap="08.4" role="more"
-# **Nothing is left out.** Without a mask, the tiles need as many products as the formula, and
-# a few more exponentials. In float32 their rounding is no worse. In `float16` a flash kernel
-# rounds less, because scores, maxima and sums stay in float32 on the chip. Only the
-# exponentials are rounded, for the second product.
+# **Nothing is left out.** Without a mask, tiled attention needs as many multiplications
+# as the formula, and a few more exponentials. In float32, the rounding errors of tiled
+# attention are no larger. In `float16` a flash kernel rounds less, because scores, maxima
+# and sums stay in float32 on the chip. Only the exponentials are rounded to `float16`,
+# for the product with the values.
 
 # %% trap="08.4" role="more"
 gap = (written_out(*qkv) - torch_s(*qkv)).abs().max()
@@ -1497,22 +1523,24 @@ claim("4,096 tokens, 16 bits, 128 queries a block: bytes moved by the "
       moved[4096][0] / moved[4096][1], above=3, below=5)
 
 # %% [markdown] trap="08.4" role="more"
-# **A real kernel** such as FlashAttention-2 assigns each block of queries to its own group of
-# threads, and rescales less often than the first version did. The L2 cache, which is on the
-# chip but larger and slower than the memories in the table, answers many of the reads; our
-# count leaves it out. FlashAttention-3 is written for Hopper cards. In it copies, products and
-# softmax overlap, and it can use 8 bits. The backward pass computes the scores again, so it
-# needs five products instead of four. Under a causal mask the kernel skips nearly half of the
-# tiles. Test a kernel of your own with scores in the thousands, ragged tiles and rows without
-# any key. The GPU section at the end measures the time.
+# **A real kernel** such as FlashAttention-2 assigns each block of queries to its own
+# group of threads, and rescales less often than the first version did. The L2 cache,
+# which is on the chip but larger and slower than the memories in the table, answers many
+# of the reads; our count leaves it out. FlashAttention-3 is written for Hopper cards,
+# overlaps copies, matrix products and softmax, and can use 8 bits. The backward pass
+# recomputes the scores, so it needs five matrix products instead of four. Under a causal
+# mask the kernel skips nearly half of the tiles. Test a kernel of your own with scores in
+# the thousands, ragged tiles and rows without any key. The GPU section at the end
+# measures the time.
 
 # %% [markdown] trap="08.4" role="folklore"
-# **Told:** flash attention makes the traffic linear in the number of tokens. **Counted** for
-# blocks of 128 queries and heads of 64 values, without the L2 cache: the memory *in use* is
-# linear, the bytes *moved* are not. The paper proves the same: flash attention moves on the
-# order of $N^2 d^2 / M$ values if the chip has room for $M$, and the formula on the order of
-# $N d + N^2$. At 1,024 tokens and with the backward pass, its authors measured `4.4` GB on an
-# A100 where the formula moved `40.3`, nine times as many.
+# **Told:** flash attention makes the traffic linear in the number of tokens. **Counted**
+# for blocks of 128 queries and heads of 64 values, without the L2 cache: the memory *in
+# use* is linear, but the bytes *moved* are not. The paper proves this: flash attention
+# moves on the order of $N^2 d^2 / M$ values if the chip has room for $M$ of them, and the
+# formula moves on the order of $N d + N^2$. At 1,024 tokens and with the backward pass,
+# its authors measured `4.4` GB of traffic on an A100, compared with `40.3` GB for the
+# formula, nine times as much.
 
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -1561,22 +1589,23 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # 3. A row that has seen no key has a top of minus infinity, and infinity minus infinity is NaN. For such a row subtract 0 instead; its sum stays 0, and you divide by 1.
 
 # %% [markdown] trap="08.4" role="keep"
-# **Keep:** a running maximum, a running sum and one correction factor compute a softmax tile
-# by tile. Memory then grows linearly with the sequence. Arithmetic and memory traffic are
-# still quadratic. **In your own code:** look for a tensor of shape `(..., N, N)`. Call
-# `scaled_dot_product_attention` instead, and measure: on a CPU, dropout or a mask with
-# gradients makes it write the matrix out. **Source:** [Milakov & Gimelshein
-# 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the online softmax; [Dao et al.
-# 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories, section 3.2,
-# theorem 2 and figure 2 (left) for the traffic, algorithm 1 for loops that hold the keys
-# instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for the loop
-# order used here, the tiles skipped under a causal mask and the five products; [Shah et al.
-# 2024](https://arxiv.org/abs/2407.08608), table 3, for the rounding in 16 bits: against
-# float64 1.9e-4, where the formula is off by 3.2e-4. **Seen in the wild:** [tracel-ai/cubecl
+# **Keep:** with a running maximum, a running sum and one correction factor, you can
+# compute a softmax tile by tile. Memory then grows linearly with the sequence, but
+# arithmetic and traffic grow quadratically. **In your own code:** look for a tensor of
+# shape `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure, because
+# on a CPU dropout or a mask with gradients makes it write the matrix out. **Source:**
+# [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the
+# online softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the
+# A100's memories, section 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1
+# for loops that hold the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691),
+# sections 3.1 and 3.2, for the loop order used here, the tiles skipped under a causal
+# mask and the five products; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table
+# 3, for the rounding error in 16 bits, measured against float64: 1.9e-4, compared with
+# 3.2e-4 for the formula. **Seen in the wild:** [tracel-ai/cubecl
 # 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a key were NaN in the
 # reference and finite in the kernel, and the test let that pass. [pytorch/pytorch
-# 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN at a masked position reached
-# the result.
+# 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN at a masked position
+# reached the result.
 
 # %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs" fault="uncoalesced reads of one field of every record"
 # ## One field of every record
@@ -1613,9 +1642,9 @@ measured("08.5", 100 * share, right=(95, 100))
 claim("bytes moved as a multiple of the table's", share, expected=1)
 
 # %% [markdown] trap="08.5" role="why"
-# Memory is not read one value at a time. The 32 threads of a *warp* ask together, and memory
-# answers in whole *sectors* of 32 bytes. A record of eight floats fills one sector, so each
-# thread touches a different sector.
+# Memory is not read one value at a time. The 32 threads of a *warp* issue their loads
+# together, and memory answers in whole *sectors* of 32 bytes. A record of eight floats
+# fills one sector, so each thread touches a different sector.
 
 # %% trap="08.5" role="why"
 records, masses = torch.full((8, 8), 0.25), torch.zeros(8, 8)
@@ -1632,8 +1661,8 @@ draw_grids(
         "only the first sector is moved, and all its floats are read.")
 
 # %% [markdown] trap="08.5" role="repair"
-# Change the layout: put all masses side by side, so that one sector brings eight of them. If
-# the loads of neighbouring threads fall into few sectors, they are called *coalesced*.
+# Change the layout: put all masses side by side, so that one sector brings eight of them.
+# Loads of neighbouring threads that fall into few sectors are called *coalesced*.
 
 # %% trap="08.5" role="repair"
 by_field = moved(lambda i: FLOAT * i)
@@ -1661,7 +1690,7 @@ plot_columns(
 # neighbouring threads are a row apart. What matters is which index varies from thread to
 # thread.
 #
-# Before you move a control below, say how many sectors there will be.
+# Before you move a control below, predict how many sectors the warp will touch.
 
 # %% role="explore" explorer="warp_addresses"
 from dlsys_helpers.explorers.warp_addresses import warp_addresses
@@ -1680,7 +1709,7 @@ claim("sectors at stride 32 as a multiple of stride 8",
       strides[32] / strides[8], expected=1)
 
 # %% [markdown] trap="08.5" role="more"
-# **Down a column** of a matrix:
+# **Down a column** of a matrix, neighbouring threads are a row apart:
 
 # %% trap="08.5" role="more"
 matrix = torch.empty(64, 256)
@@ -1694,13 +1723,14 @@ claim("sectors down a column as a multiple of those along a row",
       down / along, expected=8)
 
 # %% [markdown] trap="08.5" role="more"
-# **Caches.** We count the bytes of one load, not its time. A cache may still hold a sector
-# when the next load needs the rest of it, and then no bytes are wasted. A kernel that reads
-# *all* fields one after the other can rely on that. So can a copy that starts one value off:
-# by sectors it should reach four fifths of the full rate, and NVIDIA measured about nine
-# tenths on a V100, because the next warp used what was left of the fifth sector. On the other
-# hand, memory may send up to four sectors to the L2 cache when only one was requested, so
-# strides above 8 can still cost time.
+# **Caches.** We count the bytes of one load, not its time. A cache may still hold a
+# sector when the next load needs the rest of it, and then no bytes are wasted. A kernel
+# that reads *all* fields one after the other can rely on the cache. A copy that starts
+# one value off also profits from the cache: counted in sectors, it should reach four
+# fifths of the full rate, but NVIDIA measured about nine tenths on a V100, because the
+# next warp used the rest of the fifth sector. On the other hand, memory may send up to
+# four sectors to the L2 cache when only one was requested, so strides above 8 can still
+# cost time.
 
 # %% trap="08.5" role="exercise" points=3 difficulty=2 minutes=15
 def sectors(addresses: list, size: int) -> list:
@@ -1736,28 +1766,30 @@ def sectors(addresses: list, size: int) -> list:
 
 # %% [markdown] trap="08.5" role="keep"
 # **Keep:** a warp moves whole sectors of 32 bytes, so let neighbouring threads read
-# neighbouring values. **In your own code:** look at what the thread's index is multiplied by.
-# In Nsight Compute, read `Sectors/Req` in the table of the L1 cache: 4 for 32-bit values side
-# by side, 8 for 64-bit ones. **Source:** [CUDA C++ Best Practices
+# neighbouring values. **In your own code:** look at what the thread's index is multiplied
+# by. In Nsight Compute, read `Sectors/Req` in the table of the L1 cache: the ideal is 4
+# for 32-bit values side by side and 8 for 64-bit ones. **Source:** [CUDA C++ Best
+# Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#coalesced-access-to-global-memory),
 # section 10.2.1, "Coalesced Access to Global Memory": sectors of 32 bytes from compute
 # capability 6.0 on, the order within a warp, and the V100's copies (10.2.1.3); [CUDA
 # Programming
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/02-basics/writing-cuda-kernels.html),
 # section 2.3.4.1; [Nsight Compute, Profiling
-# Guide](https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html), "Memory Tables";
-# [CUDA Driver API](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html),
+# Guide](https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html), "Memory
+# Tables"; [CUDA Driver
+# API](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html),
 # `CU_LIMIT_MAX_L2_FETCH_GRANULARITY`, for up to 128 bytes a fetch.
 
 # %% [markdown] trap="08.6" role="situation" fault="shared memory bank conflicts in a padded tile" symptom="shared memory transpose slow, column access in a 32 by 32 tile, why pad to 33 columns"
 # ## Columns that nobody uses
 #
-# To transpose a matrix without strided access, you fetch a tile of 32 x 32 floats into *shared
-# memory*, a small memory on the chip for the threads of a block. You fill it row by row and
-# read it out column by column. Shared memory has no sectors. It has 32 *banks*. Word `w` of 4
-# bytes is in bank `w % 32`, and a bank returns one word per *turn*. Your profiler reports
-# conflicts, and a forum answer tells you to make the tile wider and leave the last columns
-# empty. You make it 40 columns wide.
+# To transpose a matrix without strided access, you fetch a tile of 32 x 32 floats into
+# *shared memory*, a small memory on the chip for the threads of a block. You fill it row
+# by row and read it out column by column. Shared memory has no sectors; it is divided
+# into 32 *banks*. Word `w` of 4 bytes is in bank `w % 32`, and a bank returns one word
+# per *turn*. Your profiler reports conflicts, and a forum answer tells you to make the
+# tile wider and leave the last columns empty. You make the tile 40 columns wide.
 
 # %% trap="08.6" role="break"
 def turns(words):
@@ -1818,8 +1850,9 @@ draw_grids(
         "own bank. At 40 four banks have two words each.")
 
 # %% [markdown] trap="08.6" role="repair"
-# What matters is the step from thread to thread. With a step of `s` words, the number of turns
-# is the greatest common divisor of `s` and 32. One column more than 32 is enough.
+# What matters is the step from thread to thread. With a step of `s` words, the number of
+# turns is the greatest common divisor of `s` and 32. One extra column, 33 instead of 32,
+# is enough.
 
 # %% trap="08.6" role="repair"
 agree = all(turns([step * i for i in range(32)]) == math.gcd(step, 32)
@@ -1834,9 +1867,9 @@ claim("turns are gcd(step, 32) for steps of 1 to 199", agree,
       expected=True)
 
 # %% [markdown] trap="08.6" role="more" topics="other widths · one word for all · wider reads, and what turns cost"
-# Here are the turns for **other widths**, and for **one word for all**. If all threads read
-# the same word, the bank returns it once, to all of them. Only *different* words in one bank
-# wait for each other.
+# The next cell counts the turns for **other widths**, and for **one word for all**
+# threads. If all threads read the same word, the bank returns it once, to all of them.
+# Only reads of *different* words in one bank wait for each other.
 
 # %% trap="08.6" role="more"
 claim("turns for a column, 32 wide", found[32][1], expected=32)
@@ -1845,11 +1878,12 @@ claim("turns where all read one word", same_word, expected=1)
 claim("turns where they read two words of one bank", two_words, expected=2)
 
 # %% [markdown] trap="08.6" role="more"
-# **Wider reads.** This model is for reads of 4 bytes per thread. A bank returns no more than
-# that in a turn, so 8 bytes per thread take at least two turns, and `16` bytes four. NVIDIA's
-# guides do not say which threads share a turn. And turns are not the time of a kernel. In one
-# of NVIDIA's matrix products, the columns of a tile fell into one bank; one more column raised
-# the rate on a V100 from `140.2` to `199.4` GB/s.
+# **Wider reads.** This model is for reads of 4 bytes per thread. A bank returns no more
+# than 4 bytes per turn, so 8 bytes per thread take at least two turns, and `16` bytes
+# four. NVIDIA's guides do not say which threads share a turn. And the number of turns is
+# not the running time of a kernel. In one of NVIDIA's matrix products, each column of a
+# tile fell into a single bank; one more column raised the effective bandwidth on a V100
+# from `140.2` to `199.4` GB/s.
 
 # %% trap="08.6" role="exercise" points=2 difficulty=2 minutes=10
 def conflict_degree(addresses: list) -> int:
@@ -1881,25 +1915,27 @@ def conflict_degree(addresses: list) -> int:
 # 3. The answer is the size of the largest set, and 0 if there is none.
 
 # %% [markdown] trap="08.6" role="keep"
-# **Keep:** a bank of shared memory returns different words one after the other. Make each row
-# one word longer, and the words of a column are in different banks. **In your own code:**
-# write down the step between neighbouring threads in words; 32 threads evenly spaced by an odd
-# step have no conflicts. If a warp reads parts of two columns, count the turns. **Source:**
-# [CUDA C++ Best Practices
+# **Keep:** a bank of shared memory returns different words one after the other. Make each
+# row one word longer, and the words of a column will be in different banks. **In your own
+# code:** write down the step between neighbouring threads in words; 32 threads evenly
+# spaced by an odd step have no conflicts. If a warp reads parts of two columns, count the
+# turns. **Source:** [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#shared-memory-and-memory-banks),
-# section 10.2.3.1, "Shared Memory and Memory Banks", and 10.2.3.3, table 3, for the product;
-# [CUDA Programming
+# section 10.2.3.1, "Shared Memory and Memory Banks", and 10.2.3.3, table 3, for the
+# product; [CUDA Programming
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/02-basics/writing-cuda-kernels.html),
 # section 2.3.4.2, for one word that all threads read, and 2.3.4.2.2 for this transpose.
 
 # %% [markdown] trap="08.7" role="situation" symptom="rare branch in a CUDA kernel is slow, warp divergence, if with few threads" fault="warp divergence: a rare branch holds up most warps"
 # ## A branch for one thread in twenty
 #
-# Most values take a short path of 10 instructions. One in twenty, at random, is an outlier and
-# takes a long path of 100. "Rare enough," says the review. "On average 5 of the 100."
+# Most values take a short path of 10 instructions. One in twenty, at random, is an
+# outlier and takes a long path of 100. "Rare enough," says the review. "On average it
+# adds 5 of the 100 instructions."
 #
-# The 32 threads of a warp issue their instructions together. Where they disagree, the warp
-# executes both paths, and the threads that are not on a path wait.
+# The 32 threads of a warp issue their instructions together. Where the threads of a warp
+# disagree, the warp executes both paths, and the threads that are not on the current path
+# wait.
 
 # %% trap="08.7" role="break"
 SHORT, LONG, WARPS = 10, 100, 4000
@@ -1933,9 +1969,9 @@ claim("fraction of warps that execute the long path", share,
       expected=1 - 0.95 ** 32, within=0.03)
 
 # %% [markdown] trap="08.7" role="why"
-# A warp skips the long path only if all 32 of its threads take the short one, and 32 random
-# draws seldom do. So put values that take the same path side by side: sort them, or write the
-# outliers into a list and pass it to a second kernel.
+# A warp skips the long path only if all 32 of its threads take the short one, which is
+# rare with 32 random values. So put values that take the same path side by side: sort
+# them, or write the outliers into a list and pass it to a second kernel.
 
 # %% trap="08.7" role="repair"
 together = outlier.flatten().sort().values.view(WARPS, 32)
@@ -1963,13 +1999,14 @@ claim("sorted: instructions issued, as a multiple of those needed",
       issued(together) / wanted, below=1.05)
 
 # %% [markdown] trap="08.7" role="repair"
-# Sorting costs time as well, and it scatters the addresses (trap 08.5). Measure whether it
-# pays off.
+# Sorting costs time as well, and it scatters the addresses (trap 08.5). Measure whether
+# sorting pays off.
 
-# %% [markdown] trap="08.7" role="more" topics="where the border falls · predicates · warps that stay split"
-# **Where the border falls.** A branch whose border is between two warps costs nothing, as with
-# `if i < n / 2` where half of n is a multiple of 32. If the border is inside a warp, that warp
-# executes both sides. A branch by thread, such as `if i % 2`, splits every warp.
+# %% [markdown] trap="08.7" role="more" topics="where the boundary falls · predicates · warps that stay split"
+# **Where the boundary falls.** A branch whose boundary falls between two warps costs
+# nothing, as in `if i < n / 2` when half of n is a multiple of 32. If the boundary falls
+# inside a warp, that warp executes both sides. A branch that alternates between threads,
+# such as `if i % 2`, splits every warp.
 
 # %% trap="08.7" role="more"
 claim("instructions issued, as a multiple of those needed",
@@ -1978,12 +2015,13 @@ claim("even against odd, as a multiple of first half against second",
       issued(stripes) / issued(halves), expected=2)
 
 # %% [markdown] trap="08.7" role="more"
-# This count leaves out two things. **Predicates:** if a path has only a few instructions, the
-# compiler may do without a branch. Every warp then issues both paths, even if its threads
-# agree, and a *predicate* decides which threads keep the result. Sorting saves nothing there,
-# but little was lost. **Warps that stay split:** threads that took different paths need not
-# rejoin where the paths end. Since Volta a warp may stay split, and the code that follows is
-# issued once for each part; `__syncwarp()` makes sure that the warp is whole again.
+# This count leaves out two things. **Predicates:** if a path has only a few instructions,
+# the compiler may do without a branch. Every warp then issues both paths, even if its
+# threads agree, and a *predicate* decides which threads keep the result. Sorting saves
+# nothing in that case, but there was little to save. **Warps that stay split:** threads
+# that took different paths need not rejoin where the paths end. Since Volta a warp may
+# stay split, and the code that follows is issued once for each part; `__syncwarp()` makes
+# the parts of the warp rejoin.
 
 # %% trap="08.7" role="exercise" points=2 difficulty=2 minutes=10
 def warp_passes(paths: list, lengths: dict) -> int:
@@ -2029,12 +2067,12 @@ def warp_passes(paths: list, lengths: dict) -> int:
 # %% [markdown] trap="08.8" role="situation" fault="small operations are not fused: launches and traffic" symptom="GPU idle with many small operations, kernel launch overhead, fuse elementwise operations"
 # ## A chain of small steps
 #
-# You write the activation GELU as nine torch operations, such as multiply, add and tanh. Each
-# operation is a *kernel* of its own. The host launches the kernel, which reads its input from
-# memory and writes its output back. Assume that the host can launch one kernel every four
-# microseconds, and that the device, an H200, moves 4.8 TB per second. A single *fused* kernel
-# could do all of it in one pass. You compare the two on 2^28 values of 16 bits, for which the
-# launches hardly matter.
+# You write the activation GELU as nine torch operations, such as multiply, add and tanh.
+# Each operation is a *kernel* of its own. The host launches the kernel, which reads its
+# input from memory and writes its output back. Assume that the host can launch one kernel
+# every four microseconds, and that the device, an H200, moves 4.8 TB per second. A single
+# *fused* kernel could do all nine operations in one pass. You compare the chain with the
+# fused kernel on 2^28 values of 16 bits, where the launches hardly matter.
 
 # %% trap="08.8" role="break"
 def gelu(x):
@@ -2084,17 +2122,17 @@ plot_lines(
         "of ten apart at both ends.")
 
 # %% [markdown] trap="08.8" role="why"
-# On small tensors, a chain takes as long as its launches together, whatever the operations do.
-# On large tensors it takes as long as its traffic, because each step writes its result to
-# memory and the next one fetches it back. The fused kernel reads once, computes on the chip,
-# and writes once.
+# On small tensors, a chain takes as long as all of its launches together, whatever the
+# operations compute. On large tensors, memory traffic decides the time, because each step
+# writes its result to memory and the next one fetches it back. The fused kernel reads
+# once, computes on the chip, and writes once.
 
 # %% [markdown] trap="08.8" role="repair"
-# `F.gelu` is such a kernel. What does a kernel look like from the inside? It is a *program*
-# that is started many times. Each instance knows its own number and handles one block of
-# positions. The last block is seldom full. A kernel that does not mask it reads and writes
-# memory that is not its own. In the cell below, two functions stand in for the device's load
-# and store:
+# `F.gelu` is such a fused kernel. What does a kernel look like from the inside? A kernel
+# is a *program* that is started many times. Each instance knows its own number and
+# handles one block of positions. The last block is seldom full. A kernel that does not
+# mask the last block reads and writes memory that is not its own. In the cell below, two
+# functions stand in for the device's load and store:
 
 # %% trap="08.8" role="repair"
 memory = {"x": torch.randn(10), "y": torch.full((10,), math.nan)}
@@ -2119,9 +2157,9 @@ claim("largest gap to 2 x over ten values in blocks of four",
       (memory["y"] - 2 * memory["x"]).abs().max(), expected=0)
 
 # %% [markdown] trap="08.8" role="more" topics="where launch and traffic are equal · counts of the chain"
-# **Launch and traffic are equal** at millions of values, for one operation that reads and
-# writes each value. Most activations of a small model have far fewer. So predict both before
-# you fuse.
+# **Launch and traffic are equal** in time at several million values, for one operation
+# that reads and writes each value. Most activation tensors of a small model have far
+# fewer values. So predict both times, for launches and for traffic, before you fuse.
 
 # %% trap="08.8" role="more"
 even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
@@ -2164,26 +2202,28 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # 3. The first position is `program * block`; the last one is below `n` and below the first position of the next program.
 
 # %% [markdown] trap="08.8" role="keep"
-# **Keep:** small tensors cost kernel launches, large ones memory traffic, and a fused kernel
-# saves both. If you write a kernel, mask the last block. **In your own code:** count the
-# operations between two matrix products. `torch.compile` fuses chains, and CUDA graphs launch
-# many kernels at once. **Source:** [NVIDIA, "Getting Started with CUDA
-# Graphs"](https://developer.nvidia.com/blog/cuda-graphs/) measures a chain of 20 kernels of
-# 2.9 us each on a V100: 9.6 us per kernel if the host waits for each, 3.8 us if it launches
-# ahead, and 3.4 us as a graph. So our four microseconds are a rate of launches, rounded.
+# **Keep:** on small tensors kernel launches decide the time, on large tensors memory
+# traffic does, and a fused kernel saves both. If you write a kernel, mask the last block.
+# **In your own code:** count the operations between two matrix products. `torch.compile`
+# fuses chains, and CUDA graphs launch many kernels at once. **Source:** [NVIDIA, "Getting
+# Started with CUDA Graphs"](https://developer.nvidia.com/blog/cuda-graphs/) measures a
+# chain of 20 kernels of 2.9 us each on a V100: 9.6 us per kernel if the host waits for
+# each, 3.8 us if it launches ahead, and 3.4 us as a graph. So our four microseconds are
+# the time between two launches, rounded.
 
 # %% [markdown] role="concept"
 # ## The roof over a kernel
 #
-# Trap 08.8 counted launches and bytes. A third limit is arithmetic. A GPU can move only so
-# many bytes and do only so many operations per second. The number of operations that a kernel
-# does for each byte, its *arithmetic intensity*, decides which limit it reaches. A plot of
-# both limits is a *roofline*. On its slope a kernel waits for memory (*memory-bound*). Under
-# its flat roof it computes as fast as the device can (*compute-bound*). A kernel so small that
-# its launch takes longer than either is *launch-bound*.
+# Trap 08.8 counted launches and bytes. A third limit is arithmetic. A GPU can move only
+# so many bytes and do only so many operations per second. The number of operations that a
+# kernel does for each byte, its *arithmetic intensity*, decides which limit it reaches. A
+# plot of both limits is a *roofline*. On the slope of the roofline, a kernel waits for
+# memory (*memory-bound*). Under the flat roof, a kernel computes as fast as the device
+# can (*compute-bound*). A kernel so small that its launch takes longer than its traffic
+# or its arithmetic is *launch-bound*.
 #
-# Choose a kernel and a length below. Which form of attention leaves the slope? And where is
-# the decoding of a single token, at any length?
+# Choose a kernel and a sequence length below. Which form of attention leaves the slope?
+# And where on the roofline does decoding a single token lie, whatever the length?
 
 # %% role="explore" explorer="roofline"
 from dlsys_helpers.explorers.roofline import roofline
@@ -2196,17 +2236,17 @@ roofline
 # `torch.profiler` returns a row for each operation. Ask four questions in this order to find
 # what to fix:
 #
-# 1. Does the **host** hold it up, with values fetched one by one through `.item()`, with
-#    loading data, or with Python itself? On a GPU each fetch waits until everything launched
-#    so far is done.
+# 1. Does the **host** hold up the step, because it fetches values one by one with
+#    `.item()`, loads data, or spends the time in Python itself? On a GPU each fetch waits
+#    until everything launched so far is done.
 # 2. Are there many calls that move only a few bytes each? Then the limit is the **launch**.
 # 3. Are there few FLOPs for each byte moved? Then the limit is **memory**.
 # 4. Are there many FLOPs for each byte? Then the limit is **compute**. If a GPU still stays
 #    far below both roofs, look at the addresses (08.5, 08.6) and branches (08.7).
 #
-# The cell below traces three steps on this CPU. Each sends the same 512 rows through the same
-# two layers, and each has one fault of its own. Read the rows and name the fault before you
-# open the cell that made them.
+# The cell below traces three steps on this CPU. Each step sends the same 512 rows through
+# the same two layers, and each has a fault of its own. Read the rows of each trace, and
+# name the fault before you open the cell that defines the steps.
 
 # %% role="concept" tags=["plumbing"]
 os.environ["KINETO_LOG_LEVEL"] = "9"             # no notes on a missing GPU
@@ -2253,9 +2293,10 @@ for name, rows in TRACES.items():
               f"{work / 1e6:6.1f} MFLOP {moved / 1e6:7.2f} MB")
 
 # %% [markdown] role="concept"
-# Which step waits for the host, and which for launches? And how would you repair the step that
-# waits for neither? The times depend on your machine. Calls, FLOPs and bytes belong to the
-# step, and a GPU would count the same. So the four questions, written as code, use only these:
+# Which step waits for the host, and which for launches? And how would you repair the step
+# that waits for neither? The times depend on your machine. The numbers of calls, FLOPs
+# and bytes depend only on the step, and would be the same on a GPU. So the four
+# questions, written as code, use only calls, FLOPs and bytes:
 
 # %% role="concept"
 def what_holds(rows):
@@ -2286,33 +2327,37 @@ claim("calls that fetch a number in B, with all norms at once",
 
 # %% [markdown] role="concept"
 # In A, a long tensor goes to memory and back for each of two dozen small operations. Fuse
-# them, as in trap 08.8. In B, the norm of every row is fetched by itself. Compute all norms,
-# then fetch once. Behind that fault B has a second one, hundreds of small norms, so ask the
-# questions again after each repair. In C, sixteen hundred operations on 64 values surround two
-# products. Compile them, or fuse them by hand. The limits in the code are rules of thumb: ten
-# FLOPs per byte is roughly a CPU's ridge. A GPU's ridge is higher, and a step that is limited
-# by compute here may be limited by memory or launches there. A GPU's trace also has the
-# device's own times. If they add up to far less than the wall clock, the device waited, as it
-# would in B and C.
+# these operations, as in trap 08.8. In B, the host fetches the norm of every row
+# separately. Compute all norms first, and then fetch them in one call. Once that fault is
+# repaired, B shows a second one, hundreds of small norms, so ask the questions again
+# after each repair. In C, two matrix products are followed by sixteen hundred operations
+# on 64 values each. Compile these operations, or fuse them by hand. The limits in the
+# code are rules of thumb: ten FLOPs per byte is roughly a CPU's ridge. A GPU's ridge is
+# higher, and a step that is limited by compute here may be limited by memory or launches
+# there. A trace from a GPU also contains the device's own times. If the device's times
+# add up to far less than the wall-clock time, the device waited, as it would in B and C.
 #
 # A trace says which operation is slow. Two tools that need a GPU say why:
 #
-# - `nsys profile -o step python train.py`, then `nsys stats step.nsys-rep`: these list how
-#   often each kernel, copy and call ran, and how long it took. Open the same file in Nsight
-#   Systems for the time line, and look for white space between kernels.
-# - `ncu --set full -k regex:flash -c 1 python train.py`: this examines the first kernel with
-#   that name. "GPU Speed Of Light Throughput" shows what fraction of both roofs it reaches.
-#   "Memory Workload Analysis" shows the sectors per request of 08.5 and the bank conflicts of
-#   08.6. "Warp State Statistics" shows what warps wait for, and the active threads of 08.7.
-#   "Occupancy" shows the fraction of warps that a multiprocessor can hold.
+# - `nsys profile -o step python train.py`, then `nsys stats step.nsys-rep`: these
+#   commands list how often each kernel, copy and call ran, and how long it took. Open the
+#   same file in Nsight Systems to see the timeline, and look for gaps between kernels.
+# - `ncu --set full -k regex:flash -c 1 python train.py`: this command examines the first
+#   kernel whose name matches. "GPU Speed Of Light Throughput" shows what fraction of both
+#   roofs the kernel reaches. "Memory Workload Analysis" shows the sectors per request of
+#   08.5 and the bank conflicts of 08.6. "Warp State Statistics" shows what warps wait
+#   for, and the active threads of 08.7. "Occupancy" shows what fraction of its maximum
+#   number of warps a multiprocessor can hold.
 #
-# Their meaning is explained in the [user guide of Nsight
-# Systems](https://docs.nvidia.com/nsight-systems/UserGuide/index.html) and in the [profiling
-# guide of Nsight Compute](https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html).
+# The output of both tools is explained in the [user guide of Nsight
+# Systems](https://docs.nvidia.com/nsight-systems/UserGuide/index.html) and in the
+# [profiling guide of Nsight
+# Compute](https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html).
 
 # %% [markdown] role="concept"
-# You can also look at a trace on a time line. Name the parts of a step, and write the trace to
-# a file that [Perfetto](https://ui.perfetto.dev) or Chrome's `chrome://tracing` can open:
+# You can also view a trace as a timeline. Name the parts of a step, and write the trace
+# to a file that [Perfetto](https://ui.perfetto.dev) or Chrome's `chrome://tracing` can
+# open:
 
 # %% role="concept"
 import json
@@ -2339,11 +2384,11 @@ claim("parts of the step that the file names",
 # %% [markdown] trap="08.9" role="situation" symptom="scaled_dot_product_attention gives other results at each call in eval mode, dropout_p, self.training" fault="attention dropout stays on in eval mode"
 # ## A tenth of the weights
 #
-# You replace your hand-written attention with `F.scaled_dot_product_attention` and pass on the
-# old dropout rate, `dropout_p=0.1`. In training, this drops each attention weight with that
-# probability p and divides the others by 1 - p. A review comment says: "This is a function; it
-# cannot know that you called `eval()`." Now you serve the model: you call `eval()` and
-# `no_grad()`, and send the same input twice.
+# You replace your hand-written attention with `F.scaled_dot_product_attention` and pass
+# on the old dropout rate, `dropout_p=0.1`. In training, dropout sets each attention
+# weight to zero with this probability p and divides the others by 1 - p. A review comment
+# says: "This is a function; it cannot know that you called `eval()`." Now you serve the
+# model: you call `eval()` and `no_grad()`, and send the same input twice.
 
 # %% trap="08.9" role="break"
 class Attention(nn.Module):
@@ -2386,11 +2431,11 @@ claim("difference of two calls in eval mode, as a fraction of the result",
       difference, above=0.35, below=0.6)
 
 # %% [markdown] trap="08.9" role="why"
-# SDPA is a function. It has no mode and does what `dropout_p` says (stage 5), so the comment
-# is right. And a tenth is not little. If values scatter around zero, each weight that is
-# dropped or enlarged changes the sum by its own share, and two calls differ by about
-# $\sqrt{2p}$ of their size. The more the values of a row have in common, the smaller the
-# difference.
+# SDPA is a function, so it has no mode and does what `dropout_p` says (stage 5). The
+# review comment is right. And a dropout rate of a tenth is not small. If the values
+# scatter around zero, each weight that is dropped or enlarged changes the sum in
+# proportion, and the outputs of two calls differ by about $\sqrt{2p}$ of their size. The
+# more the values of a row have in common, the smaller the difference.
 
 # %% trap="08.9" role="why"
 scored = [torch.linspace(-1, 1, 96).sin().view(1, 1, 12, 8)] * 2
@@ -2407,8 +2452,9 @@ draw_grids(
         "tenth of the cells is marked as dropped, but not the same cells.")
 
 # %% [markdown] trap="08.9" role="repair"
-# The mode of the *module* has to decide. The grad mode is no substitute, because a model in
-# eval mode with gradients, as for a saliency map, would then drop.
+# The mode of the *module* has to decide. The grad mode is no substitute, because a model
+# that runs in eval mode with gradients, for example for a saliency map, would then drop
+# weights.
 
 # %% trap="08.9" role="repair"
 class ByMode(Attention):
@@ -2441,9 +2487,10 @@ claim("by grad mode: gap of two calls in eval mode with gradients",
       gaps["ByGrad"], above=0.01)
 
 # %% [markdown] trap="08.9" role="more"
-# **Axes without a transpose.** The same function takes the axes as they come. If you forget
-# the transpose, it reads `(B, T, H, D)` as T heads of H tokens. Each token then attends only
-# to its own heads, and no token sees any other. The result still has the right shape.
+# **Axes without a transpose.** SDPA also accepts the axes in the wrong order. If you
+# forget the transpose, SDPA reads `(B, T, H, D)` as T heads of H tokens. Each token then
+# attends only to its own heads, and no token sees any other. The result still has the
+# right shape.
 
 # %% trap="08.9" role="more"
 def without_transpose(x):
@@ -2466,8 +2513,9 @@ claim("right axes: other tokens move when the last one changes, by",
       together.abs().max(), above=1e-3)
 
 # %% [markdown] trap="08.9" role="folklore"
-# **Told:** dropout in SDPA only works in training mode. **Measured:** SDPA also drops in eval
-# mode and under `no_grad`. `nn.MultiheadAttention` is a module and checks its mode.
+# **Told:** dropout in SDPA only works in training mode. **Measured:** SDPA also drops
+# weights in eval mode and under `no_grad`. `nn.MultiheadAttention` is a module and checks
+# its mode.
 
 # %% trap="08.9" role="exercise" points=4 difficulty=3 minutes=20
 def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
@@ -2503,33 +2551,35 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # 3. On the way back, move the heads after the tokens again, then flatten the last two axes.
 
 # %% [markdown] trap="08.9" role="keep"
-# **Keep:** a function has no train or eval mode. Write `dropout_p=self.p if self.training else
-# 0.0`. **In your own code:** call the model twice in eval mode and compare. **Source:**
-# [torch's documentation of
+# **Keep:** a function has no train or eval mode. Write `dropout_p=self.p if self.training
+# else 0.0`. **In your own code:** call the model twice in eval mode, and compare the
+# outputs. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
-# warns of it. **Seen in the wild:** [huggingface/pytorch-image-models
-# 1978](https://github.com/huggingface/pytorch-image-models/pull/1978): the maintainers fixed
-# it in several models, after the same fix in nanoGPT, and call it "a recurring bug".
-# [wenet-e2e/wenet 2699](https://github.com/wenet-e2e/wenet/issues/2699): dropout was on in
-# evaluation. [pytorch/pytorch 124464](https://github.com/pytorch/pytorch/issues/124464) led to
-# the warning.
+# warns about this. **Seen in the wild:** [huggingface/pytorch-image-models
+# 1978](https://github.com/huggingface/pytorch-image-models/pull/1978): the maintainers
+# removed dropout in eval mode from several models, after the same fix in nanoGPT, and
+# called it "a recurring bug". [wenet-e2e/wenet
+# 2699](https://github.com/wenet-e2e/wenet/issues/2699): dropout stayed on during
+# evaluation. [pytorch/pytorch 124464](https://github.com/pytorch/pytorch/issues/124464)
+# led to the warning.
 
 # %% [markdown] role="concept"
 # ## Positions that turn
 #
-# `LM` above adds a learned vector for each position. Llama and many others turn queries and
-# keys instead, by an angle that grows with the position: a *rotary embedding* (RoPE). `rotate`
-# turns pairs of values like the hands of a clock, each pair at its own speed: $(a, b)$ becomes
-# $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi + b \cos \varphi)$. Value i of a head
-# makes a pair with value i + D/2.
+# `LM` above adds a learned vector for each position. Llama and many other models instead
+# rotate queries and keys by an angle that grows with the position. This is a *rotary
+# embedding* (RoPE). `rotate` turns pairs of values like the hands of a clock, each pair
+# at its own speed: $(a, b)$ becomes $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi +
+# b \cos \varphi)$. Component i of a head is paired with component i + D/2.
 #
 # If you turn a query by $\alpha$ and a key by $\beta$, the angle between them changes by
 # $\alpha - \beta$. So only the distance between two positions enters the score. In texts
-# longer than those in training, the model meets new angles. *NTK-aware scaling* then raises
-# the base `10000`. The fast pairs keep their speed, and the slow ones turn even more slowly,
-# so that they stay within the angles seen in training. For texts `s` times as long, the base
-# is multiplied by $s^{D/(D-2)}$. With `D` = 128 and `s` = 4, it becomes about 40,900, and the
-# slowest pair turns at exactly a quarter of its speed.
+# longer than those in training, the model meets new angles. *NTK-aware scaling* avoids
+# this by raising the base `10000` of the speeds. The fast pairs keep their speed, and the
+# slow ones turn even more slowly, so that they stay within the angles seen in training.
+# For texts `s` times as long, the base is multiplied by $s^{D/(D-2)}$. With `D` = 128 and
+# `s` = 4, it becomes about 40,900, and the slowest pair turns at exactly a quarter of its
+# speed.
 
 # %% role="concept"
 def rotate(x, place):
@@ -2544,10 +2594,10 @@ def rotate(x, place):
 # %% [markdown] trap="08.10" role="situation" fault="is_causal=True hides the KV cache from a new token" symptom="KV cache: generation with cache differs from without, is_causal=True with one query, positions restart"
 # ## The newest token asks
 #
-# A causal model writes token by token. Keys and values of old tokens do not change, so you
-# keep them in a *KV cache* and compute only the newest token: one query against five keys, the
-# last of which is its own. You leave the attention layer as it was in training, with
-# `is_causal=True`.
+# A causal model generates text token by token. The keys and values of old tokens do not
+# change, so you keep them in a *KV cache* and compute attention only for the newest
+# token: one query against five keys, the last of which is its own. You leave the
+# attention layer as it was in training, with `is_causal=True`.
 
 # %% trap="08.10" role="break"
 q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))    # (B, H, T, D)
@@ -2575,9 +2625,10 @@ claim("its result less the value of the first token", to_first,
       below=1e-6)
 
 # %% [markdown] trap="08.10" role="why"
-# `is_causal=True` draws the triangle from the *upper left* corner, so query 0 sees only key 0.
-# That is right if there are as many queries as keys. With a cache, query 0 is the newest token
-# and key 0 the oldest, so the triangle belongs in the *lower right* corner.
+# `is_causal=True` draws the triangle from the *upper left* corner, so query 0 sees only
+# key 0. The upper left corner is right if there are as many queries as keys. With a
+# cache, query 0 is the newest token and key 0 the oldest, so the triangle belongs in the
+# *lower right* corner.
 
 # %% trap="08.10" role="why"
 computed, cached = 1.0, 0.3
@@ -2630,9 +2681,10 @@ claim("three queries, lower right, two ways: gap to running the whole row",
       max((y - whole[:, :, -3:]).abs().max() for y in three), below=1e-5)
 
 # %% [markdown] trap="08.10" role="repair"
-# The *positions* have to continue as well. Say the model turns queries and keys by RoPE. With
-# the cache, the newest token has position 4. A function that counts from 0 at each call puts
-# it at position 0, so its distances to all cached keys are wrong by four.
+# The *positions* have to continue as well. Suppose that the model rotates queries and
+# keys with RoPE. With the cache, the newest token has position 4. A function that counts
+# from 0 at each call puts the newest token at position 0, so its distances to all cached
+# keys are wrong by four.
 
 # %% trap="08.10" role="repair" compare=false
 place = torch.arange(5)
@@ -2861,10 +2913,10 @@ claim("accuracy one by one, less that in batches of 32",
       shares[1] - shares[32], below=-0.05)
 
 # %% [markdown] trap="08.11" role="why"
-# Torch's encoder layers expect `(T, N, d)`, with the tokens first. They accept `(N, T, d)` as
-# it is, because without a mask no shape tells the two apart. So attention runs along the wrong
-# axis. Row 3 of a digit never meets row 4 of the same digit; it looks at row 3 of all other
-# digits in the batch.
+# Torch's encoder layers expect `(T, N, d)`, with the tokens first. The layers accept `(N,
+# T, d)` without an error, because without a mask no shape tells the two layouts apart. So
+# attention runs along the wrong axis. Row 3 of a digit never meets row 4 of the same
+# digit; it looks at row 3 of all other digits in the batch.
 
 # %% trap="08.11" role="why"
 along_batch, along_row = torch.zeros(2, 6, 8)
@@ -2892,10 +2944,11 @@ claim("batch_first: lowest accuracy at any of three batch sizes",
       min(again), above=0.88)
 
 # %% [markdown] trap="08.11" role="repair"
-# You can find this without labels and without training: change the other rows and check
-# whether the output for row 0 moves. The two tests you would think of first cannot see it.
-# Permute the batch, and the outputs are permuted along with it. Fill the batch with copies of
-# one row, and attention averages identical values, which changes nothing.
+# You can find this fault without labels and without training: change the other rows and
+# check whether the output for row 0 moves. The two tests you would think of first cannot
+# detect this fault. Permute the batch, and the outputs are permuted along with it. Fill
+# the batch with copies of one row, and attention averages identical values, which changes
+# nothing.
 
 # %% trap="08.11" role="repair"
 def first_row(batch, model=reader):
@@ -2984,9 +3037,9 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Further: positions beyond the trained length
 #
-# No trap needs this section. It begins with a small measurement: one causal attention layer
-# learns to name the token two positions back, on rows of 16 tokens drawn at random from 8.
-# Then it gets longer rows.
+# No trap needs this section, which begins with a small measurement: one causal attention
+# layer learns to name the token two positions back, on rows of 16 random tokens from a
+# vocabulary of 8. Then the trained layer gets longer rows.
 
 # %% role="concept"
 class Back(nn.Module):
@@ -3036,18 +3089,19 @@ claim("rows of 256: higher accuracy at the end; guessing has 0.125",
 
 # %% [markdown] role="concept"
 # Both models are right at the length on which they were trained, and little better than
-# guessing at 16 times that length. That is one small layer and one task. For longer texts, you
-# can squeeze the positions of RoPE into the old range: position $m$ counts as $m L / L'$,
-# where $L$ is the trained length and $L'$ the new one, and the model is trained a little
-# longer. LLaMA went from 2,048 tokens to 32,768 within 1,000 steps in this way ([Chen et al.
-# 2023](https://arxiv.org/abs/2306.15595), section 2.3 and equation 4).
+# guessing at 16 times that length. This result is for one small layer and one task. For
+# longer texts, you can squeeze the positions of RoPE into the old range: position $m$
+# counts as $m L / L'$, where $L$ is the trained length and $L'$ the new one, and the
+# model is trained a little longer. LLaMA went from 2,048 tokens to 32,768 within 1,000
+# steps in this way ([Chen et al. 2023](https://arxiv.org/abs/2306.15595), section 2.3 and
+# equation 4).
 
 # %% [markdown] role="concept"
 # ### A GPT in seconds
 #
-# Python's own help pages are a text that you already have. The class `LM` from above, with two
-# blocks, reads them letter by letter under a causal mask. Before training it writes random
-# letters; afterwards it writes something with the shape of words.
+# Python's own help pages are a text that you already have. The class `LM` from above,
+# with two blocks, reads them letter by letter under a causal mask. Before training the
+# model writes random letters; afterwards it writes strings that look roughly like words.
 
 # %% role="concept"
 from pydoc_data.topics import topics
@@ -3089,10 +3143,11 @@ claim("loss after 300 steps, in nats a letter", end, below=2.7)
 # %% [markdown] role="concept"
 # ### The same in a library
 #
-# Hugging Face's `transformers` builds a Llama from a configuration, without any download. Its
-# layers are those of this stage: RoPE with the same pairs, grouped queries, a cache. One of
-# its attention layers, rebuilt by hand from the functions above, returns the same values. And
-# its own decoding from a cache agrees with a run over the whole row.
+# Hugging Face's `transformers` builds a Llama from a configuration, without any download.
+# The layers of this Llama are those of this stage: RoPE with the same pairs, grouped
+# queries and a cache. One of its attention layers, rebuilt by hand from the functions
+# above, returns the same values. And the library's decoding from a cache agrees with a
+# run over the whole row.
 
 # %% role="concept" tags=["plumbing"]
 import contextlib
@@ -3139,16 +3194,17 @@ claim("seven tokens, then three from the cache: gap to the whole row",
 # %% [markdown] role="concept"
 # ## Further down: kernels without a GPU
 #
-# Here the same attention becomes a kernel that runs without a GPU. Then a compiler shows what
-# it makes of the kernel for three GPUs, and a sliding window saves blocks.
+# Here the same attention becomes a kernel that runs without a GPU. Then you see what a
+# compiler produces from the kernel for three GPUs, and how a sliding window saves blocks.
 #
 # ### The kernel in Triton, interpreted
 #
-# Triton writes a program for a *block* of values. `tl.load` with a mask fetches, `tl.dot`
-# multiplies matrices, and a GPU runs as many copies as there are blocks of queries. Where
-# there is no GPU, the set-up cell sets `TRITON_INTERPRET=1` before triton is imported, and the
-# same source runs on a CPU. Triton exists for Linux. On other systems the cells below say so
-# in one line and show what was recorded on Linux. First comes the step of the online softmax:
+# In Triton, you write a program for a *block* of values. `tl.load` with a mask fetches
+# values, `tl.dot` multiplies matrices, and a GPU runs one copy of the program for each
+# block of queries. Where there is no GPU, the set-up cell sets `TRITON_INTERPRET=1`
+# before triton is imported, and the same source runs on a CPU. Triton is available only
+# on Linux. On other systems the cells below say so in one line and show what was recorded
+# on Linux. First comes the step of the online softmax:
 
 # %% role="concept" tags=["used-on-gpu"]
 from dlsys_helpers.kernels import absent, recorded
@@ -3230,17 +3286,17 @@ claim("largest gap between the kernel and float64, over five laws",
 
 # %% [markdown] role="concept"
 # A kernel that passes here has correct arithmetic, in float32, on these cases. But the
-# interpreter runs one program after the other. It proves neither the precision on a GPU nor
-# that programs which run at the same time leave each other alone. On a machine with a GPU, the
-# same cells run the same kernel on the GPU, under the same tests; `"ieee"` requests all 32
-# bits in its products.
+# interpreter runs one program after the other. A pass proves neither the precision on a
+# GPU nor that programs running at the same time do not interfere with each other. On a
+# machine with a GPU, the same cells run the same kernel on the GPU, under the same tests;
+# `"ieee"` requests all 32 bits in its products.
 
 # %% [markdown] role="concept"
 # ### Two faults that the interpreter hides, and how to see them
 #
-# A store without a mask writes beyond the end, and nothing complains, because the memory there
-# belongs to the same process. So pass the kernel a piece of a larger tensor, and check the
-# *guards* after it.
+# A store without a mask writes beyond the end, and nothing complains, because the memory
+# there belongs to the same process. So pass the kernel a piece of a larger tensor, and
+# check the *guards*, the values after that piece.
 
 # %% role="concept"
 @triton.jit
@@ -3266,10 +3322,11 @@ claim("guards overwritten without a mask", broken[False], expected=28)
 claim("guards overwritten with a mask", broken[True], expected=0)
 
 # %% [markdown] role="concept"
-# Guards detect a write, but only as far as they reach. A read beyond the end leaves no trace
-# in them. The second fault, a race, needs programs that run at the same time. Write a program
-# as a generator that pauses between its load and its store, and let random numbers decide
-# which program continues. Here eight programs count values into four bins that they share:
+# Guards detect a write, but only as far as they reach. A read beyond the end leaves no
+# trace in the guards. The second fault, a race, needs programs that run at the same time.
+# Write a program as a generator that pauses between its load and its store, and let
+# random numbers decide which program continues. Here eight programs count values into
+# four bins that they share:
 
 # %% role="concept"
 import random
@@ -3308,19 +3365,20 @@ claim("numbers counted, interleaved, a set of bins for each program",
       counted["interleaved, own bins"], expected=400)
 
 # %% [markdown] role="concept"
-# If the programs run one after the other, as in the interpreter, the fault is invisible. With
-# many bins and few collisions it can also stay hidden among programs that run at the same
-# time. Give each program its own bins and add them up at the end, or use `tl.atomic_add`,
-# which lets no other program in between.
+# If the programs run one after the other, as in the interpreter, the fault is invisible.
+# With many bins and few collisions it can also stay hidden among programs that run at the
+# same time. Give each program its own bins and add them up at the end, or use
+# `tl.atomic_add`, which no other program can interrupt.
 
 # %% [markdown] role="concept"
 # ### Compiled, not guessed
 #
-# No GPU is needed to compile for one. `compiled` passes the same source to Triton's compiler,
-# for 16-bit tensors and tiles of 64, and reads the machine code: registers per thread, shared
-# memory per block, instructions that *spill* registers to memory, and instructions on tensor
-# cores. Occupancy, the fraction of its warps that a multiprocessor can hold at a time, then
-# follows by arithmetic from what a multiprocessor has ([CUDA Programming
+# No GPU is needed to compile for one. `compiled` passes the same source to Triton's
+# compiler, for 16-bit tensors and tiles of 64, and reads the machine code: registers per
+# thread, shared memory per block, instructions that *spill* registers to memory, and
+# instructions on tensor cores. Occupancy, the fraction of its maximum number of warps
+# that a multiprocessor can hold at a time, then follows from the resources of a
+# multiprocessor ([CUDA Programming
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html),
 # section 5.1.3, tables 30 and 31).
 
@@ -3347,14 +3405,14 @@ claim("spills, sm_75 less the most of the others",
       turing.spills - max(ampere.spills, hopper.spills), above=100)
 
 # %% [markdown] role="concept"
-# The same source becomes three different programs. For `sm_75`, a T4, this compiler uses no
-# tensor cores, although the device has some, because Triton supports NVIDIA's devices only
-# from `sm_80` on. It multiplies with thousands of FFMA instructions, and the accumulators do
-# not fit into the registers. So do not promise any speed there. For `sm_90` a handful of
-# instructions do what takes tens on `sm_80`, because each covers a larger product. An
-# occupancy of an eighth or a quarter need not be a fault. Such kernels get their speed from
-# large tiles, not from many warps, and beyond some point more warps do not help ([CUDA C++
-# Best Practices
+# The same source becomes three different programs. For `sm_75`, a T4, this compiler uses
+# no tensor cores, although the device has some, because Triton supports NVIDIA's devices
+# only from `sm_80` on. This program multiplies with thousands of FFMA instructions, and
+# its accumulators do not fit into the registers. So do not promise any speed on a T4. For
+# `sm_90`, a handful of tensor-core instructions do what takes dozens on `sm_80`, because
+# each covers a larger product. An occupancy of an eighth or a quarter need not be a
+# fault. Such kernels get their speed from large tiles, not from many warps, and beyond
+# some point more warps do not help ([CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#occupancy),
 # section 11.1).
 
@@ -3388,9 +3446,9 @@ claim("fraction of blocks computed, by flex attention less by hand",
       kept - by_hand, expected=0, within=1e-4)
 
 # %% [markdown] role="concept"
-# Flex attention also runs without a compiler, here on a shorter row. It then computes all
-# scores, as its own warning says. So a CPU can tell whether the mask function says what you
-# mean, but not what the window saves.
+# Flex attention also runs uncompiled, here on a shorter row. Without a compiler, flex
+# attention computes all scores, as its own warning says. So on a CPU you can test whether
+# the mask function says what you mean, but not how much the window saves.
 
 # %% role="concept"
 q, k, v = torch.randn(3, 1, 2, 512, 32)
@@ -3409,7 +3467,7 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. A language model trains to a loss far below that of any published model on the same
@@ -3442,9 +3500,9 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 #   pads.
 
 # %% [markdown] role="quiz"
-# **4. Generation with a cache writes a different text than without. You pass in the whole
-# prompt, then one token at a time, always with is_causal=True. Which step is the first wrong
-# one?**
+# **4. With a cache, generation produces a different text than it does without one. You
+# pass in the whole prompt, then one token at a time, always with is_causal=True. Which
+# step is the first to go wrong?**
 #
 # - [ ] the prompt :: There are as many queries as keys, and both corners agree.
 # - [x] the first single token, because its one query sees only the first key :: The triangle
@@ -3460,8 +3518,8 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # - [ ] the model is in train mode :: This test cannot see the mode.
 
 # %% [markdown] role="quiz"
-# **6. A masked model has a loss of 0.5 nats in a gap, and a causal model 0.8 nats for the next
-# token of the same text. Which do you use for writing?**
+# **6. A masked model has a loss of 0.5 nats in a gap, and a causal model 0.8 nats for the
+# next token of the same text. Which model do you use to generate text?**
 #
 # - [ ] the masked model, because its loss is lower :: Its question was easier, because it saw
 #   what comes after the gap.
@@ -3507,8 +3565,8 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 #   thread, not for a word that all threads share.
 
 # %% [markdown] role="quiz"
-# **11. One thread in a hundred, at random, takes a slow branch. What fraction of the warps
-# executes it?**
+# **11. One thread in a hundred, at random, takes a slow branch. What fraction of the
+# warps executes the slow branch?**
 #
 # - [ ] one in a hundred :: That is the fraction of threads.
 # - [x] more than one in four :: A warp skips the branch only if all 32 threads do, and 0.99 to
@@ -3516,7 +3574,8 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # - [ ] nearly all :: That would take about ten threads in a hundred.
 
 # %% [markdown] role="quiz"
-# **12. A profile shows 5,000 calls of 2 us in a step of 30 ms. What do you try first?**
+# **12. A profile shows 5,000 kernel calls of 2 us each in a step of 30 ms. What do you
+# try first?**
 #
 # - [ ] speeding up the slowest of these kernels :: None of them is slow. The device waits
 #   between them.
@@ -3532,9 +3591,10 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # far only interpreted, runs as machine code there, and its result is again compared with
 # float64.
 #
-# **Before you run anything:** take 8,192 tokens and 16 heads of 128 values. How many GiB do
-# the scores take in 16 bits? How many times as many bytes move at stride 8 as at stride 1? And
-# if you run ten operations on 4,096 values, what part of the time do the launches take?
+# **Before you run anything:** take 8,192 tokens and 16 heads of 128 values. How many GiB
+# do the scores take in 16 bits? What is the ratio of the bytes moved at stride 8 to those
+# moved at stride 1? And if you run ten operations on 4,096 values, what fraction of the
+# time goes to the launches?
 #
 # The published figures come from other devices and other shapes. On an A100, FlashAttention-2
 # was 3 to 10 times as fast as attention written out in PyTorch, with lengths from 512 to
@@ -3677,34 +3737,35 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** flash reaches 36 % of the card's rate, as published. Torch's
-# `math` form takes 16 times as long and needs 9.9 GB of extra memory where flash needs 34 MB.
-# Memory traffic does not explain all of that. Even with 16-bit inputs, the `math` form
-# computes in float32. So each tensor of scores takes 4 GiB, not the 2 GiB that you counted,
-# and the products do not run at the 16-bit rate.
+# **On the H100 of the record** flash attention reaches 36 % of the card's peak rate,
+# close to the published 35 %. Torch's `math` form takes 16 times as long and needs 9.9 GB
+# of extra memory where flash needs 34 MB. Memory traffic does not explain all of this
+# difference. Even with 16-bit inputs, the `math` form computes in float32. So each tensor
+# of scores takes 4 GiB, not the 2 GiB that you counted, and the products do not run at
+# the 16-bit rate.
 #
-# The kernel of this stage, a page of Triton, takes 7 % longer than torch's for one head,
-# although it also computes the masked half of the scores. But a single head does not keep the
-# whole card busy: torch needs 118 µs for it. In the run with sixteen heads, torch needs only
-# 96 µs per head, although that run has no mask and therefore twice the products. Bytes and
-# launches cost about as much as you counted: stride 8 takes 4.2 times as long as stride 1, and
-# ten small operations take 9.8 times as long as one. One small operation takes 7.6 µs; trap
-# 08.8 assumes four.
+# For one head, the kernel of this stage, a page of Triton, takes only 7 % longer than
+# torch's, although it also computes the masked half of the scores. But a single head does
+# not keep the whole card busy: torch needs 118 µs for it. In the run with sixteen heads,
+# torch needs only 96 µs per head, although that run has no mask and therefore twice the
+# products. Bytes and launches cost about as much as you counted: stride 8 takes 4.2 times
+# as long as stride 1, and ten small operations take 9.8 times as long as one. One small
+# operation takes 7.6 µs; trap 08.8 assumes four.
 #
-# **Keep:** count bytes, sectors and launches before you measure. If the run takes longer than
-# they explain, use the profiler. Compare a record with the datasheet of its own device.
-# **Source:** [Dao 2023](https://arxiv.org/abs/2307.08691), section 4.1, for an A100: up to 73
-# % of the datasheet's rate, and the factors of 3 to 10; [Shah et al.
-# 2024](https://arxiv.org/abs/2407.08608), abstract and section 4.1, for an H100, in 16 bits
-# and with 16,384 tokens in a batch, 16 heads of 128 values among its cases: FlashAttention-2
-# reaches 35 %, their own kernel up to 75 %.
+# **Keep:** count bytes, sectors and launches before you measure. If a run takes longer
+# than these counts explain, use the profiler. Compare recorded times with the datasheet
+# of the device they came from. **Source:** [Dao 2023](https://arxiv.org/abs/2307.08691),
+# section 4.1, for an A100: up to 73 % of the datasheet's rate, and the factors of 3 to
+# 10; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), abstract and section 4.1, for
+# an H100, in 16 bits and with 16,384 tokens in a batch, 16 heads of 128 values among its
+# cases: FlashAttention-2 reaches 35 %, their own kernel up to 75 %.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - Attention is an average: compare a query with all keys, take a softmax, and average the
-#   values. Heads do so side by side, positions encode the order, and minus infinity hides a
-#   key.
+# - Attention is an average: compare a query with all keys, take a softmax, and average
+#   the values. Heads attend side by side, positions encode the order, and minus infinity
+#   hides a key.
 # - A loss on new tokens that is lower than possible means a leak. Change a token, and check
 #   the logits before it.
 # - The function decides what a mask means: a key marked True may be looked at in SDPA, and is
@@ -3712,20 +3773,21 @@ answers
 # - Attention treats pads as tokens. Mask the keys, not the queries.
 # - With a cache the new queries are the last rows, so the mask and the positions begin where
 #   the cache ends.
-# - Attention mixes along the axis that it treats as the sequence. Change the other rows, and
-#   compare row 0.
-# - A function has no mode, so pass `dropout_p` as p in training and as zero otherwise.
+# - Attention mixes along the axis that it treats as the sequence. Change the other rows
+#   of a batch, and compare row 0 of the output.
+# - A function has no mode, so pass p as `dropout_p` in training and zero otherwise.
 # - A masked and a causal model answer different questions, so do not compare their losses.
 # - A softmax does not need a whole row at once: a running maximum, a running sum and one
 #   correction factor are enough.
-# - Without a mask, the forward pass of flash attention multiplies as much as the formula. It
-#   needs less memory and moves fewer bytes.
+# - Without a mask, the forward pass of flash attention does as many multiplications as
+#   the formula. But flash attention needs less memory and moves fewer bytes.
 # - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
-# - Different words in one bank wait for each other. An odd step between neighbouring threads
-#   avoids that.
+# - Reads of different words in one bank wait for each other. An odd step between
+#   neighbouring threads avoids such bank conflicts.
 # - A warp issues every path that at least one of its threads takes.
-# - Small tensors cost launches, large ones traffic. Fuse operations, and mask the last block.
+# - On small tensors launches decide the time, on large tensors memory traffic does. Fuse
+#   operations, and mask the last block.
 # - Even without a GPU you can compile a kernel and read its registers, spills and tensor-core
 #   instructions.
 #
-# **Next:** stage 9 trains on more than one device, in fewer bits.
+# **Next:** stage 9 trains on more than one device, and in fewer bits.
