@@ -1,15 +1,14 @@
 # %% [markdown] role="hook" traps=5
 # # 1. Perceptron, MLP and activations
 #
-# You train a small network to recognise handwritten digits, and on your laptop it is
-# right 97 times out of 100. You deploy it, add an alarm for the digit 8, and try a
-# deeper version. Each step looks like a formality, and each one fails without an error
-# message.
+# You train a small network to recognise handwritten digits, and on your laptop it gets 97
+# out of 100 right. You deploy the network, add an alarm for the digit 8, and try a deeper
+# version. Each step looks like a formality, and each one fails without an error message.
 #
-# The mistakes are about three things: what a layer computes, how its weights are
-# initialised, and what its output means. This stage first builds a network from a single
-# neuron, then breaks it in five ways that look right. You need Python and school
-# mathematics.
+# The mistakes in this stage come down to three things: what a layer computes, how its
+# weights are initialised, and what its output means. This stage first builds a network
+# from a single neuron, then breaks it with five mistakes that look like correct code. All
+# you need is Python and school mathematics.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -33,24 +32,24 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## One neuron draws a line
 #
-# You have small images of handwritten zeros and ones, and you want a rule that tells
-# them apart. You could write it by hand: a one has ink in the middle, and a zero does
-# not. But the next pair of digits needs a new rule, and somebody has to invent that one
-# as well. A *perceptron* finds such a rule from examples. It is the smallest thing that
-# learns, and everything else in this course is built from it.
+# You have small images of handwritten zeros and ones, and you want a rule that tells them
+# apart. You could write such a rule by hand: a one has ink in the middle, and a zero does
+# not. But the next pair of digits needs a different rule, which somebody has to invent as
+# well. A *perceptron* finds such a rule from examples. The perceptron is the smallest
+# model that learns, and everything else in this course is built from it.
 #
 # Describe each image by two numbers: the average brightness of the eight pixels in its
 # middle, and the average brightness of all its other pixels. Then each image is a point
 # in the plane.
 #
 # PyTorch keeps numbers in a *tensor*, an array with a shape such as `(1300, 64)`: 1,300
-# rows of 64 numbers. `digits()` returns images and their *labels*, the digits that they
-# show: 1,300 to learn from, and 497 for a test. A condition in brackets picks rows, so
-# `x_train[y_train < 2]` are the images whose label is 0 or 1. `.view(-1, 8, 8)` turns each
-# row of 64 numbers back into 8 rows of 8 pixels.
+# rows of 64 numbers. `digits()` returns images and their *labels*, the digits that the
+# images show: 1,300 images to learn from, and 497 to test on. A condition in brackets
+# picks rows, so `x_train[y_train < 2]` are the images whose label is 0 or 1. `.view(-1,
+# 8, 8)` turns each row of 64 numbers back into 8 rows of 8 pixels.
 #
-# `middle` is a *mask*, a grid of True and False. It is True for the eight pixels in rows
-# 2 to 5 and columns 3 and 4. (Python counts from 0, and `2:6` leaves out the 6.) So
+# `middle` is a *mask*, a grid of True and False. The mask is True for the eight pixels in
+# rows 2 to 5 and columns 3 and 4. (Python counts from 0, and `2:6` leaves out the 6.) So
 # `images[:, middle]` takes these eight pixels from every image, and `~middle`, the
 # opposite mask, takes the other 56. `.mean(1)` computes one mean for each image, and
 # `torch.stack` puts the two means next to each other:
@@ -66,19 +65,18 @@ points = torch.stack([images[:, middle].mean(1),
 print(f"{len(points)} images, {points.shape[1]} numbers each")
 
 # %% [markdown] role="concept"
-# A neuron has one *weight* for each input, and a *bias*. It multiplies each input by
-# its weight, and adds up the products and the bias:
+# A neuron has one *weight* for each input, and a *bias*. The neuron multiplies each input
+# by its weight, then adds up the products and the bias:
 #
 # $$z = w_1 x_1 + w_2 x_2 + b$$
 #
-# A perceptron says "one" if $z$ is positive. Its answer changes where $z$ is exactly
-# zero, and the points where that happens form a line. So choosing the weights and the
+# A perceptron says "one" if $z$ is positive. The perceptron's answer changes where $z$ is
+# exactly zero, and the points with $z = 0$ form a line. So choosing the weights and the
 # bias means choosing a line. The weights turn the line, and the bias shifts it.
 #
-# The code below writes the sum as `x @ w + b`. If `x` holds one image per row, this is one
-# $z$ for each image. To find the fraction that is right, it compares the answers with the
-# truth, which gives True or False for each image, turns True into 1 and False into 0, and
-# takes the mean:
+# The code below writes the sum as `x @ w + b`. If `x` holds one image per row, `x @ w +
+# b` is one $z$ for each image. To find the fraction of right answers, the code compares
+# each answer with the label, turns True into 1 and False into 0, and takes the mean:
 
 # %% role="concept"
 def says_one(x, w, b):
@@ -139,7 +137,7 @@ show(ax.figure, alt="Two clouds of points, zeros on the left and ones on "
      "lines, the one after the last pass runs between the clouds.")
 
 # %% [markdown] role="concept"
-# It learns quickly:
+# The perceptron learns quickly:
 
 # %% role="concept"
 final = (says_one(points, w, b) == (is_one > 0)).float().mean()
@@ -147,12 +145,12 @@ claim("fraction of the images that the final line gets right", final,
       above=0.85)
 
 # %% [markdown] role="concept"
-# But it never stops making mistakes. Is the rule too slow, is the random order to
-# blame, or is there no line to find? You can try it in the explorer below. Move the first
-# slider, and see each correction turn the line, until all points are on their side. The
-# second plot shows the mistakes of the whole training, pass by pass. Then drag the large
-# point, which should be a "yes", into the other cloud. Is there still a pass without a
-# mistake?
+# But the perceptron never stops making mistakes. Is the rule too slow, is the random
+# order to blame, or is there no line to find? You can try the learning rule in the
+# explorer below. Move the first slider, and watch each correction turn the line, until
+# every point is on the correct side. The second plot shows the number of mistakes in each
+# pass of the training. Then drag the large point, which should be a "yes", into the other
+# cloud. Is there still a pass without a mistake?
 
 # %% role="explore" explorer="perceptron"
 from dlsys_helpers.explorers.perceptron import perceptron
@@ -161,9 +159,9 @@ perceptron
 
 # %% [markdown] role="concept"
 # The rule stops only after a whole pass without a mistake, and such a pass is possible
-# only if some line separates the points. If there is such a line, the rule finds one, as
-# Novikoff proved in 1962. For these digits there is none, because a few zeros and ones
-# are too similar in both numbers:
+# only if some line separates the points. If a separating line exists, the perceptron's
+# rule finds one, as Novikoff proved in 1962. No line separates these images, because a
+# few zeros and ones are too similar in both brightness values:
 
 # %% role="concept" tags=["plumbing"]
 from scipy.optimize import linprog               # looks for such a line
@@ -175,8 +173,9 @@ claim("is there a line with every image on the right side", found.success,
 # %% [markdown] role="concept"
 # ## What one line cannot do
 #
-# Four points are enough to defeat the perceptron. Ask it to say "yes" if exactly one of
-# two inputs is 1. This is the *exclusive or*, XOR. Give the perceptron a hundred passes:
+# Four points are enough to defeat the perceptron. Ask a perceptron to say "yes" if
+# exactly one of two inputs is 1. This function is called the *exclusive or*, XOR. Run the
+# learning rule for a hundred passes:
 
 # %% role="concept"
 corners = torch.tensor([[0., 0.], [0., 1.], [1., 0.], [1., 1.]])
@@ -195,14 +194,15 @@ print(f"mistakes in pass 100, with four points: {wrong}")
 claim("mistakes in the last pass", wrong, above=0)
 
 # %% [markdown] role="concept"
-# No line can do this. Halfway between two points, $z$ is the mean of its values at those
-# two points. The centre of the square is halfway between the two corners that should be
-# "yes", so a neuron that says "yes" to both has a positive $z$ at the centre. But the
-# centre is also halfway between the two corners that should be "no", so $z$ must not be
-# positive there.
+# No single line can solve XOR. Halfway between two points, $z$ is the mean of its values
+# at those two points. The centre of the square is halfway between the two corners that
+# should be "yes", so a neuron that says "yes" to both has a positive $z$ at the centre.
+# But the centre is also halfway between the two corners that should be "no", so $z$ must
+# not be positive there.
 #
-# Two lines can do it. One neuron asks whether at least one input is 1, a second neuron
-# asks whether both are, and a third says "yes" if the first does and the second does not:
+# Two lines together can solve XOR. One neuron asks whether at least one input is 1, a
+# second neuron asks whether both are 1, and a third says "yes" if the first neuron says
+# "yes" and the second does not:
 
 # %% role="concept"
 W1 = torch.tensor([[1., 1.], [1., 1.]])     # two neurons, two weights each
@@ -231,19 +231,21 @@ draw_tree({"x1": "1", "x2": "0", "at least one": f"{least}",
 # %% [markdown] role="concept"
 # ## From one neuron to a network
 #
-# Neurons that look at the same inputs form a *layer*. Their weights, one row for each
-# neuron, form a matrix, so a layer is one matrix product. The output of the first layer is
-# the input of the second. A layer between the input and the output is called *hidden*, and
-# several layers in a row are a *multilayer perceptron* (MLP). After each hidden layer comes
-# a function $\sigma$, the *activation*. In the picture above, it was the comparison with
-# zero. This is what three layers compute, from the input $x$ to the output:
+# Neurons that look at the same inputs form a *layer*. The weights of a layer, one row for
+# each neuron, form a matrix, so one matrix product computes the whole layer. The output
+# of the first layer is the input of the second. A layer between the input and the output
+# is called *hidden*, and several layers in a row form a *multilayer perceptron* (MLP).
+# After each hidden layer comes a function $\sigma$, the *activation*. In the XOR network
+# above, the activation was the comparison with zero. This is what three layers compute,
+# from the input $x$ to the output:
 #
 # $$h_1 = \sigma(W_1 x + b_1) \qquad h_2 = \sigma(W_2 h_1 + b_2) \qquad
 # \text{out} = W_3 h_2 + b_3$$
 #
-# Computing this from left to right is the *forward pass*. Here it is for the 64 pixels
-# of a digit and ten outputs, one per digit, with the activation *ReLU*, $\max(0, z)$.
-# `nn` is PyTorch's collection of layers, and `F` is its collection of functions:
+# Computing this from left to right is the *forward pass*. Here is the forward pass for
+# the 64 pixels of a digit and ten outputs, one per digit, with the activation *ReLU*,
+# $\max(0, z)$. `nn` is PyTorch's collection of layers, and `F` is its collection of
+# functions:
 
 # %% role="concept"
 one, two, three = nn.Linear(64, 32), nn.Linear(32, 16), nn.Linear(16, 10)
@@ -254,12 +256,12 @@ by_hand = h2 @ three.weight.T + three.bias        # (5, 10)
 print(*(tuple(a.shape) for a in (x, h1, h2, by_hand)), sep=" -> ")
 
 # %% [markdown] role="concept"
-# `nn.Linear(64, 32)` holds the weights, shape `(32, 64)`, and the biases, shape `(32,)`.
-# They start as small random values, so that no two neurons are the same at the start.
-# `nn.Sequential` calls its layers one after the other, so it does the same forward pass in
-# one line. In a class of your own, `__init__` creates the layers, and `forward` says in
-# which order they run. PyTorch finds every layer that you assign to `self`, and with it
-# the layer's *parameters*, the weights and biases that training changes:
+# `nn.Linear(64, 32)` holds weights of shape `(32, 64)` and biases of shape `(32,)`. The
+# weights and biases start as small random values, so that no two neurons start out the
+# same. `nn.Sequential` calls its layers one after the other, so it does the same forward
+# pass in one line. In a class of your own, `__init__` creates the layers, and `forward`
+# says in which order they run. PyTorch finds every layer that you assign to `self`, and
+# with it the layer's *parameters*, the weights and biases that training changes:
 
 # %% role="concept"
 class MLP(nn.Module):
@@ -291,13 +293,13 @@ claim("parameters, counted by hand", count,
 #     print(layer, tuple(x.shape), f"{x.mean():.2f} {x.std():.2f}")
 # ```
 #
-# A wrong shape, a mean far from its neighbours' or a standard deviation near zero shows you
-# the layer to look at. (For a network that is more than a list of layers, use *hooks*, as
-# trap 12.1 does.)
+# A wrong shape, a mean far from the means of the neighbouring layers, or a standard
+# deviation near zero tells you which layer to look at. (For a network that is more than a
+# list of layers, use *hooks*, as trap 12.1 does.)
 #
-# Why do we put an activation between the layers? Without one, two layers collapse into a
-# single layer: $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. That is one matrix
-# and one bias, so it draws only one line.
+# Why do we need activations at all? Without an activation between them, two linear layers
+# collapse into a single layer: $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. The
+# merged layer has one matrix and one bias, so it draws only one line.
 
 # %% role="concept"
 A, B = nn.Linear(2, 32), nn.Linear(32, 1)
@@ -308,16 +310,17 @@ claim("largest gap between two layers and the one they collapse into",
 # %% [markdown] role="concept"
 # ## Training in three steps
 #
-# We chose the weights for XOR by hand. Nobody can do that for thousands of weights, and
-# the perceptron's rule works only for a single neuron. So for every weight in every layer,
-# we need to know whether making it a little larger would help.
+# We chose the weights for XOR by hand. Nobody can choose thousands of weights by hand,
+# and the perceptron's rule works only for a single neuron. So for every weight in every
+# layer, we need to know whether making it a little larger would help.
 #
 # **Step 1: how wrong are we?** A *loss* is one number that falls as the outputs get
-# better. For a choice among ten digits, we use `F.cross_entropy`. It turns the ten outputs
-# into probabilities with a *softmax*: it raises $e$ to the power of each output, and
-# divides each result by the sum of all ten. Then it takes minus the logarithm of the
-# probability of the right digit, and returns the mean over the images. An even guess among
-# ten digits costs $\ln 10$ (the unit is called *nat*). Stage 3 derives all this.
+# better. For a choice among ten digits, we use the cross-entropy loss. `F.cross_entropy`
+# turns the ten outputs into probabilities with a *softmax*, which raises $e$ to the power
+# of each output and divides each result by the sum of all ten. The function then takes
+# the negative logarithm of the right digit's probability, and returns the mean over the
+# images. A uniform guess among ten digits costs $\ln 10$, and the unit of this loss is
+# called the *nat*. Stage 3 derives all this.
 
 # %% role="concept"
 net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -326,21 +329,22 @@ loss = F.cross_entropy(net(x), y)
 print(f"loss of the untrained network: {loss.item():.2f}")
 
 # %% role="concept"
-claim("its distance from the loss of an even guess, ln 10",
+claim("its distance from the loss of a uniform guess, ln 10",
       (loss - torch.tensor(10.0).log()).abs(), below=0.3)
 
 # %% [markdown] role="concept"
 # **Step 2: which way is less wrong?** Nudge one weight up a little, and see how much the
 # loss changes. The change in the loss divided by the nudge is the *slope*. The slopes for
-# all weights together are the *gradient*. `loss.backward()` computes all of them in one go
-# and stores each slope in the `.grad` of its weight. (This is why an activation has to bend
-# rather than jump. The comparison with zero jumps, and its slope is zero nearly everywhere.)
+# all weights together are the *gradient*. `loss.backward()` computes all slopes in one
+# pass and stores each slope in the `.grad` of its weight. (This is why an activation has
+# to bend rather than jump. The comparison with zero jumps, and its slope is zero nearly
+# everywhere.)
 #
-# To find the slopes, PyTorch records every operation on a weight, and `backward` goes back
-# through this record. The cell below compares one slope with a nudge to the bias of one
-# output, `net[2].bias[3]`, where `net[2]` is the third layer in the list. The nudge is not
-# part of the model and must not be recorded, so it happens inside `torch.no_grad()`, which
-# switches the recording off:
+# To find the slopes, PyTorch records every operation on a weight, and `backward` goes
+# back through this record. The cell below checks one slope from `backward` by nudging the
+# bias of one output, `net[2].bias[3]`, where `net[2]` is the third layer in the list. The
+# nudge is not part of the model and must not be recorded, so it happens inside
+# `torch.no_grad()`, which switches the recording off:
 
 # %% role="concept"
 loss.backward()
@@ -357,11 +361,11 @@ claim("gap between the two slopes", (slope - bias.grad[3]).abs(),
 
 # %% [markdown] role="concept"
 # **Step 3: take a small step that way.** From each weight, subtract its slope times a
-# small *learning rate*. To train a network is to repeat these three steps over and over,
-# each time with a *batch*, a few images drawn at random. The object that changes the
-# weights is called an *optimizer*, and the plainest one is `torch.optim.SGD`. Its `step()`
-# does the subtraction. Its `zero_grad()` clears the old slopes, because `backward` adds the
-# new slopes to whatever `.grad` already holds:
+# small *learning rate*. Training a network means repeating these three steps over and
+# over, each time with a *batch*, a few images drawn at random. The object that changes
+# the weights is called an *optimizer*, and the plainest one is `torch.optim.SGD`. The
+# optimizer's `step()` does the subtraction. The optimizer's `zero_grad()` clears the old
+# slopes, because `backward` adds the new slopes to whatever `.grad` already holds:
 
 # %% role="concept"
 def train(model, x, y, steps, lr):
@@ -391,10 +395,11 @@ plot_lines(range(10, 501, 10), {"loss": smooth}, xlabel="step",
                "towards zero.")
 
 # %% [markdown] role="concept"
-# From here on, `fit` runs this loop, so that the lessons need not repeat it. You pass it
-# `steps`, `lr` and, if you need a different one, the `loss`. Its default optimizer is
-# *Adam*, which gives each weight a step size of its own (stage 4). With SGD and the same
-# random numbers, `fit` and the loop above agree to the last digit:
+# From here on, `fit` runs this loop, so that the lessons need not repeat it. You pass
+# `fit` the number of `steps`, the learning rate `lr` and, if you need a different one,
+# the `loss`. The default optimizer of `fit` is *Adam*, which gives each weight a step
+# size of its own (stage 4). With SGD and the same random numbers, `fit` and the loop
+# above agree to the last digit:
 
 # %% role="concept"
 def fresh():
@@ -415,16 +420,16 @@ claim("largest gap between our losses and those of fit",
 # any number $z$ into a probability between 0 and 1, and the loss that goes with it is
 # `F.binary_cross_entropy_with_logits`.
 #
-# There are three kinds of question about classes. A *binary* question is a single yes or
-# no: is this an 8? A *multiclass* question asks for one choice out of several: which of
-# the ten digits is this? A *multilabel* question asks for several yes-or-no answers at
-# once, and any number of them can be yes: which of these ten objects are in the photo?
+# Classification questions come in three kinds. A *binary* question is a single yes or no:
+# is this an 8? A *multiclass* question asks for one choice out of several: which of the
+# ten digits is this? A *multilabel* question asks for several yes-or-no answers at once,
+# and any number of them can be yes: which of these ten objects are in the photo?
 #
 # Two details of the code come up again and again. A network with one output returns a
-# column of shape `(N, 1)`, so its targets have to be a column, too: `[:, None]` turns
-# `(N,)` into `(N, 1)`, and `[:, 0]` takes the column out again. And wherever you use a
-# network without training it, you need no slopes, so the call is inside `torch.no_grad()`.
-# The first trap is about an output for a binary question.
+# column of shape `(N, 1)`, so the targets must also form a column: `[:, None]` turns
+# `(N,)` into `(N, 1)`, and `[:, 0]` takes the column out again. When you use a network
+# without training it, you need no slopes, so you put the call inside `torch.no_grad()`.
+# The first trap is about the output of a model that answers a binary question.
 
 # %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
@@ -464,16 +469,17 @@ claim("fraction of the eights that the alarm finds", recall(alarm),
       below=0.6)
 
 # %% [markdown] trap="01.2" role="look"
-# Nine images in ten are not eights. For most of these the alarm rightly stays silent, and
-# each of them counts towards the accuracy:
+# Nine images in ten are not eights. For most of these images, the alarm is rightly
+# silent, and every such image counts towards the accuracy:
 
 # %% trap="01.2" role="look"
 claim("accuracy of the alarm", right, above=0.9)
 
 # %% [markdown] trap="01.2" role="why"
 # The output is a *logit*, the logarithm of the odds, which can be any real number. A
-# probability of one half is a logit of 0. With your threshold of `0.5`, an image needs a
-# probability of 0.622 to raise the alarm, and many eights get less than that.
+# probability of one half corresponds to a logit of 0. With your threshold of `0.5`, an
+# image needs a probability of 0.622 to raise the alarm, and many eights get less than
+# that.
 
 # %% trap="01.2" role="why"
 ax = new_axes("Many eights score between 0 and your threshold",
@@ -505,8 +511,9 @@ claim("additional eights found, as a fraction of all eights",
       recall(repaired) - recall(alarm), above=0.08)
 
 # %% [markdown] trap="01.2" role="more" topics="a threshold at logit 0 · the eights that are still missed · a sigmoid inside the model"
-# You can put the score through a sigmoid and compare it with 0.5, or compare the logit with
-# 0. Both raise the same alarms.
+# You can put the score through a sigmoid and compare the result with 0.5, or compare the
+# logit with
+# 0. Both comparisons raise the same alarms.
 
 # %% trap="01.2" role="more"
 claim("lowest score (no probability is negative)", score.min(), below=0)
@@ -516,10 +523,10 @@ claim("images on which the two comparisons disagree",
       (repaired != (score > 0)).sum(), expected=0)
 
 # %% [markdown] trap="01.2" role="more"
-# What about the eights that are still missed? A single neuron draws one line, and a line
-# does not separate the eights well. A network with a hidden layer finds more of them. Do
-# not trust the accuracy here, because an alarm that never rings is right nearly nine times
-# out of ten.
+# What about the eights that are still missed? A single neuron draws one line, which does
+# not separate the eights well from the other digits. A network with a hidden layer finds
+# more of the eights. Do not trust the accuracy here, because an alarm that never rings is
+# right nearly nine times out of ten.
 
 # %% trap="01.2" role="more"
 better = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
@@ -557,10 +564,10 @@ claim("fraction of eights found, loss for logits", logits, below=0.1)
 
 # %% [markdown] trap="01.2" role="folklore"
 # **Told:** put a sigmoid at the end of the model, so that it outputs probabilities.
-# **Measured:** that is right for `binary_cross_entropy`, which expects probabilities.
-# Trained with `binary_cross_entropy_with_logits`, the same model finds almost no eights.
-# With that loss, leave the sigmoid out of the model, and apply it only where you use the
-# output.
+# **Measured:** a final sigmoid is right for `binary_cross_entropy`, which expects
+# probabilities. Trained with `binary_cross_entropy_with_logits`, a model that ends in a
+# sigmoid finds almost no eights. With a loss that expects logits, leave the sigmoid out
+# of the model, and apply it only where you use the output.
 
 # %% trap="01.2" role="exercise" points=3 difficulty=2 minutes=10
 def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
@@ -589,18 +596,20 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 # 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. `dim` is the axis along which the probabilities add up to one.
 
 # %% [markdown] trap="01.2" role="keep"
-# **Keep:** a linear layer returns logits, and a probability of one half is a logit of 0.
-# When one class is rare, accuracy hides a wrong threshold, so look at the recall, which is
-# the fraction of the rare class that you find. **In your own code:** print the smallest and
-# the largest of the values that you compare with a threshold. **Source:** Bishop 2006,
-# *Pattern Recognition and Machine Learning*, section 4.2.
+# **Keep:** a model that ends in a linear layer returns logits, and a probability of one
+# half corresponds to a logit of 0. When one class is rare, accuracy hides a wrong
+# threshold, so look at the recall, which is the fraction of the rare class that you find.
+# **In your own code:** print the minimum and the maximum of the values that you compare
+# with a threshold. **Source:** Bishop 2006, *Pattern Recognition and Machine Learning*,
+# section 4.2.
 
 # %% [markdown] role="concept"
 # ## What the activation buys
 #
 # Take points in a square, and label each by whether its two coordinates have different
-# signs. This is XOR with many points, so no line separates the two labels. Train three
-# layers on it: once without an activation, once with tanh, and once with ReLU.
+# signs. This is XOR with many points, so no line separates the two labels. Train a
+# three-layer network on these points: once without an activation, once with tanh, and
+# once with ReLU.
 
 # %% role="concept"
 x_xor, y_xor = xor_quadrants(1000, seed=SEED)
@@ -644,10 +653,11 @@ decision_surface
 #
 # In principle, any function that bends will do. In practice, you look at two things: the
 # values that it returns, and its slope, because the gradient of every earlier layer is
-# multiplied by that slope. `requires_grad=True` asks PyTorch to record every operation on a
-# tensor, as it does for weights, and `torch.autograd.grad` returns the slopes instead of
-# storing them in `.grad`. It needs a single number to start from, so the cell sums the
-# values. Each value depends only on its own $z$, so the slope of the sum is its own slope:
+# multiplied by that slope. `requires_grad=True` asks PyTorch to record every operation on
+# a tensor, as it does for weights, and `torch.autograd.grad` returns the slopes instead
+# of storing them in `.grad`. `torch.autograd.grad` needs a single number to start from,
+# so the cell sums the values. Each value depends only on its own $z$, so the slope of the
+# sum with respect to one $z$ is the slope of that value alone:
 
 # %% role="concept"
 z = torch.linspace(-4, 4, 81, requires_grad=True)
@@ -667,12 +677,12 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
                "height is a quarter.")
 
 # %% [markdown] role="concept"
-# The table lists the usual choices. Its last column names networks that later stages
-# explain, so you may skip it for now. CNNs, such as EfficientNet, look at images (stage 7).
-# BERT, GPT-2 and LLaMA are language models. They and vision transformers are built from
-# *transformer* blocks (stage 8). A *recurrent* network reads a sequence step by step, and
-# its *state* is what it remembers. A *gate* is a number between 0 and 1 that decides how
-# much of another number gets through.
+# This table lists the usual activations. Its last column names networks that later stages
+# explain, so you may skip that column for now. CNNs, such as EfficientNet, process images
+# (stage 7). BERT, GPT-2 and LLaMA are language models. Such language models and vision
+# transformers are built from *transformer* blocks (stage 8). A *recurrent* network reads
+# a sequence step by step, and its *state* is what it remembers. A *gate* is a number
+# between 0 and 1 that decides how much of another number gets through.
 #
 # | function | formula | slope | where you meet it |
 # |---|---|---|---|
@@ -684,18 +694,21 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
 # | sigmoid $s$ | $1 / (1 + e^{-z})$ | $s (1 - s)$, at most 1/4 | gates, yes-or-no outputs |
 # | tanh | $(e^z - e^{-z}) / (e^z + e^{-z})$ | $1 - \tanh^2$, at most 1 | recurrent states |
 #
-# *In hidden layers*, begin with ReLU. It is a single comparison, about half of its outputs
-# are exactly zero, and where it is on, its slope of 1 does not shrink the gradient. In a
-# transformer, use GELU or SiLU, as the published models do. GELU multiplies $z$ by
-# $\Phi(z)$, the probability that a standard normal variable is below $z$. That is a soft
-# gate, where ReLU has a hard one, so slightly negative inputs still pass a gradient. If you
-# need a bounded value, prefer tanh to the sigmoid, whose outputs are all positive and push
-# the next layer's sums in one direction.
+# *In hidden layers*, begin with ReLU. ReLU needs a single comparison, about half of its
+# outputs are exactly zero, and where a unit is on, its slope of 1 does not shrink the
+# gradient. In a transformer, use GELU or SiLU, as the published models do. GELU
+# multiplies $z$ by $\Phi(z)$, the probability that a standard normal variable is below
+# $z$. The factor $\Phi(z)$ is a soft gate, whereas ReLU's gate is hard, so in GELU
+# slightly negative inputs still let a gradient through. If you need a bounded value,
+# prefer tanh to the sigmoid, whose outputs are all positive and push the next layer's
+# sums in one direction.
 #
-# *At the output*, use none. Return the sums themselves and let the loss do the rest.
+# *At the output*, use no activation. Return the weighted sums as they are, and let the
+# loss do the rest.
 #
-# ReLU has no slope exactly at 0, where it bends. PyTorch uses 0 there. This hardly ever
-# matters, because a sum is hardly ever exactly 0.
+# The slope of ReLU is undefined exactly at 0, where the function bends. PyTorch uses a
+# slope of 0 at that point. This choice hardly ever matters, because a weighted sum is
+# hardly ever exactly 0.
 
 # %% role="concept"
 at = torch.tensor([0.0, -0.5], requires_grad=True)
@@ -717,19 +730,19 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 
 # %% [markdown] role="concept"
 # Where the slope is zero, no gradient passes. So which units of a layer can still learn?
-# The next trap is about that question, and it counts values. One value spoils any such
-# count: NaN, "not a number", which is what 0 / 0 returns. It is not equal to anything, so
-# `h == 0` is False for it. `h.isnan()` is True where a value is NaN, and `.any()` asks
-# whether at least one entry is True.
+# The next trap answers this question by counting values. One special value spoils any
+# such count: NaN, "not a number", which is the result of 0 / 0 in PyTorch. NaN is not
+# equal to any value, so `h == 0` is False where `h` is NaN. `h.isnan()` is True where a
+# value is NaN, and `.any()` asks whether at least one entry is True.
 
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
 #
 # Somebody wanted a layer whose outputs are mostly zero, and set the biases of its ReLU
-# units to $-5$. You want to catch such accidents. A blog post tells you how: count how
-# often each unit returns zero, and raise an alarm if a unit does so for more than 20 % of
-# the rows. First you try this detector on a *healthy* layer of 64 units, fresh from its
-# init. You look at the unit that returns zero most often.
+# units to $-5$. You want to catch such accidents. A blog post tells you how: count each
+# unit's zeros, and raise an alarm if a unit returns zero for more than 20 % of the rows.
+# First you try this detector on a *healthy* layer of 64 units, fresh from its init. You
+# look at its unit that returns zero most often.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -744,8 +757,9 @@ alarms = {"healthy": flagged(healthy(x_normal).relu()),
           "sunk": flagged(sunk(x_normal).relu())}
 
 # %% trap="01.4" role="guess"
-guess("01.4", "For what percentage of the rows does this unit return zero?",
-      unit="%")
+guess("01.4",
+      "In the healthy layer, for what percentage of the rows does the unit "
+      "that is off most often return zero?", unit="%")
 
 # %% trap="01.4" role="look"
 def off_for_all(h):
@@ -765,17 +779,17 @@ claim("healthy units that the detector flags, of 64",
       alarms["healthy"], above=60)
 
 # %% [markdown] trap="01.4" role="look"
-# None of these units is dead, although some of them are off for most rows. The units of the
-# sunk layer are dead, because they are off for every row:
+# No unit of the healthy layer is dead, although some are off for most rows. The sunk
+# layer's units are dead, because they are off for every row:
 
 # %% trap="01.4" role="look"
 claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 
 # %% [markdown] trap="01.4" role="why"
 # Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is off
-# for half of the rows on average. That is healthy. *Dead* means that the unit is off for
-# every row. Then its slope is zero for every row, so the gradient of its weights is exactly
-# zero, and training does not move it again.
+# for half of the rows on average. Such a unit is healthy. *Dead* means that the unit is
+# off for every row. A dead unit's slope is zero for every row, so the gradient of its
+# weights is exactly zero, and training does not move them again.
 
 # %% trap="01.4" role="why"
 zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
@@ -822,8 +836,8 @@ claim("fraction right on this linear task, leaky ReLU", score_leaky,
 # %% [markdown] trap="01.4" role="repair"
 # A function is *saturated* where its slope is nearly zero, so that little of the gradient
 # gets through. A unit is *dead* if its slope is exactly zero on every input. In the
-# explorer, lower the bias from 0 to $-3$, first with ReLU and then with GELU. With which of
-# them does the bar of the dead units grow?
+# explorer, lower the bias from 0 to $-3$, first with ReLU and then with GELU. With which
+# activation does the bar for dead units grow?
 
 # %% role="explore" explorer="activations"
 from dlsys_helpers.explorers.activations import activations
@@ -831,8 +845,9 @@ from dlsys_helpers.explorers.activations import activations
 activations
 
 # %% [markdown] trap="01.4" role="more" topics="leaky layers are nearly linear · GELU, tanh and NaN · what a large rate does · the alarm on digits"
-# This is a first layer, so training does not change its inputs. Without weight decay, and
-# once the optimizer's momentum has died away, its dead units stay as they are.
+# The sunk layer is the first layer of its network, so training does not change its
+# inputs. Without weight decay, and once the optimizer's momentum has died away, the dead
+# units of a first layer stay as they are.
 
 # %% trap="01.4" role="more"
 share = (healthy(x_normal) < 0).float().mean()
@@ -866,8 +881,8 @@ claim("fraction right on XOR, fresh ReLU", bends["ReLU, fresh"],
       above=0.9)
 
 # %% [markdown] trap="01.4" role="more"
-# Counting zeros misses two more kinds of trouble. Far from zero, a tanh has a slope of zero
-# and returns 1. And a layer whose outputs are all NaN has no zeros either.
+# Counting zeros misses two more kinds of trouble. Far above zero, tanh returns 1 and, in
+# float32, has a slope of zero. And a layer whose outputs are all NaN has no zeros either.
 
 # %% trap="01.4" role="more"
 depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
@@ -929,8 +944,8 @@ claim("is the last loss finite, for squared error at rate 100",
 
 # %% [markdown] trap="01.4" role="more"
 # The gradient of the squared error grows with the error. So at a rate of 100, every step
-# makes the error larger, until the loss is no longer finite. The other network gets the
-# digits right, and still it sets off the alarm:
+# makes the error larger, until the loss is no longer finite. The network trained at a
+# normal rate gets the digits right, and it still sets off the alarm:
 
 # %% trap="01.4" role="more"
 claim("fresh units that the 20 % alarm flags on digits", start[0],
@@ -941,12 +956,12 @@ claim("fraction of the digits that the trained network gets right",
 
 # %% [markdown] trap="01.4" role="folklore"
 # **Told:** a unit that returns zero for more than 20 % of the rows is in trouble.
-# **Measured:** this alarm flags over 60 of 64 healthy units on normal inputs and over 20 of
-# 64 fresh units on the digits. It also flags over 10 units of a trained network that gets
-# the digits right. **Told:** GELU units cannot die. **Measured:** in float32, the slope of
-# GELU at $-10$ is exactly zero. **Told:** a large learning rate kills units. **Measured:**
-# it does. On the digits, SGD at a rate of 2 kills over 40 of 64 units, and none of them is
-# back after 300 steps at a rate of 0.1.
+# **Measured:** this alarm flags over 60 of 64 healthy units on normal inputs and over 20
+# of 64 fresh units on the digits. The 20 % alarm also flags over 10 units of a trained
+# network that gets the digits right. **Told:** GELU units cannot die. **Measured:** in
+# float32, the slope of GELU at $-10$ is exactly zero. **Told:** a large learning rate
+# kills units. **Measured:** a large rate does kill units. On the digits, SGD at a rate of
+# 2 kills over 40 of 64 units, and none of them recovers in 300 steps at a rate of 0.1.
 
 # %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
 def dead_units(h: torch.Tensor) -> int:
@@ -983,10 +998,11 @@ def dead_units(h: torch.Tensor) -> int:
 # %% [markdown] role="concept"
 # ## What depth buys
 #
-# One hidden layer can draw any curve if it is wide enough. So why do we stack layers?
-# Because a layer can reuse what the layer before it has computed. Take two ReLU units that
-# fold the interval from 0 to 1 in half, like a strip of paper. Pass the folded strip through
-# the same two units again, and it is folded in four.
+# One hidden layer can approximate any continuous curve if it is wide enough. So why do we
+# stack layers? Depth helps because a layer can reuse what the layer before it has
+# computed. Take two ReLU units that fold the interval from 0 to 1 in half, like a strip
+# of paper. Pass the folded strip through the same two units again, and it is folded in
+# four.
 
 # %% role="concept"
 def fold(x):
@@ -1014,13 +1030,13 @@ plot_lines(grid[::8].tolist(),
                "eight.")
 
 # %% [markdown] role="concept"
-# Four layers of two units, eight units in all, make 16 straight pieces. In a single hidden
-# layer, every ReLU unit bends the curve at one point, so eight units make at most nine
-# pieces. In a single layer, the number of pieces grows in proportion to the number of
-# units. With further layers of the same width, it doubles each time ([Telgarsky
-# 2016](https://arxiv.org/abs/1602.04485)). But we chose these weights by hand. Depth makes
-# such functions cheap. It does not promise that training finds them, and the gradient has
-# to get through every layer that you add.
+# Four layers of two units, eight units in all, make 16 straight pieces. In a single
+# hidden layer, every ReLU unit bends the curve at one point, so eight units make at most
+# nine pieces. In a single layer, the number of pieces grows in proportion to the number
+# of units. With further layers of the same width, the number of pieces doubles with every
+# layer ([Telgarsky 2016](https://arxiv.org/abs/1602.04485)). But we chose these weights
+# by hand. Depth makes such functions cheap, but it does not promise that training finds
+# them, and the gradient has to get through every layer that you add.
 
 # %% role="concept"
 random = [pieces((grid[:, None] - torch.rand(8)).relu() @ torch.randn(8))
@@ -1035,19 +1051,19 @@ claim("most pieces, among 100 random layers of eight units", max(random),
 #
 # A network with one hidden layer and enough units can come as close as you like to any
 # continuous function on a closed, bounded region, if its activation is not a polynomial
-# ([Leshno and others 1993](https://doi.org/10.1016/S0893-6080(05)80131-5)). That is a
-# statement about *existence*. It does not say
+# ([Leshno and others 1993](https://doi.org/10.1016/S0893-6080(05)80131-5)). The theorem
+# is a statement about *existence*. The theorem does not say
 #
 # - how many units you need,
 # - whether training finds the weights, or
 # - what the network answers for inputs that it has never seen.
 #
-# The second item is easy to measure. Two hidden units are enough for XOR: for units that
-# jump you have seen the weights, and for ReLU such weights exist, too. Now train fifty
-# networks that start from different random weights, and count how many find a solution.
-# (The folded code trains all fifty at once. Its tensors have an axis in front, with one
-# entry per network. For such a stack of matrices, `@` multiplies the matrices of each
-# network separately.)
+# Whether training finds the weights is easy to measure. Two hidden units are enough for
+# XOR: you have seen the weights for units that jump, and suitable weights also exist for
+# ReLU. Now train fifty networks that start from different random weights, and count how
+# many find a solution. (The folded code trains all fifty at once. Each tensor in that
+# code has an extra first axis, with one entry per network. For such a stack of matrices,
+# `@` multiplies the matrices of each network separately.)
 
 # %% role="concept" tags=["plumbing"]
 def found_xor(width, starts=50, steps=600):
@@ -1082,18 +1098,19 @@ claim("fraction of starts that solve XOR, sixteen units",
       found["16 units"], above=0.9)
 
 # %% [markdown] role="concept"
-# A wider network has more ways to get there. The fact that a network *can* represent an
-# answer does not mean that training finds it.
+# A wider network has more ways to reach a solution. The fact that a network *can*
+# represent an answer does not mean that training finds it.
 
 # %% [markdown] role="concept"
 # ## A gradient on its way back
 #
 # In step 2 of training, the slope for a weight in the first layer has to come from the
-# loss, which is at the other end of the network. It travels back layer by layer. Follow it
-# by hand through three layers, each with one unit, one weight and a sigmoid. If a layer's
-# input increases a little, its sum changes by the weight times that amount, and its output
-# by the slope of the sigmoid times the change in the sum. So each layer multiplies the
-# gradient by its weight and by its slope:
+# loss, which is at the other end of the network. The gradient travels back layer by
+# layer. Follow the gradient by hand through three layers, each with one unit, one weight
+# and a sigmoid. If a layer's input increases a little, its sum changes by the weight
+# times that amount, and its output by the slope of the sigmoid times the change in the
+# sum. So each layer multiplies the gradient by its weight and by the slope of its
+# sigmoid:
 
 # %% role="concept"
 weights, a, product = [1.5, -2.0, 0.5], torch.tensor(1.0), 1.0
@@ -1109,10 +1126,10 @@ print(f"by hand {product:.5f}, by autograd {back:.5f}")
 claim("gap between the two", (back - product).abs(), below=1e-6)
 
 # %% [markdown] role="concept"
-# That is all that the chain rule says (stage 2 builds it). In a real layer, the weights are
-# a matrix. To compare layers, you take the *norm* of each gradient: the square root of the
-# sum of its squared entries. The optimizer in the next trap is `SGD`, which does nothing
-# but step 3 above.
+# This product is all that the chain rule says (stage 2 derives it). In a real layer, the
+# weights are a matrix. To compare layers, you take the *norm* of each gradient: the
+# square root of the sum of its squared entries. The optimizer in the next trap is `SGD`,
+# which does nothing but step 3 above.
 
 # %% [markdown] trap="01.3" role="situation" core=true fault="the init does not fit the activation: gradients vanish" symptom="deep network with sigmoid or ReLU does not learn, loss stays at chance, vanishing gradients"
 # ## Eight slopes of a quarter
@@ -1154,7 +1171,8 @@ first, *_, last = gradient_norms(sigmoids)
 
 # %% trap="01.3" role="guess" quoted="wrong"
 guess("01.3",
-      "How does this ratio compare with the prediction in the review?",
+      "How does the ratio of the first to the last gradient norm compare "
+      "with the review's prediction?",
       choices=["about the same, within a factor of three",
                "less than a tenth as large",
                "more than ten times as large"])
@@ -1182,12 +1200,13 @@ claim("fraction right with eight default ReLU layers, SGD at 0.03",
 
 # %% [markdown] trap="01.3" role="why"
 # Every layer multiplies the gradient by its slope **and** by its weights, and the default
-# weights of `nn.Linear` are small. With $n$ inputs, their variance is $1 / (3n)$. To keep a
-# signal at its size, a layer needs a variance of about $1 / n$ (*Xavier* init, for tanh).
-# Before a ReLU, it needs $2 / n$ (*He* init), because ReLU sets half of the values to zero.
-# So for ReLU the default variance is six times too small. Every layer passes on less than
-# it received, and hardly anything reaches the first. Choose the activation and the init
-# together.
+# weights of `nn.Linear` are small. For a layer with $n$ inputs, the variance of the
+# default weights is $1 / (3n)$. To keep a signal at the same size, a layer needs a weight
+# variance of about $1 / n$ (*Xavier* init, for tanh). Before a ReLU, a layer needs a
+# weight variance of $2 / n$ (*He* init), because ReLU sets half of the values to zero. So
+# for ReLU the default variance is six times too small. Every layer passes on a smaller
+# gradient than it received, and hardly any gradient reaches the first layer. Choose the
+# activation and the init together.
 
 # %% trap="01.3" role="why"
 he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
@@ -1222,8 +1241,9 @@ claim("fraction right with the same ReLU layers and He init", share_he,
       above=0.5)
 
 # %% [markdown] trap="01.3" role="more" topics="what the quarter bounds · sigmoids at ten times the rate · tanh with Xavier"
-# With He and with Xavier init, the first gradient is about as large as the last one. If
-# sigmoids get large weights, the ratio is far above $0.25^8$:
+# With He and with Xavier init, the first gradient is of the same order of magnitude as
+# the last one. If the sigmoids get large weights, the ratio of the first to the last
+# gradient norm is far above $0.25^8$:
 
 # %% trap="01.3" role="more"
 loud = gradient_norms(stack(
@@ -1238,8 +1258,9 @@ claim("first over last gradient, sigmoids with large weights",
       loud[0] / loud[-1], above=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="more"
-# Do these networks then learn? With Adam, the tanh stack with Xavier init learns the digits.
-# The default sigmoid stack does not, neither at the same rate nor at ten times that rate:
+# Do these networks then learn? With Adam, the tanh stack with Xavier init learns the
+# digits. The sigmoid stack with default weights fails to learn the digits, both at the
+# same rate and at ten times that rate:
 
 # %% trap="01.3" role="more"
 def share_read(model, lr):
@@ -1259,11 +1280,11 @@ claim("fraction right with eight sigmoids, ten times the rate",
       score_faster, below=0.3)
 
 # %% [markdown] trap="01.3" role="folklore"
-# **Told:** each sigmoid passes on at most a quarter of the gradient, so replace it with ReLU
-# and the problem is gone. **Measured:** with default weights, a layer of sigmoids passes on
-# less than a quarter, and with large weights it passes on more. Eight default ReLU layers
-# of 32 units lose over 90 % of the gradient and learn nothing in 300 steps of SGD at a rate
-# of 0.03. With He init, they learn.
+# **Told:** each sigmoid passes on at most a quarter of the gradient, so replace it with
+# ReLU and the problem is gone. **Measured:** with default weights, a layer of sigmoids
+# passes on less than a quarter, and with large weights it passes on more. Eight default
+# ReLU layers of 32 units lose over 90 % of the gradient and learn nothing in 300 steps of
+# SGD at a rate of 0.03. With He init, the same layers learn.
 
 # %% trap="01.3" role="exercise" points=4 difficulty=3 minutes=15
 def grad_ratio(model: nn.Sequential, x: torch.Tensor,
@@ -1311,13 +1332,13 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 #
 # *Dropout* stops units from relying on each other. During training, it sets each value to
 # zero with probability `p` and divides the other values by `1 - p`, so that the expected
-# value stays the same. The choice of the values to drop, the *mask*, is drawn again in
-# every call.
+# value stays the same. In every call, dropout draws a new *mask*, which says which values
+# to drop.
 #
 # *BatchNorm* keeps values at a size at which training works well. During training, it
-# subtracts the batch's mean from each unit's values and divides them by the batch's standard
-# deviation. Meanwhile it stores a running mean and a running variance, because in production
-# there may be no batch.
+# subtracts the batch's mean from each unit's values and divides them by the batch's
+# standard deviation. BatchNorm also stores a running mean and a running variance, because
+# in production there may be no batch.
 
 # %% role="concept"
 drop, norm = nn.Dropout(0.5), nn.BatchNorm1d(2)
@@ -1333,18 +1354,19 @@ claim("stored mean of the second unit, a tenth of the way from 0 to 20",
       norm.running_mean[1], expected=2, within=1e-6)
 
 # %% [markdown] role="concept"
-# Every module has a flag, `training`, that says which of the two things it does. A fresh
-# module is in *train mode*, and `fit` leaves it there. One more thing happens in every call:
-# PyTorch records what `backward` will need, and this record is called the *graph*.
-# `torch.no_grad()` switches the recording off.
+# Every module has a flag, `training`, that selects its behaviour: training or production.
+# A fresh module is in *train mode*, and `fit` leaves it there. One more thing happens in
+# every call: PyTorch records what `backward` will need, and this record is called the
+# *graph*. `torch.no_grad()` switches the recording off.
 
 # %% [markdown] trap="01.1" role="situation" core=true fault="no_grad without eval: dropout and BatchNorm stay on" symptom="predictions change between two calls on the same input"
 # ## The same images, sent twice
 #
-# Your digit classifier has a BatchNorm layer and a dropout layer. You deploy it under
-# `torch.no_grad()`, because nothing will be trained there. You send it the test images,
-# and to be sure, you send them a second time. Then you compare the predicted labels, and
-# the classifier with the one that you trained.
+# Your digit classifier has a BatchNorm layer and a dropout layer. You deploy the
+# classifier under `torch.no_grad()`, because nothing will be trained in production. You
+# send the classifier the test images and, to be sure, send them a second time. Then you
+# compare the two sets of predicted labels, and you compare the deployed classifier with
+# the one that you trained.
 
 # %% trap="01.1" role="break"
 net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -1376,18 +1398,20 @@ measured("01.1", 2)
 claim("fraction of labels on which the passes differ", flips, above=0.02)
 
 # %% [markdown] trap="01.1" role="look"
-# And the classifier is no longer the one that you trained. Its stored means have changed:
+# And the classifier is no longer the one that you trained. The classifier's stored means
+# have changed:
 
 # %% trap="01.1" role="look"
 claim("largest change of a stored mean in two passes", drift, above=0.005)
 
 # %% [markdown] trap="01.1" role="why"
-# `no_grad` switches off the recording of the graph, and nothing else. The mode is a
-# separate switch. `model.eval()` would have set *eval mode*, but nobody called it. In train
-# mode, dropout draws a new mask in every call, and BatchNorm updates its stored statistics,
-# so every image that you serve changes the model. A fixed seed would hide the first fault
-# and keep the second. If you train on after an evaluation, call `model.train()` first.
-# Otherwise dropout stays off, and the stored statistics no longer follow the data.
+# `no_grad` switches off the recording of the graph, and nothing else. A model's mode is a
+# separate switch. `model.eval()` would have set *eval mode*, but your code never called
+# it. In train mode, dropout draws a new mask in every call, and BatchNorm updates its
+# stored statistics, so every image that you serve changes the model. A fixed seed would
+# hide the changing masks but not the changing statistics. If you continue training after
+# an evaluation, call `model.train()` first. Otherwise dropout stays off, and the stored
+# statistics no longer follow the data.
 
 # %% trap="01.1" role="why" tags=["plumbing"]
 import copy
@@ -1444,7 +1468,7 @@ claim("fraction of the test digits right", score, expected=0.97,
       within=0.02)
 
 # %% [markdown] trap="01.1" role="more"
-# Some networks return the same result in every call, although they are in train mode:
+# Some networks return the same result in every call even in train mode:
 
 # %% trap="01.1" role="more"
 plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -1466,10 +1490,10 @@ claim("gap for the same ten images in a smaller batch, BatchNorm", moved,
       above=0.05)
 
 # %% [markdown] trap="01.1" role="folklore"
-# **Told:** a model in train mode returns something different in every call.
-# **Measured:** a network with dropout does. A plain MLP repeats itself. A network with
-# BatchNorm also repeats itself on the same batch, but its answer for an image depends on
-# the other images in that batch.
+# **Told:** a model in train mode returns something different in every call. **Measured:**
+# a network with dropout returns something different each time. A plain MLP returns the
+# same output in every call. A network with BatchNorm also returns the same output for the
+# same batch, but its output for one image depends on the other images in that batch.
 
 # %% trap="01.1" role="exercise" points=3 difficulty=2 minutes=10
 def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -1506,9 +1530,9 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="01.1" role="keep"
 # **Keep:** inference needs two switches. `model.eval()` changes what the layers do, and
-# `torch.no_grad()` saves the memory of the graph. **In your own code:** assert `not
-# model.training` where you serve, and check that a pass leaves every tensor of
-# `model.state_dict()` unchanged. **Source:** PyTorch notes, [Autograd
+# `torch.no_grad()` saves the memory that the graph would take. **In your own code:**
+# assert `not model.training` in your serving code, and check that a forward pass leaves
+# every tensor of `model.state_dict()` unchanged. **Source:** PyTorch notes, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), section on
 # evaluation mode.
 
@@ -1534,8 +1558,8 @@ slow = signed_log_loop(vector)
 
 # %% trap="01.5" role="guess"
 guess("01.5",
-      "How many operations does PyTorch carry out for a vector of 1,000 "
-      "values?", unit="operations")
+      "How many operations does PyTorch carry out when the loop runs on a "
+      "vector of 1,000 values?", unit="operations")
 
 # %% trap="01.5" role="look" tags=["plumbing"]
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -1560,10 +1584,11 @@ measured("01.5", loop.count, right=(3000, 9000))
 claim("operations per element", loop.count / 1000, above=4)
 
 # %% [markdown] trap="01.5" role="why"
-# Every operation has a fixed cost before it touches a value. Python calls PyTorch, and
-# PyTorch chooses the code for this type and device and allocates memory for the result. For
-# a single element, this is nearly all of the cost. If you apply the same operations to the
-# whole tensor, their number no longer depends on its length.
+# Every operation costs a fixed amount of time before it touches a single value. Python
+# calls PyTorch, and PyTorch chooses the code for this type and device and allocates
+# memory for the result. For a single element, this overhead is nearly all of the cost. If
+# you apply the same operations to the whole tensor, the number of operations no longer
+# depends on the tensor's length.
 
 # %% trap="01.5" role="repair"
 def signed_log(x):
@@ -1633,10 +1658,11 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
 # 3. The result is a sign times a size. Only the size has its floor at zero.
 
 # %% [markdown] trap="01.5" role="keep"
-# **Keep:** on small tensors, the number of operations decides the time, because each
-# operation has a fixed cost. So apply operations to whole tensors. **In your own code:** if
-# a model is slow, look for a `for` loop over a tensor inside `forward`. **Source:** [He 2022, "Making Deep Learning Go Brrrr From
-# First Principles"](https://horace.io/brrr_intro.html), section on overhead.
+# **Keep:** on small tensors, the number of operations determines the run time, because
+# each operation has a fixed cost. So apply operations to whole tensors. **In your own
+# code:** if a model is slow, look for a `for` loop over a tensor inside `forward`.
+# **Source:** [He 2022, "Making Deep Learning Go Brrrr From First
+# Principles"](https://horace.io/brrr_intro.html), section on overhead.
 
 # %% [markdown] role="concept"
 # ## Further
@@ -1647,10 +1673,10 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ### Ask the models themselves
 #
-# "All modern transformers use GELU" is folklore. LLaMA does not, and PyTorch's own
-# transformer layer defaults to ReLU. On the `meta` device, a model has shapes but takes no
-# memory, so it costs little to build one and look. (Some models approximate GELU with a
-# tanh, `approximate="tanh"`.)
+# "All modern transformers use GELU" is folklore. LLaMA does not use GELU, and PyTorch's
+# own transformer layer defaults to ReLU. On the `meta` device, a model has shapes but
+# takes no memory, so it costs little to build one and look. (Some models approximate GELU
+# with a tanh, `approximate="tanh"`.)
 
 # %% role="concept"
 from torchvision import models
@@ -1697,7 +1723,7 @@ claim("parameters of the wide network divided by the deep one's",
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each one says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. What can a network of five `nn.Linear` layers without activations represent?**
@@ -1714,11 +1740,12 @@ claim("parameters of the wide network divided by the deep one's",
 # - [ ] It switches BatchNorm to its stored statistics :: That is what `eval()` does.
 
 # %% [markdown] role="quiz"
-# **3. A final `nn.Linear`, trained with `binary_cross_entropy_with_logits`, returns 0.4. Is that a yes or a no at a probability of one half?**
+# **3. A final `nn.Linear`, trained with `binary_cross_entropy_with_logits`, returns 0.4.
+# With a threshold at a probability of one half, is this output a yes or a no?**
 #
 # - [ ] No, because 0.4 is below 0.5 :: This mistakes a logit for a probability, as in trap 01.2.
 # - [x] Yes, because a logit of 0.4 is a probability of about 0.6 :: The sigmoid of any positive number is above one half.
-# - [ ] It depends on how rare a yes was in training :: That affects the weights. The output is still a logit, and a probability of one half is a logit of 0.
+# - [ ] It depends on how rare a yes was in training :: That affects the weights. The output is still a logit, and a probability of one half corresponds to a logit of 0.
 
 # %% [markdown] role="quiz"
 # **4. The inputs are centred, and the ReLU units of a fresh first layer return zero for about half of the rows. What do you do?**
@@ -1739,18 +1766,17 @@ claim("parameters of the wide network divided by the deep one's",
 #
 # A forward pass can be slow for three reasons: the arithmetic takes a long time
 # (compute), the data take a long time to arrive (memory), or the GPU waits for its next
-# order (launches). Each has its own cure, and the wrong cure does nothing. You can skip
-# this section until you use a GPU.
+# order (launches). Each of these causes has its own cure, and the wrong cure does
+# nothing. You can skip this section until you use a GPU.
 #
-# **Before you run anything:** GELU on an 8192 x 8192 tensor needs about
-# 1/1600 of the arithmetic of the Linear layer before it. Would you guess
-# that it takes 1/1600 of the time?
+# **Before you run anything:** GELU on an 8192 x 8192 tensor needs about 1/1600 of the
+# arithmetic of the Linear layer before it. Would you guess that GELU takes 1/1600 of the
+# Linear layer's time?
 #
-# You can count all three without a GPU: the FLOPs (operations on floating-point
-# values), the smallest number of bytes that have to move, and the launches. Use *meta*
-# tensors for this. They have a shape and a type but no data, so counting takes no time,
-# however large the layer is. FLOPs divided by bytes is called the *arithmetic
-# intensity*.
+# Even without a GPU, you can count the FLOPs (operations on floating-point values), the
+# smallest number of bytes that have to move, and the launches. For this count, use *meta*
+# tensors. Meta tensors have a shape and a type but no data, so counting takes no time,
+# however large the layer is. FLOPs divided by bytes is called the *arithmetic intensity*.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -1806,13 +1832,13 @@ claim("orders for Linear, GELU and Linear: one each",
 # is far below its hollow mark, the step waits for something that you did not count,
 # most often a launch.
 #
-# With one row, a Linear layer reads its whole weight matrix for only two FLOPs per
-# weight. A second row adds only its own bytes, so below the ridge a larger batch costs
-# little.
+# For a batch of one row, a Linear layer reads its whole weight matrix to do only two
+# FLOPs per weight. A second row adds only the bytes of that row, so below the ridge a
+# larger batch takes little extra time.
 #
-# For GELU, counting FLOPs is not enough. In the time in which an H200 reads and writes
-# one 16-bit value (4 bytes), its fp32 units can execute 67 / 2 / (4.8 / 4), or about
-# 28, instructions. GELU compiles to 30 to 40 instructions, and ReLU to a few.
+# For GELU, counting FLOPs is not enough. In the time an H200 needs to read and write one
+# 16-bit value (4 bytes), its fp32 units can execute 67 / 2 / (4.8 / 4) instructions, or
+# about 28. GELU compiles to 30 to 40 instructions, and ReLU to a few.
 
 # %% role="gpu"
 @gpu_result("01/forward_limits", uses=[cases, prepare],
@@ -1891,21 +1917,21 @@ answers
 # an H100 and 1/20 on an H200, because GELU has few FLOPs but moves two thirds of the
 # Linear layer's bytes.
 #
-# **On the H100 of the record**, every product of up to 1,024 rows and columns takes
-# about 14 µs, and every GELU of those sizes takes about 7 µs. According to the
-# datasheet, the arithmetic for 1,024 rows takes 2 µs. The rest is the cost of the
-# launch, which is the same at each of these sizes. In the Linear layer of width 8,192,
-# 64 rows cost 3 % more time than one row. GELU takes 1/15 of its Linear layer's time,
-# and a tenth more than a copy. This card's memory is slower than an H200's, so it can
-# execute 40 instructions while it reads and writes a value. The copy itself reaches 2.9
-# of the datasheet's 3.35 TB/s.
+# **On the H100 of the record**, every matrix product of up to 1,024 rows and columns
+# takes about 14 µs, and every GELU of those sizes takes about 7 µs. According to the
+# datasheet, the arithmetic of the product with 1,024 rows takes 2 µs. The rest of the
+# time is the cost of the launch, which is the same at each of these sizes. In the Linear
+# layer of width 8,192, 64 rows take 3 % more time than one row. GELU takes 1/15 of its
+# Linear layer's time, and a tenth more time than a copy. The H100's memory is slower than
+# an H200's, so this card can execute 40 instructions while it reads and writes one value.
+# The copy itself reaches 2.9 TB/s, where the datasheet says 3.35 TB/s.
 #
-# The rate does not keep growing with the size. At 4,096, the product runs at four
-# fifths of the datasheet's rate, and at 8,192 it runs more slowly. The record does not
-# say why. Stage 9 calls the same product a dozen times instead of two hundred, and
-# there it takes 1.38 ms instead of 1.52. A card at its power limit lowers its clock,
-# but nobody recorded the clock here, and the two records may come from two different
-# H100s.
+# The product's FLOP rate does not keep growing with the matrix size. At a size of 4,096,
+# the product runs at four fifths of the datasheet's rate, and at 8,192 its rate is lower.
+# The record does not say why. Stage 9 calls the same product a dozen times instead of two
+# hundred, and there each call takes 1.38 ms instead of 1.52 ms. A card at its power limit
+# lowers its clock, but the record does not include the clock, and the two records may
+# come from two different H100s.
 #
 # **Keep:** before you speed up a step, count its FLOPs and its bytes. Above the ridge,
 # use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the activation
@@ -1923,9 +1949,9 @@ answers
 #   one matrix product. Without activations, many layers collapse into one.
 # - Training repeats three steps: compute the loss, compute its gradient, and take a small
 #   step against the gradient.
-# - A network that can represent an answer does not always find it by training.
-# - A linear layer returns logits, and a probability of one half is a logit of 0. If a class
-#   is rare, look at the recall.
+# - Training does not always find an answer that the network can represent.
+# - A model that ends in a linear layer returns logits, and a probability of one half
+#   corresponds to a logit of 0. If a class is rare, look at the recall.
 # - A ReLU unit is dead if it is off for every input. Check for NaN before you count the
 #   dead units.
 # - Every layer multiplies the gradient by its slope and its weights. Choose the init that

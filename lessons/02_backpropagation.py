@@ -1,14 +1,14 @@
 # %% [markdown] role="hook" traps=6
 # # 2. Backpropagation and autograd
 #
-# A network has a million weights, and its answer is wrong. Which of the weights
-# should change, in which direction, and by how much? *Backpropagation* answers this
-# question for all of them in one pass, and `loss.backward()` runs it for you.
+# A network has a million weights, and its answer is wrong. Which of the weights should
+# change, in which direction, and by how much? *Backpropagation* answers this question for
+# all weights in one pass, and `loss.backward()` runs it for you.
 #
 # This stage computes gradients by hand and with *autograd*, PyTorch's engine for
-# gradients, and builds a training loop from them. Then it breaks the backward pass in
-# six ways that look right, and most of them raise no error. At the end you write an
-# engine of your own.
+# gradients, and builds a training loop from them. Then it breaks the backward pass with
+# six mistakes that look like correct code, and most of these mistakes raise no error. At
+# the end, you write your own autograd engine.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -35,11 +35,11 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## A gradient by hand
 #
-# To improve a weight, you need one number: how much does the loss change when the
-# weight grows a little? That number is the *slope* of the loss for this weight, and
-# the slopes for all weights together are the *gradient*. The obvious way to find a
-# slope is to nudge the weight and compute the loss again. Take a model with one input,
-# one weight and one bias. It predicts $3 \cdot 2 + 0.5$, and the target is 10.
+# To improve a weight, you need one number: how much does the loss change when the weight
+# grows a little? That number is the *slope* of the loss with respect to this weight, and
+# the slopes for all weights together are the *gradient*. The obvious way to find a slope
+# is to nudge the weight and compute the loss again. Take a model with one input, one
+# weight and one bias. The model predicts $3 \cdot 2 + 0.5$, and the target is 10.
 
 # %% role="concept"
 def loss_for(w):
@@ -52,16 +52,15 @@ print(f"loss {loss_for(3)}, slope about {slope:.1f}")
 
 # %% [markdown] role="concept"
 # A larger weight makes the loss smaller. At first, the loss falls by about 14 for each
-# unit that you add to the weight. But this answer is only approximate, and it costs one
-# forward pass for every weight.
+# unit that you add to the weight. But the nudge gives only an approximate slope, and it
+# costs one forward pass for every weight.
 #
-# The *chain rule* gives the exact answer for all weights at once. Split the
-# computation into small operations, $z = wx + b$, $e = z - y$ and $L = e^2$. Each
-# operation has a simple slope of its own, and the slope of the whole computation is the
-# product of the slopes along the path. The *forward pass* computes the values, from the
-# inputs to the loss. The *backward pass* starts at the loss with $dL/dL = 1$. Every
-# node multiplies the gradient that arrives by its own slope, and passes the product
-# on.
+# The *chain rule* gives the exact answer for all weights at once. Split the computation
+# into small operations, $z = wx + b$, $e = z - y$ and $L = e^2$. Each operation has a
+# simple slope of its own, and the slope of the whole computation is the product of the
+# slopes along the path. The *forward pass* computes the values, from the inputs to the
+# loss. The *backward pass* starts at the loss with $dL/dL = 1$. Every node multiplies the
+# arriving gradient by the node's own slope, and passes the product on.
 
 # %% role="concept"
 x, w, b, y = 2.0, 3.0, 0.5, 10.0
@@ -107,13 +106,13 @@ draw_backward(
         "y shows its gradient.")
 
 # %% [markdown] role="concept"
-# Read the gradient of `w` off the arrows, from the bottom up: 1, times −7, times 1,
-# times 2. Notice two things. First, the factors come from the forward pass: the arrow
-# to `w` needs `x`, and the arrow to `e` needs `e` itself. So the graph has to keep
-# those values until the backward pass. Second, autograd computed no gradient for
-# `x` and `y`, because they were plain numbers. Only a tensor with
-# `requires_grad=True` gets a gradient, in its attribute `.grad`. If you created such a
-# tensor yourself, like a parameter of a model, it is called a *leaf*.
+# Read the gradient of `w` off the arrows, from the bottom up: it is 1 times −7 times 1
+# times 2. Notice two things. First, the factors come from the forward pass: the arrow to
+# `w` needs `x`, and the arrow to `e` needs `e` itself. So the graph has to keep those
+# values until the backward pass. Second, autograd computed no gradient for `x` and `y`,
+# because they were plain numbers. Only a tensor with `requires_grad=True` gets a
+# gradient, in its attribute `.grad`. If you created such a tensor yourself, like a
+# parameter of a model, it is called a *leaf*.
 #
 # While the forward pass runs, autograd records one node per operation, and links it to
 # the nodes that produced its inputs. The node of a result is its `grad_fn`, and
@@ -130,13 +129,14 @@ def walk(node, depth=0):
 walk(loss.grad_fn)
 
 # %% [markdown] role="concept"
-# `AccumulateGrad` is the node of a leaf. It adds the gradient that arrives to the
-# leaf's `.grad`.
+# `AccumulateGrad` is the node of a leaf. This node adds every gradient that it receives
+# to the leaf's `.grad`.
 #
 # ## Two uses, two gradients
 #
 # What if a value is used more than once? Then a change in the value reaches the loss
-# along several paths, and all of them count. So autograd adds up their gradients:
+# along several paths, and all of them count. So autograd adds up the gradients from all
+# of these paths:
 
 # %% role="concept"
 a = torch.tensor(3.0, requires_grad=True)
@@ -148,19 +148,19 @@ claim("gradient at a = 3: 3 + 3 from the square, 5 from 5 * a",
       a.grad, expected=11)
 
 # %% [markdown] role="concept"
-# *Skip connections* rely on this sum. A residual block computes $h = x + F(x)$, where
-# $F$ is a layer or two, so `x` is used twice. One gradient comes back through $F$.
-# The other comes back unchanged, however small the slopes inside $F$ are. That is why
-# networks with skip connections can be trained at depths where plain networks cannot.
-# *Further* measures this. It is no guarantee, because if $F(x) = -x$, the two gradients
-# cancel.
+# *Skip connections* rely on this sum of gradients. A residual block computes $h = x +
+# F(x)$, where $F$ is a layer or two, so `x` is used twice. One gradient comes back
+# through $F$. The other gradient comes back unchanged, however small the slopes inside
+# $F$ are. That is why networks with skip connections can be trained at depths where plain
+# networks cannot. *Further* measures this. A skip connection is no guarantee, because if
+# $F(x) = -x$, the two gradients cancel.
 #
 # ## Backward through a layer
 #
-# A layer has a whole matrix of weights, and nobody writes down their slopes one by
-# one. Two matrix products and a sum are enough for all of them. Take a batch of `N` rows
-# with `D` features each, and a layer of `U` units followed by a ReLU, which replaces
-# negative values with zero: $z = xW^T + b$ and $h = \max(0, z)$.
+# A layer has a whole matrix of weights, and nobody writes down their slopes one by one.
+# Two matrix products and a sum are enough to compute all of these slopes. Take a batch of
+# `N` rows with `D` features each, and a layer of `U` units followed by a ReLU, which
+# replaces negative values with zero: $z = xW^T + b$ and $h = \max(0, z)$.
 
 # %% role="concept"
 draw = torch.Generator().manual_seed(SEED)
@@ -172,10 +172,11 @@ h = z.relu()
 d_h = torch.randn(4, 5, generator=draw)       # arrives from the next layer
 
 # %% [markdown] role="concept"
-# `d_h` is the gradient of the loss for each entry of `h`. First it passes back through
-# the ReLU. Where `z` is positive, the ReLU returns its input, so its slope is 1.
-# Elsewhere it returns 0 whatever its input is, so its slope is 0. The slopes form a
-# *mask* of ones and zeros, and the backward pass multiplies the gradient by it:
+# `d_h` is the gradient of the loss with respect to each entry of `h`. First this gradient
+# passes back through the ReLU. Where `z` is positive, the ReLU returns its input, so its
+# slope is 1. Elsewhere the ReLU returns 0 whatever its input is, so its slope is 0. The
+# slopes form a *mask* of ones and zeros, and the backward pass multiplies the gradient by
+# this mask:
 
 # %% role="concept"
 mask = z > 0
@@ -229,8 +230,9 @@ claim("largest gap between our three gradients and autograd's", gap,
 # For a layer that maps $n$ values to $m$ values, all slopes together form a matrix, the
 # *Jacobian* $J$ of shape $(m, n)$. In matrix notation, the chain rule is a product of
 # Jacobians. But the backward pass never builds a Jacobian. A node receives a vector $v$
-# with one value per *output*, and returns $vJ$, which has one value per *input*. This is
-# a *vector-Jacobian product*. The mask and the matrix products above are examples.
+# with one value per *output*, and returns $vJ$, which has one value per *input*. This
+# product is called a *vector-Jacobian product*. Both the mask and the matrix products
+# above compute vector-Jacobian products.
 
 # %% role="concept"
 weight, point = torch.randn(4, 6), torch.randn(6, requires_grad=True)
@@ -255,16 +257,16 @@ claim("bytes in the Jacobian of one layer",
 
 # %% [markdown] role="concept"
 # A loss is a single number, so $v$ starts with one entry, and **one** backward pass
-# computes the slopes for all parameters, even for a billion of them. The other
-# direction, forward mode, needs one pass for each *input* value. That is why networks
-# are trained backwards.
+# computes the slopes for all parameters, even for a billion of them. The other direction,
+# forward mode, needs one pass for each *input* value. That is why training computes its
+# gradients backwards.
 #
 # ## What is saved for the backward pass
 #
 # The factors on the arrows come from the forward pass, so these values stay in memory
-# until the backward pass has used them. In training, they often take more memory than
-# the weights. Which values an operation keeps depends on its slope. A product of two
-# tensors keeps both, because each is the slope for the other. `tanh` keeps its own
+# until the backward pass has used them. In training, these saved values often take more
+# memory than the weights. Which values an operation keeps depends on its slope. A product
+# of two tensors keeps both, because each is the slope for the other. `tanh` keeps its own
 # result. A sum keeps nothing, because its slopes are 1. In the next cell, `saved_bytes`
 # asks autograd how much it keeps for vectors of 1,000 values of 4 bytes each.
 
@@ -290,12 +292,12 @@ claim("bytes kept by a product of two", kept["a * b"], expected=8000)
 # operations make a new tensor, but some change a tensor *in place*: assignments such as
 # `t[0] = 0` and `t += 1`, and methods whose names end in an underscore, such as
 # `t.zero_()`. If such an edit changes a kept value, the slope that is computed from it is
-# wrong. To notice this, a tensor counts its in-place edits, and the graph notes the count
-# when it keeps the tensor. If `backward` finds a different count, it raises an error
-# instead of returning a wrong gradient.
+# wrong. To detect such edits, every tensor counts its in-place edits, and the graph notes
+# the count when it keeps the tensor. If `backward` finds a different count, it raises an
+# error instead of returning a wrong gradient.
 #
-# In a network, each row of the batch adds its own inputs and results. So the memory of
-# the graph grows with the batch:
+# In a network, each row of the batch adds its own inputs and results to what the graph
+# keeps. So the memory of the graph grows with the batch:
 
 # %% role="concept"
 net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(),
@@ -316,9 +318,9 @@ claim("bytes for twice as many rows, fp32, no norm layers", kept[128],
 #
 # ## A training loop in five steps
 #
-# A gradient says which way is less wrong, but only for a small step. So you take a
-# small step, compute the gradient again, and repeat. Here is the loop by hand, for
-# the single weight from above. The *learning rate*, 0.05, sets how far a step goes.
+# A gradient tells you in which direction the loss falls, but only for a small step. So
+# you take a small step, compute the gradient again, and repeat. Here is the loop by hand,
+# for the single weight from above. The *learning rate*, 0.05, sets how far a step goes.
 
 # %% role="concept"
 w = torch.tensor(3.0, requires_grad=True)
@@ -385,9 +387,10 @@ draw_blocks({"the five steps": ["1. predict: model(x)",
 # ## A training loop from memory
 #
 # You write the five steps of a training loop from memory and forget `zero_grad`. "Without
-# it, the steps are just too long, as with a higher rate," says a comment in an old
-# script. The data are linear and have no noise, so the loss can reach zero. You run the
-# loop for 400 steps on all rows, and again with 8 random rows in each step.
+# `zero_grad`, the steps are just too long, as with a higher learning rate," says a
+# comment in an old script. The data are linear and have no noise, so the loss can reach
+# zero. You run the loop for 400 steps, once on all rows and once on 8 random rows in each
+# step.
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)
@@ -445,9 +448,9 @@ claim("highest loss in batches of 8, divided by the first loss",
       max(pushed) / pushed[0], above=20)
 
 # %% [markdown] trap="02.1" role="look"
-# On all rows, the loss neither settles nor diverges. In batches of 8, it grows by several
-# powers of ten. To see why, call `backward` four times on one batch, without a step. Each
-# call adds its gradient to the earlier ones:
+# On all rows, the loss neither settles nor diverges. In batches of 8, the loss grows by
+# several powers of ten. To see why, call `backward` four times on one batch, without a
+# step. Each call adds its gradient to the earlier ones:
 
 # %% trap="02.1" role="look"
 probe = nn.Linear(3, 1)
@@ -458,16 +461,16 @@ for _ in range(4):                        # equal batches, no step
 print("norms:", [f"{norm / norms[0]:.0f}x" for norm in norms])
 
 # %% trap="02.1" role="look"
-claim("gradient norm after four calls, divided by that after one",
+claim("gradient norm after four calls, divided by the norm after one",
       norms[3] / norms[0], expected=4, within=1e-4)
 
 # %% [markdown] trap="02.1" role="why"
 # `backward` *adds* to `.grad`. If nothing clears `.grad`, each step uses the sum of all
 # gradients so far. Such a sum is called *momentum*: SGD with momentum $m$ multiplies its
 # running sum by $m$ and then adds the new gradient. So without weight decay, a forgotten
-# `zero_grad` is a momentum of 1. On all rows, the weights swing around the minimum like a
-# pendulum without friction. Random batches push the pendulum at random moments, and it
-# swings higher and higher.
+# `zero_grad` turns SGD into SGD with a momentum of 1. On all rows, the weights swing
+# around the minimum like a pendulum without friction. Random batches push the pendulum at
+# random moments, and it swings higher and higher.
 
 # %% trap="02.1" role="why"
 plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
@@ -480,7 +483,8 @@ plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
 
 # %% [markdown] trap="02.1" role="repair"
 # Clear the gradients at the start of **every** step. Then it does not matter what other
-# code has left in `.grad`. The run below clears them, and sets a momentum of 1 on purpose:
+# code has left in `.grad`. The run below clears the gradients, and sets a momentum of 1
+# on purpose:
 
 # %% trap="02.1" role="repair"
 pendulum = descend(40, clear=True, momentum=1.0)
@@ -510,10 +514,10 @@ claim("is set_to_none on by default",
       arguments["set_to_none"].default, expected=True)
 
 # %% [markdown] trap="02.1" role="more"
-# By default, `zero_grad` sets each gradient to None, and that does more than save
-# memory. Adam keeps running means of past gradients. If a weight's gradient is None,
-# Adam leaves the weight alone. If the gradient is a tensor of zeros, Adam still takes a
-# step, using the running means:
+# By default, `zero_grad` sets each gradient to None, which does more than save memory.
+# Adam keeps running means of past gradients. If a weight's gradient is None, Adam leaves
+# the weight alone. If the gradient is a tensor of zeros, Adam still takes a step, using
+# the running means:
 
 # %% trap="02.1" role="more"
 def after_idle_step(to_none):
@@ -537,7 +541,7 @@ claim("weight after the idle step with zeros: Adam moves it on", zeros,
       expected=0.833, within=1e-3)
 
 # %% [markdown] trap="02.1" role="more"
-# With `zero_grad` back in its place, the loss in batches of 8 rows also falls to zero:
+# With `zero_grad` back in place, the loss in batches of 8 rows also falls to zero:
 
 # %% trap="02.1" role="more"
 calm = descend(400, clear=True, batch=8)
@@ -548,11 +552,12 @@ claim("loss after 400 steps in batches of 8 with zero_grad", calm[-1],
 
 # %% [markdown] trap="02.1" role="folklore"
 # **Told:** without `zero_grad`, the loss falls faster at first and then diverges.
-# **Measured:** in random batches of 8 it does grow, to more than 20 times its first
-# value within 400 steps. On the full batch without noise, at a rate of 0.05, it swings
-# and stays below 2 times its first value. **Told:** pass `set_to_none=True` to save
-# memory. **Measured:** this is the default, and it does more than save memory. Under
-# Adam, an idle weight stays at 0.9 with None and moves to 0.833 with zeros.
+# **Measured:** in random batches of 8, the loss does grow, to more than 20 times its
+# first value within 400 steps. On the full batch without noise, at a learning rate of
+# 0.05, the loss swings and stays below 2 times its first value. **Told:** pass
+# `set_to_none=True` to save memory. **Measured:** setting gradients to None is the
+# default, and it does more than save memory. Under Adam, an idle weight stays at 0.9 with
+# None and moves to 0.833 with zeros.
 
 # %% trap="02.1" role="exercise" points=3 difficulty=2 minutes=10
 def train_step(model: nn.Module, opt: torch.optim.Optimizer,
@@ -587,10 +592,10 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 
 # %% [markdown] trap="02.1" role="keep"
 # **Keep:** `backward` adds to `.grad`, so clear the gradients at the start of every step.
-# If you forget, SGD behaves as if its momentum were `1`, and the loss swings or grows.
-# **In your own code:** if a loss swings with a steady period, run your step twice on one
-# batch at a learning rate of 0. If the gradient norm doubles, nothing clears the
-# gradients. **Source:** PyTorch documentation,
+# If you forget to clear them, SGD behaves as if its momentum were `1`, and the loss
+# swings or grows. **In your own code:** if a loss swings with a steady period, run your
+# step twice on one batch at a learning rate of 0. If the gradient norm doubles, nothing
+# clears the gradients. **Source:** PyTorch documentation,
 # [Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
 # %% [markdown] trap="02.2" role="situation" fault="backward on a vector of ones: a sum, not the mean" symptom="RuntimeError: grad can be implicitly created only for scalar outputs"
@@ -632,7 +637,7 @@ print(f"gradient with ones / gradient of the mean: {ratio:.1f}")
 measured("02.2", 1)
 
 # %% trap="02.2" role="look"
-claim("gradient norm with ones divided by that of the mean loss",
+claim("gradient norm with ones, divided by the norm for the mean loss",
       ratio, expected=64,
       within=0.01)
 
@@ -697,7 +702,8 @@ claim("largest gap between the vector and the weighted mean",
       (as_vector - as_scalar).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="more" topics="a rate of 0.5 that acts like 32 · torch's class weights"
-# These claims hold the first of the two bars, and the rate that has the same effect:
+# These claims check the first of the two bars, and the learning rate at which the mean
+# takes the same steps as the ones:
 
 # %% trap="02.2" role="more"
 claim("worst loss with the mean", calm, below=2.6)
@@ -717,9 +723,10 @@ claim("largest gap to PyTorch's gradient with class weights",
 
 # %% [markdown] trap="02.2" role="folklore"
 # **Told:** reduce the losses with `(weights * losses).sum()`, or pass a vector of ones,
-# which is equivalent. **Measured:** both are sums. In this batch, the vector of ones
-# makes the gradient 64 times as large as the mean does. The factor grows with the batch,
-# so the same learning rate means something different for each batch size.
+# which is equivalent. **Measured:** both reductions compute a sum, not a mean. In this
+# batch, the vector of ones makes the gradient 64 times as large as the mean does. This
+# factor grows with the batch size, so the same learning rate means something different
+# for each batch size.
 
 # %% trap="02.2" role="exercise" points=2 difficulty=2 minutes=10
 def weighted_loss(losses: torch.Tensor,
@@ -759,10 +766,10 @@ def weighted_loss(losses: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Five switches, and what each is for
 #
-# Autograd records everything that you compute from a parameter. Often you want it to
-# record less, because an evaluation needs no graph, and a target must not learn.
-# Sometimes you want more than one backward pass. There is a switch for each of these
-# cases:
+# Autograd records everything that you compute from a parameter. Often you want autograd
+# to record less, because an evaluation needs no graph, and a target must receive no
+# gradient. Sometimes you want more than one backward pass. There is a switch for each of
+# these cases:
 #
 # | switch | what it does | what it is for |
 # |---|---|---|
@@ -772,10 +779,10 @@ def weighted_loss(losses: torch.Tensor,
 # | `retain_graph=True` | keeps the saved tensors after a backward pass | a second backward pass over **one** graph |
 # | `create_graph=True` | also records the backward pass | derivatives of derivatives |
 #
-# With the first three, autograd records less. `detach` acts on a single tensor, and its
-# result shares the tensor's memory and also its count of in-place edits. `no_grad` acts on
-# everything in its block. If you write `@torch.no_grad()` above a function, the whole
-# function becomes such a block.
+# With the first three switches, autograd records less. `detach` acts on a single tensor,
+# and its result shares the tensor's memory and also its count of in-place edits.
+# `no_grad` acts on everything in its block. If you write `@torch.no_grad()` above a
+# function, the whole function becomes such a block.
 
 # %% role="concept"
 p = torch.ones(2, requires_grad=True)
@@ -790,9 +797,9 @@ print(recorded.requires_grad, recorded.detach().requires_grad,
 
 # %% [markdown] role="concept"
 # Use `detach` if the forward pass needs a value, but the part that computed the value
-# must not learn from it. In a GAN, a *generator* makes samples, and a *judge* learns to
-# recognise them as fakes. The judge's training step must not train the generator, so the
-# judge gets `fake.detach()`:
+# must get no gradient from it. In a GAN, a *generator* makes samples, and a *judge*
+# learns to recognise them as fakes. The judge's training step must not train the
+# generator, so the judge gets `fake.detach()`:
 
 # %% role="concept"
 generator, judge = nn.Linear(2, 4), nn.Linear(4, 1)
@@ -826,9 +833,10 @@ draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
 # graph, add them and call `backward` once, because the gradient of a sum is the sum of
 # the gradients. You need `retain_graph` only if you want the two gradients separately.
 # You need `create_graph` for the gradient of a gradient, as in second derivatives and
-# gradient penalties. *MAML* needs it as well. It looks for starting weights from which one
-# training step on a new task goes a long way. So it computes its loss *after* such a step,
-# and its gradient passes through the gradient of that step:
+# gradient penalties. *MAML* needs the gradient of a gradient as well. MAML looks for
+# initial weights from which a single training step on a new task already helps a lot. So
+# MAML computes its loss *after* such a step, and the gradient of this loss passes through
+# the gradient that the step used:
 
 # %% role="concept"
 t = torch.tensor(3.0, requires_grad=True)
@@ -895,10 +903,11 @@ plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
 # %% [markdown] trap="02.3" role="why"
 # `.data` is not a copy, because it shares its memory with `y`. The slope of a sigmoid is
 # $y(1 - y)$, so the sigmoid had kept its *result* for the backward pass, and you
-# overwrote that result with zeros. To notice this, autograd counts the edits of each
-# tensor. But it does not count an edit through `.data`. `detach()` also shares the memory,
-# but it shares the count as well. So after an edit with a PyTorch operation, `backward`
-# raises an error, as *More* shows. To get a copy that you can edit, add `clone()`.
+# overwrote that result with zeros. To notice such an overwrite, autograd counts the
+# in-place edits of each tensor. But autograd does not count an edit through `.data`.
+# `detach()` also shares the memory, but its result shares the count of edits as well. So
+# after you edit a detached tensor with a PyTorch operation, `backward` raises an error,
+# as *More* shows. To get a copy that you can edit, add `clone()`.
 
 # %% trap="02.3" role="why"
 measured("02.3", 0)
@@ -926,8 +935,8 @@ claim("largest error of the gradient after detach and clone",
       (x.grad - truth).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.3" role="more" topics="where the same edit does no harm · what detach notices"
-# An edit does no harm if the operation kept nothing. After the same edit, `2 * x` still
-# gets the right gradient:
+# An edit does no harm if the operation kept nothing for the backward pass. After the same
+# edit, `2 * x` still gets the right gradient:
 
 # %% trap="02.3" role="more"
 x.grad = None
@@ -944,8 +953,8 @@ claim("largest value of y itself after the edit for the plot",
       edited.abs().max(), expected=0)
 
 # %% [markdown] trap="02.3" role="more"
-# Autograd counts an edit that you make to the detached tensor with PyTorch. It does not
-# count an edit that you make with NumPy:
+# Autograd counts an edit that you make to the detached tensor with PyTorch. Autograd does
+# not count an edit that you make with NumPy:
 
 # %% trap="02.3" role="more"
 x.grad = None
@@ -996,19 +1005,19 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # **Keep:** `.data` shares memory with its tensor and hides your edits from autograd.
 # `detach()` also shares memory, but autograd notices edits that you make with PyTorch.
 # Only `detach().clone()` is yours to edit. **In your own code:** search for `.data` and
-# replace it. To set a weight by hand, use `no_grad()`. **Source:** PyTorch notes, [Autograd
-# mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), in-place
-# correctness checks.
+# replace each use of it. To set a weight by hand, use `no_grad()`. **Source:** PyTorch
+# notes, [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
+# in-place correctness checks.
 
 # %% [markdown] trap="02.4" role="situation" core=true fault="accumulated gradients weigh unequal parts alike" symptom="gradient accumulation: loss explodes or differs from the large batch"
 # ## Four small batches for one big one
 #
 # Your batch of 32 rows does not fit into memory. So you cut it into 4 *micro-batches* of
 # 8 rows, call `backward` on each, and then take one step, because the gradients add up in
-# `.grad` anyway. The first six rows are padding. Their label is `-100`, and
-# `cross_entropy` ignores such rows. "Divide each loss by 4, or your learning rate will in
-# effect be about 4 times too large," says a reviewer. So you divide by 4, and compare the
-# accumulated gradient with the gradient of the whole batch.
+# `.grad` anyway. The first six rows are padding. The padding rows have the label `-100`,
+# and `cross_entropy` ignores rows with this label. "Divide each loss by 4, or your
+# learning rate will in effect be about 4 times too large," says a reviewer. So you divide
+# by 4, and compare the accumulated gradient with the gradient of the whole batch.
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
@@ -1050,11 +1059,11 @@ claim("error when divided by 4, as a fraction of the norm", by_four,
 
 # %% [markdown] trap="02.4" role="why"
 # Each part's loss is the mean over its *labelled* rows. The first part has only two
-# labelled rows, yet like every part it supplies a quarter of the gradient. So each of its
-# rows counts as much as four rows of another part. Dividing by the *number* of parts is
-# right only if all parts average over the same number of rows. Instead, weight each loss
-# by **its share of the denominator**: the number of its labelled rows, divided by the
-# number of labelled rows in the whole batch.
+# labelled rows, yet like every part it supplies a quarter of the gradient. So each row of
+# the first part counts as much as four rows of another part. Dividing by the *number* of
+# parts is right only if all parts average over the same number of rows. Instead, weight
+# each loss by **its share of the denominator**: the number of its labelled rows, divided
+# by the number of labelled rows in the whole batch.
 
 # %% trap="02.4" role="why"
 draw_boxes({"labelled rows": {f"part {k}": n for k, n in enumerate(
@@ -1077,8 +1086,8 @@ claim("error when weighted by the share of the labelled rows",
       by_labels, below=1e-5)
 
 # %% [markdown] trap="02.4" role="more" topics="a smaller last part · BatchNorm · Adam hides a factor"
-# Without padding, you can weight each part by its share of the rows. With 28 rows, the
-# last part has only 4 of them, and if you divide by 4, each of its rows counts twice:
+# Without padding, you can weight each part by its share of the rows. Of 28 rows, the last
+# part has only 4, and if you divide by 4, each of these 4 rows counts twice:
 
 # %% trap="02.4" role="more"
 wanted = inputs @ torch.randn(16, 1)
@@ -1117,9 +1126,9 @@ claim("relative error with BatchNorm, weighted by share", with_norm,
 
 # %% [markdown] trap="02.4" role="more"
 # In train mode, BatchNorm computes its statistics over 8 rows instead of 32, and no
-# factor repairs that. And what if you forget to divide? Then every gradient is four times
-# too large, and SGD diverges. Adam divides each gradient by the gradient's own running
-# size, so the factor cancels:
+# scaling of the loss repairs that. And what if you forget to divide? Then every gradient
+# is four times too large, and SGD diverges. Adam divides each gradient by the gradient's
+# own running size, so the factor cancels:
 
 # %% trap="02.4" role="more"
 def fitted(optimizer, lr, scale, size=8):
@@ -1151,9 +1160,10 @@ claim("final loss of SGD, whole batch", sgd_big, below=2)
 claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
 
 # %% [markdown] trap="02.4" role="more"
-# You can hold this in a test, for a whole training loop. `same` runs two functions, or two
-# commands, that must compute the same thing. It compares the data, the loss, the gradients
-# and the updates, and raises an error that names the first one that differs:
+# You can check gradient accumulation with a test of a whole training loop. `same` runs
+# two functions, or two commands, that must compute the same thing. `same` compares the
+# data, the loss, the gradients and the updates, and raises an error that names the first
+# difference:
 #
 # ```python
 # from dlsys.testing import same
@@ -1179,16 +1189,17 @@ claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
 # The second's is 4 times the first's.
 # ```
 #
-# With `(loss / parts).backward()` the two agree, up to rounding.
+# With `(loss / parts).backward()`, the two functions agree up to rounding.
 
 # %% [markdown] trap="02.4" role="folklore"
 # **Told:** divide by the number of micro-batches, and you get the gradient of the big
-# batch. **Measured:** that is true for equal parts without padding and without BatchNorm.
-# If the last part is half as large as the others, the gradient is off by more than 5 %.
-# If most of one part is padding, it is off by more than a third. With BatchNorm in parts
-# of 8 rows, it is off by more than 15 %. **Told:** if you do not divide, training becomes
-# unstable. **Measured:** with SGD at a rate of 0.15 it does. With Adam and no weight
-# decay, you end with the same weights.
+# batch. **Measured:** dividing gives that gradient for equal parts without padding and
+# without BatchNorm. If the last part is half as large as the others, the gradient is off
+# by more than 5 %. If most of one part is padding, the gradient is off by more than a
+# third. With BatchNorm in parts of 8 rows, the gradient is off by more than 15 %.
+# **Told:** if you do not divide, training becomes unstable. **Measured:** with SGD at a
+# learning rate of 0.15, training does become unstable. With Adam and no weight decay, you
+# end up with the same weights, whether you divide or not.
 
 # %% trap="02.4" role="exercise" points=4 difficulty=3 minutes=15
 def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
@@ -1228,8 +1239,8 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # %% [markdown] trap="02.4" role="keep"
 # **Keep:** when you accumulate gradients, weight each part by its share of the rows, or
 # of the labelled rows if there is padding. If a constant factor is wrong, SGD can
-# diverge, and Adam without weight decay hides the mistake. **In your own code:** once,
-# compare the accumulated gradient with the gradient of the whole batch. **Source:**
+# diverge, whereas Adam without weight decay hides the mistake. **In your own code:**
+# compare the accumulated gradient once with the gradient of the whole batch. **Source:**
 # PyTorch notes, [Automatic Mixed Precision
 # examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which divide by
 # the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section 2.1.
@@ -1240,16 +1251,16 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # %% [markdown] trap="02.5" role="situation" core=true fault="the summed loss keeps every batch's graph in memory" symptom="out of memory during evaluation, memory grows with every batch"
 # ## An evaluation that runs out of memory
 #
-# Training fits into memory. Evaluation has the same batch size, calls `eval()`, and only
-# adds up the losses of its batches, and yet it runs out of memory after a while. "It
-# needs `no_grad`, because `eval()` only affects layers," says the ticket. Your net has 20
-# hidden layers of 64 units. You evaluate 4 batches of 124 digits, and after each batch
-# you measure the memory that the graphs hold.
+# Training fits into memory. Evaluation uses the same batch size, calls `eval()`, and only
+# adds up the losses of its batches, yet it runs out of memory after a while. "The
+# evaluation needs `no_grad`, because `eval()` only affects layers," says the ticket. Your
+# net has 20 hidden layers of 64 units. You evaluate 4 batches of 124 digits, and after
+# each batch you measure the memory that the graphs hold.
 
 # %% [markdown] trap="02.5" role="break"
 # `held_bytes()` adds up the memory of all tensors that autograd still holds for a
-# backward pass, and counts shared memory once. It sees only tensors that a graph saves
-# inside a `watched()` block.
+# backward pass, and counts shared memory once. The function sees only tensors that a
+# graph saves inside a `watched()` block.
 
 # %% trap="02.5" role="break" tags=["plumbing"]
 import weakref
@@ -1287,8 +1298,9 @@ with watched():                  # only looks, changes nothing
         held.append(held_bytes())
 
 # %% trap="02.5" role="guess" quoted="right"
-guess("02.5", "By how many kB does this memory grow with each batch?",
-      unit="kB")
+guess("02.5",
+      "By how many kB does the memory that the graphs hold grow with each "
+      "batch?", unit="kB")
 
 # %% trap="02.5" role="look"
 print(f"kB held after each batch: {[round(h / 1000) for h in held]}")
@@ -1314,7 +1326,7 @@ claim("growth from batch 1 to 4, divided by growth from 1 to 2",
 # %% [markdown] trap="02.5" role="look"
 # The first column also counts the weights and the digits, which all graphs share. From
 # then on, every batch adds its own graph. None of the graphs is freed, because the sum of
-# the losses holds them all. Once you delete the sum, they are freed:
+# the losses holds them all. Once you delete the sum, all the graphs are freed:
 
 # %% trap="02.5" role="look"
 claim("bytes held after the sum is deleted", held_bytes(), expected=0)
@@ -1322,8 +1334,8 @@ claim("bytes held after the sum is deleted", held_bytes(), expected=0)
 # %% [markdown] trap="02.5" role="why"
 # `total` is a tensor with a graph, and its graph contains the graph of every batch.
 # `eval()` switches the mode of layers such as dropout, and has nothing to do with graphs.
-# If you add up `.item()`, which is a plain number, autograd builds each graph for nothing
-# and frees it again. Inside `no_grad()`, it does not build a graph at all.
+# If you add up the plain numbers that `.item()` returns, autograd builds each graph for
+# nothing and frees it again. Inside `no_grad()`, autograd does not build a graph at all.
 
 # %% trap="02.5" role="repair"
 def one_pass():
@@ -1429,20 +1441,20 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 
 # %% [markdown] trap="02.5" role="keep"
 # **Keep:** a loss with a graph keeps the activations of its whole batch in memory.
-# `eval()` is about layers and `no_grad()` is about graphs, and an evaluation needs both.
-# Average the loss over rows, not over batches. **In your own code:** look for `+= loss`
-# without `.item()`. **Source:** PyTorch notes, [Autograd
+# `eval()` switches layers, `no_grad()` stops the recording of graphs, and an evaluation
+# needs both calls. Average the loss over rows, not over batches. **In your own code:**
+# look for `+= loss` without `.item()`. **Source:** PyTorch notes, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), locally disabling
 # gradient computation.
 
 # %% [markdown] trap="02.6" role="situation" fault="a node reports before all its uses have" symptom="hand-written autograd gives wrong gradients when a value is used twice"
 # ## An engine of your own
 #
-# You write a small autograd of your own. Each value remembers its parents and its slope
-# with respect to each of them. The backward pass uses a queue. It takes a node out,
-# passes the node's gradient on to its parents, and puts the parents into the queue. On a
-# chain of products and on `tanh` the gradients are right, so you ship it. The first user
-# computes `a + tanh(a + b)`, with `a = w * x`.
+# You write a small autograd engine of your own. Each value remembers its parents and its
+# slope with respect to each of them. The backward pass uses a queue. It takes a node out
+# of the queue, passes the node's gradient on to its parents, and puts the parents into
+# the queue. On a chain of products and on `tanh` the gradients are right, so you ship it.
+# The first user computes `a + tanh(a + b)`, with `a = w * x`.
 
 # %% trap="02.6" role="break"
 class Value:
@@ -1515,10 +1527,11 @@ claim("error of dL/dw", abs(grads[w] - true_w), above=0.5)
 
 # %% [markdown] trap="02.6" role="why"
 # `a` is used twice. The engine reached `a` through its first use, the direct one, and
-# passed its gradient on at once. The gradient from the second use arrived later, after `w`
-# had got its share. A node may report only after **all** its uses have reported. This
-# order, with every child before its parents, is a *topological order*. To get it, list
-# every node after its parents, and then go through that list backwards.
+# passed on the gradient of `a` at once. The gradient from the second use arrived later,
+# after `w` had already received its gradient. A node may pass on its gradient only after
+# **all** its uses have passed theirs to it. This order, with every child before its
+# parents, is a *topological order*. To get such an order, list every node after its
+# parents, and then go through that list backwards.
 
 # %% trap="02.6" role="why"
 draw_tree({"w": f"{grads[w]:.2f}, true {true_w:.2f}", "x": "", "b": "",
@@ -1606,12 +1619,13 @@ claim("does the patient engine survive a chain of 5000 nodes", deep_enough,
       expected=False)
 
 # %% [markdown] trap="02.6" role="more"
-# Its helper calls itself for each node along the chain, and Python limits the number of
-# nested calls. PyTorch's engine does not recurse. It first **counts** how often each node
-# is used, and a node is ready as soon as that many gradients have arrived. Your engine
-# will do the same. You could also follow every *path* instead of visiting every node. The
-# result is right, but it takes too long. In the ladder below, each value that is used
-# twice doubles the number of paths:
+# The engine's helper function calls itself for each node along the chain, and Python
+# limits the number of nested calls. PyTorch's engine does not recurse. Instead, it first
+# **counts** how often each node is used, and a node is ready once it has received one
+# gradient for each use. Your engine will do the same. You could also follow every *path*
+# instead of visiting every node. Following every path gives the right result, but takes
+# too long. In the ladder below, each value that is used twice doubles the number of
+# paths:
 
 # %% trap="02.6" role="more"
 def paths(node):
@@ -1686,15 +1700,14 @@ def gradients(out, inputs: list) -> list:
 # %% [markdown] role="concept"
 # ## Further
 #
-# Nothing below is needed for the traps. It shows what happens to the memory of a
-# graph that you retain, measures autograd's switches in longer examples, follows a
-# gradient through 30 layers with and without skips, and computes the same gradient in
-# JAX.
+# No trap needs this section. It shows what happens to the memory of a graph that you
+# retain, measures autograd's switches in longer examples, follows a gradient through 30
+# layers with and without skip connections, and computes the same gradient in JAX.
 #
 # ### A retained graph does not grow
 #
 # Some people say that every backward pass on a retained graph doubles its memory. You can
-# measure that with `held_bytes` from trap 02.5:
+# test this with `held_bytes` from trap 02.5:
 
 # %% role="concept"
 with watched():
@@ -1708,7 +1721,7 @@ held["not retained"] = held_bytes()
 print(held)
 
 # %% [markdown] role="concept"
-# Three backward passes on a retained graph do not change its memory:
+# Three backward passes on a retained graph do not change how much memory the graph holds:
 
 # %% role="concept"
 claim("bytes held after three passes that retain the graph",
@@ -1719,10 +1732,10 @@ claim("bytes held after a pass that does not retain it",
 # %% [markdown] role="concept"
 # ### The switches at work
 #
-# The first example is for `detach`. Rounding has a slope of zero almost everywhere, so
-# nothing can learn through it. Write $x + (\mathrm{round}(x) - x)$ instead, and detach
-# the bracket. Then the value is rounded, but the slope is 1, as for $x$ itself. This is
-# called a *straight-through estimator*.
+# The first example shows what `detach` is for. Rounding has a slope of zero almost
+# everywhere, so nothing can learn through it. Write $x + (\mathrm{round}(x) - x)$
+# instead, and detach the bracket. Then the value is rounded, but the slope is 1, as for
+# $x$ itself. This trick is called a *straight-through estimator*.
 
 # %% role="concept"
 x = torch.tensor([0.4, 1.7], requires_grad=True)
@@ -1738,12 +1751,12 @@ claim("sum of both slopes, with the bracket detached",
       expected=2)
 
 # %% [markdown] role="concept"
-# In Q-learning, a network predicts how good each action is. Its target comes from a
-# second, frozen network and must not learn. The target is the reward plus the discounted
-# best value of the next state, and it is the target of only **one** action, the action
-# that was taken. When you read such code, look for three mistakes: the reward is missing,
-# all actions get the same target, or there is a `.detach()` inside `no_grad`, where it
-# has no effect.
+# In Q-learning, a network predicts how good each action is. The target for this network
+# comes from a second, frozen network, and no gradient may pass through the target. The
+# target is the reward plus the discounted best value of the next state, and it is the
+# target of only **one** action, the action that was taken. When you read such code, look
+# for three mistakes: the reward is missing, all actions get the same target, or there is
+# a `.detach()` inside `no_grad`, where it has no effect.
 
 # %% role="concept"
 online, frozen = nn.Linear(8, 4), nn.Linear(8, 4)   # state to 4 actions
@@ -1768,12 +1781,12 @@ claim("values of 128 that the loss corrects", (slope != 0).sum(),
       expected=32)
 
 # %% [markdown] role="concept"
-# That cell also shows what `retain_graph` is for: two losses over one graph, each with
-# its own gradient. It is *not* for derivatives of derivatives, which need `create_graph`.
-# And if you sum a gradient and differentiate the sum, you get the row sums of the
-# Hessian, the matrix of second derivatives. The row sums equal the diagonal only if the
-# rest of each row adds up to zero, for instance because each term of the loss depends on
-# only one input.
+# The cell above also shows what `retain_graph` is for: two losses over one graph, each
+# with its own gradient. For derivatives of derivatives, `retain_graph` is *not* enough,
+# because they need `create_graph`. And if you sum a gradient and differentiate the sum,
+# you get the row sums of the Hessian, the matrix of second derivatives. The row sums
+# equal the diagonal only if the rest of each row adds up to zero, for instance because
+# each term of the loss depends on only one input.
 
 # %% role="concept"
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -1840,7 +1853,7 @@ claim("graph nodes of the fourth chunk / the first chunk, retained",
 # %% [markdown] role="concept"
 # ### Thirty layers, with and without skips
 #
-# Stack 30 tanh layers, with and without a skip connection around each of them. Without
+# Stack 30 tanh layers, with and without a skip connection around each layer. Without
 # skips, try PyTorch's default weights and also Xavier init. How much of the gradient
 # reaches the input?
 
@@ -1872,8 +1885,9 @@ claim("fraction that reaches the input, default weights and skips",
 
 # %% [markdown] role="concept"
 # So with the default weights, 30 plain layers lose the gradient, and with Xavier init
-# they keep part of it. With skips, the gradient survives even the default weights. But a
-# skip guarantees nothing. If a branch computes minus its input, it cancels the gradient:
+# they keep part of it. With skips, the gradient reaches the input even with the default
+# weights. But a skip guarantees nothing. If a branch computes minus its input, the
+# gradient through the branch cancels the gradient through the skip:
 
 # %% role="concept"
 x = torch.randn(5, requires_grad=True)
@@ -1889,7 +1903,7 @@ claim("gradient that arrives if the branch is minus x",
 #
 # PyTorch records a graph while your code runs. JAX transforms the *function*. `grad`
 # returns a new function that computes the gradient, `vmap` returns a function that works
-# on a batch, and `jit` returns a compiled function. There is no `.grad`, so nothing adds
+# on a batch, and `jit` returns a compiled function. JAX has no `.grad`, so nothing adds
 # up and nothing needs clearing. You pass the parameters in, and the gradients come out in
 # the same structure.
 
@@ -1941,10 +1955,10 @@ claim("gap between the mean over examples and the batch gradient",
       largest_gap(mean, slopes), below=1e-4)
 
 # %% [markdown] role="concept"
-# `jit` runs your Python code once for every shape, dtype and structure of the inputs. It
-# uses placeholders instead of values, and compiles what it sees. A side effect, such as
-# the `append` above, happens during that run and not in later calls. Remember this when
-# you print or count something inside a compiled function.
+# `jit` runs your Python code once for every shape, dtype and structure of the inputs. In
+# that run, `jit` uses placeholders instead of values, and compiles the operations that it
+# sees. A side effect, such as the `append` above, happens during that run and not in
+# later calls. Remember this when you print or count something inside a compiled function.
 
 # %% role="concept"
 compiled = jax.jit(jax.grad(jax_loss))
@@ -1965,7 +1979,7 @@ claim("largest gap between compiled and not compiled",
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each one says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You train on the full batch, and the loss swings with a period of about twenty steps and never settles. What do you check first?**
@@ -1975,7 +1989,8 @@ claim("largest gap between compiled and not compiled",
 # - [x] Whether the gradients are cleared before each backward pass :: Plain SGD on a running sum of gradients is SGD with a momentum of 1, a pendulum without friction.
 
 # %% [markdown] role="quiz"
-# **2. `losses` has 32 rows. What does `losses.backward(torch.ones(32))` compute the gradient of?**
+# **2. `losses` holds one loss for each of 32 rows. What does
+# `losses.backward(torch.ones(32))` compute the gradient of?**
 #
 # - [ ] The mean loss :: For the mean, pass a vector whose entries are all 1/32.
 # - [x] The sum of the losses :: Each row counts in full, so the gradient is 32 times the gradient of the mean.
@@ -2003,7 +2018,8 @@ claim("largest gap between compiled and not compiled",
 # - [x] They end where they would have ended, up to rounding :: So nobody notices the mistake until somebody switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
 
 # %% [markdown] role="quiz"
-# **6. An evaluation calls `model.eval()` and adds up `loss.item()`. What happens to its memory?**
+# **6. An evaluation calls `model.eval()` and adds up `loss.item()`. What happens to the
+# memory that the evaluation uses?**
 #
 # - [ ] It grows with every batch :: Only the number is kept, so each graph is freed.
 # - [x] It holds one graph during each batch, and needlessly so :: `no_grad()` would save the memory of that graph as well.
@@ -2012,23 +2028,23 @@ claim("largest gap between compiled and not compiled",
 # %% [markdown] role="gpu"
 # ## On a GPU: what the backward pass costs
 #
-# A training step is a forward pass, a backward pass and an update. Before you speed
-# one up, find out how much of the step each of them takes.
+# A training step is a forward pass, a backward pass and an update. Before you speed up a
+# training step, find out how much of its time each of these three parts takes.
 #
-# **Before you run anything:** in a stack of equal linear layers, how many times as long
-# as the forward pass does the backward pass take? And if you double the batch, what
-# happens to the memory, with a graph and without one?
+# **Before you run anything:** in a stack of equal linear layers, by what factor does the
+# backward pass take longer than the forward pass? And if you double the batch, what
+# happens to the memory of the forward pass, with a graph and without one?
 #
-# You can count FLOPs (floating-point operations), bytes and orders to the GPU on any
-# machine, with *meta* tensors, which have a shape but no data. A linear layer needs one
-# matrix product in the forward pass and two in the backward pass, one for its weight and
-# one for its input. The first layer does not need the product for its input, because the
-# data need no gradient.
+# On any machine, you can count FLOPs (floating-point operations), bytes and the orders
+# sent to the GPU, with *meta* tensors, which have a shape but no data. A linear layer
+# needs one matrix product in the forward pass and two in the backward pass, one for its
+# weight and one for its input. The first layer does not need the product for its input,
+# because the data need no gradient.
 #
-# To learn the time, you need a GPU or a prediction. From a datasheet you can compute the
-# least time that the FLOPs and the bytes take. A small stack mostly waits for its kernels
-# to be launched, so its FLOPs predict little. The update has no matrix product. It reads
-# four tensors and writes three.
+# To find out how long a step takes, you need a GPU or a prediction. From a datasheet, you
+# can compute the minimum time that the FLOPs and the bytes need. A small stack mostly
+# waits for its kernels to be launched, so its FLOPs say little about its time. The update
+# has no matrix product, but it reads four tensors and writes three.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2152,27 +2168,27 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# In the trace below the table, look at the matrix products first. On the H100, they take
-# 87 % of the forward pass and 83 % of the backward pass. ReLU, its backward pass, and
-# the sums for the biases take the rest.
+# In the trace below the table, look at the matrix products first. On the H100, the matrix
+# products take 87 % of the forward pass and 83 % of the backward pass. ReLU, its backward
+# pass, and the sums for the biases take the rest.
 #
-# **On the H100 of the record**, the large stack behaves as counted. It needs the
-# predicted amount of memory, and its backward pass takes about as long as two forward
-# passes. In the small stacks, the orders to the GPU determine the time. There, 256 times
-# as many FLOPs take only an eighth more time, and the backward pass takes longer than
-# four forward passes.
+# **On the H100 of the record**, the large stack behaves as the counts predict. The large
+# stack needs the predicted amount of memory, and its backward pass takes about as long as
+# two forward passes. In the small stacks, the orders to the GPU determine the time. With
+# 256 times as many FLOPs, a small stack takes only an eighth more time, and its backward
+# pass takes longer than four forward passes.
 #
-# From the bytes, we predicted the time of the update as a fraction of the backward pass.
-# The measured fraction is nearly three times as large, and the trace shows why. The
-# prediction assumes one pass, which reads four tensors and writes three. `foreach`,
-# PyTorch's default here, makes eight passes over all weights, and reads or writes twenty
-# tensors. (One more call of `_foreach_add_` counts the steps on the CPU.) The update
-# takes a fifth of the step's kernel time. Stage 4 measures the fused update, which makes
-# a single pass.
+# We predicted the time of the update, as a fraction of the backward pass, from the bytes
+# that the update moves. The measured fraction is nearly three times as large, and the
+# trace shows why. The prediction assumes one pass over the weights, which reads four
+# tensors and writes three. `foreach`, PyTorch's default here, makes eight passes over all
+# weights, and reads or writes twenty tensors. (One more call of `_foreach_add_` counts
+# the steps on the CPU.) The update takes a fifth of the step's kernel time. Stage 4
+# measures the fused update, which makes a single pass.
 #
 # **Keep:** a backward pass needs about twice the arithmetic of a forward pass, and the
 # memory of the graph is proportional to the batch. If you run out of memory, halve the
-# batch and accumulate gradients, or keep fewer results and compute them again
+# batch and accumulate gradients, or keep fewer results and recompute the others
 # (checkpointing, stage 9). If a step takes too long, look at the matrix products first.
 # **Source:** PyTorch documentation, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html) and
@@ -2184,22 +2200,24 @@ answers
 # ## What you take with you
 #
 # - The backward pass applies the chain rule from the loss to the inputs. Each node
-#   multiplies the gradient that arrives by its slope. If a value is used twice, its two
-#   gradients are added.
+#   multiplies the arriving gradient by the node's own slope. If a value is used twice,
+#   its two gradients are added.
 # - A linear layer needs two matrix products, for its weights and its input, and a sum for
 #   its bias. ReLU's slope is a mask.
 # - A training step has five parts: predict, compare, clear, backward, step. `backward`
-#   adds to `.grad`. If you never clear it, plain SGD has a momentum of 1.
+#   adds to `.grad`. If you never clear the gradients, plain SGD behaves as if its
+#   momentum were 1.
 # - `backward(v)` weights the rows by `v`. A vector of ones gives you the gradient of the
 #   sum.
-# - The graph keeps the tensors that the backward pass will need. That memory grows
-#   with the batch, is freed by `backward()`, and is never allocated under
+# - The graph keeps the tensors that the backward pass will need. The memory of the graph
+#   grows with the batch, is freed by `backward()`, and is never allocated under
 #   `no_grad()`.
 # - `detach().clone()` is a copy. `.data` shares memory and hides your edits.
 #   `retain_graph` is for two backward passes, and `create_graph` is for second
 #   derivatives.
 # - When you cut a batch into parts, weight each part by its share of the rows that the
-#   loss averages over. This holds for training and for evaluation.
+#   loss averages over. The same weighting applies in training and in evaluation.
 # - A node passes its gradient on once, after all of its uses have added theirs.
 #
-# **Next:** stage 3 is about the loss, where the gradient starts, and what a loss teaches.
+# **Next:** stage 3 is about the loss, which is where the gradient starts, and about what
+# a loss teaches.

@@ -2,12 +2,12 @@
 # # 12. Training stability and MLOps
 #
 # A run is in its third day. Overnight the loss has become `nan`. The log holds one number
-# per step, the job was killed while it was saving, and a second run with the same
-# settings ends with different results.
+# per step, the job was killed while saving a checkpoint, and a second run with the same
+# settings gives different results.
 #
-# None of this needs a large model. This stage plants such accidents in a small digit
-# classifier, where each one takes a second, and shows how to find the cause: which
-# module, which layer, which file, which seed.
+# You do not need a large model to run into any of these problems. This stage builds such
+# faults into a small digit classifier, where each one takes a second to reproduce, and
+# shows how to trace the cause to a module, a layer, a file or a seed.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -40,12 +40,13 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## What is not a number stays
 #
-# Floating-point numbers have two special values that say "this went wrong". An *infinity*
-# appears when a result is too large or when a number is divided by zero. `nan`, *not a
-# number*, appears when there is no result: `0/0`, `inf - inf`, `0 * inf`, the root of a
-# negative number. A sum or product with a `nan` in it is `nan`, so one bad value spoils a
-# whole mean. And `nan` is not equal to, larger than or smaller than any number, itself
-# included, so a test like `loss > 100` never notices it.
+# Floating-point numbers include two special values that signal that something went wrong.
+# An *infinity* appears when a result is too large or when a nonzero number is divided by
+# zero. `nan`, *not a number*, appears when an operation has no defined result: `0/0`,
+# `inf - inf`, `0 * inf`, the square root of a negative number. A sum or product with a
+# `nan` in it is `nan`, so one bad value spoils a whole mean. And `nan` is not less than,
+# equal to or greater than any number, not even itself, so a test like `loss > 100` never
+# detects it.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
 
@@ -61,7 +62,7 @@ claim("is a mean with one nan in it finite", loss.isfinite(),
 claim("is it above 100", loss > 100, expected=False)
 
 # %% [markdown] role="concept"
-# The data are the digits from lesson 1.
+# The data are the handwritten digits from stage 1.
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -71,12 +72,12 @@ x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 #
 # Between two layers, a digit classifier standardises its features row by row: it
 # subtracts the mean of the row and divides by the standard deviation of the row. One page
-# of the batch is blank. All features in its row are zero, so their standard deviation is
-# also zero, and `0/0` is `nan`.
+# in the batch is blank. All features in the row of the blank page are zero, so their
+# standard deviation is also zero, and `0/0` is `nan`.
 #
 # You do not know this yet. All you see is a loss of `nan`. You switch on
-# `torch.autograd.detect_anomaly()` and repeat the step below. It stops with an error that
-# names an operation.
+# `torch.autograd.detect_anomaly()` and repeat the training step. The step now stops with
+# an error that names an operation.
 
 # %% trap="12.1" role="break"
 class Standardize(nn.Module):
@@ -127,9 +128,9 @@ claim("does it name the log-softmax", "LogSoftmax" in said, expected=True)
 
 # %% [markdown] trap="12.1" role="why"
 # Anomaly mode checks *gradients*, in the order in which autograd computes them: from the
-# loss backwards. The gradient of the log-softmax is the first one that uses a bad value,
-# because the log-softmax saved its own result, which is `nan`. The values went bad long
-# before that.
+# loss backwards. The gradient of the log-softmax is the first to use a bad value, because
+# the log-softmax has saved its own output, which is `nan`. In the forward pass, the
+# values had become NaN several modules earlier.
 
 # %% trap="12.1" role="why" tags=["plumbing"]
 given = [pages]
@@ -152,9 +153,9 @@ draw_grids({"in front of the loss": ~is_nan.T},
                "gradient of the log-softmax's output is finite.")
 
 # %% [markdown] trap="12.1" role="repair"
-# To catch a NaN that arises in the forward pass, watch the forward pass. Put a hook on
-# every module and check what goes in and what comes out. The culprit is the first module
-# with finite inputs and an output that is not finite.
+# To catch a NaN that arises in the forward pass, watch the forward pass. Register a hook
+# on every module, and check the module's inputs and outputs. The culprit is the first
+# module with finite inputs and an output that is not finite.
 
 # %% trap="12.1" role="repair"
 def watch(model, x):
@@ -182,19 +183,20 @@ claim("index of the first module that turns finite numbers into a NaN",
       int(guilty[0]), expected=2)
 
 # %% [markdown] trap="12.1" role="more" topics="the last entry of the list · a NaN of the way back · a NaN added to the loss"
-# The last entry of that list is the whole model, with finite pages going in and `nan`
-# coming out. An outer module finishes after its parts, so it is the first entry that
+# The last entry of the report is the whole model: finite pages go in, and `nan` comes
+# out. An outer module finishes after the modules inside it, so only the first entry
 # counts.
 #
-# Anomaly mode is the right tool when finite numbers become a NaN in the *backward* pass:
-# then it names the operation. It says nothing when a `nan` is merely added to the loss,
-# because the gradient of a sum with respect to each term is one.
+# Anomaly mode is the right tool when a NaN first arises in the *backward* pass, because
+# there it names the operation at fault. Anomaly mode says nothing when a `nan` is merely
+# added to the loss, because the gradient of a sum with respect to each of its terms is
+# one.
 #
-# The operation that it names for a NaN of the forward pass depends on the loss. With
-# cross-entropy, that is the log-softmax. With an L1 or a hinge loss, whose gradients hold
-# only signs, it is the last linear layer. And watch the gradient norm as well as the
-# loss, because `F.multi_margin_loss` returns a finite number even for logits that are
-# NaN.
+# Which operation anomaly mode names for a NaN from the forward pass depends on the loss.
+# With cross-entropy, it names the log-softmax. With an L1 or a hinge loss, whose
+# gradients contain only signs, it names the last linear layer. And watch the gradient
+# norm as well as the loss, because `F.multi_margin_loss` returns a finite number even for
+# logits that are NaN.
 
 # %% trap="12.1" role="more"
 def rooted():
@@ -217,10 +219,10 @@ claim("does it say anything about a NaN added to the loss",
 
 # %% [markdown] trap="12.1" role="folklore"
 # **Told:** anomaly mode makes training `5` to `10` times slower. **Measured:** anomaly
-# mode keeps a stack trace for each operation and checks each gradient. The cell counts
-# the operations that this adds to a step of eight layers with 64 units, and the FLOPs of
-# the step itself, for a batch of 16 rows and for one of 1,024. The times depend on the
-# machine that runs the cell.
+# mode keeps a stack trace for each operation and checks each gradient. For batches of 16
+# and of 1,024 rows, the cell counts the operations that anomaly mode adds to a training
+# step of a net with eight layers of 64 units, and the FLOPs of the step itself. The times
+# depend on the machine that runs the cell.
 
 # %% trap="12.1" role="folklore" compare=false
 def price(rows):
@@ -247,10 +249,10 @@ claim("FLOPs of a step with 1,024 rows, divided by those with 16",
       many[1] / few[1], expected=64)
 
 # %% [markdown] trap="12.1" role="folklore"
-# Anomaly mode adds the same number of operations to both batches, while the step itself
-# grows with the number of rows. So no single factor is right: the smaller the tensors,
-# the larger the factor. Either way, switch anomaly mode on for the step in question and
-# not for a whole run.
+# Anomaly mode adds the same number of operations for both batch sizes, while the work of
+# the step itself grows with the number of rows. So no single slowdown factor is right:
+# the smaller the tensors, the larger the slowdown. Either way, switch on anomaly mode
+# only for the step in question, not for a whole run.
 
 # %% trap="12.1" role="exercise" points=4 difficulty=3 minutes=15
 def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
@@ -300,26 +302,27 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # %% [markdown] trap="12.1" role="keep"
 # **Keep:** to find a NaN that arises in the forward pass, put a forward hook on every
 # module. If the bad operation is a function inside `forward`, the hook names the module
-# that calls it. Anomaly mode does not help, because it checks only gradients: it names
-# the operation nearest to the loss whose gradient uses a bad value. **In your own code:**
-# at the first loss or gradient norm that is not finite, save the batch and the weights,
-# and run the hooks on them. **Source:** PyTorch,
+# that calls it. Anomaly mode does not help, because it checks only gradients: of the
+# operations whose gradients use a bad value, it names the one nearest to the loss. **In
+# your own code:** at the first loss or gradient norm that is not finite, save the batch
+# and the weights, and repeat the forward pass on them with the hooks. **Source:**
+# PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
-# wild:** in [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36)
+# wild:** in [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36),
 # anomaly mode named the log-softmax when the user trained in half precision, and a
-# BatchNorm in full precision.
+# BatchNorm when the user trained in full precision.
 
 # %% [markdown] trap="12.2" role="situation" core=true fault="the loss falls, but the early layers do not learn" symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
 # ## A loss that falls
 #
-# A network with eight hidden sigmoid layers learns to predict the value of a digit, 0 to
-# 9, with mean squared error and plain SGD. The loss falls for a few dozen steps, then
-# stays at about 8. The first layer has hardly moved; the last layer has moved by more
-# than its own norm. The ticket says: "Even untrained layers tell images apart, so the
-# last layer can learn from their outputs."
+# A network with eight hidden sigmoid layers is trained to predict the value of a digit, 0
+# to 9, with mean squared error and plain SGD. The loss falls for a few dozen steps, then
+# stays at about 8. The first layer's weights have hardly moved; the last layer's weights
+# have moved by more than their own norm. The ticket says: "Even untrained layers tell
+# images apart, so the last layer can learn from their outputs."
 #
-# You try Adam. Now the first layer moves as well, by a third of its norm or more.
+# With Adam, the first layer's weights move as well, by at least a third of their norm.
 
 # %% trap="12.2" role="break"
 values = y_train.float()[:, None]                # (1300, 1)
@@ -371,9 +374,9 @@ claim("loss with Adam, divided by the variance of the targets",
       busy_last / variance, above=0.85)
 
 # %% [markdown] trap="12.2" role="look"
-# Whatever the image, the last layer receives the same values, up to rounding. It can only
-# predict the mean of all targets, and so does the net trained with Adam. The loss of
-# always predicting the mean is the *variance* of the targets:
+# Whatever the image, the last layer receives the same values, up to rounding. So both
+# nets can predict only the mean of all targets. The loss of predicting the mean is the
+# *variance* of the targets:
 
 # %% trap="12.2" role="look"
 claim("loss with SGD, divided by the variance of the targets",
@@ -391,18 +394,18 @@ plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
 
 # %% [markdown] trap="12.2" role="why"
 # A sigmoid passes on at most a quarter of a gradient, and with small weights each layer
-# passes on far less. So almost nothing reaches the first layers. In the forward pass,
-# each sigmoid flattens its input, so the last layer receives nearly the same values for
-# every image. Adam divides each gradient by its own size, so all layers move, but the
-# last layer still receives nothing that depends on the image.
+# passes on far less. So almost no gradient reaches the first layers. In the forward pass,
+# each sigmoid shrinks the differences between its inputs, so the last layer receives
+# nearly the same values for every image. Adam divides each gradient by its own size, so
+# all layers move, but the last layer still receives nothing that depends on the image.
 
 # %% trap="12.2" role="why"
 claim("relative change of the first layer", moved[0], below=1e-4)
 
 # %% [markdown] trap="12.2" role="repair"
 # With ReLU, He initialisation (trap 01.3) and a lower learning rate, the gradient reaches
-# the first layer, and the loss falls below the variance. So log two more things next to
-# the loss: the loss of the best constant, and how far each layer has moved.
+# the first layer, and the loss falls below the variance. So next to the loss, log the
+# loss of the best constant prediction and how far each layer has moved.
 
 # %% trap="12.2" role="repair"
 awake = deep(nn.ReLU)
@@ -428,8 +431,8 @@ plot_lines(range(1, 10), {"sigmoid, SGD": moved, "sigmoid, Adam": busy,
                "layers move.")
 
 # %% [markdown] trap="12.2" role="more" topics="the last layer · what a last hidden unit still tells"
-# The last layer of the sigmoid net moved by more than its own norm. Its input, the
-# outputs of the last hidden units, is almost the same for all images:
+# The last layer of the sigmoid net moved by more than its own norm. The input of the last
+# layer, which is the output of the last hidden units, is almost the same for all images:
 
 # %% trap="12.2" role="more"
 last_hidden = asleep[:-1](x_train).std(0).max().item()
@@ -444,10 +447,10 @@ claim("relative change of the first layer, with ReLU", awake_moved[0],
       above=0.03)
 
 # %% [markdown] trap="12.2" role="folklore"
-# **Told:** a layer that moves is learning. **Measured:** this is not true under Adam,
-# which takes full steps even when the gradients are as small as its `eps`, 1e-8. The
-# report shows which layers are stuck. To see whether the model learns anything, compare
-# the loss with the variance.
+# **Told:** a layer that moves is learning. **Measured:** this is false under Adam, which
+# takes half of a full step even when the gradients are as small as its `eps`, 1e-8. The
+# relative changes show which layers are stuck. To see whether the model learns anything,
+# compare the loss with the variance of the targets.
 
 # %% trap="12.2" role="folklore"
 claim("relative change of the first layer with Adam", busy[0], above=0.3)
@@ -488,9 +491,9 @@ def layer_report(model: nn.Module, step) -> dict:
 # 3. Distinguish three cases: nothing moved, a parameter of zeros moved, and everything else.
 
 # %% [markdown] trap="12.2" role="keep"
-# **Keep:** log two things next to the loss: what the best constant would score, and how
-# far each layer has moved. The second shows which layers are stuck. Under Adam it does
-# not show which ones are learning. **In your own code:** print the report once, after the
+# **Keep:** next to the loss, log the loss of the best constant prediction and how far
+# each layer has moved. A layer that has not moved is stuck; under Adam, a layer that has
+# moved need not be learning. **In your own code:** print the layer report once, after the
 # first hundred steps. Compare a regression loss with the variance of its targets.
 # **Source:** [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html),
 # sections 3 and 4.
@@ -499,9 +502,9 @@ def layer_report(model: nn.Module, step) -> dict:
 # ## The first look at a run
 #
 # Many runs are lost before their first step, because the pixels have the wrong range, all
-# labels are of one class, or the model is in the wrong mode. You find this in a minute if
-# you look before you train. Print one line for each thing that a step depends on, and
-# compare it with what you expect:
+# labels are of one class, or the model is in the wrong mode. You find such faults in a
+# minute if you look before you train. Print one line for each thing that a step depends
+# on, and compare it with what you expect:
 
 # %% role="concept"
 def first_look(net, x, y, opt):
@@ -536,24 +539,24 @@ claim("classes in the first batch", sight["classes in it"],
 
 # %% [markdown] role="concept"
 # An untrained classifier with ten classes has a loss near `ln 10`. A loss far from `ln
-# 10` means that the logits are too large or that the loss does not fit the model's
-# output. No layer should have a gradient norm of 0, or one that is a hundred times as
-# large as its neighbours'. Next, overfit one batch, and only then train. On a GPU,
-# `nvidia-smi` shows how much memory the process holds, and
-# `torch.cuda.max_memory_allocated()` how much of it the tensors needed at the peak. When
-# memory grows and you do not know why, record its history with
+# 10` means that the logits are too large or that the loss function does not match the
+# model's output. No layer should have a gradient norm of 0, or a norm a hundred times as
+# large as its neighbours'. Next, overfit one batch, and only then train on all the data.
+# On a GPU, `nvidia-smi` shows how much memory the process holds, and
+# `torch.cuda.max_memory_allocated()` shows how much of it the tensors needed at their
+# peak. When memory use grows and you do not know why, record the allocation history with
 # `torch.cuda.memory._record_memory_history()` and open the snapshot in PyTorch's [memory
 # viewer](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html).
 #
 # ## What to log, and where
 #
-# Three weeks later, somebody asks which run made this file, and why its loss jumped at
-# step 4,000. A log answers both questions if it has two kinds of lines: one line at the
-# start that says what was run, and one line per step that says what happened.
+# Three weeks later, somebody asks which run produced this file, and why the loss of that
+# run jumped at step 4,000. A log answers both questions if it has two kinds of lines: one
+# line at the start that says what was run, and one line per step that says what happened.
 #
 # The first line holds the settings, hashes of the code and the data, the versions, the
 # seed, the number of threads and the machine. A *hash* is a short number computed from
-# all bytes. It answers one question: is this the same?
+# all bytes of the input. A hash answers one question: is this the same input?
 
 # %% role="concept"
 import inspect
@@ -578,11 +581,11 @@ def provenance(code, data, **settings):
             "machine": platform.processor() or platform.machine()}
 
 # %% [markdown] role="concept"
-# Each of the other lines holds the step, the loss, the norm of all gradients, the
-# learning rate and the time. The norm is the one that you would miss most. It shows that
-# a step is about to explode before the optimizer takes the step, and it tells an
-# exploding run from a vanishing one. `clip_grad_norm_` returns the norm, so logging it
-# costs nothing:
+# Each line for a step holds the step, the loss, the norm of all gradients and the time;
+# add the learning rate if a schedule changes it. Of these values, you would miss the
+# gradient norm most. The gradient norm shows that a step will explode before the
+# optimizer takes that step, and it tells exploding gradients from vanishing ones.
+# `clip_grad_norm_` returns the norm, so logging it costs nothing:
 
 # %% role="concept" compare=false
 import time
@@ -631,8 +634,8 @@ claim("changes that go unnoticed, of a pixel, a label and a shape",
 # --porcelain` shows whether any file differs from that commit. A run from uncommitted
 # files cannot be repeated.
 #
-# A *tracker* writes such lines for you and plots them. Each tracker has one call for the
-# first line and one for the others (shown, not run):
+# A *tracker* writes such log lines for you and plots their values. Each tracker has one
+# call for the first line and one for the others (shown, not run):
 #
 # | tracker | at the start | at each step |
 # |---|---|---|
@@ -642,14 +645,14 @@ claim("changes that go unnoticed, of a pixel, a label and a shape",
 #
 # TensorBoard writes to a folder, and MLflow to a local store or to your own server;
 # neither needs an account. Weights & Biases sends the lines to its server, or keeps them
-# in a file while it is offline. Trap 12.10 is about its step counter.
+# in a file while it is offline. Trap 12.10 is about the step counter of Weights & Biases.
 
 # %% [markdown] trap="12.3" role="situation" fault="worker_init_fn with a constant seed repeats each epoch" symptom="DataLoader workers: the same augmentation every epoch, worker_init_fn with a constant seed, results depend on num_workers"
 # ## A seed for each worker
 #
 # A dataset shifts each image by a random number from numpy, and two worker processes load
-# it. You have read that your seed does not reach numpy in a worker, so you seed each
-# worker yourself: `worker_init_fn=lambda id: np.random.seed(42 + id)`. The reviewer
+# the images. You have read that your seed does not reach numpy in a worker, so you seed
+# each worker yourself: `worker_init_fn=lambda id: np.random.seed(42 + id)`. The reviewer
 # approves: "Now two runs draw the same numbers, and the two workers draw different ones."
 #
 # The code below loads two epochs and records the shifts.
@@ -696,9 +699,9 @@ claim("fraction of images with the same shift in both epochs", same,
 # and your function gives them the same seeds every time. So each epoch replays the first
 # one. The random shifts have become eight fixed shifts.
 #
-# The problem that the function was meant to solve no longer exists. For each epoch, torch
-# draws a seed from its own generator and uses it to seed torch, `random` and, if it is
-# installed, numpy in each worker.
+# Torch has since fixed the problem that your function was meant to solve. For each epoch,
+# torch draws a seed from its own generator and uses it to seed torch, `random` and, if it
+# is installed, numpy in each worker.
 
 # %% trap="12.3" role="repair"
 first, second = epochs(2)                        # no worker_init_fn
@@ -741,9 +744,9 @@ print("largest gap between 0, 1 and 2 workers:", spread)
 claim("largest gap between 0, 1 and 2 workers", spread, expected=0)
 
 # %% [markdown] trap="12.3" role="more" topics="two runs · one worker or two · without workers · why a tuple"
-# With workers, `torch.manual_seed` alone makes two runs equal. With a different number of
-# workers, the shifts differ. Without workers, the main process draws the shifts, and
-# `torch.manual_seed` does not seed its numpy.
+# With worker processes, `torch.manual_seed` alone makes two runs draw the same shifts.
+# With a different number of workers, the shifts differ. Without workers, the main process
+# draws the shifts, and `torch.manual_seed` does not seed numpy there.
 
 # %% trap="12.3" role="more"
 again, _ = epochs(2)
@@ -800,8 +803,8 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 # `worker_init_fn` replays the first epoch. Leave the seeding to torch. If random numbers
 # must not depend on the number of workers, derive them from the seed, the epoch and the
 # sample. **In your own code:** with `shuffle=False`, compare the random numbers of the
-# first batch in two epochs. They have to differ. **Source:** PyTorch documentation,
-# [torch.utils.data, "Randomness in multi-process data
+# first batch in two epochs. The two sets of numbers have to differ. **Source:** PyTorch
+# documentation, [torch.utils.data, "Randomness in multi-process data
 # loading"](https://docs.pytorch.org/docs/stable/data.html#data-loading-randomness).
 
 # %% [markdown] role="concept"
@@ -809,8 +812,8 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 #
 # Training has a dozen settings, and you have a budget for about twenty runs. A grid over
 # four settings with five values each needs 625 runs. But often one or two settings decide
-# almost everything. So first find out *which* ones, with random runs that vary all
-# settings at once. Then search only those.
+# almost everything. So first find out *which* settings matter, using random runs that
+# vary all settings at once. Then restrict the search to the settings that matter.
 
 # %% role="concept"
 def short_run(rate, momentum, smoothing, size, rng):
@@ -840,8 +843,9 @@ scores = torch.tensor([short_run(*map(float, row), rng)
 
 # %% [markdown] role="concept"
 # Sort the runs by one setting and cut the list into five parts. If the setting matters,
-# the parts have different mean losses. The variance of these means, as a fraction of the
-# variance of all losses, is the fraction that the setting *explains*:
+# the parts differ in their mean, here of the logarithm of the loss. The variance of these
+# means, divided by the variance over all runs, is the fraction of the variance that the
+# setting *explains*:
 
 # %% role="concept"
 def explained(setting):
@@ -866,25 +870,25 @@ claim("lead of the learning rate over the next setting",
 # %% [markdown] role="concept"
 # Now fix the other settings and spend the remaining runs on the learning rate, near the
 # best value so far. Three rules of thumb help you choose a method. For one or two
-# settings, use a *grid*. For more, use *random search*, because it tries a new value of
-# every setting in every run. If a run is expensive, use a *Bayesian* search, which learns
-# from earlier runs. The next trap is about a Bayesian search.
+# settings, use a *grid*. For more settings, use *random search*, because it tries a new
+# value of every setting in every run. If a run is expensive, use a *Bayesian* search,
+# which learns from earlier runs. The next trap is about a Bayesian search.
 
 # %% [markdown] trap="12.4" role="situation" fault="expected improvement looks for the largest loss" symptom="Bayesian hyperparameter search finds nothing, Gaussian process with expected improvement for a loss"
 # ## Eight settings, 25 runs
 #
-# You have eight settings to choose and a budget of 25 runs. The first five are random.
-# You fit a *Gaussian process* to their losses: for any other settings, it predicts the
-# mean and the standard deviation of the loss. Of a thousand candidates, you run the one
-# with the largest *expected improvement*. A tutorial has the formula:
+# You have eight settings to tune and a budget of 25 runs. The first five runs are random.
+# A *Gaussian process* fitted to their losses predicts the mean and the standard deviation
+# of the loss for any other settings. Of a thousand candidates, you run the one with the
+# largest *expected improvement*. A tutorial has the formula:
 #
 # $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
 #
 # EI says by how much you can expect to beat $f^*$, the best value so far. Here $\mu$ and
 # $\sigma$ are the predicted mean and standard deviation, and $\Phi$ and $\varphi$ are the
-# distribution function and the density of a standard normal. You try it on a smooth,
-# noiseless bowl, whose lowest loss is zero. The tutorial says: "Eight settings are not
-# too many for such a search."
+# distribution function and the density of the standard normal distribution. You try the
+# search on a smooth, noiseless bowl whose lowest value is zero. The tutorial says: "Eight
+# settings are not too many for such a search."
 
 # %% trap="12.4" role="break" tags=["plumbing"]
 def predict(x, y, new, lengths=(0.2, 0.5, 1, 2, 4)):
@@ -958,9 +962,10 @@ claim("best loss divided by random search's, the tutorial's sign",
 
 # %% [markdown] trap="12.4" role="why"
 # Random search wins, but not because there are eight settings. The tutorial looks for the
-# *largest* value, so a candidate gains `mean - best`. A loss should be small. With this
-# sign, the search goes where the process expects the worst losses, and only the five
-# random runs help. Nothing warns you: the table still has a best row.
+# *largest* value, so it counts `mean - best` as the gain, but you want the smallest loss.
+# With this sign, the search goes where the Gaussian process expects the worst losses, and
+# only the five random runs help. Nothing warns you, because the results still have a best
+# row.
 
 # %% trap="12.4" role="why" tags=["plumbing"]
 middle = torch.full((8,), 0.4)
@@ -968,7 +973,7 @@ in_order = hunt(lambda x: bowl(x, middle), 8, textbook)
 
 # %% [markdown] trap="12.4" role="repair"
 # One question reveals the wrong sign without a search: of two candidates that are equally
-# uncertain, which one has the higher score?
+# uncertain, which has the higher score?
 
 # %% trap="12.4" role="repair"
 def downward(mean, std, best):
@@ -1001,8 +1006,8 @@ plot_lines(range(1, 26), runs_in_order, xlabel="run", ylabel="loss",
 
 # %% [markdown] trap="12.4" role="repair"
 # The explorer below has two settings, and at first the loss depends on only one of them.
-# Compare how a grid, random search and the process spend the same runs. Does a finer grid
-# find more? Then let the second setting matter as well.
+# Compare how a grid, random search and the Gaussian process spend the same budget. Does a
+# finer grid find more? Then let the second setting matter as well.
 
 # %% role="explore" explorer="search_surface"
 from dlsys_helpers.explorers.search_surface import search_surface
@@ -1018,10 +1023,10 @@ claim("mean loss of the chosen runs, divided by that of the random runs",
       chosen / dull, above=1)
 
 # %% [markdown] trap="12.4" role="more"
-# There is a second fault in the tail. `torch.special.ndtr` computes `(1 + erf) / 2`,
-# which rounds to 0 ten standard deviations below the mean. A candidate that is unlikely
-# to improve and one that is hopeless then both score 0. The complement `erfc` keeps the
-# digits.
+# The formula has a second fault, in the tail of the normal distribution.
+# `torch.special.ndtr` computes `(1 + erf) / 2`, which rounds to 0 ten standard deviations
+# below the mean. A candidate that is unlikely to improve and one that is hopeless then
+# both score 0. The complementary error function, `erfc`, keeps the small value.
 
 # %% trap="12.4" role="more"
 z = torch.tensor([-5.0, -7.5, -10.0], dtype=torch.float64)
@@ -1036,10 +1041,11 @@ claim("the same probability, by erfc", by_erfc[2], above=1e-24)
 
 # %% [markdown] trap="12.4" role="folklore"
 # **Told:** a Bayesian search is for "less than `20` dimensions" (in the tutorial named
-# below). Elsewhere you read that from eight settings on it is no better than random
-# search, or that it is always the better choice. **Measured:** the cell compares 25 runs
-# of each on three surfaces: the bowl, a bowl in which only two of the settings matter,
-# and a bowl with ripples, which has several dips along each axis.
+# below). Elsewhere you read that with eight or more settings a Bayesian search is no
+# better than random search, or that it is always the better choice. **Measured:** the
+# cell compares a Bayesian with a random search, 25 runs each, on three surfaces: the
+# bowl, a bowl in which only two of the settings matter, and a bowl with ripples, which
+# has several dips along each axis.
 
 # %% trap="12.4" role="folklore"
 def two_matter(x, best):
@@ -1064,13 +1070,14 @@ claim("the same, ripples with 12 settings", table["rippled"][2], above=0.5)
 
 # %% [markdown] trap="12.4" role="folklore"
 # Each ratio comes from eight searches and can change by a factor of two or more when you
-# repeat them. You can see this on the bowl with eight settings, which the repair measured
-# as well. With twelve settings, the search is still ahead on the bowl and on the surface
-# where two settings matter. So "no better from eight on" is wrong for these two. On the
-# ripples, little of the lead is left with twelve settings, because the process expects a
-# smooth surface. There the search may not be worth its cost, and "always the better
-# choice" is in doubt. The number of settings is only half of the question. The other half
-# is how many of them matter, and how smooth the loss is. Real training adds noise; the
+# repeat them. The bowl with eight settings was measured twice, here and in the repair.
+# With twelve settings, the Bayesian search is still ahead of random search on the bowl
+# and on the surface where two settings matter. So the claim "no better from eight on" is
+# wrong for these two surfaces. On the rippled bowl, little of the lead is left with
+# twelve settings, because the Gaussian process expects a smooth surface. On that surface,
+# the Bayesian search may not be worth its cost, so "always the better choice" is also in
+# doubt. The number of settings is only half of the question. The other half is how many
+# of the settings matter, and how smooth the loss is. Real training adds noise; the
 # section on search after the traps has an example.
 
 # %% trap="12.4" role="exercise" points=4 difficulty=3 minutes=15
@@ -1110,25 +1117,25 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 
 # %% [markdown] trap="12.4" role="keep"
 # **Keep:** always run random search as a baseline, with the same budget. If your search
-# loses to it, look for a fault before you blame the number of settings. **In your own
-# code:** compute the score of a low and of a high mean, and look at the settings of the
-# last few runs. **Source:** [Frazier 2018](https://arxiv.org/abs/1807.02811), a tutorial
-# that maximises. **Seen in the wild:**
-# [alonfnt/bayex#56](https://github.com/alonfnt/bayex/pull/56) reports a search that was
-# "no better than uniform random search", and lists four defects, among them a likelihood
-# with the wrong sign. In
-# [linkedin/photon-ml#385](https://github.com/linkedin/photon-ml/pull/385) an expected
-# improvement that was written for a maximum was used on a loss.
+# loses to random search, look for a bug before blaming the number of settings. **In your
+# own code:** compute the score for a low and a high predicted mean, and look at the
+# settings of the last few runs. **Source:** [Frazier
+# 2018](https://arxiv.org/abs/1807.02811), a tutorial that maximises. **Seen in the
+# wild:** [alonfnt/bayex#56](https://github.com/alonfnt/bayex/pull/56) reports a search
+# that was "no better than uniform random search", and lists four defects, among them a
+# likelihood with the wrong sign. In
+# [linkedin/photon-ml#385](https://github.com/linkedin/photon-ml/pull/385), a formula for
+# expected improvement that was written for maximisation was applied to a loss.
 
 # %% [markdown] trap="12.5" role="situation" core=true fault="torch.where around sqrt: the gradient is NaN" symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
 # ## The same picture twice
 #
-# A net maps each image to 8 numbers, and the loss is computed from the distances between
-# pairs of images: the root of the summed squares. The slope of a root is infinite at
-# zero, and in one batch of 64 pairs, one pair is the same image twice. Your code guards
-# the root with `torch.where`; below are five other common guards. With each of the six,
-# this batch has the usual loss, 0.2. A review comment says: "Keep `where`. It lets no
-# infinite value through."
+# A net maps each image to 8 numbers, and the loss is computed from the Euclidean
+# distances between pairs of images. Such a distance is a square root, whose slope is
+# infinite at zero. In one batch of 64 pairs, one pair is the same image twice. Your code
+# guards the root with `torch.where`; the code below shows five other guards. With each of
+# the six, this batch has the usual loss of 0.2. A review comment says: "Keep `where`: it
+# lets no infinite value through."
 
 # %% trap="12.5" role="break"
 def guarded(d2):
@@ -1178,9 +1185,9 @@ whole = sum(share == 0 for share in spoilt.values())
 measured("12.5", 100 * spoilt["where"], right=(30, 90))
 
 # %% [markdown] trap="12.5" role="look"
-# With four of the six guards, one pair makes many values of the gradients NaN. The others
-# belong to units that are off for that pair. Clipping is said to protect them. Clip the
-# gradients from `where`, take one SGD step, and count:
+# With four of the six guards, one pair turns many gradients into NaN. The finite
+# gradients belong to units that are off for that pair, and clipping is said to protect
+# them. Clip the gradients from `where`, take one SGD step, and count:
 
 # %% trap="12.5" role="look"
 loss = gradients(guarded)
@@ -1204,8 +1211,8 @@ plot_columns({"gradients": 100 * before, "gradients, clipped": 100 * after,
                  "all of them, and after the step all of the weights.")
 
 # %% [markdown] trap="12.5" role="why"
-# In the backward pass, `where` sends a gradient of *zero* into the branch that it did not
-# choose, and the root multiplies this zero by its infinite slope: `0 * inf` is `nan`. A
+# In the backward pass, `where` sends a gradient of *zero* into the branch that was not
+# chosen, and the root multiplies this zero by its infinite slope: `0 * inf` is `nan`. A
 # mask or a `nan_to_num` after the root comes too late for the same reason. A small number
 # added under the root, or a `clamp` before it, keeps the slope finite. Clipping then
 # divides every gradient by the norm of all gradients, which is `nan`.
@@ -1230,8 +1237,8 @@ draw_tree({**graph, "constant 0": "taken"},
               "of d2 is NaN.")
 
 # %% [markdown] trap="12.5" role="repair"
-# So keep the bad number out of both branches: choose *before* the root, and again after
-# it.
+# So keep the bad number out of both branches: apply `where` *before* the root, and again
+# after it.
 
 # %% trap="12.5" role="repair"
 def safe(d2):
@@ -1260,9 +1267,10 @@ from dlsys_helpers.explorers.nan_hunt import nan_hunt
 nan_hunt
 
 # %% [markdown] trap="12.5" role="more" topics="before the clipping · an infinity in place of the NaN"
-# Before clipping, some gradients were still finite: those of hidden units that are off
-# for this image, because a ReLU that is off passes nothing back. If the bad value is an
-# infinity instead of a NaN, clipping turns all the other gradients into zeros.
+# Before clipping, the gradients of some hidden units were still finite, because these
+# units are off for this image and a ReLU that is off passes nothing back. If the bad
+# value is an infinity instead of a NaN, clipping turns all the other gradients into
+# zeros.
 
 # %% trap="12.5" role="more"
 claim("loss", loss, above=0.1, below=0.4)
@@ -1275,10 +1283,11 @@ claim("fraction of gradients that are NaN before clipping", before,
 claim("norm of all gradients", norm, above=0)
 
 # %% [markdown] trap="12.5" role="folklore"
-# **Told:** a NaN is hardly ever the fault of the model's code. **Measured:** below, the
-# code is at fault, and the loss does not show it. All five lines have a finite value, and
-# four have a gradient that is not finite. Torch handles the bad point of some functions
-# itself, such as `norm` at zero; check before you rely on it.
+# **Told:** a NaN is hardly ever the fault of the model's code. **Measured:** in four of
+# the five examples below, the code is at fault, and the value that it returns does not
+# show it. All five functions return a finite value, and four of them have a gradient that
+# is not finite. For some functions, such as `norm` at zero, torch itself handles the
+# point where the gradient is undefined; check this before you rely on it.
 
 # %% trap="12.5" role="folklore"
 def slope(f, *x):
@@ -1345,11 +1354,11 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ## One ordered search for a NaN
 #
-# The loss is `nan` at step 15,000. You have met two causes, and there are more: a bad
-# value in the data, a weight that became NaN earlier, a number too large for `float16`,
-# the logarithm of 0 in the loss, the root of 0 in a gradient. A step passes these places
-# in a fixed order. So check them in that order. The first check that fails names the
-# cause.
+# The loss is `nan` at step 15,000. You have met two causes, a standard deviation of 0 and
+# the slope of a root at 0. Others are a bad value in the data, a weight that became NaN
+# earlier, a number too large for `float16`, and the logarithm of 0 in the loss. A
+# training step passes six places in a fixed order. So check these places in the same
+# order. The first check that fails names the place where the NaN arises.
 
 # %% role="concept"
 draw_blocks({"a step": ["batch", "weights", "modules", "loss", "gradients",
@@ -1369,8 +1378,8 @@ draw_blocks({"a step": ["batch", "weights", "modules", "loss", "gradients",
 
 # %% [markdown] role="concept"
 # Save the batch and the weights the first time the loss or the gradient norm is not
-# finite. Then one function makes all the checks. It uses `watch` and `blamed` from trap
-# 12.1:
+# finite. Then one function can run all the checks. This function uses `watch` and
+# `blamed` from trap 12.1:
 
 # %% role="concept"
 def place_of_nan(net, x, y, loss_of=F.cross_entropy):
@@ -1389,8 +1398,9 @@ def place_of_nan(net, x, y, loss_of=F.cross_entropy):
     return f"gradient, {said.split()[1]}" if said else ""
 
 # %% [markdown] role="concept"
-# Try it on five faults, one at a time. The third fault squares 300 in `float16`, whose
-# largest number is 65,504. The square is too large and becomes infinite:
+# Try the function on five faults, one at a time. The third fault squares 300 in
+# `float16`, whose largest finite value is 65,504. The square is too large and becomes
+# infinite:
 
 # %% role="concept"
 class HalfSquare(nn.Module):
@@ -1435,29 +1445,30 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
       expected=False)
 
 # %% [markdown] role="concept"
-# What you do next depends on the place. If it is the batch, fix the data, and count the
-# batches that you drop. If it is the weights, go back to the last checkpoint with finite
-# weights, and find the step that broke them. If it is a module, compute that part in
-# `float32` or `bfloat16`, or guard its argument. If it is the loss, use the version of
-# the function that takes logits. If it is a gradient, keep the bad number out of the
-# branch, as in trap 12.5. If it is the new weights, lower the learning rate. (Under
-# `float16` with a `GradScaler`, an infinite gradient now and then is normal. The scaler
-# skips that step and lowers its scale.)
+# What you do next depends on the place. If the batch is at fault, fix the data, and count
+# the batches that you drop. If the weights are at fault, go back to the last checkpoint
+# with finite weights, and find the step that broke them. If a module is at fault, compute
+# that part in `float32` or `bfloat16`, or guard its argument. If the loss is at fault,
+# use the version of the loss function that takes logits. If a gradient is at fault, keep
+# the bad number out of the branch, as in trap 12.5. If only the new weights are not
+# finite, lower the learning rate. (Under `float16` with a `GradScaler`, an infinite
+# gradient now and then is normal. The scaler skips that step and lowers its scale.)
 #
-# A NaN has six places to come from, and most other faults have more. How to search for a
-# cause that no list holds is a page of its own, *Search for an unknown cause*.
+# A NaN can come from six places, and most other faults can come from more. A separate
+# page, *Search for an unknown cause*, shows how to search for a cause that is on no list.
 
 # %% [markdown] trap="12.6" role="situation" core=true fault="a stored loss keeps the trained weights alive" symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
 # ## Five losses in a list
 #
-# A search trains five classifiers, one after the other, under the same name. Each has two
-# hidden layers of 512 units. To choose the best one later, it keeps the last training
-# loss of each classifier in a list, as the tensor that it is, after `backward()` and the
-# optimizer step. At the end, it deletes the model and the optimizer.
+# A search trains five classifiers, one after the other, using the same variable name for
+# each. Each classifier has two hidden layers of 512 units. To choose the best one later,
+# the search appends the last training loss of each classifier to a list, still as a
+# tensor, after `backward()` and the optimizer step. At the end, the search deletes the
+# model and the optimizer.
 #
 # In trap 02.5, a sum of losses kept the activations of every batch alive, in a loop
-# without `backward()`. Your own comment says: "Here `backward()` has freed them, so only
-# five numbers are left."
+# without `backward()`. Your own comment says: "Here `backward()` has freed the
+# activations, so only five numbers are left."
 
 # %% trap="12.6" role="break" tags=["plumbing"]
 import weakref
@@ -1548,9 +1559,9 @@ claim("weights still in memory, as a number of classifiers", alive / one,
 # As it runs, `backward()` frees the tensors that the graph has saved, even if something
 # still holds the loss. But the nodes of the graph live as long as the loss does. The
 # nodes at the far end hold the weights, because that is where the gradients go, and each
-# weight holds its gradient. Deleting the name `net` changes nothing. The arrows below
-# follow the forward pass. References point the other way: each box keeps the boxes alive
-# that lead to it.
+# weight holds its gradient. Deleting the name `net` does not free the weights. The arrows
+# below follow the forward pass. References point the other way: each box keeps alive the
+# boxes that lead to it.
 
 # %% trap="12.6" role="why" tags=["plumbing"]
 def behind(loss):
@@ -1616,9 +1627,9 @@ claim("MB of weights in memory, with detached losses stored",
 # **Told:** `total_loss += loss` after the step fills the memory; such a loop is the first
 # example in PyTorch's own FAQ. **Measured:** the sum keeps no activations alive, whether
 # for this classifier under SGD, for a convolution with BatchNorm under Adam, or for
-# LayerNorm with dropout under AdamW. Only nodes are added. Activations do stay after
-# `backward(retain_graph=True)`, and when you compute a second loss for the log and never
-# call `backward()` on it.
+# LayerNorm with dropout under AdamW. Each step adds only nodes to the graph of the sum.
+# Activations do stay after `backward(retain_graph=True)`, and when you compute a second
+# loss for the log and never call `backward()` on it.
 
 # %% trap="12.6" role="folklore"
 conv = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3),
@@ -1659,8 +1670,8 @@ claim("nodes of such a sum over 20 steps, fewest of three nets",
 claim("MB held with retain_graph", stays, above=1.9)
 
 # %% [markdown] trap="12.6" role="folklore"
-# A loss for the log keeps only what its own nodes have saved. The rest of the graph was
-# shared with the training loss, whose `backward()` has freed it.
+# A loss for the log keeps only the tensors that its own nodes have saved. The rest of the
+# graph was shared with the training loss, whose `backward()` has freed the tensors there.
 
 # %% trap="12.6" role="folklore"
 claim("MB held by 20 losses for the log", logged, above=0.01, below=0.1)
@@ -1712,7 +1723,7 @@ def make_meter() -> tuple:
 # `torch.cuda.memory_allocated()`. **Source:** PyTorch, [Frequently Asked
 # Questions](https://docs.pytorch.org/docs/stable/notes/faq.html), "Don't accumulate
 # history across your training loop". **Seen in the wild:** in
-# [ray-project/ray#40940](https://github.com/ray-project/ray/pull/40940) a training
+# [ray-project/ray#40940](https://github.com/ray-project/ray/pull/40940), a training
 # example's `loss_sum += loss` kept losses from being freed;
 # [TRI-ML/packnet-sfm#51](https://github.com/TRI-ML/packnet-sfm/pull/51) is titled "Detach
 # loss before appending it to the training output list".
@@ -1720,11 +1731,12 @@ def make_meter() -> tuple:
 # %% [markdown] trap="12.7" role="situation" fault="overfitting one batch passes with wrong labels" symptom="model overfits one batch but does not learn: labels shifted against the inputs"
 # ## The first test of a pipeline
 #
-# Images and labels come from two files. The label file starts with one line too many, so
-# each image gets the label of its neighbour in the list. Nobody knows that yet. The team
-# follows a good old rule: first overfit one batch.
+# Images and labels come from two files. The label file has one extra line at the start,
+# so each image gets the label of its neighbour in the list. Nobody has noticed the extra
+# line yet. The team follows a good old rule: first overfit one batch.
 #
-# In the code below, a net with 64 hidden units sees one batch of 50 digits 300 times.
+# In the code below, a net with 64 hidden units trains on one batch of 50 digits for 300
+# steps.
 
 # %% trap="12.7" role="break"
 def trained(x, y, reduction="mean", shuffle=True, epochs=5):
@@ -1763,7 +1775,7 @@ measured("12.7", 3)
 claim("loss on one batch with shifted labels", one_batch, below=0.1)
 
 # %% [markdown] trap="12.7" role="look"
-# The test has passed, so the team trains on all digits.
+# The one-batch test has passed, so the team trains on all digits.
 
 # %% trap="12.7" role="look"
 _, read = trained(x_train, shifted)
@@ -1774,9 +1786,9 @@ claim("test accuracy with shifted labels", read, below=0.25)
 
 # %% [markdown] trap="12.7" role="why"
 # This net has more weights than the batch has pixels, so it can memorise 50 labels, right
-# or wrong. The test shows that the loss can fall. It does not show whether the labels
-# belong to their images, or how batches are put together. Two other faults also lead to a
-# low accuracy:
+# or wrong. The test shows that the loss can fall. The test does not show whether the
+# labels belong to their images, or whether the batches are put together correctly. Two
+# other faults also lead to a low accuracy:
 
 # %% trap="12.7" role="why" tags=["plumbing"]
 order = y_train.argsort()
@@ -1827,8 +1839,8 @@ claim("fraction of neighbours that agree, with shifted labels",
       agreement(x_train, shifted), below=0.2)
 
 # %% [markdown] trap="12.7" role="more" topics="the four scores · the two other tests"
-# At the same learning rate, a sum of 50 losses takes steps that are 50 times as large as
-# those of the mean:
+# At the same learning rate, training on a sum of 50 losses takes steps 50 times as large
+# as training on their mean:
 
 # %% trap="12.7" role="more"
 claim("test accuracy without a fault",
@@ -1839,7 +1851,8 @@ claim("test accuracy with the data sorted by label",
       scores["sorted by label"], below=0.6)
 
 # %% [markdown] trap="12.7" role="more"
-# With the correct labels neighbouring terms agree, so their sum doubles:
+# With the correct labels, nearly all images have a nearest neighbour with the same label.
+# And a loss that is summed over the batch doubles when each row appears twice:
 
 # %% trap="12.7" role="more"
 claim("fraction of neighbours that agree, with the correct labels",
@@ -1890,23 +1903,23 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # 3. For "labels", compute `torch.cdist` of all rows with all rows, and put infinity on the diagonal, because each row is nearest to itself.
 
 # %% [markdown] trap="12.7" role="keep"
-# **Keep:** overfitting one batch shows that the loss can fall, and no more. It passes
-# with wrong labels. **In your own code:** look at ten pairs of input and label as they
-# enter the model, count the classes in one batch, and compare the loss of a batch with
-# that of the batch repeated twice. **Source:** [Zhang et al. 2017, "Understanding deep
-# learning requires rethinking generalization"](https://arxiv.org/abs/1611.03530):
-# networks can memorise random labels.
+# **Keep:** overfitting one batch shows that the loss can fall, and no more. This test
+# also passes with wrong labels. **In your own code:** look at ten pairs of input and
+# label as they enter the model, count the classes in one batch, and compare the loss of a
+# batch with the loss of that batch repeated twice. **Source:** [Zhang et al. 2017,
+# "Understanding deep learning requires rethinking
+# generalization"](https://arxiv.org/abs/1611.03530): networks can memorise random labels.
 
 # %% [markdown] trap="12.8" role="situation" core=true fault="a job killed while saving leaves no checkpoint" symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
 # ## The file with the last state
 #
 # A job may be taken off its machine at any moment, so it saves its state every few
-# minutes: `torch.save(state, "last.pt")`. The file below is small. A real one takes
-# minutes to write, and the job can be killed halfway through.
+# minutes: `torch.save(state, "last.pt")`. The file below is small. A real checkpoint
+# takes minutes to write, and the job can be killed halfway through.
 #
-# You try this 20 times. Each time there is a good `last.pt`, a child process saves over
-# it, and the kernel kills the child after a random number of bytes. Then you load
-# `last.pt`.
+# You try such a kill 20 times. Each trial starts with a good `last.pt`; a child process
+# saves over it, and the kernel kills the child after a random number of bytes. Then you
+# try to load `last.pt`.
 
 # %% trap="12.8" role="break" tags=["plumbing"]
 import resource
@@ -1970,19 +1983,19 @@ claim("files that load afterwards", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
 # Opening a file for writing empties it, and from then on the old state is gone. The
-# journal of a file system does not help. It protects against crashes of the machine, but
-# it does not undo what a killed process has done. The new state cannot be read before its
-# last byte is written, because a checkpoint is a zip archive, and the table of contents
-# of a zip archive comes last.
+# journal of a file system does not help. The journal protects against crashes of the
+# machine, but it does not undo what a killed process has done. The new state cannot be
+# read before its last byte is written, because a checkpoint is a zip archive, and the
+# table of contents of a zip archive comes last.
 #
 # So write to a *second* file, and rename it when it is complete. `os.replace` swaps the
 # name in a single step: a process that opens `last.pt` finds either the old file or the
 # new one.
 
 # %% [markdown] trap="12.8" role="repair"
-# `os.fsync` waits until the bytes are on the disk. You do not need it to survive a kill,
-# but you do to survive a power cut. (For the new name to survive a power cut, you have to
-# sync the folder as well.)
+# `os.fsync` waits until the bytes are on the disk. `os.fsync` is needed to survive a
+# power cut, but not to survive a kill. (For the new name to survive a power cut, you have
+# to sync the folder as well.)
 
 # %% trap="12.8" role="repair"
 def save_beside(new):
@@ -2013,9 +2026,9 @@ draw_lanes({"last.pt, saved over": [(0, kb, "broken"),
                "until then, and only last.pt.part is broken.")
 
 # %% [markdown] trap="12.8" role="repair"
-# Even a complete file may refuse to load, or the resumed run may take a different course.
-# Store plain Python numbers, the optimizer's state and the generator's state. *More*
-# shows what happens if you do not.
+# Even a complete file may fail to load, or the resumed run may take a different course.
+# Store plain Python numbers, the optimizer's state and the random generator's state.
+# *More* shows what happens if you do not.
 
 # %% [markdown] trap="12.8" role="more" topics="a numpy number does not load · a resumed run takes a different course"
 # By default, `torch.load` refuses arbitrary Python objects, because unpickling them could
@@ -2044,10 +2057,10 @@ claim("does a Python number load", opens(float(losses.min())),
 
 # %% [markdown] trap="12.8" role="more"
 # A run that resumes from a good file may still take a different course. The classifier
-# below has dropout and draws its batches at random. It is saved after 20 steps and then
-# trains for 20 more. Then the file is loaded as a new process would load it: into a
-# classifier with different initial weights, with a new optimizer, and with the random
-# generator in a different state.
+# below has dropout and draws its batches at random. The classifier is saved after 20
+# steps and then trained for 20 more. Then the file is loaded as a new process would load
+# it: into a classifier with different initial weights, with a new optimizer, and with the
+# random generator in a different state.
 
 # %% trap="12.8" role="more"
 def fresh():
@@ -2097,9 +2110,10 @@ claim("largest gap with the generator's state as well",
       gaps["and generator"], expected=0)
 
 # %% [markdown] trap="12.8" role="more"
-# To try this on a training script, compare a run that went straight through with one that
-# resumes. The command `dlsys same` runs both and names the first tensor that differs. Here,
-# the script was saved after three steps and does not load the optimizer's state:
+# To try this on a training script, compare an uninterrupted run with one that resumes.
+# The command `dlsys same` runs both and names the first tensor that differs. Here, the
+# script saves its state after three steps, and when it resumes, it does not load the
+# optimizer's state:
 #
 # ```sh
 # dlsys same --after 3 train.py "train.py --load at3.pt --first 3 --forget"
@@ -2112,8 +2126,9 @@ claim("largest gap with the generator's state as well",
 
 # %% [markdown] trap="12.8" role="folklore"
 # **Told:** save to two slots in turn, `A` and `B`, and you never lose both. **Measured:**
-# one of them is indeed complete after a kill. But the names do not say which one, and if
-# you resume from the newer file, as people usually do, you pick the broken one.
+# one of the two slots is indeed complete after a kill. But the names do not say which
+# slot is complete, and if you resume from the newer file, as people usually do, you pick
+# the broken one.
 
 # %% trap="12.8" role="folklore"
 slots = [path + ".A", path + ".B"]
@@ -2166,29 +2181,29 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 
 # %% [markdown] trap="12.8" role="keep"
 # **Keep:** never save over your only checkpoint. Write to a second file, call `os.fsync`,
-# and rename it with `os.replace`. Store the weights, the optimizer, the schedule, the
-# step and the state of the random generators, and store values as plain Python numbers.
-# **In your own code:** kill a save once on purpose, load the file, continue training, and
-# compare with a run that was not killed. **Source:** Python documentation,
+# and rename it with `os.replace`. Store the weights, the step and the states of the
+# optimizer, the schedule and the random generators. Store single values as plain Python
+# numbers. **In your own code:** kill a save once on purpose, load the file, continue
+# training, and compare with a run that was not killed. **Source:** Python documentation,
 # [os.replace](https://docs.python.org/3/library/os.html#os.replace): "the renaming will
 # be an atomic operation". **Seen in the wild:** in
-# [Lightning-AI/pytorch-lightning#688](https://github.com/Lightning-AI/pytorch-lightning/issues/688)
+# [Lightning-AI/pytorch-lightning#688](https://github.com/Lightning-AI/pytorch-lightning/issues/688),
 # a SIGKILL while the file was being written led to "unexpected EOF" at the next load; in
-# [optuna/optuna-examples#53](https://github.com/optuna/optuna-examples/pull/53) processes
-# were ended during `torch.save`.
+# [optuna/optuna-examples#53](https://github.com/optuna/optuna-examples/pull/53),
+# processes were terminated during `torch.save`.
 
 # %% [markdown] role="concept"
 # ## Surviving preemption
 #
 # A *spot* machine costs a fraction of the usual price and can be taken away at any time.
-# The provider sends the process a signal, `SIGTERM`, and ends it some seconds or minutes
-# later. A training job survives this if it does four things: it saves often enough, it
-# saves when the signal arrives, it stores everything that the next step depends on, and
-# it puts the file where the next machine finds it.
+# The provider sends the process a signal, `SIGTERM`, and kills the process some seconds
+# or minutes later. A training job survives preemption if it does four things: it saves
+# often enough, it saves when the signal arrives, it stores everything that the next step
+# depends on, and it puts the file where the next machine can find it.
 #
-# **How often?** Each save takes time, and each kill throws away half an interval on
-# average. Suppose a save takes 1 minute and a kill comes every 10 hours. Add up both
-# kinds of lost time:
+# **How often?** Each save takes time, and each kill throws away, on average, the work of
+# half an interval. Suppose a save takes 1 minute and a kill comes every 10 hours. Add up
+# both kinds of lost time:
 
 # %% role="concept"
 save_time, between_kills = 1 / 60, 10.0                  # hours
@@ -2214,15 +2229,16 @@ claim("minutes between two saves, by the formula", 60 * by_formula,
       expected=34.6, within=0.1)
 
 # %% [markdown] role="concept"
-# The lowest point is at the square root of 2 times the save time times the time between
-# kills ([Young 1974](https://doi.org/10.1145/361147.361115)).
+# The lost time is smallest when the interval is the square root of the product of 2, the
+# save time and the time between kills ([Young
+# 1974](https://doi.org/10.1145/361147.361115)).
 #
 # **When the signal arrives**, Python runs a *handler*. If the handler saved the model, it
-# could catch it in the middle of a step. So the handler only sets a flag, and the loop
+# might do so in the middle of a step. So the handler only sets a flag, and the loop
 # checks the flag between two steps. The next step depends on the weights, the optimizer,
-# the schedule, the step, the generators and the position in the data. Here the order of
-# an epoch follows from the seed and the number of the epoch, so the step alone says which
-# rows come next:
+# the schedule, the step number, the random generators and the position in the data. Here
+# the seed and the number of the epoch determine the order of the rows, so the step number
+# alone determines which rows come next:
 
 # %% role="concept"
 def rows_of(step, batch=50):
@@ -2273,7 +2289,8 @@ def load_from(path):
 
 # %% [markdown] role="concept"
 # One run is not interrupted. The same run, started a second time, gets a `SIGTERM` after
-# step 37. A new model, optimizer and schedule then continue from its file:
+# step 37. A new model, optimizer and schedule then continue from the file that the second
+# run saved:
 
 # %% role="concept"
 before = signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
@@ -2298,13 +2315,13 @@ claim("largest gap between a weight and that of the unbroken run",
       gap_after, expected=0)
 
 # %% [markdown] role="concept"
-# **Where does the next machine find it?** The disk of a spot machine disappears with the
-# machine. Write the file locally, copy it to cloud storage under a new name such as
-# `step-000037.pt`, and then write that name to a small file called `latest`. Object
+# **Where does the next machine find the file?** The disk of a spot machine disappears
+# with the machine. Write the file locally, copy it to cloud storage under a new name such
+# as `step-000037.pt`, and then write that name to a small file called `latest`. Object
 # stores cannot replace a file by renaming another one in a single step, so the small file
-# plays that role. Delete an old checkpoint only after you have read a newer one back.
-# Store the id of the tracker's run in the checkpoint, so that the log continues the same
-# curve (shown, not run):
+# `latest` takes the place of the rename. Delete an old checkpoint only after you have
+# read a newer one back. Store the id of the tracker's run in the checkpoint, so that the
+# resumed run continues the same curve (shown, not run):
 #
 # ```python
 # run = wandb.init(project="digits", id=stored["run_id"], resume="allow")
@@ -2360,8 +2377,8 @@ claim("different numberings in four starts",
 
 # %% [markdown] trap="12.9" role="look"
 # The model in such a script knows only the numbers, not the names. The next cell trains a
-# model with the numbers from the first start and evaluates it with the numbers from all
-# four.
+# model with the numbers from the first start and evaluates it with the numbers from each
+# of the four starts.
 
 # %% trap="12.9" role="look" compare=false
 def numbers_of(names):
@@ -2379,9 +2396,10 @@ claim("mean accuracy with the numbers from the three other starts",
       sum(read[1:]) / 3, below=0.6)
 
 # %% [markdown] trap="12.9" role="why"
-# When Python starts, before it runs the first line of any script, it reads the variable
-# and fixes the secret seed of its hashes. Python never looks at the variable again.
-# Setting it inside the script affects only the *next* Python process.
+# When Python starts, before it runs the first line of any script, it reads
+# `PYTHONHASHSEED` and fixes the secret seed of its hashes. Python never looks at this
+# variable again. Setting the variable inside the script affects only the *next* Python
+# process.
 
 # %% trap="12.9" role="why"
 numbers = len({tuple(names) for names in starts})
@@ -2433,13 +2451,13 @@ claim("different numberings in all starts with the variable set in time",
 
 # %% [markdown] trap="12.9" role="repair"
 # A sorted list still changes when you add a class, because all classes after the new one
-# move up by one. Only a list that is stored with the weights is stable. That is the
-# exercise.
+# move up by one. Only a list that is stored with the weights is stable. The exercise is
+# about such a stored list.
 
 # %% [markdown] trap="12.9" role="more" topics="a child of the script · the numbers from its own start"
 # A process that the script starts, such as a worker with the start method `spawn`, reads
-# the variable, so its hashes differ from those of its parent. And with the numbers from
-# its own start, the model classifies as it should.
+# the variable at its start, so its hashes differ from its parent's. And with the numbers
+# from its own start, the model classifies as it should.
 
 # %% trap="12.9" role="more"
 claim("does a child use its script's numbering",
@@ -2448,11 +2466,11 @@ claim("accuracy with the numbers from its own start", read[0], above=0.9)
 
 # %% [markdown] trap="12.9" role="folklore"
 # **Told** by many versions of `seed_everything`: a reproducible run needs this variable.
-# **Measured:** of the eight things below, two starts without the variable differ only in
-# the hashes of strings and bytes, and of a tuple that contains a string. The rest agrees.
-# And even with a fixed hash you cannot rely on the order of a set: iterating over two
-# equal sets may produce different orders, because the order also depends on what was
-# inserted first.
+# **Measured:** of the eight things below, only three differ between two starts without
+# the variable: the hashes of strings, of bytes, and of a tuple that contains a string.
+# The other five agree. And even with a fixed hash seed you cannot rely on the order of a
+# set: iterating over two equal sets may produce different orders, because the order also
+# depends on what was inserted first.
 
 # %% trap="12.9" role="folklore"
 things = {"a text": "hash('cat')", "bytes": "hash(b'cat')",
@@ -2513,17 +2531,17 @@ def class_numbers(names: list, stored: dict) -> dict:
 # [PYTHONHASHSEED](https://docs.python.org/3/using/cmdline.html#envvar-PYTHONHASHSEED):
 # "If this variable is not set or set to `random`, a random value is used to seed the
 # hashes of str and bytes objects." **Seen in the wild:** in
-# [tkipf/pygcn#41](https://github.com/tkipf/pygcn/issues/41) all seeds were set and
+# [tkipf/pygcn#41](https://github.com/tkipf/pygcn/issues/41), all seeds were set and
 # results still differed, until `set(labels)` was sorted; in
-# [RomRoc/objdet_fizyr_colab#5](https://github.com/RomRoc/objdet_fizyr_colab/pull/5) the
+# [RomRoc/objdet_fizyr_colab#5](https://github.com/RomRoc/objdet_fizyr_colab/pull/5), the
 # class numbers changed each time training was resumed.
 
 # %% [markdown] role="concept"
 # ## Reproducible: one complete list
 #
 # Two runs end with the same weights only if everything that a step depends on is the
-# same. Here is the complete list. The last column says when each line has to be in place,
-# because half of them have no effect if they come too late.
+# same. Here is the complete list. The last column says when each setting has to be in
+# place, because half of the settings have no effect if they come too late.
 #
 # | what | how | when |
 # |---|---|---|
@@ -2542,12 +2560,14 @@ def class_numbers(names: list, stored: dict) -> dict:
 #
 # `torch.manual_seed` seeds all devices. `use_deterministic_algorithms` makes torch choose
 # operations that return the same result every time, and raise an error where it has none.
-# This costs time, which the GPU section measures. `cudnn.deterministic` covers only
-# convolutions, and `use_deterministic_algorithms` includes it. cuBLAS, NVIDIA's library
-# for matrix products, needs scratch memory, and if its size is left open, the same product
-# may be computed in a different order. `:4096:8` reserves eight pieces of 4,096 KiB. If you
-# forget it, `use_deterministic_algorithms` raises an error at the first matrix product on a
-# GPU, and the error names the variable. Here are these settings as a function:
+# Deterministic operations cost time, as the GPU section shows. `cudnn.deterministic`
+# covers only convolutions, and `use_deterministic_algorithms` includes it. cuBLAS,
+# NVIDIA's library for matrix products, needs scratch memory, and if its size is left
+# open, the same product may be computed in a different order. `:4096:8` reserves eight
+# buffers of 4,096 KiB each. If you do not set
+# `CUBLAS_WORKSPACE_CONFIG`, `use_deterministic_algorithms` raises an error at the first
+# matrix product on a GPU, and the error names the variable. Here are these settings as a
+# function:
 
 # %% role="concept"
 def reproducible(seed):
@@ -2602,18 +2622,18 @@ claim("runs, of four, in which the right part is named",
       expected=4)
 
 # %% [markdown] role="concept"
-# The hash of a float changes with its last bit. So on two kinds of hardware, compare the
-# values instead, and look for the first part whose values differ by more than a rounding
-# error.
+# The hash of a float changes when its last bit changes. So between two kinds of hardware,
+# compare the values instead of the hashes, and look for the first part whose values
+# differ by more than a rounding error.
 
 # %% [markdown] trap="12.10" role="situation" fault="wandb drops rows whose step= goes back" symptom="wandb validation metrics missing: Tried to log to step that is less than the current step, data will be ignored"
 # ## A curve by batches and one by epochs
 #
-# You track a run with Weights & Biases, offline, in a file that `wandb sync` uploads
+# You track a run with Weights & Biases offline, in a file that `wandb sync` uploads
 # later. The classifier trains for five epochs of twenty batches. After each batch you log
 # the loss with `run.log({"loss": ...}, step=batch)`, where `batch` counts all batches of
 # the run. At the end of each epoch you call `run.log({"val_loss": ...}, step=epoch)`.
-# Each curve should get its own axis.
+# Each curve should have its own axis.
 #
 # The run ends without an error. A folded cell reads the records from the file. (`wandb`
 # belongs to the extra `track`; if it is missing, run `pip install -e '.[track]'`.)
@@ -2720,9 +2740,10 @@ measured("12.10", count(rows, "val_loss"), right=(0, 0))
 claim("validation losses in the file", count(rows, "val_loss"), expected=0)
 
 # %% [markdown] trap="12.10" role="why"
-# A run has *one* step counter. `step=` sets it, and it can only go up. After batch 19,
-# step 0 is in the past. W&B drops the row, and the run continues. The version here prints
-# a line on stderr for each row. An older one, on Colab, prints nothing.
+# A W&B run has *one* step counter. `step=` sets this counter, which can only go up. After
+# batch 19, step 0 is in the past. W&B drops the row, and the run continues. This version
+# of wandb prints a line on stderr for each dropped row. An older version, on Colab,
+# prints nothing.
 
 # %% trap="12.10" role="why"
 ax = new_axes("Each validation loss asks for a step long past",
@@ -2738,8 +2759,8 @@ show(ax.figure, alt="The step= of 105 calls. For the training loss it "
      "far below that line, at 0 to 4.")
 
 # %% [markdown] trap="12.10" role="repair"
-# To give a curve its own axis, put the axis into the row as a value, and let
-# `define_metric` say which curve is drawn over which axis. Leave the step counter alone.
+# To give a curve its own axis, log the axis as a value in each row, and let
+# `define_metric` assign the curve to that axis. Leave the step counter alone.
 
 # %% trap="12.10" role="repair"
 def defined(run):
@@ -2761,8 +2782,8 @@ claim("validation losses in the file, with their own axis",
 
 # %% [markdown] trap="12.10" role="repair"
 # One problem is left. A job is killed in the middle of epoch 4 and resumes from the
-# checkpoint after epoch 2, in the same log. It logs epoch 3 a second time. Now no row is
-# refused, so both versions are drawn, and the curve runs back and forth.
+# checkpoint after epoch 2, in the same log. The resumed job logs epoch 3 again. Now no
+# row is dropped, so the curve contains two versions of epoch 3 and runs back and forth.
 
 # %% trap="12.10" role="repair"
 resumed_events = events[:94] + events[63:]      # 21 events an epoch
@@ -2775,8 +2796,8 @@ claim("rows for epoch 3", epochs_seen.count(3), expected=2)
 
 # %% [markdown] trap="12.10" role="repair"
 # The rows logged after the checkpoint belong to a run that no longer exists. If you first
-# collect the rows in your own list, you can drop the void ones: on each axis, the rows at
-# the repeated step and at later steps.
+# collect the rows in a list, you can drop the old rows: on each axis, those at the
+# repeated step and after it.
 
 # %% [markdown] trap="12.10" role="more" topics="what was kept and reported · the axis defined, step= still there · the batches of the resumed run"
 # The training losses were kept. For each dropped validation loss, there is at most one line
@@ -2810,9 +2831,9 @@ claim("batches that are in the log twice, after resuming",
 
 # %% [markdown] trap="12.10" role="folklore"
 # **Told:** log the validation loss with the number of the last batch, and nothing is
-# lost. **Measured:** that is true. But now the axis counts batches. You cannot compare
-# two runs with different batch sizes epoch by epoch, because the rows do not contain the
-# epoch.
+# lost. **Measured:** indeed, no validation loss is lost. But the axis of the validation
+# loss now counts batches. You cannot compare two runs with different batch sizes epoch by
+# epoch, because the rows do not contain the epoch.
 
 # %% trap="12.10" role="folklore"
 def by_last_batch(run):
@@ -2882,21 +2903,21 @@ def rows_to_log(events: list) -> tuple:
 # one validation value has arrived in the file or on the page. **Source:** W&B
 # documentation, [Customize log
 # axes](https://docs.wandb.ai/models/track/log/customize-logging-axes). **Seen in the
-# wild:** in [kohya-ss/sd-scripts#1864](https://github.com/kohya-ss/sd-scripts/pull/1864)
+# wild:** in [kohya-ss/sd-scripts#1864](https://github.com/kohya-ss/sd-scripts/pull/1864),
 # an epoch's loss was logged with `step=epoch`, and there was "a warning but nothing gets
 # logged"; in
-# [open-mmlab/mmdetection#7000](https://github.com/open-mmlab/mmdetection/issues/7000)
-# everything was logged except the validation; in
-# [wandb/wandb#6554](https://github.com/wandb/wandb/issues/6554) the axis was defined, but
-# `step=` was still in the call.
+# [open-mmlab/mmdetection#7000](https://github.com/open-mmlab/mmdetection/issues/7000),
+# everything was logged except the validation results; in
+# [wandb/wandb#6554](https://github.com/wandb/wandb/issues/6554), the axis was defined,
+# but `step=` was still in the call.
 
 # %% [markdown] role="concept"
 # ## Versions of data and checkpoints
 #
-# A log says which loss a run had. It keeps neither the model file that had this loss nor
-# the data that the model was trained on. A tracker's *artifact* keeps both: it is a named
-# set of files with a version. The version is computed from the bytes, so the same data
-# never becomes a second version:
+# A log says which loss a run reached. The log keeps neither the model file that reached
+# this loss nor the data that the model was trained on. A tracker's *artifact* keeps the
+# model file and the data: it is a named set of files with a version. The version is
+# computed from the bytes, so saving the same data again never creates a second version:
 
 # %% role="concept" tags=["plumbing"]
 artifacts = tempfile.TemporaryDirectory()
@@ -2923,8 +2944,8 @@ claim("versions of the data, the same data, and data with a changed pixel",
       len(set(versions)), expected=2)
 
 # %% [markdown] role="concept"
-# A run declares which version it used and which one it made, and the server draws the
-# chain from data to model. The server needs an account, so this code is shown and not
+# A run declares which artifact it used and which one it produced, and the server draws
+# the chain from data to model. The server needs an account, so this code is shown and not
 # run:
 #
 # ```python
@@ -2982,10 +3003,11 @@ claim("is the loss with smoothing infinite", math.isinf(smooth),
       expected=True)
 
 # %% [markdown] trap="12.11" role="why"
-# Without smoothing, a logit of minus infinity is harmless as long as it is not the
-# label's, because the loss never uses that probability of zero. Smoothing does use it. It
-# spreads a tenth of the target over the ten classes, so *every* class gets a hundredth,
-# and `-0.01 * log(0)` is infinite.
+# Without smoothing, a logit of minus infinity is harmless as long as it is not at the
+# label's class, because the loss never uses that class's probability of zero. With label
+# smoothing, the loss does use this probability. Smoothing spreads a tenth of the target
+# over the ten classes, so *every* class gets a hundredth, and `-0.01 * log(0)` is
+# infinite.
 
 # %% trap="12.11" role="why"
 target, kind = F.one_hot(torch.tensor(4), 10), classes % 2 == 0
@@ -3003,7 +3025,7 @@ draw_grids({"target of a 4, told that it is even": shares}, values=True,
 
 # %% [markdown] trap="12.11" role="repair"
 # What happens next depends on whether anything checks the loss. The *gradient* of this
-# loss is finite, and at a masked class `masked_fill` passes none of it on to the net, so
+# loss is finite, and `masked_fill` passes none of it on to the net at a masked class, so
 # the net learns. But many loops have a guard that skips a step whose loss is not finite.
 # Here the guard skips every step, because every row has masked classes. So spread the
 # smoothing only over the classes that are allowed.
@@ -3054,9 +3076,9 @@ claim("accuracy with the guard and smoothing over allowed classes",
       runs["over allowed, guard"][1], above=0.85)
 
 # %% [markdown] trap="12.11" role="more" topics="-1e9 instead of minus infinity · without a guard"
-# Without smoothing, the loss is that of a uniform guess among five classes. With the
-# finite value `-1e9`, the loss is in the tens of millions instead of infinite. And if
-# nothing checks the loss, the net learns:
+# Without smoothing, the untrained classifier has the loss of a uniform guess among five
+# classes. With the finite value `-1e9`, the loss is in the tens of millions instead of
+# infinite. And if nothing checks the loss, the net learns:
 
 # %% trap="12.11" role="more"
 claim("loss without smoothing", plain, expected=1.6, within=0.1)
@@ -3065,10 +3087,10 @@ claim("accuracy without a guard", runs["smoothed"][1],
       above=0.85)
 
 # %% [markdown] trap="12.11" role="folklore"
-# **Told:** any logit of minus infinity makes the loss NaN. **Measured:** there are three
-# cases, with class numbers as labels and without class weights. At a wrong class, minus
-# infinity does no harm. At the label's class, the loss is infinite. If all classes are
-# masked, the loss is NaN.
+# **Told:** any logit of minus infinity makes the loss NaN. **Measured:** with class
+# numbers as labels and without class weights, there are three cases. Minus infinity at a
+# wrong class does no harm. Minus infinity at the label's class makes the loss infinite.
+# If all classes are masked, the loss is NaN.
 
 # %% trap="12.11" role="folklore"
 rows = torch.tensor([[2.0, 1.0, -torch.inf]])
@@ -3131,10 +3153,10 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # ### A spike in the loss
 #
 # A loss that is not `nan` may still jump. In the plot below, the batch of step 100 comes
-# from a damaged file: its pixels are between 0 and 16, while all others are between 0 and
-# 1, and its labels are shifted by one row. If you log the norm of all gradients next to
-# the loss, both show this step, and you can check the norm *before* the optimizer takes
-# it.
+# from a damaged file: its pixels lie between 0 and 16 instead of between 0 and 1, and its
+# labels are shifted by one row. If you log the norm of all gradients next to the loss,
+# both values jump at this step, and you can check the norm *before* the optimizer takes
+# the step.
 
 # %% role="concept"
 def batch_of(step):
@@ -3208,15 +3230,16 @@ plot_lines(range(1, 201), {
 #
 # ### Logits that grow, and QK-norm
 #
-# A loss may also jump without a damaged batch. In attention, a logit is the product of a
-# query and a key, so it grows with both weight matrices, and [at high learning rates it
-# does grow](https://arxiv.org/abs/2309.14322). In the end the softmax gives almost all
-# the weight to one key, and little gradient flows back through it.
+# A loss may also jump without a damaged batch. In attention, a logit is the dot product
+# of a query and a key, so the logit grows with both weight matrices, and [at high
+# learning rates it does grow](https://arxiv.org/abs/2309.14322). In the end the softmax
+# gives almost all the weight to one key, and little gradient flows back through it.
 #
 # *QK-norm* scales [each query and each key](https://arxiv.org/abs/2010.04245) to the same
 # norm before they are multiplied. No logit can then exceed the square root of the head's
-# width, times the gains that the norm learns. [ViT-22B](https://arxiv.org/abs/2302.05442)
-# uses it, after runs with 8 billion parameters had diverged without it, and so does
+# width times the learned gains of the normalisation.
+# [ViT-22B](https://arxiv.org/abs/2302.05442) uses QK-norm, after runs with 8 billion
+# parameters had diverged without it, and so does
 # [Qwen3](https://arxiv.org/abs/2505.09388).
 
 # %% role="concept"
@@ -3298,7 +3321,8 @@ claim("exit status, as without the tool", ended.returncode, expected=0)
 # ### What two runs share
 #
 # With the same code and the same seed, what may still differ? The cell below trains one
-# classifier for 200 steps, then a second one for each line, and compares the two.
+# classifier for 200 steps, then a second one for each line of the output, and compares
+# the second with the first.
 
 # %% role="concept"
 def learned(mix=lambda rows: rows, seed=7):
@@ -3342,11 +3366,11 @@ claim("gap from the seed, divided by the gap from the order",
       seeds / order, above=1000)
 
 # %% [markdown] role="concept"
-# The order of a sum changes its last digits. `use_deterministic_algorithms(True)` asks
-# for the same result whenever the *same* numbers come in the *same* order; where torch
-# has no such operation, it raises an error. Here the order is different, so the flag does
-# not help. It also fills new memory with `nan`, to reveal code that reads memory before
-# writing to it.
+# The order of the additions changes the last digits of a sum.
+# `use_deterministic_algorithms(True)` asks for the same result whenever the *same*
+# numbers are processed in the *same* order; where torch has no deterministic operation,
+# it raises an error. Here the order is different, so the flag does not help. The flag
+# also fills new memory with `nan`, to reveal code that reads memory before writing to it.
 #
 # | what changes | what follows, measured in this stage |
 # |---|---|
@@ -3366,14 +3390,14 @@ claim("is new memory NaN under the flag", fresh_memory.isnan().all(),
 # ### Search on a real training
 #
 # The bowls of trap 12.4 have no noise. Here a digit classifier has four settings:
-# learning rate, momentum, label smoothing and the size of the initial weights. A search
-# may spend 1,600 training steps: 20 runs of 80 steps, or more runs if bad ones are
-# stopped early. We compare three methods. The first is random search (`dice`). The second
-# is TPE, Optuna's default, which begins with ten random runs and then learns from earlier
-# runs (it is not a Gaussian process). The third is Hyperband with random settings, which
-# stops runs that are behind the others after 20 or 40 steps. Each method is repeated with
-# eight seeds. Each number below is the best loss of one search on held-out digits, sorted
-# by size. (`optuna` also belongs to the extra `track`.)
+# learning rate, momentum, label smoothing and the size of the initial weights. Each
+# search has a budget of 1,600 training steps: 20 runs of 80 steps, or more runs if bad
+# ones are stopped early. We compare three methods. The first is random search (`dice`).
+# The second is TPE, Optuna's default, which begins with ten random runs and then learns
+# from earlier runs (it is not a Gaussian process). The third is Hyperband with random
+# settings, which stops runs that are behind the others after 20 or 40 steps. Each method
+# is repeated with eight seeds. Each number below is the best held-out loss of one search,
+# and each row is sorted. (`optuna` also belongs to the extra `track`.)
 
 # %% role="concept" tags=["plumbing"]
 import optuna
@@ -3486,19 +3510,19 @@ claim("runs of Hyperband, divided by those of random search",
       runs[2] / runs[0], above=1.05)
 
 # %% [markdown] role="concept"
-# *Hyperband* is based on one idea: give many settings a short run, keep the better part,
-# give these a longer run, and so on, until a few run to the end. This would drop a
-# setting that starts slowly, so Hyperband repeats the procedure with different lengths of
-# the first run.
+# *Hyperband* is based on one idea: give many settings a short run, keep the better ones,
+# give those a longer run, and so on, until a few run to the end. This procedure alone
+# would drop a setting that starts slowly, so Hyperband repeats the procedure with
+# different lengths of the first run.
 #
-# Compare the numbers within a row before you compare the rows. Searches by the same
-# method end further apart than the medians of the three methods, so with one seed each,
-# the seed decides a comparison as much as the method does. A fair comparison uses the
-# same number of steps, not the same number of runs, and shows all the seeds next to the
-# mean.
+# Compare the numbers within a row before you compare the rows. The best and the worst
+# search of one method are further apart than the medians of the three methods, so with
+# one seed each, the seed decides a comparison as much as the method does. A fair
+# comparison uses the same number of steps, not the same number of runs, and shows the
+# results of all seeds next to their mean.
 #
-# The learning rate is drawn on a log scale, with `log=True`. Without it, nine out of ten
-# random rates between 0.0001 and 10 are above 1.
+# The learning rate is drawn on a log scale, with `log=True`. Without a log scale, nine
+# out of ten random rates between 0.0001 and 10 are above 1.
 
 # %% role="concept"
 even = torch.empty(10_000).uniform_(1e-4, 10)
@@ -3547,10 +3571,10 @@ claim("runs, of four after the kill, that repeat earlier settings",
 
 # %% [markdown] role="concept"
 # Two things are left to do. The killed run stays `RUNNING` until you close it with
-# `study.tell` and its number. And the file does not contain the sampler's state. With the
-# same seed, the random numbers start from the beginning, so the four new runs repeat the
-# first four. If you use the number of runs so far as the seed, the sampler draws new
-# settings.
+# `study.tell` and its number. And the database file does not contain the sampler's state.
+# With the same seed, the random numbers start from the beginning, so the four new runs
+# repeat the first four. If you use the number of runs so far as the seed, the sampler
+# draws new settings.
 
 # %% role="concept"
 study.tell(6, state=states.FAIL)
@@ -3585,8 +3609,8 @@ claim("the same, seeded with the number of runs so far",
 #
 # The name of the metric must be the name under which you log it. If the curve is lost, as
 # in trap 12.10, the search has nothing to minimise. `wandb sync --dry-run` lists the
-# offline runs that have not been uploaded yet. `wandb sync <folder>` uploads one, and
-# needs an account.
+# offline runs that have not been uploaded yet. `wandb sync <folder>` uploads one of these
+# runs and needs an account.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -3594,14 +3618,14 @@ claim("the same, seeded with the number of runs so far",
 # Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. The loss is NaN, and anomaly mode names the backward of the loss function. The NaN**
+# **1. The loss is NaN, and anomaly mode names the backward operation of the loss function. The NaN**
 #
 # - [x] may arise in any layer before it :: Gradients are computed from the loss backwards, so the first bad gradient does not say where the values went bad.
-# - [ ] arises in the loss function :: It may, but a NaN from any earlier layer looks the same, because the backward of the loss is the first to return one.
+# - [ ] arises in the loss function :: It may, but a NaN from any earlier layer looks the same, because the backward operation of the loss is the first to return one.
 # - [ ] arises in the first layer :: The first layer's gradient is the last to be computed.
 
 # %% [markdown] role="quiz"
-# **2. One gradient of a million is NaN. After `clip_grad_norm_` with a limit of 1**
+# **2. Of a million gradient values, one is NaN. After `clip_grad_norm_` with a limit of 1**
 #
 # - [ ] it is 1 :: Clipping does not compare a single gradient with the limit; it multiplies all gradients by one factor.
 # - [ ] it is still the only NaN :: The factor is computed from the norm of all gradients, and that norm is NaN.
@@ -3615,14 +3639,14 @@ claim("the same, seeded with the number of runs so far",
 # - [ ] has overfitted :: An overfitted model has a training loss below the variance.
 
 # %% [markdown] role="quiz"
-# **4. Two workers, `worker_init_fn=lambda id: np.random.seed(id)`, ten epochs. The random numbers**
+# **4. A loader runs for ten epochs with two workers and `worker_init_fn=lambda id: np.random.seed(id)`. The random numbers**
 #
 # - [ ] differ from epoch to epoch, because the workers keep drawing :: They would with `persistent_workers=True`. Otherwise each epoch starts new workers.
 # - [ ] are the same in both workers :: The workers have different ids, and so different seeds.
 # - [x] are those of the first epoch, ten times :: Each epoch starts new workers with the same seeds, so they draw the same numbers.
 
 # %% [markdown] role="quiz"
-# **5. A job saves with `torch.save(state, "last.pt.new")`, then `os.replace` to `last.pt`. It is killed while it saves. Then `last.pt`**
+# **5. A job saves with `torch.save(state, "last.pt.new")`, then renames the file to `last.pt` with `os.replace`. The job is killed during the save. Then `last.pt`**
 #
 # - [ ] is half written :: Nothing is written into `last.pt`; the new bytes go to a different file.
 # - [ ] is gone :: Only `os.replace` removes the old file, in a single step, and the job was killed before that.
@@ -3653,14 +3677,14 @@ claim("the same, seeded with the number of runs so far",
 # ## On a GPU: order, memory, waiting
 #
 # On one CPU thread, `index_add_` adds values one after the other. On a GPU, thousands of
-# threads add to the same element at once. There, `index_add_` uses *atomic* additions,
+# threads add to the same element at once. `index_add_` on a GPU uses *atomic* additions,
 # which happen in the order in which the threads arrive.
 #
 # **Before you run anything:** `index_add_` adds a million rows into 16 rows, 20 times.
-# How many different results are there? Next, a net with eight layers of 4096 units sees
-# 20 validation batches of 512 rows. How many GB does `total += loss` hold? And how much
-# time do two habits cost for a small net: anomaly mode, and calling `loss.item()` at each
-# step, which makes the CPU wait?
+# How many different results are there? Next, 20 validation batches of 512 rows pass
+# through a net with eight layers of 4096 units. How many GB does `total += loss` hold?
+# And for a small net, how much time do two habits cost: anomaly mode, and a call of
+# `loss.item()` at each step, which makes the CPU wait?
 
 # %% role="gpu"
 values = torch.randn(4096)
@@ -3792,48 +3816,50 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, all 20 sums differ. With deterministic algorithms they are
-# all equal, but adding these million rows into 16 sums takes 40 times as long. After 20
-# batches, `total += loss` holds 1.38 GB. With `item()` nothing remains in memory, and
-# the peak is 0.14 GB; under `no_grad` the peak is 0.02 GB. Anomaly mode launches 2.8
-# times as many operations and takes 4.3 times as long.
+# **On the recorded H100**, all 20 sums differ. With deterministic algorithms, all sums
+# are equal, but adding these million rows into 16 takes 40 times as long. After 20
+# batches, `total += loss` holds 1.38 GB. With `item()` nothing remains in memory, and the
+# peak is 0.14 GB; under `no_grad` the peak is 0.02 GB. Anomaly mode launches 2.8 times as
+# many operations and takes 4.3 times as long.
 #
 # Calling `item()` at each step makes no measurable difference here: ten steps of this
-# small net take 13 ms with and without it. A step consists of 70 operations with only
-# 0.2 GFLOP, so the GPU has already finished when the CPU asks. If the GPU lags behind
-# the CPU, each `item()` waits for all operations in the queue. Trap 09.10 counts such
-# waits.
+# small net take 13 ms with and without it. A step consists of 70 operations with only 0.2
+# GFLOP, so the GPU has already finished when the CPU asks for the loss. If the GPU lags
+# behind the CPU, each `item()` waits for all operations in the queue. Trap 09.10 counts
+# such waits.
 #
-# **Keep:** the result of a float32 sum depends on the order of its additions, and
-# atomic additions on a GPU may use a different order each time. Integer sums do not
-# depend on the order. Evaluate under `no_grad`, call `item()` only every so many steps,
-# and use anomaly mode only for the step in question. **Source:** PyTorch,
+# **Keep:** the result of a float32 sum depends on the order of its additions, and atomic
+# additions on a GPU may use a different order each time. Integer sums do not depend on
+# the order. Evaluate under `no_grad`, call `item()` only now and then, and use anomaly
+# mode only for the step in question. **Source:** PyTorch,
 # [use_deterministic_algorithms](https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html),
 # which lists `index_add_` on CUDA among the operations that it changes.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - Search for a NaN in the order of a step: batch, weights, modules, loss, gradients.
-#   Forward hooks find the module where a NaN arises; anomaly mode only checks gradients.
-# - Next to the loss, log the loss of the best constant and how far each layer has moved.
-#   The first line of a log says what was run.
+# - Search for a NaN in the order of a step: batch, weights, modules, loss, gradients, new
+#   weights. Forward hooks find the module where a NaN arises; anomaly mode only checks
+#   gradients.
+# - Next to the loss, log the loss of the best constant prediction and how far each layer
+#   has moved. The first line of a log says what was run.
 # - A constant seed in `worker_init_fn` replays the first epoch. Derive random numbers
-#   from seed, epoch and sample.
+#   from the seed, the epoch and the sample.
 # - First find the settings that matter, then search only those. If your search loses to
-#   random search, look for a fault in the search.
+#   random search, look for a bug in the search.
 # - `torch.where` hides a bad value, but not its gradient. Clipping by norm spreads a NaN
 #   to all gradients.
 # - Overfitting one batch shows that the loss can fall, and no more.
 # - A stored loss tensor keeps the trained weights in memory. Store `loss.item()`.
 # - Python reads the hash seed before the first line of a script. Sort the class names,
 #   and store the list with the weights.
-# - Save a checkpoint to a second file, sync it, and rename it. Store the generator's
-#   state as well, save when the signal arrives, and keep the file where the next machine
-#   finds it.
+# - Save a checkpoint to a second file, sync it, and rename it. Store the random
+#   generator's state as well, save when the termination signal arrives, and keep the file
+#   where the next machine can find it.
 # - If two runs differ, compare the hashes of their parts in order. The first hash that
-#   differs names the cause.
-# - A W&B run has one step counter, and it only goes up. Log a second axis as a value.
-# - Label smoothing uses the log-probability of every class. Spread it over the allowed
-#   classes only.
+#   differs names the part to look at.
+# - A W&B run has one step counter, and it only goes up. Log the axis of a second curve as
+#   a value.
+# - Label smoothing uses the log-probability of every class. Spread the smoothing over the
+#   allowed classes only.
 

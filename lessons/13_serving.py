@@ -1,10 +1,11 @@
 # %% [markdown] role="hook"
 # # 13. Serving a language model
 #
-# You have trained a model, and people want to talk to it. So you write a server. At first
-# it answers one request at a time. Then it serves several requests from one shared
-# memory. Then the memory is full, and the server has to become faster. Later somebody
-# trains on what it wrote, and in the end somebody asks how fast it is.
+# You have trained a model, and people want to talk to it. So you write a server. At
+# first, the server answers one request at a time. Then the server handles several
+# requests from one shared memory. Then the memory fills up, and the server also has to
+# become faster. Later somebody trains on the server's answers, and in the end somebody
+# asks how fast the server is.
 #
 # Each of these steps takes a few lines, and each can go wrong without raising an error.
 # The answers are fluent, the tests are green, and the report looks good. In this stage
@@ -44,12 +45,13 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## A model to serve
 #
-# The server needs a model. It gets a small GPT that reads and writes single letters. The
-# GPT has two blocks of width 64 and has been trained for a few seconds on the prose of
-# this course. Its code is folded below. Two things differ from the models of stage 8.
-# First, positions enter by *rotation* (RoPE): every query and key is rotated by an angle
-# that grows with its position, so a score depends only on how far apart the two positions
-# are. Second, attention reads the keys and values of earlier letters from a *cache*.
+# The server needs a model. Here the server gets a small GPT that reads and writes single
+# letters. The GPT has two blocks of width 64 and has been trained for a few seconds on
+# the prose of this course. The code of the GPT is folded below. Two things in this GPT
+# differ from the models of stage 8. First, positions enter by *rotation* (RoPE): every
+# query and key is rotated by an angle that grows with its position, so a score depends
+# only on how far apart the two positions are. Second, attention reads the keys and values
+# of earlier letters from a *cache*.
 #
 # The model produces an answer in two phases. *Prefill* reads the whole prompt in one call
 # and fills the cache. *Decode* then writes one letter per call, and each call reads all
@@ -190,10 +192,10 @@ claim("loss of the GPT, in nats per letter", final_loss, below=2.7)
 # ## Why old keys may be reused
 #
 # To write one more letter, the model has to look at every letter before it. If every call
-# sends the whole text through the model again, an answer of 1,000 letters costs half a
-# million letters of work, and most of that work has been done before. But are the old
-# results still right once the text has grown? Let the model read seven letters, then the
-# same seven and one more, and compare the keys of the second layer:
+# sends the whole text through the model again, an answer of 1,000 letters means
+# processing half a million letters, and most of this work has been done before. But are
+# the old results still right once the text has grown? Let the model read seven letters,
+# and then the same seven plus one more, and compare the keys of the second layer:
 
 # %% role="concept"
 piece = kept_back[:8]                  # eight letters of the text
@@ -217,9 +219,9 @@ claim("largest change of an old key, as a fraction of its norm",
       masked.max(), below=1e-4)
 
 # %% [markdown] role="concept"
-# No old key changes, and the causal mask is the reason. In every layer, a position sees
-# only itself and what came before it. So nothing that a layer computes at that position
-# can depend on a later letter. Without the mask, the new letter changes every old key:
+# No old key changes, and the reason is the causal mask. In every layer, a position sees
+# only itself and what came before it. So nothing that a layer computes at a position can
+# depend on a later letter. Without the mask, the new letter changes every old key:
 
 # %% role="concept"
 everyone = torch.ones(8, 8, dtype=torch.bool)     # all see all
@@ -251,10 +253,10 @@ draw_grids(steps, rows="letters read, 1 to 6",
                "newest.")
 
 # %% [markdown] role="concept"
-# The same holds for the values. So keep both, and send only the newest letter through the
-# model. That letter has one query, which is compared with all keys, old and new. The old
-# queries are no longer needed, because the letters that they predicted have already been
-# written.
+# The same holds for the values. So keep the keys and the values, and send only the newest
+# letter through the model. That letter has one query, which is compared with all keys,
+# old and new. The old queries are no longer needed, because the letters that they
+# predicted have already been written.
 
 # %% role="concept"
 kept = Cache()
@@ -278,9 +280,9 @@ claim("largest difference between the logits with the cache and without",
 # which are computed and stored once.
 #
 # In the code below, Ann and Bob share the system prompt. Bob's answer is finished, and
-# his blocks go back to the free list. Then Cem arrives. His prompt needs four blocks and
-# has nothing in common with the other two. A comment that you wrote in March says: "Ann's
-# table does not change, so her answer does not change either."
+# his blocks go back to the free list. Then Cem arrives. Cem's prompt needs four blocks
+# and has nothing in common with the prompts of Ann and Bob. A comment that you wrote in
+# March says: "Ann's table does not change, so her answer does not change either."
 
 # %% trap="13.1" role="break"
 SIZE = 4                                          # letters of a block
@@ -350,11 +352,11 @@ claim("blocks that are in both Ann's and Cem's table",
       len({*ann} & {*cem}), expected=4)
 
 # %% [markdown] trap="13.1" role="why"
-# Bob's table holds eight blocks, and four of them are also Ann's. The free list cannot
-# know that: `free += table` says "nobody reads these blocks", and one reader still does.
-# The next request that needs memory overwrites them. Ann's table has not changed, and
-# every block number in it is valid. So nothing fails, and her answer is computed partly
-# from Cem's keys.
+# Bob's table holds eight blocks, and four of them are also in Ann's table. The free list
+# cannot know that blocks are shared: `free += table` says "nobody reads these blocks",
+# but Ann's request still does. The next request that needs memory overwrites the shared
+# blocks. Ann's table has not changed, and every block number in it is valid. So nothing
+# fails, but Ann's answer is computed partly from Cem's keys.
 
 # %% trap="13.1" role="why"
 def owners(**tables):
@@ -414,9 +416,9 @@ claim("with readers counted: blocks in both Ann's and Cem's table",
 # %% [markdown] trap="13.1" role="more" topics="what the model makes of it · blocks given twice · a block that is half full"
 # What does the fault do to Ann's answer? Cem's letters are now where Ann's request reads
 # the system prompt, so her next letter has a different distribution. To measure the
-# difference, add up the absolute differences of the probabilities and halve the sum. This
-# is the *total variation*. It is 0 for equal distributions and 1 for two that have no
-# letter in common.
+# difference, add up the absolute differences of the probabilities and halve the sum. The
+# result is the *total variation*. The total variation is 0 for equal distributions and 1
+# for distributions that have no letter in common.
 
 # %% trap="13.1" role="more"
 def next_letter(pool, table, ids):
@@ -441,12 +443,12 @@ claim("Ann's next letter: total variation caused by Cem", moved,
       above=1e-4)
 
 # %% [markdown] trap="13.1" role="more"
-# Counting can go wrong as well. If a new block starts with a count of zero, it is never
-# freed, and the server stops when its memory is used up. If a table is given back twice,
-# once at a *preemption* (when the request had to make room) and again at its end, the
-# second time frees blocks that a third request has taken in the meantime. And if a shared
-# last block is only half full, the server has to copy it before one of its readers writes
-# more. Otherwise two requests write into the same slot.
+# Reference counting can go wrong as well. If a new block starts with a count of zero, it
+# is never freed, and the server stops when its memory is used up. If a table is given
+# back twice, once at a *preemption* (when the request had to make room) and again at its
+# end, the second return frees blocks that a third request has taken in the meantime. And
+# if a shared last block is only half full, the server has to copy it before one of its
+# readers writes more. Otherwise two requests write into the same slot.
 
 # %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
 class Blocks:
@@ -507,12 +509,13 @@ class Blocks:
 # %% [markdown] trap="13.1" role="keep"
 # **Keep:** a shared block belongs to every request that reads it. A request that finishes
 # gives up only its own claim; the block is free when the last claim is gone. **In your
-# own code:** after each step, count how often each block occurs in all tables, and
-# compare that with its reference count. A block in two tables with a count of one is the
-# fault. **Source:** [Kwon et al. 2023, "Efficient Memory Management for Large Language
-# Model Serving with PagedAttention"](https://arxiv.org/abs/2309.06180). **Seen in the
-# wild:** In [Wenyueh/MinivLLM 84](https://github.com/Wenyueh/MinivLLM/pull/84), new
-# blocks started with a count of zero and were never freed.
+# own code:** after each step, count how often each block occurs across all tables, and
+# compare this number with its reference count. A block that is in two tables but has a
+# count of one shows the fault. **Source:** [Kwon et al. 2023, "Efficient Memory
+# Management for Large Language Model Serving with
+# PagedAttention"](https://arxiv.org/abs/2309.06180). **Seen in the wild:** In
+# [Wenyueh/MinivLLM 84](https://github.com/Wenyueh/MinivLLM/pull/84), new blocks started
+# with a count of zero and were never freed.
 
 # %% [markdown] role="concept"
 # ## Prompt and dice
@@ -520,9 +523,9 @@ class Blocks:
 # From here on the server writes answers letter by letter, and each letter is sampled.
 # Every request brings its own random numbers, its *dice*: one number between 0 and 1 for
 # each letter of the answer. The chosen letter is the first one whose cumulative
-# probability exceeds that number. So the prompt and the dice decide the answer. That
-# makes the server easy to test, because the letters must be the same whatever happens to
-# its memory.
+# probability exceeds that number. So the prompt and the dice decide the answer. Such a
+# server is easy to test, because its letters must be the same whatever happens to its
+# memory.
 
 # %% role="concept"
 def pick(probs, number):
@@ -563,10 +566,10 @@ claim("fraction of letters that are the same with a cache and without",
 # ## Have we read this before?
 #
 # Many prompts begin with the same text. So when nobody reads a block any more, the server
-# does not wipe it. It keeps the block until its memory is needed, and stores it under a
-# *key* made from the letters in it. A new prompt is also cut into blocks, and a block
-# whose key is already known need not be computed again. (From here on a block has eight
-# letters.)
+# does not wipe it. The server keeps the block until the memory is needed, and stores it
+# under a *key* made from the block's letters. A new prompt is also cut into blocks, and a
+# block whose key is already known need not be computed again. (From here on a block has
+# eight letters.)
 #
 # In the code below, the first prompt consists of three blocks of a document and a
 # question about it. The second prompt contains the same blocks, but the first two have
@@ -634,12 +637,12 @@ measured("13.2", 0)
 claim("letters found for a prompt that was never served", hits, expected=24)
 
 # %% [markdown] trap="13.2" role="why"
-# A key or a value does not depend only on the letters in its block. It was computed at a
-# certain position, and from the second layer on also from everything that came before it.
-# After a different prefix, the same eight letters have different keys and values. The
-# store returns those of the first request, still rotated for their old positions.
-# Attention does not care in which order it gets them, so the second request gets the
-# first request's answer:
+# A key or a value does not depend only on the letters in its block. Keys and values are
+# computed for a certain position, and from the second layer on they also depend on
+# everything before that position. After a different prefix, the same eight letters have
+# different keys and values. The store returns the keys and values of the first request,
+# still rotated for their old positions. The order in which attention gets the keys and
+# values makes no difference, so the second request gets the first request's answer:
 
 # %% trap="13.2" role="why"
 claim("fraction of letters equal to the first request's answer",
@@ -668,7 +671,7 @@ draw_tree({"start": "", "A": "1st, at 0", "B after A": "1st, at 8",
 
 # %% [markdown] trap="13.2" role="repair"
 # So put the key of the previous block into the key of each block. Then two keys are equal
-# exactly if all letters from the start to the end of the block are equal:
+# if and only if all letters from the start to the end of the block are equal:
 
 # %% trap="13.2" role="repair"
 def key_chain(ids, size=8, made_by=""):
@@ -733,13 +736,14 @@ claim("chained keys: letters found for the same prompt again", again,
 
 # %% [markdown] trap="13.2" role="more"
 # The second claim shows the same fault in a different form: the letters agree, but other
-# weights computed their keys and values. An *adapter* (LoRA) is a small change of the
-# weights that a request can ask for. Everything that changes the keys and values belongs
-# in the cache key: the adapter, an image in the prompt, the version of the weights. It is
-# enough to put this into the key of the first block, because the chain passes it on.
-# There are two more details. In this design, as in vLLM's, only *full* blocks have a key.
-# And if a prompt is found completely, no letter is left to compute, so there are no
-# logits. Python's `hash` is not a safe key either: `hash((-1,)) == hash((-2,))`.
+# weights computed their keys and values. An *adapter* (LoRA) is a small change to the
+# weights, which a request can ask for. Everything that changes the keys and values
+# belongs in the cache key: the adapter, an image in the prompt, the version of the
+# weights. It is enough to put all of this into the key of the first block, because the
+# chain passes it on. There are two more details. In this design, as in vLLM's, only
+# *full* blocks have a key. And if the whole prompt is found in the store, no letter is
+# left to compute, so there are no logits. Python's `hash` is not a safe key either:
+# `hash((-1,)) == hash((-2,))`.
 
 # %% trap="13.2" role="exercise" points=3 difficulty=2 minutes=12
 def block_keys(ids: list, size: int, extra: str) -> list:
@@ -790,8 +794,8 @@ def block_keys(ids: list, size: int, extra: str) -> list:
 # ## A far cheaper model
 #
 # Besides the GPT there is a table that says how often each letter follows every other
-# letter. Using it needs neither a cache nor a network. Some of the traps below sample
-# letters from it.
+# letter. Using this table needs neither a cache nor a network. Some of the traps below
+# sample letters from the table.
 
 # %% role="concept"
 counts = torch.bincount(V * train_ids[:-1] + train_ids[1:], minlength=V * V)
@@ -840,11 +844,12 @@ claim("fraction of letters that agree between two batches", percent / 100,
       below=0.15)
 
 # %% [markdown] trap="13.3" role="why"
-# Two unrelated texts agree at about as many positions, because blanks and the letter e
-# are frequent. A generator is like a tape of random numbers, and each call of
-# `multinomial` uses one piece of it per row. When she is alone, every piece is hers. When
-# she is one of four, the three pieces after each of hers go to the others. So from her
-# second letter on she reads a different part of the tape.
+# Two unrelated texts agree at about as many positions as her two answers, because blanks
+# and the letter e are frequent. A generator is like a tape of random numbers, and each
+# call of `multinomial` uses one piece of the tape per row. When the tester's request is
+# alone, it gets every piece. When it is one of four, the three pieces after each of its
+# own go to the others. So from its second letter on, her request reads a different part
+# of the tape.
 
 # %% trap="13.3" role="why"
 def tape(people):
@@ -886,10 +891,10 @@ claim("fraction of letters that agree, one generator per request",
 
 # %% [markdown] trap="13.3" role="more" topics="a fresh generator at each step · seed + step · requests that move"
 # You may not want to store a generator state for every request. If you build a fresh
-# generator from the same seed at each step, every step gets the same random number. That
-# is reproducible, but the text uses only a few letters. With `seed + step` the numbers
-# differ from step to step, but seed `43` gets the numbers of seed `42` one step earlier.
-# Mix seed and step into one number instead:
+# generator from the same seed at each step, every step gets the same random number. Such
+# an answer is reproducible, but it uses only a few letters. With `seed + step` the
+# numbers differ from step to step, but seed `43` gets the numbers of seed `42` one step
+# earlier. Mix the seed and the step into one number instead:
 
 # %% trap="13.3" role="more"
 def answer_with(seed_of, seed, n=200):
@@ -920,9 +925,9 @@ claim("different letters in 200, seed and step mixed",
       kinds["seed and step mixed"], above=15)
 
 # %% [markdown] trap="13.3" role="more"
-# One generator for each *row* of the batch works until a request ends and a different one
-# moves into its row. Whatever belongs to a request (random numbers, stop words, grammar
-# masks) has to move with it. Otherwise it acts on a different user's answer.
+# One generator for each *row* of the batch works until a request ends and the next one
+# takes over its row. Whatever belongs to a request (random numbers, stop words, grammar
+# masks) has to move with it. Otherwise these things act on a different user's answer.
 
 # %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=12
 def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
@@ -966,11 +971,12 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 # %% [markdown] trap="13.3" role="keep"
 # **Keep:** the letters that a request draws may depend only on that request: on its seed,
 # its step and its probabilities. **In your own code:** send one seeded request alone,
-# then in the first and in the last row of a full batch, and compare. If your kernels
-# depend on the batch size, look at the first letter that differs; the two candidates'
-# logits have to be close there. **Source:** [Salmon et al. 2011, "Parallel random
-# numbers: as easy as 1, 2, 3"](https://doi.org/10.1145/2063384.2063405), on generators
-# that are functions of a key and a counter. **Seen in the wild:** In [vllm-project/vllm
+# then in the first and in the last row of a full batch, and compare the answers. If the
+# results of your kernels depend on the batch size, look at the first letter that differs;
+# the logits of the two candidates have to be close there. **Source:** [Salmon et al.
+# 2011, "Parallel random numbers: as easy as 1, 2,
+# 3"](https://doi.org/10.1145/2063384.2063405), on generators that are functions of a key
+# and a counter. **Seen in the wild:** In [vllm-project/vllm
 # 51226](https://github.com/vllm-project/vllm/issues/51226), the CPU version ignored a
 # seed when another request in the batch had none. [NVIDIA/TensorRT-LLM
 # 17172](https://github.com/NVIDIA/TensorRT-LLM/pull/17172) derives random numbers from
@@ -1049,11 +1055,11 @@ claim("broken letters in the stream", broken, above=3)
 
 # %% [markdown] trap="13.4" role="why"
 # In UTF-8, a letter outside ASCII takes two to four bytes, and a token may end in the
-# middle of it. Each half then becomes a replacement character, and nothing repairs that
-# later. A stop word is also spread over several tokens, so no single piece contains it.
-# It is not enough to search in the text *so far*, because the first tokens of the stop
-# word have been sent before the last one arrives. So hold back everything that can still
-# become part of a letter or of a stop word.
+# middle of these bytes. Each half then becomes a replacement character, and no later step
+# repairs the letter. A stop word is also spread over several tokens, so no single piece
+# contains it. It is not enough to search in the text *so far*, because the first tokens
+# of the stop word have been sent before the last one arrives. So hold back everything
+# that can still become part of a letter or of a stop word.
 
 # %% trap="13.4" role="why"
 pieces = ["Z", "\\xc3", "\\xbc", "rich", "\\nUs", "er:"]
@@ -1102,8 +1108,8 @@ claim("the stream equals the text before the stop word", repaired == body,
 
 # %% [markdown] trap="13.4" role="more" topics="letters that vanish · a search in the text so far"
 # Two other repairs come to mind first, and both fail. `errors="ignore"` silently drops
-# broken letters. A search in all the text so far finds the stop word only when most of it
-# has already been sent:
+# broken letters. Searching all the text so far finds the stop word only after most of the
+# word has been sent:
 
 # %% trap="13.4" role="more"
 def late_stream(tokens):
@@ -1195,9 +1201,9 @@ class Stream:
 # ## One of twelve words
 #
 # A program will parse the answer, so it has to be one of twelve words. At each step you
-# mask every letter that does not continue one of the twelve, and sample from the rest.
-# Now every answer is valid. The model's *own odds* of the twelve words follow from the
-# probability that it gives each whole word.
+# mask every letter that does not continue one of the twelve words, and sample from the
+# remaining letters. Now every answer is valid. The model's *own odds* of the twelve words
+# follow from the probability that it gives each whole word.
 #
 # A colleague who reviews the change writes: "You have not only forbidden the other words,
 # you have also changed the odds among the twelve."
@@ -1256,10 +1262,10 @@ claim("total variation between masked sampling and the model's own odds",
       moved / 100, above=0.15)
 
 # %% [markdown] trap="13.10" role="why"
-# The mask looks only one letter ahead. If only a few words begin with a letter, the
-# letters after it are forced. They all get probability one, whatever the model thinks of
-# them. So a word with a likely first letter and an absurd ending gains, and a word with
-# an unlikely first letter and a likely ending loses.
+# The mask looks only one letter ahead. If only one word begins with a letter, the letters
+# after it are forced. These letters all get probability one, whatever the model thinks of
+# them. So a word with a likely first letter and an absurd ending gains probability, and a
+# word with an unlikely first letter and a likely ending loses probability.
 
 # %% trap="13.10" role="why" tags=["plumbing"]
 gains = (drawn[0] - meant[0]).argsort(descending=True)[:2].tolist()
@@ -1282,7 +1288,7 @@ show(ax.figure, alt="Two bars for each of four words: its probability "
 
 # %% [markdown] trap="13.10" role="repair"
 # If there are only a few possible answers, score each whole word and normalise once, over
-# the words. That takes one call, as above, and no mask:
+# the words. Scoring all the words takes one call, as above, and no mask:
 
 # %% trap="13.10" role="repair"
 def score_whole(words, ids, steps, number):
@@ -1299,8 +1305,8 @@ claim("whole words scored: total variation", variation(shares, meant[0]),
       below=0.01)
 
 # %% [markdown] trap="13.10" role="more" topics="answers that are too many to list"
-# The masked probabilities also sum to one. They are a distribution, but not the model's
-# own:
+# The masked probabilities also sum to one. The masked probabilities are a distribution,
+# but not the model's own:
 
 # %% trap="13.10" role="more"
 claim("sum of the masked probabilities", drawn[0].sum(), expected=1,
@@ -1309,10 +1315,10 @@ claim("largest total variation in the eight sets", max(apart), above=0.3)
 
 # %% [markdown] trap="13.10" role="more"
 # A grammar with infinitely many answers cannot be enumerated. In that case, sample under
-# the mask and keep the product of the probability mass that the mask left at each step.
-# This product says by how much the mask favoured the answer, and you can use it to weight
-# or reject answers. Most servers do neither, and for many uses validity is enough. But do
-# not read the resulting frequencies as the model's beliefs.
+# the mask and multiply the probability masses that the mask has left at each step. The
+# smaller this product, the more the mask favoured the answer, and you can use it to
+# weight or reject answers. Most servers do neither, and for many uses validity is enough.
+# But do not read the resulting frequencies as the model's beliefs.
 
 # %% trap="13.10" role="exercise" points=3 difficulty=2 minutes=10
 def given_valid(logprob: Callable, words: list) -> torch.Tensor:
@@ -1348,8 +1354,9 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 # %% [markdown] trap="13.10" role="keep"
 # **Keep:** a mask at each step makes every answer valid, but it changes the odds. To get
 # the model's own odds among the valid answers, score whole answers. **In your own code:**
-# compute both for ten allowed answers and compare them. **Source:** [Park et al. 2024,
-# "Grammar-Aligned Decoding"](https://arxiv.org/abs/2405.21047). **Seen in the wild:** In
+# compute the masked odds and the model's own odds for ten allowed answers, and compare
+# them. **Source:** [Park et al. 2024, "Grammar-Aligned
+# Decoding"](https://arxiv.org/abs/2405.21047). **Seen in the wild:** In
 # [guidance-ai/guidance 564](https://github.com/guidance-ai/guidance/issues/564), somebody
 # asked for a word like `sky` and allowed `skill` and `cloud`. The model said `skill`,
 # because `sk` is a likely beginning.
@@ -1357,9 +1364,9 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ## Who may come in
 #
-# Decoding is expensive because of what it has to read. One call reads every weight once,
-# whether it processes one letter or a prompt of 24. (The FLOPs below are those of
-# products with weights; the products of queries with keys are left out.)
+# Decoding is expensive because of what it has to read from memory. One call reads every
+# weight once, whether it processes one letter or a prompt of 24. (The FLOPs below count
+# the products with weights; the products of queries with keys are left out.)
 
 # %% role="concept"
 weights = sum(p.numel() for p in gpt.parameters())
@@ -1375,18 +1382,18 @@ claim("FLOPs of the prefill, divided by those of one letter",
       above=20)
 
 # %% [markdown] role="concept"
-# So several requests share a call, as the rows of a batch. Such a batch need not wait for
+# So several requests share a call, as the rows of a batch. The batch need not wait for
 # its longest row. At every step, finished requests leave the batch and waiting ones take
-# their slots. This is *continuous batching*. A scheduler decides which requests come in.
-# Its memory has a fixed number of cache positions, and nobody knows how long an answer
-# will be. So the scheduler can admit every request that fits *now*, and evict one when
-# the others have grown. The evicted request has to be read again from the beginning
-# later. Or the scheduler can reserve room for the longest possible answer.
+# their slots. This is *continuous batching*. A scheduler decides which requests to admit.
+# The server's memory has a fixed number of cache positions, and nobody knows how long an
+# answer will be. So the scheduler can admit every request that fits *now*, and evict one
+# when the others have grown. Later, the evicted request has to be read again from the
+# beginning. Or the scheduler can reserve room for the longest possible answer.
 #
-# Which of the two writes more letters in the same time, and by what factor? Decide before
-# you look. In the simulation a call takes 1 unit of time to read the weights, and 0.02
-# more for each letter that is read or written. 200 requests share 6,000 cache positions.
-# Their answers have 200 letters on average and at most 800.
+# Which of the two policies writes more letters in the same time, and by what factor?
+# Decide before you look. In the simulation, a call takes 1 unit of time to read the
+# weights, and 0.02 units more for each letter that is read or written. 200 requests share
+# 6,000 cache positions. The answers have 200 letters on average and at most 800.
 
 # %% role="concept" tags=["plumbing"]
 def queue(requests, seed):
@@ -1449,9 +1456,9 @@ plot_columns({name: run[2] for name, run in runs.items()}, form=".1f",
 # **Told:** do not admit a request that you may have to evict. **Measured:** here, where
 # most answers are short, reserving room for the longest answer costs about half of the
 # throughput. Admitting everything that fits now causes a storm of evictions: for each
-# letter that is written, about one letter is read again. Keeping a little memory free
-# writes the most letters, and keeping half of the expected growth free almost ends the
-# evictions:
+# letter that is written, about one letter is read again. With a little memory kept free,
+# the server writes the most letters, and with half of the expected growth kept free, it
+# evicts almost no requests:
 
 # %% role="concept"
 storm, _, fits = runs["fits now"]
@@ -1507,9 +1514,9 @@ claim("steps: static batch, divided by continuous", long_way / short_way,
 # %% [markdown] role="concept"
 # A prefill is one long step, and while it runs no other request gets a letter. So a
 # server can cut the prompt into pieces and run each piece in the same step as other
-# requests' decoding. This is *chunked prefill*. In the explorer below, choose how prompts
-# are read, the load and the memory. Guess first: smaller pieces reduce one of two waits
-# between tokens, either the longest wait of all or the p99, which 99 % of the waits stay
+# requests' decoding. This is *chunked prefill*. In the explorer below, choose the load,
+# the memory and how prompts are read. Guess first: smaller pieces reduce either the
+# longest wait between two tokens or the p99 of these waits, which 99 % of them stay
 # below. Which one?
 
 # %% role="explore" explorer="scheduler"
@@ -1519,11 +1526,11 @@ scheduler
 
 # %% [markdown] role="explore"
 # When prompts are read in pieces, the longest wait falls, because no step is longer than
-# a piece. The p99 rises, because more steps carry a part of some prompt, and the first
+# a piece. The p99 rises, because more steps contain a piece of a prompt, and the first
 # token comes later. Servers report these waits as *ITL* (inter-token latency, the time
 # between two tokens) or *TPOT* (time per output token, its mean over an answer), next to
 # *TTFT* (time to first token). *Goodput* is the number of requests per second that stay
-# within the limits set for both.
+# within the limits set for both of these waits.
 
 # %% [markdown] trap="13.5" role="situation" core=true fault="a refused draft is replaced by a draw from the whole target" symptom="speculative decoding changes what the model writes, at the right acceptance rate"
 # ## A cheap writer and an expensive judge
@@ -1576,8 +1583,8 @@ claim("total variation if a refusal is followed by a sample of the target",
 # If the draft proposes a letter more often than the target would, refusals cut that
 # letter down to exactly the target's probability. So the accepted letters fill the area
 # that both distributions have in common. Only the part of the target above the draft is
-# missing. Sampling from all of `p` also adds to letters that already have their full
-# probability.
+# missing. Sampling from all of `p` also adds probability to letters that already have
+# their full probability.
 
 # %% trap="13.5" role="why" tags=["plumbing"]
 row = variation(p, q).argsort()[200]              # one context
@@ -1599,9 +1606,9 @@ show(ax.figure, alt="Bars for nine letters. The lower part of each bar is "
      "only the draft has.")
 
 # %% [markdown] trap="13.5" role="repair"
-# So after a refusal, sample from what is missing: the target minus the draft where that
-# is positive, normalised. The acceptance rate stays the same, and the output follows the
-# target to the last digit:
+# So after a refusal, sample from what is missing: the positive part of the target minus
+# the draft, normalised. The acceptance rate stays the same, and the output follows the
+# target's distribution up to rounding:
 
 # %% trap="13.5" role="repair"
 missing = (p - q).clamp(min=0)
@@ -1613,7 +1620,7 @@ claim("total variation if a refusal is followed by a sample of the "
       "missing part", variation(right, p).max(), below=1e-9)
 
 # %% [markdown] trap="13.5" role="repair"
-# In the explorer below, mix the draft between the target and a uniform distribution, and
+# In the explorer below, mix the draft from the target and a uniform distribution, and
 # choose a rule. Look for a rule that accepts *more* drafts than the right one.
 
 # %% role="explore" explorer="speculation"
@@ -1629,9 +1636,9 @@ speculation
 #   draft.
 # - The draft is sampled at a different temperature from the one used for the ratio.
 #
-# The last two compare with a distribution that the draft was not sampled from. (And even
-# the right rule can be slow: in a full batch the arithmetic is the limit, and every
-# refused draft costs some of it.)
+# The last two rules use a `q` that the draft was not sampled from. (Even the right rule
+# can be slow, because in a full batch arithmetic is the limit, and every refused draft
+# wastes some arithmetic.)
 
 # %% trap="13.5" role="more" tags=["plumbing"]
 hot = F.one_hot(q.argmax(-1), V).double()
@@ -1722,17 +1729,17 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # 2023](https://arxiv.org/abs/2302.01318). **Seen in the wild:** In
 # [huggingface/transformers
 # 47932](https://github.com/huggingface/transformers/issues/47932), the code used a `q`
-# that the draft had not been sampled from. Acceptance rose; the total variation to `p`
-# was 0.05.
+# that the draft had not been sampled from. The acceptance rate rose, but the total
+# variation from `p` was 0.05.
 
 # %% [markdown] trap="13.6" role="situation" fault="refused draft tokens stay in the KV cache" symptom="speculative decoding repeats or skips words, though each check is right"
 # ## Four letters in one call
 #
 # Now the draft proposes three letters at once, and one call of the GPT reads them. At
 # each of the four positions the GPT samples its own letter, with the random numbers of
-# the request. A drafted letter is accepted as long as it equals the GPT's own. At the
-# first position where the two differ, you write the GPT's letter and drop the remaining
-# drafts.
+# the request. A drafted letter is accepted as long as it equals the letter that the GPT
+# sampled. At the first position where the two differ, you write the GPT's letter and drop
+# the remaining drafts.
 #
 # The GPT itself drew every letter of the answer, with the request's own random numbers.
 # So you expect the same answer as without a draft.
@@ -1800,8 +1807,8 @@ claim("all entries kept: fraction of letters equal to decoding without "
 # %% [markdown] trap="13.6" role="why"
 # The call that checked the drafts also wrote the keys and values of all four letters into
 # the cache. The entries after the first disagreement belong to letters that are in no
-# answer. They stay in the cache, the next letter gets a position after them, and from
-# then on the GPT attends to letters that nobody wrote.
+# answer. These entries stay in the cache, the next letter gets a position after them, and
+# from then on the GPT attends to letters that nobody wrote.
 
 # %% trap="13.6" role="why"
 holds = {"before": ["T", "h", "e", "", "", "", ""],
@@ -1833,8 +1840,8 @@ claim("cache rolled back: fraction of letters equal to decoding without "
 
 # %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
 # If you keep one entry too few, the last accepted letter is never read. If you keep one
-# too many, a refused letter stays. Both are off-by-one errors, and both write fluent
-# text:
+# too many, a refused letter stays. Both are off-by-one errors, and with both the text
+# stays fluent:
 
 # %% trap="13.6" role="more"
 short = trial(lambda past, good, read: past + good)
@@ -1891,22 +1898,22 @@ def commit(past: int, draft: list, says: list) -> tuple:
 #    token that the model added has not been fed yet.
 
 # %% [markdown] trap="13.6" role="keep"
-# **Keep:** after a check, cut the cache back. It must hold every token written so far
-# except the last, and nothing else. **In your own code:** with greedy decoding, or when
-# both draw with the same random numbers, speculative and plain decoding have to write the
-# same text. Test this with a draft that is often wrong. If your kernels depend on how
-# many tokens a call reads, only near ties may differ, so look at the two logits at the
-# first difference. **Source:** [Leviathan et al. 2023](https://arxiv.org/abs/2211.17192).
-# **Seen in the wild:** In [ml-explore/mlx-lm
+# **Keep:** after a check, cut the cache back. The cache must hold every token written so
+# far except the last, and nothing else. **In your own code:** with greedy decoding, or
+# with the same random numbers for both, speculative and plain decoding have to write the
+# same text. Test this with a draft that is often wrong. If the results of your kernels
+# depend on how many tokens a call reads, only near ties may differ, so look at the two
+# logits at the first difference. **Source:** [Leviathan et al.
+# 2023](https://arxiv.org/abs/2211.17192). **Seen in the wild:** In [ml-explore/mlx-lm
 # 1109](https://github.com/ml-explore/mlx-lm/pull/1109), a cache that could not be trimmed
-# silently kept the refused drafts.
+# kept the refused drafts without any error.
 
 # %% [markdown] trap="13.7" role="situation" fault="one scale for all keys: one large channel takes the grid" symptom="perplexity jumps with a low-bit KV cache, though the keys reconstruct well"
 # ## A smaller cache
 #
 # In long conversations, keys and values fill the memory. So you store the keys in 4 bits,
-# with one scale for the whole tensor and integer codes from -7 to 7. On your GPT that
-# costs almost nothing.
+# with one scale for the whole tensor and integer codes from -7 to 7. On your GPT, this
+# adds almost nothing to the loss.
 #
 # Real models often have a few channels whose keys are much larger than the rest. You
 # build such a model: in each head you make two key channels thirty times as large and the
@@ -2026,8 +2033,8 @@ claim("one scale per channel: nats lost", costs["channel"], below=0.02)
 
 # %% [markdown] trap="13.7" role="more" topics="without outliers · 8 bits · float8 · a scale over one token · bytes"
 # Without large channels, one scale for the whole tensor is good enough, and with 8 bits
-# it nearly is even with them. A `float8` number has its own exponent, so its grid is also
-# fine near zero:
+# it is nearly good enough even when there are large channels. A `float8` number has its
+# own exponent, so its grid is also fine-grained near zero:
 
 # %% trap="13.7" role="more" tags=["plumbing"]
 class EightBits(FourBits):
@@ -2060,10 +2067,10 @@ claim("one scale per channel, a single token: largest error", nothing,
 
 # %% [markdown] trap="13.7" role="more"
 # The last of these claims is a trap of its own. In decode, tokens arrive one at a time.
-# If each channel has a scale over that single token, the scale is the token itself.
-# Nothing is lost, but nothing is saved either, because each scale is as large as the
-# number that it replaces. So the newest tokens wait in full precision until a *group* is
-# complete, for example of 32 tokens. Scales are part of the size:
+# If the scale of a channel covers only that single token, the scale repeats the size of
+# the key. Nothing is lost, but nothing is saved either, because each scale is as large as
+# the number that it replaces. So the newest tokens wait in full precision until a *group*
+# is complete, for example of 32 tokens. The scales count towards the size:
 
 # %% trap="13.7" role="more"
 def bytes_a_token(group, channels=16, bits=4):
@@ -2120,14 +2127,15 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 #    nothing is saved. So `clone()` it.
 
 # %% [markdown] trap="13.7" role="keep"
-# **Keep:** values that share a scale should have similar sizes. For keys that means one
-# channel over many tokens, for values one token. Judge the result by the loss, not by the
-# error of the keys. **In your own code:** print the largest absolute key of each channel.
-# If a few channels stand out, low-bit integers with one scale per tensor lose all the
-# others. **Source:** [Liu et al. 2024, "KIVI"](https://arxiv.org/abs/2402.02750) and
-# [Hooper et al. 2024, "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:**
-# In [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98), 4
-# bits raised the perplexity from 12.2 to about 10,000. In [rajveer43/VeloxQuant-MLX
+# **Keep:** values that share a scale should have similar sizes. For keys, this means one
+# channel over many tokens; for values, it means one token. Judge the result by the loss,
+# not by the error of the keys. **In your own code:** print the largest absolute key of
+# each channel. If a few channels stand out, low-bit integers with one scale per tensor
+# lose all the others. **Source:** [Liu et al. 2024,
+# "KIVI"](https://arxiv.org/abs/2402.02750) and [Hooper et al. 2024,
+# "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:** In
+# [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98), 4 bits
+# raised the perplexity from 12.2 to about 10,000. In [rajveer43/VeloxQuant-MLX
 # 162](https://github.com/rajveer43/VeloxQuant-MLX/issues/162), every channel had a scale
 # over a single token.
 
@@ -2139,13 +2147,13 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # probability when it was sampled. In the first step both probabilities come from the same
 # weights.
 #
-# The server samples at temperature 0.8 from the likeliest letters whose sum passes 0.9
-# (top-p). For each letter, it reports the letter's log-probability under the distribution
-# it sampled from. (vLLM does this if you ask for `processed_logprobs`. By default it
-# reports them without temperature and top-p.) The trainer computes its own
-# log-probabilities at the same temperature. You sample 64 answers of 24 letters and, for
-# each answer, multiply its 24 ratios. If server and trainer agree, the product is 1, or
-# 100 %.
+# The server samples at temperature 0.8 from the smallest set of likeliest letters whose
+# probabilities sum to at least 0.9 (top-p). For each letter, it reports the letter's
+# log-probability under the distribution it sampled from. (vLLM does this if you ask for
+# `processed_logprobs`. By default, vLLM reports log-probabilities without temperature and
+# top-p.) The trainer computes its own log-probabilities at the same temperature. You
+# sample 64 answers of 24 letters and, for each answer, multiply its 24 ratios. If server
+# and trainer agree, the product is 1, or 100 %.
 
 # %% trap="13.8" role="break"
 def nucleus(logits, top_p):
@@ -2191,7 +2199,7 @@ claim("mean ratio of a letter with the same weights", ratio.mean(),
       below=0.95)
 
 # %% [markdown] trap="13.8" role="why"
-# The server cuts off the tail and scales the rest up to a sum of one, so the probability
+# The server cuts off the tail and rescales the rest to a sum of one, so the probability
 # of each remaining letter is divided by the kept mass. The trainer's softmax runs over
 # all letters. So the ratio of a letter is exactly the probability mass that was kept at
 # its position, whichever letter was sampled. The ratio of an answer of 24 letters is the
@@ -2221,7 +2229,8 @@ show(ax.figure, alt="Two bars for each of the fourteen likeliest letters: "
 
 # %% [markdown] trap="13.8" role="repair"
 # The trainer needs to know what the server knew: the temperature, and which letters were
-# kept. With both it can compute the distribution that the letters were sampled from:
+# kept. With these two, the trainer can compute the distribution that the letters were
+# sampled from:
 
 # %% trap="13.8" role="repair"
 def as_drawn(logits, ids, temperature, kept):
@@ -2238,11 +2247,12 @@ claim("largest distance of a ratio from 1, with temperature and kept set",
       (mended - 1).abs().max(), below=1e-4)
 
 # %% [markdown] trap="13.8" role="more" topics="the kept mass · a forgotten temperature · noise that is honest · text that is encoded again"
-# Each letter's ratio is the mass that was kept there. If the trainer also forgets the
-# temperature, ratios fall on both sides of 1. Without top-p the *mean* ratio is then 1,
-# although nearly every single ratio is wrong: over samples from `q`, the mean of `p / q`
-# is the sum of `p`, whatever `p` is. So look at the log ratios. Rounding noise, for
-# example from a server in bfloat16, is small there:
+# Each letter's ratio is the probability mass that was kept at its position. If the
+# trainer also forgets the temperature, ratios fall on both sides of 1. Without top-p the
+# *mean* ratio is then 1, although nearly every single ratio is wrong, because over
+# samples from `q` the mean of `p / q` is the sum of `p`, which is one for every `p`. So
+# look at the log ratios. Rounding noise, for example from a server in bfloat16, is small
+# in the log ratios:
 
 # %% trap="13.8" role="more" tags=["plumbing"]
 mass = ((logits / 0.8).softmax(-1) * kept_sets).sum(-1)
@@ -2274,11 +2284,11 @@ claim("bfloat16 server, no cut: mean absolute log ratio", noise,
 
 # %% [markdown] trap="13.8" role="more"
 # If a trainer recomputes the kept set from its own logits, in a different precision, it
-# may find that a sampled letter is outside the set, and its log-probability becomes minus
-# infinity. So the server should send the set along. If a trainer uses the server's
-# log-probability as its own current one, the ratio is 1 forever, even after an update.
-# And if a trainer receives *text* and tokenizes it again, it may score different tokens
-# from those that were sampled.
+# may find that a sampled letter is outside the set, and the letter's log-probability
+# becomes minus infinity. So the server should send the kept set along. If a trainer uses
+# the server's log-probability in place of its own current one, the ratio is 1 forever,
+# even after an update. And if a trainer receives *text* and tokenizes it again, it may
+# score different tokens from those that were sampled.
 
 # %% trap="13.8" role="exercise" points=3 difficulty=2 minutes=10
 def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
@@ -2313,26 +2323,29 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 
 # %% [markdown] trap="13.8" role="keep"
 # **Keep:** compute the log-probability of a token under the distribution that the token
-# was sampled from, including temperature and cut. Any other number is meaningless. **In
-# your own code:** before the first update, *every* ratio has to be 1 up to rounding. The
-# mean does not show that, so print the largest and the mean absolute log ratio, and the
-# probability mass that the cut keeps. **Source:** [huggingface/trl
-# 6789](https://github.com/huggingface/trl/issues/6789), with the closed form. **Seen in
-# the wild:** the same thread. And in [huggingface/trl
+# was sampled from, including the temperature and the top-p cut. Any other number is
+# meaningless. **In your own code:** before the first update, *every* ratio has to be 1 up
+# to rounding. The mean ratio does not show this, so print the largest and the mean
+# absolute log ratio, and the probability mass that the cut keeps. **Source:**
+# [huggingface/trl 6789](https://github.com/huggingface/trl/issues/6789), with the closed
+# form. **Seen in the wild:** the same thread reports the fault. And in [huggingface/trl
 # 4159](https://github.com/huggingface/trl/issues/4159), the server returned raw
-# log-probabilities without the temperature, and the ratio stayed at its clamp.
+# log-probabilities without the temperature, and the ratio stayed at the limit of its
+# clamp.
 
 # %% [markdown] trap="13.9" role="situation" core=true fault="the benchmark's clock starts when the queue is over" symptom="measured latency stays flat under load, while users wait for seconds"
 # ## How fast is it?
 #
 # The server is finished, and somebody asks how fast it is. It can serve eight requests at
 # a time, and an answer takes about a second. Your load generator sends 16,000 requests.
-# Like real users' requests, they arrive at random times, at 0.8 of the server's capacity.
+# Like real users' requests, they arrive at random times, at a rate of 0.8 times the
+# server's capacity.
 #
 # A semaphore allows at most eight open requests. A request's clock starts when the
 # request is sent and stops at its first letter; a prefill takes 0.05 seconds. Your report
-# says: time to first token, p99: 0.05 s. (The p99 is the smallest time that 99 % of the
-# requests do not exceed.) For users, the clock starts when they press Enter.
+# says that the p99 of the time to first token is 0.05 s. (The p99 is the smallest time
+# that 99 % of the requests do not exceed.) For users, the clock starts when they press
+# Enter.
 
 # %% trap="13.9" role="break"
 def simulate(load, slots=8, requests=16000, seed=SEED):
@@ -2375,11 +2388,11 @@ claim("p99 from arrival, divided by p99 from dispatch", true / reported,
       above=20)
 
 # %% [markdown] trap="13.9" role="why"
-# A request waits between its arrival and its place in the semaphore, and the clock starts
-# only after that. The busier the server, the longer the wait that the clock does not see.
-# The worst case is a *closed loop*: eight clients that send their next request only after
-# the last answer. There are as many clients as slots, so no request ever waits, and the
-# report shows the highest throughput.
+# A request waits from its arrival until the semaphore lets it through, and the clock
+# starts only after this wait. The busier the server, the longer the wait that the clock
+# does not see. The worst case is a *closed loop*: eight clients that each send their next
+# request only after the answer to their last one. There are as many clients as slots, so
+# no request ever waits, and the report shows the highest throughput.
 
 # %% trap="13.9" role="why"
 busiest = max(range(16000), key=lambda i: waits[i])
@@ -2400,7 +2413,7 @@ draw_lanes(lanes, unit="s", marks=["waits"],
 # %% [markdown] trap="13.9" role="repair"
 # Start the clock when the request was *due*, whether or not it could be sent. And report
 # the load, because a latency without a load says nothing. At a high load a single run is
-# noisy, so each point is the median of five:
+# noisy, so each point is the median of five runs:
 
 # %% trap="13.9" role="repair"
 loads = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
@@ -2427,7 +2440,7 @@ claim("p99 from arrival: load 0.95, divided by load 0.5",
       from_arrival[-1] / from_arrival[1], above=3)
 
 # %% [markdown] trap="13.9" role="more" topics="means · the closed loop · pads and pieces counted as tokens"
-# At half load the mean hides the wait. Throughput hides it at every load below 1:
+# At half load the mean hides the wait. Throughput hides the wait at every load below 1:
 
 # %% trap="13.9" role="more" tags=["plumbing"]
 def closed_loop(clients=8, requests=16000, seed=SEED):
@@ -2459,9 +2472,9 @@ claim("tokens with pads, divided by tokens",
 # The last of these claims shows a different way to look fast: counting the pads of a
 # batch as tokens. A third way is to send the same prompts twice, so that the prefix cache
 # answers. There is also a way to look slow: counting each piece of a stream as one token,
-# although speculation sends several at once. Then the gaps between tokens come out too
-# long. With more clients than slots, requests do queue in a closed loop. But the clients
-# can never send more than the server can serve.
+# although speculation sends several at once. Then the measured gaps between tokens are
+# too long. With more clients than slots, requests do queue in a closed loop. But the
+# clients can never send more than the server can serve.
 
 # %% trap="13.9" role="exercise" points=3 difficulty=2 minutes=12
 def first_token(arrive: list, chunks: list) -> tuple:
@@ -2505,9 +2518,10 @@ def first_token(arrive: list, chunks: list) -> tuple:
 # %% [markdown] trap="13.9" role="keep"
 # **Keep:** start the clock when the user asks, and report every latency with its load and
 # its percentile. **In your own code:** record for each request when it was due, when it
-# was sent, and when its first token came. The p99 of sent minus due has to be about zero.
-# If it is not zero, your load generator contains a queue of its own, even if that queue
-# does not grow. **Source:** [Schroeder et al. 2006, "Open Versus Closed: A Cautionary
+# was sent, and when its first token came. The p99 of the time from due to sent has to be
+# about zero. If it is not zero, your load generator contains a queue of its own, even if
+# that queue does not grow. **Source:** [Schroeder et al. 2006, "Open Versus Closed: A
+# Cautionary
 # Tale"](https://www.usenix.org/conference/nsdi-06/open-versus-closed-cautionary-tale).
 # **Seen in the wild:** In [vllm-project/vllm
 # 54101](https://github.com/vllm-project/vllm/issues/54101), the benchmark's latency left
@@ -2516,17 +2530,17 @@ def first_token(arrive: list, chunks: list) -> tuple:
 # %% [markdown] role="concept"
 # ## Further
 #
-# Real servers do the same things. Three names are worth knowing: vLLM, with paged blocks
-# and continuous batching; SGLang, which keeps prefixes in a tree; and llama.cpp, for
-# small machines. The rest of this section uses Hugging Face's `transformers`, which is
-# installed here and downloads nothing.
+# Real servers use the techniques of this stage. Three names are worth knowing: vLLM, with
+# paged blocks and continuous batching; SGLang, which keeps prefixes in a tree; and
+# llama.cpp, for small machines. The rest of this section uses Hugging Face's
+# `transformers`, which is installed here and downloads nothing.
 
 # %% [markdown] role="concept"
 # ### Rows of unequal length
 #
-# In a batch, short prompts are filled up on the left with *pads*, which a mask hides. But
-# which positions do the letters get? You will often read that each row has to count from
-# its own first letter, and that using one `arange` for all rows is the classic fault of
+# In a batch, short prompts get *pads* on the left, which a mask hides. But which
+# positions do the letters get? You will often read that each row has to count from its
+# own first letter, and that using one `arange` for all rows is the classic fault of
 # batched generation.
 
 # %% role="concept"
@@ -2570,16 +2584,16 @@ claim("short rows, one arange for all: fraction of letters equal to those "
       "of a row alone", agree["one arange for all"], above=0.95)
 
 # %% [markdown] role="concept"
-# With rotations, one `arange` for all rows is harmless: within a row every position is
-# shifted by the same number, and only differences count. It does harm with a table of
-# learned positions, and with rotations whose speeds depend on the length (dynamic NTK and
-# LongRoPE, two ways to handle longer texts). Half of the repair is worse than none. If
-# each row has its own positions in the prefill but all rows share one position in decode,
-# the short rows get a gap between prompt and answer. The first letter is still right.
-# **Seen in the wild:** In [unslothai/unsloth
+# With rotations, one `arange` for all rows is harmless, because within a row every
+# position is shifted by the same number and only differences count. One `arange` does
+# harm with a table of learned positions, and with rotations whose speeds depend on the
+# length (dynamic NTK and LongRoPE, two ways to handle longer texts). Half of the repair
+# is worse than none. If each row has its own positions in the prefill but all rows share
+# one position in decode, the short rows get a gap between prompt and answer. The first
+# letter is still right. **Seen in the wild:** In [unslothai/unsloth
 # 3699](https://github.com/unslothai/unsloth/issues/3699), the short prompts got garbage
 # and the longest one was right. The thread blames the positions that all rows shared in
-# decode; in the prefill each row had its own.
+# decode; in the prefill each row had its own positions.
 
 # %% role="concept"
 claim("short rows, own positions first: fraction of letters equal to "
@@ -2588,9 +2602,9 @@ claim("short rows, own positions first: fraction of letters equal to "
 # %% [markdown] role="concept"
 # ### The same in a library
 #
-# The library's `generate` accepts left-padded batches and decodes from a `DynamicCache`,
-# which can be cropped after a refusal. A Llama built from a configuration, with random
-# weights, is enough for a comparison:
+# The `generate` method of `transformers` accepts left-padded batches and decodes from a
+# `DynamicCache`, which can be cropped after a refusal. A Llama built from a
+# configuration, with random weights, is enough for a comparison:
 
 # %% role="concept" tags=["plumbing"]
 import contextlib
@@ -2655,11 +2669,11 @@ claim("logits after three refused tokens are cropped: largest difference",
 # %% [markdown] role="concept"
 # ### Its continuous batching
 #
-# `generate_batch` is the library's own server. It has a cache of pages, a queue, and
-# requests that join and leave the batch as it runs. Five requests ask for 24 tokens each.
-# One pass may read 24 tokens, so a long prompt is cut into pieces. A page (a block of
-# trap 13.1) holds 16 tokens. All five requests together need fifteen pages. You first
-# give the server 16 pages, then 12.
+# `generate_batch` is the library's own server. This server has a cache of pages, a queue,
+# and requests that join and leave the batch as it runs. Five requests ask for 24 tokens
+# each. One pass may read at most 24 tokens, so a long prompt is cut into pieces. A page
+# (a block of trap 13.1) holds 16 tokens. All five requests together need fifteen pages.
+# You first give the server 16 pages, then 12.
 
 # %% role="concept" tags=["plumbing"]
 from transformers import GenerationConfig
@@ -2716,22 +2730,22 @@ claim("passes for five answers; one after the other would take 120",
 claim("tokens that are read again with twelve pages", reread, above=10)
 
 # %% [markdown] role="concept"
-# Each answer is the one that its request gets alone. With 12 pages, one request has to
-# leave when the others grow, and its tokens are read again later. That costs more passes
-# and leaves no trace in the answers. It is the eviction from *Who may come in*. On a GPU
-# the library chooses the size of its cache from the free memory; on a CPU you have to
-# give it.
+# Each answer is the same as when its request is served alone. With 12 pages, one request
+# has to leave when the others grow, and its tokens are read again later. Reading them
+# twice costs more passes but leaves no trace in the answers. This is the eviction from
+# the section *Who may come in*. On a GPU the library chooses the size of its cache from
+# the free memory; on a CPU you have to set this size yourself.
 
 # %% [markdown] role="concept"
 # ### Greedy text and the size of the batch
 #
 # **Told:** greedy decoding gives the same text, whatever else is in the batch.
-# **Measured:** on a CPU in float32, with one new letter per row and a cache, a product
-# with one row uses a different kernel from a product with sixteen rows. So the logits may
-# differ in their last bits, but the likeliest letter is the same. (With prompts of seven
-# or more letters, no bit changed on the machine that wrote this page.) On a GPU in 16
-# bits, near ties can go either way, and then the text differs. vLLM promises equal text
-# only if you switch on its batch-invariant kernels, which are slower.
+# **Measured:** on a CPU in float32, with one new letter per row and a cache, a matrix
+# product with one row uses a different kernel from a matrix product with sixteen rows. So
+# the logits may differ in their last bits, but the likeliest letter is the same. (With
+# prompts of seven or more letters, no bit changed on the machine that wrote this page.)
+# On a GPU in 16 bits, near ties can go either way, and then the text differs. vLLM
+# promises equal text only if you switch on its batch-invariant kernels, which are slower.
 
 # %% role="concept"
 crowd = rows(16, 24, kept_back)
@@ -2754,7 +2768,7 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. Three requests share a block. One of them ends. Who may have the block?**
@@ -2808,7 +2822,7 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 #   two. (Over several tokens at once one can: *block verification*.)
 
 # %% [markdown] role="quiz"
-# **6. A call checked four tokens: the one written last and three drafts. The first two
+# **6. A call read four tokens: the one written last and three drafts. The first two
 # drafts are accepted. How many entries does the cache gain?**
 #
 # - [ ] four, because all were computed :: The refused draft is in no answer, so its entry
@@ -2838,8 +2852,8 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 # - [ ] lower the learning rate :: The ratio is wrong before any step was made.
 
 # %% [markdown] role="quiz"
-# **9. Eight clients send their next request when they have their answer, and the latency
-# is low. Under real users, the latency**
+# **9. Eight clients each send the next request once they have their answer, and the
+# latency is low. With real users, the latency**
 #
 # - [ ] is the same, because eight are served at a time :: Real users do not wait for each
 #   other; they queue.
@@ -2862,13 +2876,14 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 #
 # A layer reads its weights once per call, whether it gets one row or many. In decode,
 # each request adds one row, its newest token. In prefill, each token of the prompt is a
-# row. So prefill does hundreds of FLOPs per byte of weights, and decode does one for each
-# request. The requests of a batch share the weights, but each reads its own cache.
+# row. So prefill does hundreds of FLOPs per byte of weights, and decode does one FLOP per
+# byte for each request. The requests of a batch share the weights, but each reads its own
+# cache.
 #
-# **Before you run anything:** take a model of 8 billion weights in 16 bits, with grouped
-# queries, on one H200. How many tokens per second does a single user get? From which
-# context length on do 16 users read more cache than weights? And how many times as long
-# as one step of decode does a prefill of 2,048 tokens take?
+# **Before you run anything:** take a model of 8 billion weights in 16 bits, with
+# grouped-query attention, on one H200. How many tokens per second does a single user get?
+# Above what context length do 16 users read more cache than weights? And how many times
+# as long as a decode step does a prefill of 2,048 tokens take?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2982,43 +2997,45 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record**, the products of a layer take 6 % more time for 64 rows
-# than for one row, because the layer mostly reads weights, and it reads them once for
-# all rows. A prefill of 2,048 tokens takes eight times as long as one token, for 2,048
-# times the work. One row reaches three quarters of the datasheet's bandwidth; attention
-# over caches of 16,384 tokens reaches nine tenths. In one layer, reading those caches
-# for 16 users takes 351 µs, twice as long as the products of one row, which read all
-# weights. For caches, batching saves nothing.
+# **On the recorded H100**, the products of a layer take 6 % more time for 64 rows than
+# for one row, because the layer mostly reads weights, and it reads them once for all
+# rows. A prefill of 2,048 tokens takes eight times as long as one token, for 2,048 times
+# the work. One row reaches three quarters of the datasheet's bandwidth; attention over
+# caches of 16,384 tokens reaches nine tenths. In one layer, reading the caches for 16
+# users takes 351 µs, twice as long as the products of one row, which read all weights of
+# the layer. For caches, batching saves nothing.
 #
 # **Keep:** A step of decode takes at least as long as reading all weights (for a dense
 # model on one GPU; speculation writes more than one token per step). More users are
 # almost free as long as their caches are small compared with the weights. When the caches
 # are as large as the weights, a step takes twice as long. gpt-fast reports 104.9 tokens
 # per second for Llama-2-7B in 16 bits on an A100 (with power limited to 330 W), which is
-# 1,397 GB/s out of the datasheet's 2,039. With 8 bits it reports 155.58, and with 4 bits
-# (groups of 32) 196.80. The reported bandwidth divided by the tokens per second is what
-# the model reads for one token: 13.3, 6.9 and 4.4 GB. So from the bytes alone you would
-# expect 1.9 and 3.0 times the speed, not two and four times, because scales are part of
-# the size. **Source:** [pytorch-labs/gpt-fast,
+# 1,397 GB/s out of the datasheet's 2,039. With 8 bits, gpt-fast reports 155.58 tokens per
+# second, and with 4 bits (groups of 32) 196.80. The reported bandwidth divided by the
+# tokens per second is the amount that the model reads for one token: 13.3, 6.9 and 4.4
+# GB. So from the bytes alone you would expect 1.9 and 3.0 times the speed, not two and
+# four times, because scales are part of the size. **Source:** [pytorch-labs/gpt-fast,
 # README](https://github.com/pytorch-labs/gpt-fast/blob/0f925b5d4ce457b89a7ca6c9ce50f42bf2576945/README.md),
 # "Benchmarks".
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - The prompt and the random numbers decide the answer, if the kernels do not depend on
-#   the batch. If they do, only near ties may come out differently.
+# - The prompt and the random numbers decide the answer, if the results of the kernels do
+#   not depend on the batch. If the results do depend on the batch, only near ties may
+#   come out differently.
 # - A block is free when its last reader has left.
 # - The key of a block covers everything that the block was computed from.
 # - What belongs to a request travels with it: random numbers, stop words, masks.
 # - Decode a stream as one text, and hold back what may still change.
 # - A mask at each step makes answers valid, but it changes their odds.
-# - After a refusal, sample from what is missing, and remove the refused tokens from the
-#   cache.
+# - After a refusal, sample from the part of the target that is missing, and remove the
+#   refused tokens from the cache.
 # - Values that share a scale should have similar sizes.
 # - A log-probability belongs to the distribution that the token was sampled from.
 # - Start the clock when the user asks.
 #
 # **Next:** try one of these checks on a server of your own. Send one prompt with one
-# seed, alone and in a full batch, with batch-invariant kernels. Without such kernels,
-# look at the first token that differs and at the gap between the two logits there.
+# seed, alone and in a full batch, with batch-invariant kernels, and compare the answers.
+# Without such kernels, look at the first token that differs and at the gap between the
+# two logits there.

@@ -2,13 +2,15 @@
 # # 14. Learning from preferences
 #
 # Your model writes well, and people like some of its answers better than others. So you
-# ask them, and train on what they say. You can train on pairs of answers (DPO), or on
-# rewards for answers that the model samples itself (PPO, GRPO).
+# ask people which answers they prefer, and train the model on what they say. You can
+# train on pairs of answers (DPO), or on rewards for answers that the model samples itself
+# (PPO, GRPO).
 #
-# Each of these losses is three lines long, and each is meant to keep the policy near the
-# model that it started from. Get one line wrong, and the loss looks as it should, nothing
-# raises an error, and the policy goes somewhere else. In this stage you know exactly
-# where the policy should go, and you watch where it goes.
+# Each of these losses takes three lines of code, and each is meant to keep the policy,
+# the model in training, near the model that it started from. Get one line wrong, and the
+# loss still looks as it should, nothing raises an error, and the policy ends up somewhere
+# else. In this stage you know exactly where the policy should go, and you watch where it
+# goes.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -34,13 +36,13 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## A judge, and pairs of answers
 #
-# There are `K` prompts, and `A` possible answers to each. A *policy* is a table (K, A)
-# with the log-probability of each answer. It begins at `start`, the model before this
-# training. Later this model is called the *reference*.
+# There are `K` prompts, and `A` possible answers to each. A *policy* is a table of shape
+# (K, A) that holds the log-probability of each answer. The policy begins at `start`, the
+# model before this training. Later, this starting model is called the *reference*.
 #
 # The judge has a *reward* in mind for each answer, a number that nobody else sees. Of two
-# answers the judge prefers the first with probability sigmoid(its reward - the other's
-# reward). This is the *Bradley-Terry* model.
+# answers, the judge prefers the first with probability sigmoid(reward of the first -
+# reward of the second). This rule is called the *Bradley-Terry* model.
 
 # %% role="concept"
 K, A = 8, 16                              # prompts, answers to each
@@ -61,15 +63,15 @@ def ask(n):
 # %% [markdown] role="concept"
 # ## Where the policy should go
 #
-# The policy should earn reward. It should also stay near the start, or it learns to
-# please this judge and forgets everything else. So it should maximise
+# The policy should earn reward, but it should also stay near the start, or it learns to
+# please this judge and forgets everything else. So training should maximise
 #
 # $$\mathbb{E}[\text{reward}] - \beta\, \mathrm{KL}(\text{policy}, \text{start})$$
 #
-# where the KL is measured in nats: the mean of log policy - log start over answers
-# sampled from the policy. $\beta$ is the price of one nat. The best policy is known in
-# closed form: multiply each answer's old probability by $\exp(\text{reward} / \beta)$,
-# then normalise so that the probabilities sum to 1.
+# where the KL, in nats, is the mean of log policy - log start over answers sampled from
+# the policy. $\beta$ is the price of one nat. The best policy is known in closed form:
+# multiply each answer's old probability by $\exp(\text{reward} / \beta)$, then normalise
+# so that the probabilities sum to 1.
 
 # %% role="concept"
 BETA = 1.0
@@ -89,8 +91,8 @@ def best_policy(start, reward, beta):
 best = best_policy(start, reward, BETA)
 
 # %% [markdown] role="concept"
-# The objective of any other policy is lower than that of the best one, by exactly $\beta$
-# times its KL to the best policy. Try one at random:
+# Any other policy has a lower objective than the best one, by exactly $\beta$ times its
+# KL to the best policy. Try a random policy:
 
 # %% role="concept"
 def worth(logp):
@@ -105,9 +107,9 @@ claim("loss of a random policy, divided by beta times its KL to the best",
       (lost / (BETA * kl(other, best))).item(), expected=1, within=0.001)
 
 # %% [markdown] role="concept"
-# The figure shows the first prompt: the start, and the best policy for three prices of a
-# nat. At a high price the policy hardly moves. At a low price it gives the judge's
-# favourites and little else.
+# For the first prompt, the figure shows the start, and the best policy at three prices of
+# a nat. At a high price the policy hardly moves. At a low price, the policy gives the
+# judge's favourite answers and little else.
 
 # %% role="concept"
 order = reward[0].argsort(descending=True)
@@ -130,8 +132,9 @@ claim("KL of the best policy to the start, beta 0.2 divided by beta 1",
 # %% [markdown] role="concept"
 # ## Training a table
 #
-# The function `learn` below trains such a table on a loss, beginning at the start or at
-# the `logits` that you pass. It records the loss and the KL to the start at each step.
+# The function `learn` below trains a policy table on a loss, beginning at the start or at
+# the `logits` that you pass. `learn` records the loss and the KL to the start at each
+# step.
 
 # %% role="concept"
 def learn(loss_of, steps=400, lr=0.1, logits=None):
@@ -153,14 +156,15 @@ def learn(loss_of, steps=400, lr=0.1, logits=None):
 # %% [markdown] role="concept"
 # ## From a preference to a loss
 #
-# You have pairs: this answer was preferred to that one. You want to raise a reward that
-# nobody has written down. How do you get from the pairs to a number that training can
-# lower?
+# You have pairs of answers, and you know which answer of each pair was preferred. You
+# want to raise a reward that nobody has written down. How do you get from the pairs to a
+# number that training can lower?
 #
-# By maximum likelihood, as in stage 3. If you knew the rewards, Bradley-Terry would tell
-# you the probability of each choice that the judge made. The loss is minus the logarithm
-# of that probability. The next cell scores the same 4,096 choices under two tables of
-# rewards: all equal, and the judge's own.
+# The answer is maximum likelihood, as in stage 3. If you knew the rewards, Bradley-Terry
+# would tell you the probability of each choice that the judge made. The loss is minus the
+# logarithm of each choice's probability, averaged over the choices. The next cell scores
+# the same 4,096 choices under two tables of rewards: one in which all rewards are equal,
+# and the judge's own.
 
 # %% role="concept"
 with torch.random.fork_rng():            # later draws stay the same
@@ -180,10 +184,11 @@ claim("loss with the judge's rewards, divided by the loss with equal "
       "rewards", (true_reward / even).item(), below=0.9)
 
 # %% [markdown] role="concept"
-# So you could first learn the rewards, and then a policy from the rewards. There is a
-# shorter way. The best policy is the start times $\exp(\text{reward} / \beta)$, divided
-# by a sum. Solve this for the reward: the reward is $\beta$ times the *log ratio*, log
-# best - log start, plus a constant that is the same for all answers to a prompt.
+# So you could first learn the rewards from the pairs, and then train a policy on these
+# rewards. There is a shorter way. The best policy is the start times $\exp(\text{reward}
+# / \beta)$, divided by the sum that normalises it. Solve this equation for the reward,
+# and you get $\beta$ times the *log ratio*, log best - log start, plus a constant that is
+# the same for all answers to a prompt.
 
 # %% role="concept"
 log_ratio = best - start                                 # (K, A)
@@ -206,9 +211,10 @@ show(ax.figure, alt="For each of three prompts the sixteen answers are on "
      "a line of slope 1. The lines are parallel, one for each prompt.")
 
 # %% [markdown] role="concept"
-# A pair belongs to one prompt, so the constant cancels in the margin. Put the policy's
-# own log ratio where the reward was. The loss then depends only on the policy, the start
-# and the pairs, and the policy that minimises it has learned the rewards implicitly:
+# A pair belongs to one prompt, so the constant cancels in the margin. In the margin,
+# replace each reward by $\beta$ times the policy's own log ratio. The loss then depends
+# only on the policy, the start and the pairs, and the policy that minimises it has
+# learned the rewards implicitly:
 
 # %% role="concept"
 by_ratio = pair_loss(BETA * (best - start))
@@ -222,12 +228,13 @@ claim("gap between the loss from log ratios and the loss from rewards",
 # %% [markdown] role="concept"
 # ## An answer is more than one token
 #
-# In the table an answer is a single choice. A language model builds it from *tokens*. The
-# answer's log-probability is the *sum* of its tokens' log-probabilities, each given all
-# the tokens before it. Only the answer counts, not the padding after it and not the
-# prompt, which was given. (In a difference of two answers to one prompt the prompt
-# cancels. In a mean over tokens it does not.) Logits at one position predict the next
-# token, so you have to shift them by one.
+# In the table an answer is a single choice. A language model builds an answer from
+# *tokens*. The answer's log-probability is the *sum* of its tokens' log-probabilities,
+# each given all the tokens before it. Only the answer counts, not the padding after it
+# and not the prompt, which was given. (In the difference between two answers'
+# log-probabilities, a shared prompt cancels. In a mean over tokens, the prompt does not
+# cancel.) The logits at one position predict the next token, so you have to shift the
+# logits by one position.
 
 # %% role="concept"
 def token_logp(logits, ids):
@@ -266,10 +273,11 @@ claim("nats summed over prompts and answers, divided by nats of the "
 # %% [markdown] trap="14.1" role="situation" core=true fault="the reference is the policy itself" symptom="the DPO loss stays at 0.693, and the model drifts away all the same"
 # ## A loss that stands still
 #
-# *Direct preference optimisation* (DPO) needs no reward. It takes the log ratio of policy
-# and reference for both answers of a pair. The *margin* is the preferred answer's log
-# ratio minus the other's, and training raises it. The loss is minus the log-sigmoid of
-# $\beta$ times the margin. The reference is the model before training, without gradients.
+# *Direct preference optimisation* (DPO) needs no reward. DPO computes the log ratio of
+# policy to reference for both answers of a pair. The *margin* is the preferred answer's
+# log ratio minus the other's, and training raises it. The loss is minus the log-sigmoid
+# of $\beta$ times the margin. The reference is the model before training, without
+# gradients.
 #
 # You train for 400 steps. The best policy for this task has a KL of about half a nat to
 # the start. Your loss is 0.693 at the first step and at the last. A note in the log says:
@@ -308,22 +316,22 @@ claim("the lowest loss of the 400 steps", min(losses), expected=0.693,
       within=0.001)
 
 # %% [markdown] trap="14.1" role="look"
-# The loss has not changed by a digit, and the policy is far past the best one:
+# No digit of the loss has changed, yet the policy has moved far past the best one:
 
 # %% trap="14.1" role="look"
 claim("KL to the start, divided by that of the best policy",
       moved[-1] / best_moved, above=2.5)
 
 # %% [markdown] trap="14.1" role="why"
-# `reference = policy` copies a name, not a table. So the log-probabilities are equal at
-# every step, the margin is 0, and the loss is log 2. But its *gradient* is not 0, because
-# only the policy's side receives one. A pair pulls with
+# `reference = policy` copies a name, not a table. So policy and reference always agree,
+# the margin is 0, and the loss is log 2. But the *gradient* of the loss is not 0, because
+# only the reference is detached. A pair pulls with a strength of
 # $\beta\,\sigma(-\beta\,\text{margin})$, which at a margin of 0 is half of $\beta$.
 #
 # Against a fixed reference the margin grows, and the pair's pull fades. A pair that was
-# judged the other way round pulls back ever harder, until the two balance. (Without such
-# pairs nothing stops the policy.) Here the margin is 0 again after every step, so no pull
-# ever fades.
+# judged the other way round pulls back ever harder, until the two pulls balance. (Without
+# such pairs nothing stops the policy.) With a moving reference, the margin is 0 again
+# after every step, so no pull ever fades.
 
 # %% trap="14.1" role="why"
 margins = torch.linspace(-6, 6, 61)
@@ -340,7 +348,7 @@ plot_lines(margins.tolist(),
 
 # %% [markdown] trap="14.1" role="repair"
 # Copy the policy before the first step. For a module, use `copy.deepcopy(policy)` and put
-# it in evaluation mode:
+# the copy in evaluation mode:
 
 # %% trap="14.1" role="repair"
 policy = start.clone().requires_grad_()
@@ -356,7 +364,7 @@ claim("with a copy: KL to the best policy", kl(held, best).item(),
       below=0.08)
 
 # %% [markdown] trap="14.1" role="repair"
-# From pairs alone, without a reward, training has found the best policy.
+# From pairs alone, training has found the best policy.
 
 # %% trap="14.1" role="repair"
 plot_lines(list(range(1, 401)),
@@ -370,8 +378,9 @@ plot_lines(list(range(1, 401)),
 
 # %% [markdown] trap="14.1" role="more" topics="the mean over tokens · pairs the wrong way round · other ways to 0.693 · what a falling loss hides"
 # *The mean over tokens* instead of the sum divides each margin by the length of the
-# answer. For answers of equal length n that has the same effect as replacing beta by beta
-# / n, so the policy is held n times more weakly. In closed form, for n = 12:
+# answer. For answers of equal length n, the mean has the same effect as replacing beta by
+# beta / n, so the policy is held n times more weakly. The closed form shows this for n =
+# 12:
 
 # %% trap="14.1" role="more"
 loose = best_policy(start, reward, BETA / 12)
@@ -379,7 +388,7 @@ claim("KL of the best policy: mean over 12 tokens, divided by the sum",
       (kl(loose, start) / kl(best, start)).item(), above=2)
 
 # %% [markdown] trap="14.1" role="more"
-# (SimPO and length-normalised DPO use the mean on purpose, and choose their beta for it.)
+# (SimPO and length-normalised DPO use the mean on purpose, and choose beta to match.)
 # *Pairs the wrong way round* train just as smoothly as correct pairs. The loss falls, and
 # the reward falls with it:
 
@@ -401,12 +410,12 @@ claim("pairs in reverse order: reward lost",
 # %% [markdown] trap="14.1" role="more"
 # The loss can also stay at log 2 for other reasons: the optimizer holds different weights
 # from the model, the mask of the answer is empty (then both log-probabilities in the log
-# are 0.0), or chosen and rejected are the same text. At the *first* step 0.693 is right,
-# if dropout is off.
+# are 0.0), or chosen and rejected are the same text. At the *first* step, a loss of 0.693
+# is right if dropout is off.
 #
 # A falling loss does not mean that the chosen answers become likelier. The margin is a
-# difference. It also grows if both log-probabilities fall and the rejected answer's falls
-# faster.
+# difference between two log ratios. The margin also grows if both log-probabilities fall
+# but the rejected answer's log-probability falls faster.
 
 # %% trap="14.1" role="exercise" points=4 difficulty=3 minutes=15
 def dpo_loss(policy: nn.Module, beta: float):
@@ -458,19 +467,21 @@ def dpo_loss(policy: nn.Module, beta: float):
 # **Keep:** the reference that a loss compares against must not move, so store a copy. And
 # a flat loss does not mean that the weights stay where they are. **In your own code:**
 # before training, store the reference's log-probabilities for one batch. Ten steps later,
-# they must be the same. Next to the loss, log the KL to the first checkpoint. **Source:**
-# [Rafailov et al. 2023, "Direct Preference
+# these log-probabilities must be unchanged. Next to the loss, log the KL to the first
+# checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:** In
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the reference was
-# the policy itself. TRL refuses a single object for both, since [huggingface/trl
-# 5534](https://github.com/huggingface/trl/pull/5534) also in KTO.
+# the policy itself. TRL refuses to use a single object as both policy and reference, and
+# since [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534) it does so in
+# KTO as well.
 
 # %% [markdown] role="concept"
 # ## A judge who errs
 #
-# So far the judge was right. In the explorer below, one of twelve answers is a trick that
-# the start hardly ever uses. The trick is bad, but the judge may love it. Guess first:
-# how far can you lower the price $\beta$ of a nat before the *true* reward falls?
+# So far, the judge has been right. In the explorer below, one of twelve answers is a
+# trick that the start hardly ever uses. The trick is bad, but the judge may love it.
+# Guess first: how far can you lower the price $\beta$ of a nat before the *true* reward
+# falls?
 
 # %% role="explore" explorer="kl_price"
 from dlsys_helpers.explorers.kl_price import kl_price
@@ -478,25 +489,26 @@ from dlsys_helpers.explorers.kl_price import kl_price
 kl_price
 
 # %% [markdown] role="explore"
-# If the judge is right, a lower price of a nat earns more reward. If the judge errs, its
-# own reward still rises all the way. The true reward is 0.42 at a beta of 1, 0.51 at 0.7,
-# 0.49 at 0.5 and -0.24 at 0.3. At that price, the trick's reward is worth the nats that
-# it costs. The KL penalty protects a policy from the errors of its judge, and a plot of
-# the judge's reward does not show when that protection fails.
+# If the judge is right, a lower price of a nat earns more reward. If the judge errs, the
+# reward that the judge assigns still rises all the way. The true reward is 0.42 at a beta
+# of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at 0.3. At a price of 0.3, the judge's reward
+# for the trick is worth the nats that the trick costs. The KL penalty protects a policy
+# from the errors of its judge, and a plot of the judge's reward does not show when that
+# protection fails.
 
 # %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
 # ## Eight answers to each prompt
 #
 # *Group relative policy optimisation* (GRPO) samples a *group* of answers to each prompt.
 # An answer's *advantage* is its reward minus the mean of its group, divided by the
-# group's standard deviation. The loss pushes the log-probability of each answer by its
-# advantage.
+# group's standard deviation. The loss pushes the log-probability of each answer in
+# proportion to the answer's advantage.
 #
-# Here 64 prompts have 8 possible answers each. Some prompts are easier than others: each
-# prompt adds the same bonus, between 0 and 8 points, to all of its answers. The right
-# answer earns one more point. You sample the answers in eight rounds, with one answer to
-# each prompt per round. At the start, every right answer has a probability of 12.5 %. You
-# train for 60 steps.
+# Here 64 prompts have 8 possible answers each. Some prompts are easier than others,
+# because each prompt adds a bonus of its own, between 0 and 8 points, to all of its
+# answers. The right answer earns one point on top of that bonus. You sample the answers
+# in eight rounds, with one answer to each prompt per round. At the start, every right
+# answer has a probability of 12.5 %. You train for 60 steps.
 
 # %% trap="14.2" role="break"
 N, G = 64, 8                              # prompts, answers to each
@@ -549,7 +561,7 @@ claim("probability of the right answer, groups by view", viewed[-1],
       below=0.75)
 
 # %% [markdown] trap="14.2" role="look"
-# Of the right answers sampled in the first step, this fraction is pushed *down*:
+# Some of the right answers sampled in the first step are even pushed *down*:
 
 # %% trap="14.2" role="look"
 asked, answers = rounds(torch.full((N, 8), -math.log(8)))
@@ -562,9 +574,9 @@ claim("fraction of right answers pushed down, groups by view", down,
       above=0.1)
 
 # %% [markdown] trap="14.2" role="why"
-# The list contains the first answers to all prompts, then the second answers. `view(-1,
-# 8)` cuts the list into runs of eight neighbours, and each run holds one answer to each
-# of eight *different* prompts. The answer to the easiest prompt wins, right or wrong.
+# The rewards are listed round by round. `view(-1, 8)` cuts the list into runs of eight
+# neighbours, and each run holds one answer to each of eight *different* prompts. In each
+# run, the answer to the easiest prompt wins, right or wrong.
 
 # %% trap="14.2" role="why"
 cut = torch.arange(4).repeat_interleave(4).view(4, 4) / 3.0
@@ -578,10 +590,10 @@ draw_grids({"view(-1, 4)": cut, "one prompt, one group": cut.T},
                "column.")
 
 # %% [markdown] trap="14.2" role="why"
-# This does not train in the wrong direction. What other prompts earn has nothing to do
-# with *this* answer, so in the mean of the group it adds noise, not a direction. But it
-# makes the group's standard deviation many times too large, so every push is too small.
-# The mean reward rises slowly, and a plot of it does not look broken.
+# This grouping does not train in the wrong direction. Other prompts' rewards have nothing
+# to do with *this* answer, so they add noise, not a direction. But the standard deviation
+# of such a group is many times too large, so every push is too small. The mean reward
+# rises slowly, and a plot of it does not look broken.
 
 # %% [markdown] trap="14.2" role="repair"
 # Read the list the way it was written, rounds by prompts, and take the mean over rounds:
@@ -609,7 +621,7 @@ claim("right answers pushed down, one group per prompt", down_now,
       expected=0)
 
 # %% [markdown] trap="14.2" role="repair"
-# And its push is divided by the standard deviation of its own group:
+# And the push on a right answer is divided by its own group's standard deviation:
 
 # %% trap="14.2" role="repair"
 spread = (rewards.view(-1, G).std(1).mean()
@@ -632,10 +644,10 @@ plot_lines(list(range(61)), {"one group per prompt": grouped,
                "still.")
 
 # %% [markdown] trap="14.2" role="more" topics="the whole batch as a group · groups without a difference · unequal groups · without the division"
-# *The whole batch as a group* compares with a steadier mean, but still with other
-# prompts. If all prompts earn about the same rewards, this does little harm. Some methods
-# even divide by the batch's standard deviation on purpose, after subtracting the mean of
-# the group. Here the prompts differ:
+# *The whole batch as a group* compares each reward with a steadier mean, but still with
+# the rewards of other prompts. If all prompts earn about the same rewards, grouping the
+# whole batch does little harm. Some methods even divide by the batch's standard deviation
+# on purpose, after subtracting the mean of the group. Here the prompts differ:
 
 # %% trap="14.2" role="more"
 claim("probability of the right answer, whole batch as a group", batch[-1],
@@ -645,7 +657,7 @@ claim("probability of the right answer, whole batch as a group", batch[-1],
 # *A group without a difference*, with all answers right or all wrong, teaches nothing,
 # because all its advantages are 0. (In float32 the mean of large rewards may be off by a
 # rounding error, and the division then blows that error up.) Without the small number
-# added to the standard deviation, the advantages are nan:
+# added to the standard deviation, the advantages of such a group are nan:
 
 # %% trap="14.2" role="more"
 equal = torch.ones(4)
@@ -655,12 +667,12 @@ claim("a group of equal rewards, nothing added: nan advantages",
 
 # %% [markdown] trap="14.2" role="more"
 # *Unequal groups* arise when answers are filtered, time out, or are cut off at the end of
-# a batch. Then no `view` is right, however the list is sorted. A group needs a name: the
+# a batch. Then no `view` is right, however the list is sorted. Identify each group by the
 # id of its prompt.
 #
-# *The division* itself is disputed. It gives more weight to prompts whose answers are
-# nearly all right or nearly all wrong. Dr. GRPO leaves it out ([Liu and
-# others](https://arxiv.org/abs/2503.20783)).
+# *The division* by the standard deviation is itself disputed. The division gives more
+# weight to prompts whose answers are nearly all right or nearly all wrong. Dr. GRPO
+# leaves the division out ([Liu and others](https://arxiv.org/abs/2503.20783)).
 
 # %% trap="14.2" role="exercise" points=3 difficulty=2 minutes=12
 def group_advantage(rewards: torch.Tensor,
@@ -696,9 +708,9 @@ def group_advantage(rewards: torch.Tensor,
 # 3. The standard deviation of a single number is nan. Leave 0 there.
 
 # %% [markdown] trap="14.2" role="keep"
-# **Keep:** compare an answer only with other answers to the same prompt. To be sure of
-# that, let every answer carry its prompt's id. **In your own code:** replace each reward
-# by the number of its prompt. Then the standard deviation within every group has to be 0.
+# **Keep:** compare an answer only with other answers to the same prompt. To make sure of
+# this, store the prompt's id with every answer. **In your own code:** replace each reward
+# by the number of its prompt. Then the standard deviation within every group must be 0.
 # **Source:** [Shao et al. 2024, "DeepSeekMath"](https://arxiv.org/abs/2402.03300), which
 # introduces GRPO. **Seen in the wild:** In [StarsfieldAI/R1-V
 # 67](https://github.com/StarsfieldAI/R1-V/issues/67), the code had exactly this list and
@@ -711,9 +723,10 @@ def group_advantage(rewards: torch.Tensor,
 # Now the policy samples its own answers. At each step, answers that earned more than the
 # mean of their prompt are made likelier (*REINFORCE*). To keep the policy near the start,
 # you charge it for its KL to the start. The KL is the mean of the *log-ratio*, log policy
-# minus log start, over answers that the policy samples. So you add `BETA` times the mean
-# log-ratio of the current sample to the loss. "It estimates the KL without bias," says a
-# docstring in an older project, "so it keeps the policy near the start."
+# minus log start, over answers that the policy samples. So you add to the loss `BETA`
+# times the mean log-ratio of the current sample. "The mean log-ratio estimates the KL
+# without bias," says a docstring in an older project, "so it keeps the policy near the
+# start."
 
 # %% trap="14.3" role="break"
 def drawn(logp, n=256):
@@ -740,8 +753,8 @@ held, _, held_way = learn(reinforce(log_ratio))
 
 # %% trap="14.3" role="guess" quoted="wrong"
 guess("14.3",
-      "How large is the KL after 50 steps, as a percentage of the KL "
-      "without the penalty?", unit="%")
+      "How large is the KL to the start after 50 steps with the penalty, "
+      "as a percentage of the KL without it?", unit="%")
 
 # %% trap="14.3" role="look"
 share = 100 * held_way[49] / free_way[49]
@@ -752,7 +765,8 @@ print(f"KL to the start: {free_way[49]:.3f} nats without the penalty, "
 measured("14.3", round(share), right=(85, 115))
 
 # %% [markdown] trap="14.3" role="look"
-# Is the sign wrong? If so, the policy should run away when the sign is reversed:
+# Is the sign of the penalty wrong? If it is, the reversed sign should hold the policy
+# near the start:
 
 # %% trap="14.3" role="look"
 turned, _, turned_way = learn(reinforce(
@@ -772,14 +786,14 @@ claim("KL after 50 steps: with the penalty, divided by without",
       held_way[49] / free_way[49], expected=1, within=0.15)
 
 # %% [markdown] trap="14.3" role="why"
-# The value is right, but its gradient is not. In `now - then` the start is a constant and
-# has no gradient. The gradient of `now`, averaged over samples from the policy itself, is
-# zero: probabilities sum to 1, so making one answer likelier makes the others less
-# likely.
+# The value of the mean log-ratio is right, but its gradient is not. In `now - then` the
+# start is a constant and has no gradient. The gradient of `now`, averaged over samples
+# from the policy itself, is zero, because probabilities sum to 1, so making one answer
+# likelier makes the others less likely.
 #
 # The true KL changes because different answers get sampled. Sampling carries no gradient,
-# so autograd does not see this part. The figure averages over *all* answers, for a policy
-# that has moved towards the judge:
+# so autograd does not see this part of the change. The figure averages over *all*
+# answers, for a policy that has moved towards the judge:
 
 # %% trap="14.3" role="why" tags=["plumbing"]
 def pull(penalty, policy):
@@ -815,9 +829,9 @@ claim("largest mean gradient of the log-ratio",
       pull(log_ratio, halfway).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="repair"
-# Half the *square* of the log-ratio has the gradient log-ratio * gradient of `now`. An
-# answer is pushed down by as many nats as it is likelier than at the start. Averaged over
-# samples, this is exactly the gradient of the KL:
+# Half the *square* of the log-ratio has the gradient log-ratio * gradient of `now`. Each
+# answer is pushed down in proportion to its log-ratio. Averaged over samples, half the
+# square has exactly the gradient of the KL:
 
 # %% trap="14.3" role="repair" tags=["varies-by-cpu"]
 def half_square(now, then):
@@ -834,17 +848,18 @@ claim("KL to the best policy, with half the square", kl(mended, best),
       below=0.01)
 
 # %% [markdown] trap="14.3" role="repair"
-# If an answer has several tokens, `now` and `then` are sums over its tokens: first sum,
-# then square.
+# If an answer has several tokens, `now` and `then` are sums over its tokens, so sum first
+# and square afterwards.
 
 # %% [markdown] trap="14.3" role="more" topics="in the reward · k3, the better estimate · tokens squared one by one"
 # You get the same mean gradient if you subtract the log-ratio from the *reward*, as a
-# number without gradient. This is what PPO traditionally does.
+# number without gradient. PPO traditionally subtracts the log-ratio in this way.
 #
 # GRPO adds a different estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As
-# a value it is also unbiased. It is never negative, and near the start it has less noise.
-# As a loss it has the gradient of the *other* KL, from the start to the policy. So it
-# does pull (the thread below calls it fine), but towards a different policy:
+# an estimate of the KL's value, k3 is also unbiased. k3 is never negative, and near the
+# start it has less noise than the log-ratio. As a loss, k3 has the gradient of the
+# *other* KL, from the start to the policy. So k3 does pull on the policy (the thread
+# below calls k3 fine), but towards a different policy:
 
 # %% trap="14.3" role="more" tags=["plumbing"]
 def priced(logp):
@@ -872,10 +887,10 @@ claim("half the square: largest gap to the gradient of the KL",
       (pull(half_square, halfway) - wanted).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="more"
-# If you square token by token, you lose a part of the gradient. A token also decides what
-# can follow, so it also influences the log-ratios after it (see the source below). If the
-# samples come from an older policy, each term has to be multiplied by the ratio of the
-# next trap.
+# If you square the log-ratios token by token, you lose part of the gradient. A token also
+# decides what can follow, so it also influences the log-ratios after it (see the source
+# below). If the samples come from an older policy, each term has to be multiplied by the
+# ratio that the next trap introduces.
 
 # %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
 def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
@@ -919,16 +934,17 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # ## Sixteen steps on one draw
 #
 # Sampling is slow, so PPO samples once and takes several *inner steps* on the same
-# answers. Meanwhile the policy moves away from the one that sampled them. The *ratio*
-# measures how far: it is the answer's probability now, divided by its probability then.
-# PPO clips the ratio at 1 - eps and 1 + eps, with an eps of 0.2, so an answer that has
-# moved that far no longer pushes itself.
+# answers. Meanwhile, the policy in training moves away from the one that sampled these
+# answers. The *ratio* measures how far the policy has moved: it is the answer's
+# probability now, divided by its probability when it was sampled. PPO clips the ratio at
+# 1 - eps and 1 + eps, with an eps of 0.2, so an answer whose ratio has moved that far is
+# not pushed any further.
 #
 # The code below runs one such round of sixteen inner steps. The judge is in a hurry, so
-# each reward comes with noise. Of the eight answers to a prompt, the *winner* earned
-# most, by merit or by luck. Before the first step, its probability is about a tenth on
-# average. Your old notes say: "With a single inner step nothing is clipped, and that is
-# right."
+# each reward comes with noise. Of the eight answers to a prompt, the *winner* earned the
+# most reward, by merit or by luck. Before the first step, the winner's probability is
+# about a tenth on average. Your old notes say: "With a single inner step nothing is
+# clipped, and that is right."
 
 # %% trap="14.4" role="break"
 def sample(policy, n=8):
@@ -986,9 +1002,9 @@ claim("KL that one round moves the policy, nats", kl(start, way[-1]),
 
 # %% [markdown] trap="14.4" role="why"
 # `old` is the log-probability under the *current* policy. So the ratio compares each
-# policy with itself: it is always 1 and never reaches the clip. What is left is a plain
-# policy gradient, sixteen times on the same eight answers, as if they had been sampled
-# again each time.
+# policy with itself, is always 1, and never reaches the clip. What is left is a plain
+# policy gradient, applied sixteen times to the same eight answers, as if they had been
+# sampled again each time.
 
 # %% trap="14.4" role="why"
 now = torch.eye(6)                        # step t works on policy t
@@ -1040,21 +1056,21 @@ claim("KL of the round: computed again, divided by kept",
       kl(start, way[-1]) / kl(start, kept_way[-1]), above=15)
 
 # %% [markdown] trap="14.4" role="repair"
-# The first step is the same in both. There the policy *is* the one that sampled, so a
-# ratio of 1 is right. A trainer that takes a single inner step per sample, as GRPO in trl
-# does by default, always reports a ratio of 1 and nothing clipped, and nothing is wrong
-# with it:
+# In the first step, the policy *is* the one that sampled the answers, so both versions
+# agree, and a ratio of 1 is right. A trainer that takes a single inner step per sample,
+# as GRPO in trl does by default, rightly reports a ratio of 1 and no clipping:
 
 # %% trap="14.4" role="repair"
 claim("first inner step: largest difference between computed again and "
       "kept", (way[1] - kept_way[1]).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.4" role="more" topics="rounds of one step · does it cost reward? · a forgotten temperature · one ratio an answer"
-# Does the fault cost reward? With one inner step per round it changes nothing. At a small
-# rate it even earns more, because every step pushes on where the clip would stop it. At
-# the rate of this trap, eight noisy rewards decide everything: after ten rounds the
-# faulty policy has almost settled on one answer per prompt, and it stays there. The other
-# policy still learns, and with most seeds it ends higher:
+# Does the fault cost reward? With one inner step per round, the fault changes nothing. At
+# a small learning rate the faulty policy even earns more, because every step keeps
+# pushing where the clip would stop the policy. At the learning rate of this trap, eight
+# noisy rewards decide everything: after ten rounds the faulty policy has almost settled
+# on one answer per prompt, and it stays there. The policy trained with the kept
+# log-probabilities still learns, and with most seeds it ends with a higher reward:
 
 # %% trap="14.4" role="more" tags=["plumbing"]
 def trained(inner, times=10, **how):
@@ -1091,9 +1107,9 @@ claim("ten rounds, kept: entropy of the policy", entropy(large_kept),
 
 # %% [markdown] trap="14.4" role="more"
 # The old log-probability belongs to the distribution that the answer was sampled from,
-# including the temperature (trap 13.8). If you sample at 0.6 and score at 1, most ratios
-# are outside the clip before the first step, while their mean looks right. So score both
-# at 0.6.
+# including the temperature (trap 13.8). If you sample at a temperature of 0.6 and score
+# at 1, most ratios are outside the clip range before the first step, while their mean
+# looks right. So compute both log-probabilities at a temperature of 0.6.
 
 # %% trap="14.4" role="more"
 hot = (start / 0.6).log_softmax(-1)
@@ -1107,10 +1123,10 @@ claim("sampled at 0.6, scored at 1: fraction outside the clip",
       ((ratio - 1).abs() > 0.2).float().mean(), above=0.5)
 
 # %% [markdown] trap="14.4" role="more"
-# In a language model, every token has its own ratio. The product over an answer leaves
-# the clip simply because the answer is long. (GSPO uses one ratio per answer on purpose.
-# It is the geometric mean over the tokens, which stays near 1, so its clip is far
-# narrower.)
+# In a language model, every token has its own ratio. The product of these ratios over an
+# answer leaves the clip range merely because the answer is long. (GSPO uses one ratio per
+# answer on purpose. That ratio is the geometric mean over the tokens, which stays near 1,
+# so GSPO's clip range is far narrower.)
 
 # %% trap="14.4" role="exercise" points=3 difficulty=2 minutes=12
 def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
@@ -1148,24 +1164,24 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # 3. `adv[:, None]` gives each token the advantage of its answer.
 
 # %% [markdown] trap="14.4" role="keep"
-# **Keep:** "Old" is the policy that sampled, not the latest one. A ratio of exactly 1 is
-# right in the first step after sampling, and a fault from the second step on. **In your
-# own code:** print the largest distance of a ratio from 1 for each inner step. It should
-# be near 0 in the first step and larger in the later ones. **Source:** [Schulman et al.
-# 2017, "Proximal Policy Optimization Algorithms"](https://arxiv.org/abs/1707.06347).
-# **Seen in the wild:** In [tensorforce/tensorforce
-# 312](https://github.com/tensorforce/tensorforce/issues/312), the ratio was exactly 1 in
-# the later steps as well. [huggingface/trl
-# 3757](https://github.com/huggingface/trl/issues/3757) reports it for a single inner
-# step, where it is right.
+# **Keep:** "Old" is the policy that sampled the answers, not the latest policy. A ratio
+# of exactly 1 is right in the first step after sampling, and a fault from the second step
+# on. **In your own code:** print the largest distance of a ratio from 1 for each inner
+# step. This distance should be near 0 in the first step and larger later. **Source:**
+# [Schulman et al. 2017, "Proximal Policy Optimization
+# Algorithms"](https://arxiv.org/abs/1707.06347). **Seen in the wild:** In
+# [tensorforce/tensorforce 312](https://github.com/tensorforce/tensorforce/issues/312),
+# the ratio was exactly 1 in the later steps as well. [huggingface/trl
+# 3757](https://github.com/huggingface/trl/issues/3757) reports this ratio for a single
+# inner step, where a ratio of exactly 1 is right.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. DPO has run for a thousand steps, and its loss was 0.6931 at every one of them. The
+# **1. DPO has run for a thousand steps, and its loss was 0.6931 at every step. The
 # weights**
 #
 # - [ ] have not changed, because a constant loss has no gradient :: It can have one. If
@@ -1178,7 +1194,7 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # %% [markdown] role="quiz"
 # **2. Rewards are listed round by round: the first answers to all prompts, then the
 # second ones, and so on. There are as many prompts as rounds. `rewards.view(-1, rounds)`
-# gives groups of**
+# returns groups of**
 #
 # - [ ] answers to one prompt, because the numbers agree :: The shape is the same, but its
 #   rows are rounds.
@@ -1208,8 +1224,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 #   every step, and nothing is clipped.
 
 # %% [markdown] role="quiz"
-# **5. Under the reference two answers are equally likely. The reward of one is higher by
-# 1. With half the beta, the best policy's odds between them are**
+# **5. Under the reference, two answers are equally likely, and the reward of one answer
+# is higher by 1. With beta halved, the best policy's odds between the two answers are**
 #
 # - [ ] twice as high :: The odds are exp(1 / beta) to one, so beta is in the exponent.
 # - [x] the square of what they were :: exp(2 / beta) is exp(1 / beta) times itself.
@@ -1318,17 +1334,18 @@ answers_here
 
 # %% [markdown] role="gpu"
 # **Keep:** A fixed reference assigns the same log-probability to the same answer every
-# time. So query it once, before training, and store one number per answer, the sum over
-# its tokens. You then keep 8 bytes per pair instead of a model of 16 GB. With an adapter
-# (LoRA) you need no second model, because the policy with its adapter switched off is the
-# reference. If you do have to call the reference during training, process one row at a
-# time. (For the policy this saves nothing, because the backward pass keeps all rows.)
+# time. So query the reference once, before training, and store one number per answer, the
+# sum of its tokens' log-probabilities. You then keep 8 bytes per pair instead of a model
+# of 16 GB. With an adapter (LoRA) you need no second model, because the policy with its
+# adapter switched off is the reference. If you do have to call the reference during
+# training, process one row at a time. (For the policy, going row by row saves nothing,
+# because the backward pass keeps all rows.)
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - The best policy is the start times $\exp(\text{reward} / \beta)$, normalised. Know
-#   where you are going.
+# - The best policy is the start times $\exp(\text{reward} / \beta)$, normalised. Work out
+#   where training should take the policy.
 # - The KL penalty protects a policy from the errors of its judge. Plot the KL.
 # - The reference that a loss compares against must not move.
 # - A group is the answers to one prompt, and every answer carries its prompt's id.

@@ -1,18 +1,18 @@
 # %% [markdown] role="hook"
 # # Your model
 #
-# Fifty-seven of your answers fit together. In this notebook they form a language model:
-# its attention, its norms, its optimizer, its checkpoint, its adapters and its
-# compression. You train it, stop it, run it on two processes, talk to it, and make it
-# smaller.
+# Fifty-seven of your exercise solutions fit together. In this notebook they form a
+# language model: its attention, its norms, its optimizer, its checkpoint, its adapters
+# and its compression. You train it, stop it, run it on two processes, talk to it, and
+# make it smaller.
 #
 # For every exercise that you have not solved, the notebook uses torch or another library,
-# which it names. So it runs today, and each exercise that you solve replaces one of these
-# parts with yours.
+# which it names. So the notebook runs today, and each exercise that you solve replaces
+# one of these stand-ins with your own part.
 #
-# It is set to only a few steps at first, so that all cells run in about a minute. Set
-# `STEPS` to 1000 below to get a model that writes readable words. That takes about three
-# minutes on one core.
+# The notebook is set to only a few training steps at first, so that all cells run in
+# about a minute. Set `STEPS` to 1000 below to get a model that writes readable words. A
+# run of that length takes about three minutes on one core.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -60,12 +60,12 @@ parts = load()
 map_of(parts)
 
 # %% [markdown] role="concept"
-# A check tests a function alone. In a model, a function has to work with others: a
-# different dtype under autocast, or a backward pass that finds a tensor changed in place.
-# So first comes a rehearsal, which tries each of your parts alone in a tiny model and
-# compares it with its stand-in. If a part breaks, the rehearsal names it, with the
-# shapes. To continue without that part, write `parts = load().without("08.10")` above,
-# with the part's number.
+# A check tests a function alone. In a model, a function has to work with other code: with
+# a different dtype under autocast, or with a backward pass that fails if a tensor was
+# changed in place. So first comes a rehearsal, which tries each of your parts alone in a
+# tiny model and compares it with its stand-in. If a part breaks, the rehearsal names the
+# part and the shapes. To continue without that part, write
+# `parts = load().without("08.10")` above, with the number of your part in it.
 
 # %% role="concept"
 rehearse(parts)
@@ -76,9 +76,9 @@ print("rehearsed:", len(parts.mine), "parts of yours")
 #
 # The model reads what you have read: the prose of the lessons, a frozen copy of 317,272
 # characters. Every tenth block of 2,000 characters is held out for validation. To use a
-# text of your own, write `text = from_file("mine.txt", parts.class_numbers)` below. It
-# needs at least 10,000 characters in UTF-8. Also give it a prompt that uses only letters
-# from that text.
+# text of your own, write `text = from_file("mine.txt", parts.class_numbers)` below. Your
+# text needs at least 10,000 characters, encoded in UTF-8. Also give the model a prompt
+# that uses only letters from that text.
 
 # %% role="concept"
 text = prose(parts.class_numbers)
@@ -91,7 +91,7 @@ print(text.decode(text.train[:300]))
 
 # %% [markdown] role="concept"
 # The model is a small GPT: four layers of width 96, rows of 256 letters, one token per
-# letter. It has not learned anything yet.
+# letter. The model has not learned anything yet.
 
 # %% role="concept"
 guess("model.1", "What is its loss now?", unit="nats per letter")
@@ -116,8 +116,8 @@ claim("loss before the first step, minus ln of the number of letters",
 # ## What it costs
 #
 # `state_bytes` from exercise 09.9 predicts the memory of the weights, the gradients and
-# Adam's two moments. `stored_bytes` from exercise 11.5 counts the bytes that exist after
-# a step.
+# Adam's two moments. `stored_bytes` from exercise 11.5 counts the bytes that these
+# tensors really take after a step.
 
 # %% role="concept"
 guess("model.2", "How much memory do weights, gradients and Adam's moments "
@@ -145,8 +145,8 @@ claim("bytes counted, divided by bytes predicted",
       above=0.99, below=1.01)
 
 # %% [markdown] role="concept"
-# That is the smaller part. For the backward pass, autograd keeps what each operation
-# needs to know about the batch.
+# The weights, the gradients and the moments are the smaller part of the memory. For the
+# backward pass, autograd keeps what each operation needs to know about the batch.
 
 # %% role="concept"
 guess("model.3", "How much memory does autograd keep for a step of 8 rows?",
@@ -177,8 +177,8 @@ measured("model.4", 1000 * took, right=(600 * took, 1750 * took))
 # ## Look it over
 #
 # Before the long run, check the model with the tools that you wrote. No weight may be
-# unused or hidden from the optimizer, and no row may depend on its neighbours. The table
-# also says how often a step waits for a value from the device.
+# unused or hidden from the optimizer, and no row may depend on its neighbours. The list
+# below also says how often a step waits for a value from the device.
 
 # %% role="concept" tags=["plumbing"]
 rows = text.valid[:shape.length * 4].view(4, -1)
@@ -245,9 +245,9 @@ claim("largest difference between tiled and whole attention",
 # %% [markdown] role="concept"
 # ## Yours and torch's, side by side
 #
-# The next cell makes twenty steps from the same seed, once with your parts and once with
-# only the stand-ins, without dropout. The sums run in a different order, so the losses
-# agree to a thousandth, not to the last bit.
+# The next cell takes twenty steps without dropout from the same seed, once with your
+# parts and once with only the stand-ins. The sums of your parts may run in a different
+# order, so the losses agree to a thousandth, not to the last bit.
 
 # %% role="concept"
 curves = {}
@@ -269,7 +269,8 @@ claim("largest difference of the first 20 losses", apart_by, below=1e-3)
 # %% [markdown] role="concept"
 # Two of your answers compute the same gradient in a different way: `ce_from_logits`
 # computes the gradient of the loss by hand, and `accum_step` processes the rows in
-# pieces. Two others change the step: Lion's rule, and autocast in bfloat16.
+# pieces. Two others change the step: one applies Lion's rule, and the other uses autocast
+# in bfloat16.
 
 # %% role="concept"
 ways = {"by hand": {"by_hand": True}, "in two pieces": {"parts_of": 2},
@@ -316,18 +317,18 @@ claim("lowest validation loss, minus the loss before the first step",
       best - before, below=-0.5)
 
 # %% [markdown] role="concept"
-# What would the curve have shown if one of these parts were wrong? Less than you think.
-# *What would you see?* is a gallery of one such training run, with one fault at a time.
-# To open it, write `from dlsys_model.walk import walk` and then `walk` in a cell of your
-# own.
+# What would the curve have shown if one of these parts were wrong? It would have shown
+# less than you think. *What would you see?* is a gallery that shows one such training
+# run, with one fault at a time. To open it, write `from dlsys_model.walk import walk` and
+# then `walk` in a cell of your own.
 
 # %% [markdown] role="concept"
 # ## Stop it in the middle
 #
-# A second process trains a smaller model, writes a checkpoint at step 4, continues, and
-# is killed by SIGKILL at step 6. This session loads the checkpoint and continues. A third
-# run is never stopped. Dropout is on, so the state of the random generator also has to be
-# restored.
+# A second process trains a smaller model, writes a checkpoint at step 4 and continues
+# until SIGKILL ends it at step 6. This session loads the checkpoint and continues. A
+# third run is never stopped. Dropout is on, so the state of the random generator also has
+# to be restored.
 
 # %% role="concept"
 small = {"width": 48, "layers": 2, "heads": 4, "length": 64}
@@ -352,7 +353,7 @@ claim("entries of the resumed run's log", len(resumed.log()), expected=3)
 # ## Two processes
 #
 # Each of two ranks takes half of the rows. `average_grads` from exercise 09.11 averages
-# their gradients, so that both ranks make the step that a single process would make.
+# their gradients, so that both ranks take the step that a single process would take.
 
 # %% role="concept"
 guess("model.5", "How many bytes per weight of the model does each rank "
@@ -408,11 +409,13 @@ draw_ranks({"own rows": [["rows 1, 2"], ["rows 3, 4"]],
 # ## Speak to it
 #
 # Change the prompt and the temperature. After 40 steps the model knows which letters are
-# common; after 1,000 it writes words. Below its answer you see what the full run wrote.
+# common; after 1,000 it writes words. Below the model's answer you see what the full run
+# wrote.
 #
 # Write `from dlsys_model.page import show` and then `show(model, text.letters)` in a cell
-# of your own, and the model writes below that cell. There you can switch its cache, its
-# mask and its bits, and once the notebook is saved, this works without a kernel.
+# of your own, and the model writes below that cell. There you can switch the model's
+# cache, its mask and its number of bits, and once the notebook is saved, the page works
+# without a kernel.
 
 # %% role="concept"
 prompt = "The gradient of the loss "
@@ -423,8 +426,8 @@ print(sample)
 print("\nA full run:", full_run()["sample"][:300])
 
 # %% [markdown] role="concept"
-# With a cache, each new letter costs the computation of one position. Without it, all
-# positions are computed again.
+# With a cache, each new letter costs the computation of one position. Without the cache,
+# all positions are computed again for each letter.
 
 # %% role="concept"
 guess("model.6", "How many times as many FLOPs does it take to write 64 "
@@ -466,9 +469,9 @@ claim("positions that the cache keeps", held, expected=256)
 # ## A second text
 #
 # The second text consists of the signatures of the exercises and what their docstrings
-# promise: `def merge(...)`, and on the next line what it returns. Four LoRA matrices per
-# layer learn this text, while the model is frozen. They learn only the promise; the
-# signature is given.
+# promise: `def merge(...)`, for example, followed on the next line by what it returns.
+# Four LoRA matrices per layer learn this text, while the model itself stays frozen. The
+# matrices learn only the promise; the signature is given.
 
 # %% role="concept"
 guess("model.7", "What percentage of all parameters is in the adapter?",
@@ -519,8 +522,8 @@ claim("change of the loss by saving and loading",
 #
 # You make six smaller or different versions of the same model: in 8 bits, in 4 bits,
 # without half of the weights in its blocks, with narrower MLPs, as a student of half the
-# width, and as an ONNX program. First guess the bytes, once for each row of the table. In
-# float32 the model takes 1,855 kB.
+# width, and as an ONNX program. First guess the size of each version in kB. In float32
+# the model takes 1,855 kB.
 
 # %% role="concept"
 guess("model.12", "How much does the model take in 8 bits, with a scale "
@@ -610,8 +613,8 @@ claim("loss in 8 bits minus loss in float32", sizes["8 bits"][1] - full,
 claim("batches on which ONNX differs", len(off), expected=0)
 
 # %% [markdown] role="concept"
-# In this corner of a matrix, half of the weights are zero: those that were closest to
-# zero.
+# In this corner of a matrix, about half of the weights are zero: the weights that were
+# closest to zero.
 
 # %% role="concept"
 left = small_ones["half pruned"].model.blocks[0].up.weight[:12, :24] != 0
@@ -624,7 +627,8 @@ draw_grids({"kept": left.float()},
 # ## Your report
 #
 # The report is one page with your parts, the curve, a sample of what the model writes,
-# the sizes, and your guesses. The cell below prints it, and `dlsys progress` counts it.
+# the sizes, and your guesses. The cell below prints the report, and `dlsys progress`
+# counts it.
 
 # %% role="summary"
 print(report.write(parts, run.log(), sample, sizes))

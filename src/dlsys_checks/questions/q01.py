@@ -65,7 +65,8 @@ def alarms_missed(rng):
     return whole(
         f"The logits are {z}. You want an alarm for every probability above one half. How many of "
         "these alarms does `logits > 0.5` miss?", lost.item(),
-        "A probability of one half is a logit of 0, so the logits between 0 and 0.5 are missed.",
+        "A probability of one half corresponds to a logit of 0, so the logits between 0 and 0.5 "
+        "are missed.",
         0, len(z))
 
 
