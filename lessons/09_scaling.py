@@ -2102,7 +2102,7 @@ draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
 
 # %% [markdown] trap="09.3" role="repair"
 # Every step pays for the walk and the second call (unless you set `static_graph=True`),
-# even if nothing is unused. Without the flag:
+# even if nothing is unused. Compare the calls without the flag:
 
 # %% trap="09.3" role="repair"
 _, unflagged = reduced(search=False, heads=["ab"])
@@ -2347,7 +2347,7 @@ claim("bytes of the exchange over those of the parameters",
       sent_once[0] / (4 * one_gradient.numel()), expected=1)
 
 # %% [markdown] trap="09.6" role="more"
-# One case is left. An epoch of six batches, with four per update, ends with two batches
+# One case remains: an epoch of six batches, with four per update, ends with two batches
 # that were added up without an exchange. If you make a step with these two batches
 # anyway, each rank uses only its own gradients:
 
@@ -2733,10 +2733,10 @@ claim("is the order just 0, 2, 4, ...",
       list(orders[0]) == sorted(orders[0]), expected=False)
 
 # %% [markdown] trap="09.5" role="more"
-# The second surprise comes in evaluation. All ranks get the same number of digits,
-# because otherwise one rank would wait in a collective for a batch that another rank does
-# not have. So if the division leaves a remainder, the sampler repeats the first digits,
-# and an accuracy over all ranks counts the repeated digits twice.
+# The sampler has a second surprise, in evaluation. All ranks get the same number of
+# digits, because otherwise one rank would wait in a collective for a batch that another
+# rank does not have. So if the division leaves a remainder, the sampler repeats the first
+# digits, and an accuracy over all ranks counts the repeated digits twice.
 
 # %% trap="09.5" role="more"
 ten = [[str(digit) for digit in sampler_of(rank, 4, 10, shuffle=False)]
@@ -2821,10 +2821,10 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # %% [markdown] role="concept"
 # ## The switches of a multi-GPU run
 #
-# Outside a notebook `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE`, `LOCAL_RANK`
-# and the address where the ranks meet, and ends all of them if one fails. `init_process_group`
-# reads these values. `LOCAL_RANK` is the rank's number on its own machine, and therefore the
-# number of its GPU:
+# Outside a notebook `torchrun` starts the ranks. The launcher sets `RANK`, `WORLD_SIZE`,
+# `LOCAL_RANK` and the address where the ranks meet, and ends all of them if one fails.
+# `init_process_group` reads these values. `LOCAL_RANK` is the rank's number on its own
+# machine, and therefore the number of its GPU:
 
 # %% role="concept" tags=["plumbing"]
 import os
