@@ -511,9 +511,8 @@ claim("additional eights found, as a fraction of all eights",
       recall(repaired) - recall(alarm), above=0.08)
 
 # %% [markdown] trap="01.2" role="more" topics="a threshold at logit 0 · the eights that are still missed · a sigmoid inside the model"
-# You can put the score through a sigmoid and compare the result with 0.5, or compare the
-# logit with
-# 0. Both comparisons raise the same alarms.
+# You can put the score through a sigmoid and compare the result with 0.5, or compare
+# the logit with zero. Both comparisons raise the same alarms.
 
 # %% trap="01.2" role="more"
 claim("lowest score (no probability is negative)", score.min(), below=0)
@@ -652,12 +651,12 @@ decision_surface
 # ## Choosing an activation
 #
 # In principle, any function that bends will do. In practice, you look at two things: the
-# values that it returns, and its slope, because the gradient of every earlier layer is
-# multiplied by that slope. `requires_grad=True` asks PyTorch to record every operation on
-# a tensor, as it does for weights, and `torch.autograd.grad` returns the slopes instead
-# of storing them in `.grad`. `torch.autograd.grad` needs a single number to start from,
-# so the cell sums the values. Each value depends only on its own $z$, so the slope of the
-# sum with respect to one $z$ is the slope of that value alone:
+# values that the function returns and its slope, because the gradient of every earlier
+# layer is multiplied by that slope. `requires_grad=True` asks PyTorch to record every
+# operation on a tensor, as it does for weights, and `torch.autograd.grad` returns the
+# slopes instead of storing them in `.grad`. `torch.autograd.grad` needs a single number
+# to start from, so the cell sums the values. Each value depends only on its own $z$, so
+# the slope of the sum with respect to one $z$ is the slope of that value alone:
 
 # %% role="concept"
 z = torch.linspace(-4, 4, 81, requires_grad=True)
@@ -741,8 +740,8 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 # Somebody wanted a layer whose outputs are mostly zero, and set the biases of its ReLU
 # units to $-5$. You want to catch such accidents. A blog post tells you how: count each
 # unit's zeros, and raise an alarm if a unit returns zero for more than 20 % of the rows.
-# First you try this detector on a *healthy* layer of 64 units, fresh from its init. You
-# look at its unit that returns zero most often.
+# First you try this detector on a *healthy* layer of 64 units, fresh from its init, and
+# look at the unit that returns zero most often.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -787,9 +786,9 @@ claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 
 # %% [markdown] trap="01.4" role="why"
 # Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is off
-# for half of the rows on average. Such a unit is healthy. *Dead* means that the unit is
-# off for every row. A dead unit's slope is zero for every row, so the gradient of its
-# weights is exactly zero, and training does not move them again.
+# for half the rows on average. Such a unit is healthy. *Dead* means that the unit is off
+# for every row. Its slope is zero for every row, so the gradient of its weights is zero.
+# Only changed inputs, weight decay or momentum can revive the unit.
 
 # %% trap="01.4" role="why"
 zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
@@ -1204,7 +1203,7 @@ claim("fraction right with eight default ReLU layers, SGD at 0.03",
 # default weights is $1 / (3n)$. To keep a signal at the same size, a layer needs a weight
 # variance of about $1 / n$ (*Xavier* init, for tanh). Before a ReLU, a layer needs a
 # weight variance of $2 / n$ (*He* init), because ReLU sets half of the values to zero. So
-# for ReLU the default variance is six times too small. Every layer passes on a smaller
+# for ReLU, the default variance is six times too small. Every layer passes on a smaller
 # gradient than it received, and hardly any gradient reaches the first layer. Choose the
 # activation and the init together.
 
@@ -1398,8 +1397,8 @@ measured("01.1", 2)
 claim("fraction of labels on which the passes differ", flips, above=0.02)
 
 # %% [markdown] trap="01.1" role="look"
-# And the classifier is no longer the one that you trained. The classifier's stored means
-# have changed:
+# The classifier is also no longer the one that you trained, because its stored means have
+# changed:
 
 # %% trap="01.1" role="look"
 claim("largest change of a stored mean in two passes", drift, above=0.005)
@@ -1728,30 +1727,30 @@ claim("parameters of the wide network divided by the deep one's",
 # %% [markdown] role="quiz"
 # **1. What can a network of five `nn.Linear` layers without activations represent?**
 #
-# - [ ] More than one layer can, because it has more parameters :: It has more parameters but represents no more functions, because the product of five matrices is one matrix.
-# - [x] At most what one linear layer with the same inputs and outputs can :: If a layer in the middle is narrow, it is even less, because a narrow layer limits the rank.
+# - [ ] More than one layer can, because it has more parameters :: The network has more parameters but represents no more functions, because the product of five matrices is one matrix.
+# - [x] At most what one linear layer with the same inputs and outputs can :: With a narrow layer in the middle, the network represents even less, because a narrow layer limits the rank.
 # - [ ] Any continuous function, by the universal approximation theorem :: The theorem needs an activation that is not a polynomial. Without an activation, the network stays linear.
 
 # %% [markdown] role="quiz"
 # **2. What does `torch.no_grad()` do to the forward pass of a model with dropout?**
 #
-# - [x] It saves memory and changes no value :: The values are the same as without it. Only the graph is missing.
-# - [ ] It makes the output repeatable :: It only stops the graph from being stored. Dropout still draws a mask.
-# - [ ] It switches BatchNorm to its stored statistics :: That is what `eval()` does.
+# - [x] It saves memory and changes no value :: The values are the same as without `no_grad`. Only the graph is missing.
+# - [ ] It makes the output repeatable :: `no_grad` only stops the graph from being stored. Dropout still draws a mask.
+# - [ ] It switches BatchNorm to its stored statistics :: `eval()` switches BatchNorm, and `no_grad` does not.
 
 # %% [markdown] role="quiz"
 # **3. A final `nn.Linear`, trained with `binary_cross_entropy_with_logits`, returns 0.4.
 # With a threshold at a probability of one half, is this output a yes or a no?**
 #
-# - [ ] No, because 0.4 is below 0.5 :: This mistakes a logit for a probability, as in trap 01.2.
+# - [ ] No, because 0.4 is below 0.5 :: This answer mistakes a logit for a probability, as in trap 01.2.
 # - [x] Yes, because a logit of 0.4 is a probability of about 0.6 :: The sigmoid of any positive number is above one half.
-# - [ ] It depends on how rare a yes was in training :: That affects the weights. The output is still a logit, and a probability of one half corresponds to a logit of 0.
+# - [ ] It depends on how rare a yes was in training :: How rare a yes is affects the weights. The output is still a logit, and a probability of one half corresponds to a logit of 0.
 
 # %% [markdown] role="quiz"
 # **4. The inputs are centred, and the ReLU units of a fresh first layer return zero for about half of the rows. What do you do?**
 #
 # - [ ] Lower the learning rate :: Nothing is wrong, and a fresh layer has not been trained yet.
-# - [ ] Switch to GELU :: That would hide the zeros, but nothing is broken.
+# - [ ] Switch to GELU :: GELU would hide the zeros, but nothing is broken.
 # - [x] Leave it alone :: The weights are negative as often as positive, so half of the sums are below zero.
 
 # %% [markdown] role="quiz"
@@ -1823,14 +1822,14 @@ claim("orders for Linear, GELU and Linear: one each",
       asked["aten::addmm"][0] + asked["aten::gelu"][0], expected=3)
 
 # %% [markdown] role="gpu"
-# A device has two speed limits, its arithmetic rate and its memory rate. In a
-# *roofline* plot they are two roofs that meet at the *ridge*. Below the ridge, memory
-# sets the pace; above it, compute does. Matrix products run on tensor cores. GELU
-# cannot use tensor cores, so its roof and its ridge are lower. In the plot below, the
-# roofs come from a datasheet. A hollow mark shows the highest rate that the counts
-# allow, and a filled mark shows a measured rate, if there is a record. If a filled mark
-# is far below its hollow mark, the step waits for something that you did not count,
-# most often a launch.
+# A device has two speed limits, its arithmetic rate and its memory rate. In a *roofline*
+# plot, these limits are two roofs that meet at the *ridge*. Below the ridge, memory sets
+# the pace; above it, compute does. Matrix products run on tensor cores. GELU cannot use
+# tensor cores, so its roof and its ridge are lower. In the plot below, the roofs come
+# from a datasheet. A hollow mark shows the highest rate that the counts allow, and a
+# filled mark shows a measured rate, if there is a record. If a filled mark is far below
+# its hollow mark, the step waits for something that you did not count, most often a
+# launch.
 #
 # For a batch of one row, a Linear layer reads its whole weight matrix to do only two
 # FLOPs per weight. A second row adds only the bytes of that row, so below the ridge a

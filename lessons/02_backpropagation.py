@@ -470,7 +470,7 @@ claim("gradient norm after four calls, divided by the norm after one",
 # running sum by $m$ and then adds the new gradient. So without weight decay, a forgotten
 # `zero_grad` turns SGD into SGD with a momentum of 1. On all rows, the weights swing
 # around the minimum like a pendulum without friction. Random batches push the pendulum at
-# random moments, and it swings higher and higher.
+# random moments, and the pendulum swings higher and higher.
 
 # %% trap="02.1" role="why"
 plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
@@ -904,10 +904,10 @@ plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
 # `.data` is not a copy, because it shares its memory with `y`. The slope of a sigmoid is
 # $y(1 - y)$, so the sigmoid had kept its *result* for the backward pass, and you
 # overwrote that result with zeros. To notice such an overwrite, autograd counts the
-# in-place edits of each tensor. But autograd does not count an edit through `.data`.
-# `detach()` also shares the memory, but its result shares the count of edits as well. So
-# after you edit a detached tensor with a PyTorch operation, `backward` raises an error,
-# as *More* shows. To get a copy that you can edit, add `clone()`.
+# in-place edits of each tensor. But autograd does not count an edit through `.data`. The
+# result of `detach()` shares both the memory and the count of edits. So after you edit a
+# detached tensor with a PyTorch operation, `backward` raises an error, as *More* shows.
+# To get a copy that you can edit, add `clone()`.
 
 # %% trap="02.3" role="why"
 measured("02.3", 0)
@@ -1441,9 +1441,9 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 
 # %% [markdown] trap="02.5" role="keep"
 # **Keep:** a loss with a graph keeps the activations of its whole batch in memory.
-# `eval()` switches layers, `no_grad()` stops the recording of graphs, and an evaluation
-# needs both calls. Average the loss over rows, not over batches. **In your own code:**
-# look for `+= loss` without `.item()`. **Source:** PyTorch notes, [Autograd
+# `eval()` switches the mode of layers, `no_grad()` stops the recording of graphs, and an
+# evaluation needs both calls. Average the loss over rows, not over batches. **In your own
+# code:** look for `+= loss` without `.item()`. **Source:** PyTorch notes, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), locally disabling
 # gradient computation.
 
@@ -1453,8 +1453,8 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # You write a small autograd engine of your own. Each value remembers its parents and its
 # slope with respect to each of them. The backward pass uses a queue. It takes a node out
 # of the queue, passes the node's gradient on to its parents, and puts the parents into
-# the queue. On a chain of products and on `tanh` the gradients are right, so you ship it.
-# The first user computes `a + tanh(a + b)`, with `a = w * x`.
+# the queue. On a chain of products and on `tanh`, the gradients are right, so you ship
+# it. The first user computes `a + tanh(a + b)`, with `a = w * x`.
 
 # %% trap="02.6" role="break"
 class Value:
@@ -1984,7 +1984,7 @@ claim("largest gap between compiled and not compiled",
 # %% [markdown] role="quiz"
 # **1. You train on the full batch, and the loss swings with a period of about twenty steps and never settles. What do you check first?**
 #
-# - [ ] Whether the learning rate is too high :: Then the loss would grow, or jump up and down at every step. To swing over many steps, an optimizer needs a memory.
+# - [ ] Whether the learning rate is too high :: At too high a rate, the loss would grow, or jump up and down at every step. To swing over many steps, an optimizer needs a memory.
 # - [ ] Whether the data are shuffled :: A full batch holds the same rows in any order.
 # - [x] Whether the gradients are cleared before each backward pass :: Plain SGD on a running sum of gradients is SGD with a momentum of 1, a pendulum without friction.
 
@@ -1999,21 +1999,21 @@ claim("largest gap between compiled and not compiled",
 # %% [markdown] role="quiz"
 # **3. Which operation keeps no tensor for the backward pass?**
 #
-# - [ ] `a * b` :: Its slopes are `b` and `a`, so it keeps both.
-# - [x] `a + b` :: Its slopes are 1, whatever the inputs are.
-# - [ ] `tanh(a)` :: It keeps its result, because the slope is one minus the square of the result.
+# - [ ] `a * b` :: The slopes of a product are `b` and `a`, so the product keeps both.
+# - [x] `a + b` :: The slopes of a sum are 1, whatever the inputs are.
+# - [ ] `tanh(a)` :: `tanh` keeps its result, because the slope is one minus the square of the result.
 
 # %% [markdown] role="quiz"
 # **4. You need the second derivative of a loss. What do you pass to the first call of `autograd.grad`?**
 #
 # - [x] `create_graph=True` :: Autograd then records the backward pass, so its result has a graph of its own.
-# - [ ] `retain_graph=True` :: That keeps the forward graph. The gradient that you get is a plain tensor without a graph.
+# - [ ] `retain_graph=True` :: `retain_graph` keeps the forward graph. The gradient that you get is a plain tensor without a graph.
 # - [ ] Nothing, because gradients always have a graph :: By default, `autograd.grad` returns tensors that do not require gradients.
 
 # %% [markdown] role="quiz"
 # **5. You train with Adam, the optimizer of `fit`, and forget to divide the loss of four equal micro-batches by four. What happens to the weights?**
 #
-# - [ ] They blow up, as with a rate four times too large :: That happens with SGD. Adam divides each gradient by the gradient's own size.
+# - [ ] They blow up, as with a rate four times too large :: The weights can blow up with SGD. Adam divides each gradient by the gradient's own size.
 # - [ ] They learn four times more slowly :: The factor cancels, whether it is too large or too small.
 # - [x] They end where they would have ended, up to rounding :: So nobody notices the mistake until somebody switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
 
@@ -2021,7 +2021,7 @@ claim("largest gap between compiled and not compiled",
 # **6. An evaluation calls `model.eval()` and adds up `loss.item()`. What happens to the
 # memory that the evaluation uses?**
 #
-# - [ ] It grows with every batch :: Only the number is kept, so each graph is freed.
+# - [ ] It grows with every batch :: Only the number that `.item()` returns is kept, so each graph is freed.
 # - [x] It holds one graph during each batch, and needlessly so :: `no_grad()` would save the memory of that graph as well.
 # - [ ] It is as small as possible, because of `eval()` :: `eval()` switches the mode of dropout and of norm layers. Autograd still builds the graphs.
 

@@ -1,13 +1,14 @@
 # %% [markdown] role="hook" traps=5
 # # 5. Normalization, dropout and initialization
 #
-# Your digit classifier has left the training machine. It now serves single images from
-# a new camera. Somebody tidies up its dropout, a deeper version is being trained, and a
-# copy with averaged weights is about to ship.
+# Your digit classifier has left the training machine. The classifier now processes single
+# images from a new camera. A teammate is tidying up the dropout code, a deeper version is
+# in training, and a copy with averaged weights is about to ship.
 #
-# A network is more than its weights. It also has stored statistics, a mode, random
-# masks and the scale of its initial weights, and no optimizer looks after any of them.
-# This stage shows what each of them is for, and then breaks them in five ways.
+# A network is more than its weights. A network also depends on stored statistics, a mode,
+# random masks and the scale of its initial weights, and no optimizer looks after any of
+# these. This stage shows what each of these parts is for, and then breaks them in five
+# ways.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -41,14 +42,14 @@ before = torch.get_rng_state()    # put back below, before the first trap
 #
 # In a deep network the inputs of each layer are the outputs of the layer before it, so
 # their size depends on all earlier layers. If one step makes an early layer's outputs
-# larger, every later layer gets larger inputs, and the step that it took itself no
-# longer fits. So you have to keep the learning rate low, or start from carefully chosen
-# weights.
+# larger, every later layer gets larger inputs, and its own update, computed for the old
+# inputs, is no longer right. So you have to keep the learning rate low, or start from
+# carefully chosen weights.
 #
-# A *normalization layer*, or *norm*, removes that dependence. Whatever its inputs are,
-# its outputs have mean 0 and standard deviation 1. Train a classifier with four hidden
-# layers at six rates with plain SGD, once with `nn.BatchNorm1d`, the best-known norm,
-# and twice without a norm:
+# A *normalization layer*, or *norm*, removes the dependence on earlier layers. Whatever
+# the inputs of a norm are, its outputs have mean 0 and standard deviation 1. At each of
+# six learning rates, use plain SGD to train a classifier with four hidden layers, once
+# with `nn.BatchNorm1d`, the best-known norm, and twice without a norm:
 
 # %% role="concept"
 def deep(norm):
@@ -102,9 +103,9 @@ claim("accuracy without a norm, He's weights, at a rate of 1",
       by_rate["no norm, He's weights"][1], below=0.6)
 
 # %% [markdown] role="concept"
-# Where does this tolerance come from? Take one layer and multiply its weights by 10, as
-# a single step that is far too long might do. Look at the outputs and at the gradient
-# of the weights:
+# Why does a network with BatchNorm tolerate such high rates? Take one layer and multiply
+# its weights by 10, as a single step that is far too long might do. Look at the outputs
+# and at the gradient of the weights:
 
 # %% role="concept"
 norm = nn.BatchNorm1d(64)
@@ -132,16 +133,17 @@ claim("factor by which the gradient grows with BatchNorm and weights 10 "
       large[1] / small[1], expected=0.1, within=0.005)
 
 # %% [markdown] role="concept"
-# After the norm the outputs are the same as before, and the gradient is a tenth of what
-# it was. A step that is too long makes the weights larger, and larger weights get
-# smaller gradients. So the layer slows itself down.
+# With BatchNorm the outputs are the same as before the multiplication, and the gradient
+# is a tenth of what it was. A step that is too long makes the weights larger, and larger
+# weights get smaller gradients. So the layer slows itself down.
 #
-# The paper that introduced BatchNorm gave a different reason, *internal covariate
-# shift*. While early layers learn, the inputs of later layers keep changing, and a norm
-# keeps them steady. [Santurkar et al. 2018](https://arxiv.org/abs/1805.11604) added
-# random shifts after the norms, so that these inputs changed *more* than in a network
-# without norms. The network still trained well. The authors credit a smoother loss
-# instead. Why norms help is still debated. That they allow higher rates is not.
+# The paper that introduced BatchNorm gave a different reason, *internal covariate shift*.
+# The explanation was that the inputs of later layers keep changing while early layers
+# learn, and that a norm keeps these inputs steady. [Santurkar et al.
+# 2018](https://arxiv.org/abs/1805.11604) added random shifts after the norms, so that the
+# inputs of later layers changed *more* than in a network without norms. The network still
+# trained well. The authors attribute the benefit to a smoother loss surface instead. Why
+# norms help is still debated. Nobody disputes that norms allow higher learning rates.
 
 # %% [markdown] role="concept"
 # ## What a norm computes, and over which group
@@ -156,17 +158,18 @@ var = centred.square().mean(0)                   # its variance
 print(centred, centred / var.sqrt(), sep="\n")
 
 # %% [markdown] role="concept"
-# Both features now have the same scale. Three details turn this into a layer. A small
-# $\epsilon$ under the root prevents a division by zero when a feature is constant. A
-# *gain* $\gamma$ and a *bias* $\beta$, both learned, let the network choose a different
-# scale and mean where it needs them. With mean $\mu$ and variance $\sigma^2$:
+# Both features now have the same scale. Three details turn this computation into a layer.
+# A small $\epsilon$ under the square root prevents a division by zero when a feature is
+# constant. A *gain* $\gamma$ and a *bias* $\beta$, both learned, let the network choose a
+# different scale and mean where it needs them. With mean $\mu$ and variance $\sigma^2$,
+# the output is:
 #
 # $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
-# The norms differ in one thing: which values form a group, that is, share a mean and a
-# variance. In the shapes of this stage, `N` counts rows (images), `C` channels or
-# features, and `H` and `W` pixels. A *position* is one pixel of an image or one token
-# of a sequence.
+# The norms differ mainly in which values form a group, that is, share a mean and a
+# variance. In this stage's shapes, `N` counts rows (images), `C` counts channels or
+# features, and `H` and `W` are height and width in pixels. A *position* is one pixel of
+# an image or one token of a sequence.
 #
 # | norm | one mean for each | taken over |
 # |---|---|---|
@@ -176,8 +179,7 @@ print(centred, centred / var.sqrt(), sep="\n")
 # | `InstanceNorm` | row and channel | `H`, `W` |
 # | `RMSNorm(C)` | row (and position); subtracts no mean | `C` |
 #
-# So the same few lines, applied over different axes, give you four of
-# these layers:
+# So the same few lines, applied over different axes, compute four of these norms:
 
 # %% role="concept"
 def standardised(x, axes, eps=1e-5):
@@ -232,13 +234,14 @@ draw_grids({
         "the first image.")
 
 # %% [markdown] role="concept"
-# ## Two details: where eps stands, and what one group is
+# ## Two details: where eps belongs, and what one group is
 #
-# $\epsilon$ belongs under the root. It is added to the *biased* variance, which divides
-# by the number of values. If you add $\epsilon$ outside the root, little changes for
-# inputs of scale 1, and a lot changes for small inputs. And do not expect torch's `std`
-# of a normalised row to be 1. By default `std` is unbiased, and over 64 values it
-# returns the root of 64/63.
+# $\epsilon$ belongs under the square root. $\epsilon$ is added to the *biased* variance,
+# the sum of squared deviations divided by the number of values. If you add $\epsilon$
+# outside the square root, the result hardly changes for inputs of scale 1, but it changes
+# a lot for small inputs. Also, do not expect torch's `std` of a normalised row to be
+# exactly 1. By default `std` is the unbiased estimate, so for 64 normalised values it
+# returns the square root of 64/63.
 
 # %% role="concept"
 def eps_outside(x, eps=1e-5):
@@ -262,12 +265,13 @@ claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
 
 # %% [markdown] role="concept"
 # `GroupNorm(1, C)` has one group, so it averages over the channels *and* pixels of an
-# image. The LayerNorm of a transformer averages over the channels of one position,
-# which is different. With as many groups as channels, GroupNorm is the same as
-# *InstanceNorm*, which averages over the pixels of one channel of one image. So it removes
-# the brightness and the contrast of each image. That helps if they are not part of the
-# answer, as in style transfer, for which it was made ([Ulyanov et al.
-# 2016](https://arxiv.org/abs/1607.08022)), and hurts if they are. RMSNorm divides by the root of the mean square and subtracts nothing.
+# image. The LayerNorm of a transformer instead averages over the channels of one
+# position. With as many groups as channels, GroupNorm is the same as *InstanceNorm*,
+# which averages over the pixels of one channel of one image. So InstanceNorm removes the
+# brightness and the contrast of each image. This helps if brightness and contrast are not
+# part of the answer, as in style transfer, for which InstanceNorm was made ([Ulyanov et
+# al. 2016](https://arxiv.org/abs/1607.08022)), and hurts if they are. RMSNorm divides by
+# the root mean square and does not subtract the mean.
 
 # %% role="concept"
 one_group = F.group_norm(pixels, 1)
@@ -285,8 +289,8 @@ claim("largest difference between RMSNorm and its formula",
       (F.rms_norm(rows, (64,), eps=1e-6) - rms).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# The explorer below shows one block of values. Choose a value and guess how many others
-# share its mean under each norm, for images and for sequences. Then look.
+# The explorer below shows one block of values. Choose a value and guess how many other
+# values share its mean under each norm, for images and for sequences. Then look.
 
 # %% role="explore" explorer="norm_axes"
 from dlsys_helpers.explorers.norm_axes import norm_axes
@@ -296,18 +300,19 @@ norm_axes
 # %% [markdown] role="concept"
 # ## BatchNorm has two modes
 #
-# BatchNorm is the only norm in the table that mixes rows. In training, the output for
-# an image depends on the other images of its batch. You cannot accept that in
-# production, where a batch may hold a single image. So BatchNorm has two modes:
+# BatchNorm is the only norm in the table that mixes rows. In training, BatchNorm's output
+# for an image depends on the other images in the batch. This dependence is unacceptable
+# in production, where a batch may hold a single image. So BatchNorm has two modes:
 #
-# - In *train mode* (`model.train()`) it normalises with the mean and variance of the
-#   batch. It also moves a stored *running* mean and variance a tenth of the way towards
-#   the batch's. The tenth is torch's default `momentum`.
-# - In *eval mode* (`model.eval()`) it normalises with the running values and does not
-#   move them.
+# - In *train mode* (`model.train()`) BatchNorm normalises with the mean and variance of
+#   the batch. BatchNorm also moves its stored *running* mean and variance a tenth of the
+#   way towards the batch's mean and variance. This fraction, a tenth, is torch's default
+#   `momentum`.
+# - In *eval mode* (`model.eval()`) BatchNorm normalises with the running values and does
+#   not change them.
 #
-# How soon can you rely on the running values? Follow the running mean of a fresh norm,
-# which starts at 0, over batches whose mean is 10:
+# How soon can you rely on the running values? The running variance starts at 1. Follow a
+# fresh norm's running mean, which starts at 0, over batches whose mean is 10:
 
 # %% role="concept"
 norm, ten = nn.BatchNorm1d(1), torch.full((8, 1), 10.0)
@@ -333,15 +338,15 @@ claim("fraction of the way after 22 batches, which is 1 - "
       expected=1 - 0.9 ** 22, within=1e-4)
 
 # %% [markdown] role="concept"
-# After one batch, the running mean is still nine tenths the 0 that it started from.
-# After 22 batches, it is still about one tenth of that. So a model that has seen only a
-# few batches is not ready for eval mode.
+# After one batch, the initial 0 still has nine tenths of the weight in the running mean.
+# After 22 batches, the initial 0 still has about a tenth of the weight. So a model that
+# has seen only a few batches is not ready for eval mode.
 #
 # A norm over the batch also needs rows that can share a mean. *Sequences of different
 # lengths* are padded with zeros to the length of the longest, and the zeros enter the
-# mean. *Online learning* gets one row at a time, so there is no batch. LayerNorm works
-# on one position at a time and has neither problem. Pad the other rows of a batch, and
-# see whether the output for the first row changes, which has no padding:
+# mean. *Online learning* gets one row at a time, so there is no batch. LayerNorm works on
+# one position at a time and has neither problem. Pad all rows of a batch except the
+# first, and see whether the output for the first row changes:
 
 # %% role="concept"
 texts = torch.randn(4, 8, 16) + 3                # (N, T, C)
@@ -372,9 +377,9 @@ torch.set_rng_state(before)
 # ## One image at a time
 #
 # Your digit classifier has two BatchNorm layers and gets nearly every test digit right.
-# You deploy it in eval mode with a camera that sends one image at a time, and now it is
-# wrong more often than right. The ticket says: "BatchNorm cannot work with a batch of
-# one."
+# You deploy the classifier in eval mode with a camera that sends one image at a time, and
+# now its answers are wrong more often than right. The ticket says: "BatchNorm cannot work
+# with a batch of one."
 
 # %% trap="05.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -414,7 +419,7 @@ claim("accuracy on camera images one at a time minus accuracy in one batch",
 
 # %% [markdown] trap="05.1" role="look"
 # So the batch size is not the cause. Compare the inputs of the first norm with the
-# statistics that it has stored:
+# statistics that this norm has stored:
 
 # %% trap="05.1" role="look"
 def shift_of(norm, h):
@@ -437,8 +442,8 @@ claim("largest shift of a mean by the camera, in stored standard "
 
 # %% [markdown] trap="05.1" role="why"
 # The batch of one is innocent. In eval mode BatchNorm normalises with the mean and
-# variance that it *stored* during training, so the other images of the batch do not
-# count. The camera causes the damage. Its images are brighter, so the values that enter
+# variance that it *stored* during training, so the other images in the batch have no
+# effect. The camera causes the damage. The camera's images are brighter, so the inputs of
 # the norm no longer have the mean that the norm subtracts.
 
 # %% trap="05.1" role="why"
@@ -457,10 +462,10 @@ draw_line({name: [(m - s, m + s, ""), (m, "mean")]
               "the same range. The bar of the camera is far to one side.")
 
 # %% [markdown] trap="05.1" role="repair"
-# Measure the stored statistics again on camera images with the usual mix of digits. You
+# Re-estimate the stored statistics on camera images with the usual mix of digits. You
 # need no labels. Torch's `update_bn` resets the statistics, runs the images through the
-# model in train mode without gradients, and stores the average over the batches. A
-# small batch counts as much as a large one, so pass batches of equal size.
+# model in train mode without gradients, and stores the average over the batches. A small
+# batch counts as much as a large one, so pass batches of equal size.
 
 # %% trap="05.1" role="repair"
 torch.optim.swa_utils.update_bn((x_train + 1.0).split(100), reader)
@@ -473,8 +478,9 @@ claim("accuracy on camera images, one at a time, after update_bn", share,
 
 # %% [markdown] trap="05.1" role="repair"
 # The explorer below shows one digit and its *batch mates*, the other rows of the batch.
-# Before you touch a control, say which of these can change the digit's logits: the
-# norm, the mode, the mates. Then guess for which norms train mode and eval mode agree.
+# Before you touch a control, say which of these can change the digit's logits: the norm,
+# the mode, or the batch mates. Then guess for which norms train mode and eval mode
+# produce the same logits.
 
 # %% role="explore" explorer="batch_mates"
 from dlsys_helpers.explorers.batch_mates import batch_mates
@@ -482,9 +488,9 @@ from dlsys_helpers.explorers.batch_mates import batch_mates
 batch_mates
 
 # %% [markdown] trap="05.1" role="more" topics="a pass in eval mode · an inverted camera · a net without norms · two rows in train mode · one row in train mode"
-# In eval mode a test digit has the same logits, up to rounding, whether it is alone or
-# among 496 others. And the stored statistics change only in train mode. So a pass in
-# eval mode, which is sometimes recommended, changes nothing:
+# In eval mode a test digit gets the same logits, up to rounding, whether it is alone or
+# in a batch with 496 others. The stored statistics change only in train mode. So a
+# forward pass in eval mode, which is sometimes recommended as a fix, changes nothing:
 
 # %% trap="05.1" role="more"
 gap = (together - single).abs().max()
@@ -502,9 +508,10 @@ claim("accuracy on camera images, one at a time", camera[1], below=0.7)
 claim("change of a stored mean by a pass in eval mode", moved, expected=0)
 
 # %% [markdown] trap="05.1" role="more"
-# New statistics undo a change of brightness or contrast, as long as no pixel is clipped
-# to black or white. They cannot undo every change of a picture. The classifier learned
-# light digits on black. Suppose the next camera shows dark digits on white:
+# Re-estimated statistics undo a change in brightness or contrast, as long as no pixel is
+# clipped to black or white. Re-estimated statistics cannot undo every change to an image.
+# The classifier was trained on light digits on a black background. Suppose the next
+# camera shows dark digits on white:
 
 # %% trap="05.1" role="more"
 inverted = copy.deepcopy(reader)
@@ -516,9 +523,9 @@ claim("accuracy on inverted images after the same recalibration",
       negatives, below=0.3)
 
 # %% [markdown] trap="05.1" role="more"
-# A net without norms also suffers from the brighter camera. It has no statistics to
-# measure again, so you would subtract the shift from the pixels. And small batches do
-# hurt in *train* mode, because there the other rows supply the statistics.
+# A net without norms also suffers from the brighter camera. Such a net has no statistics
+# to re-estimate, so you would subtract the shift from the pixels instead. Small batches
+# do hurt in *train* mode, because there the rows of the batch supply the statistics.
 
 # %% trap="05.1" role="more"
 plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
@@ -551,8 +558,8 @@ claim("accuracy in train mode, 32 rows at a time", in_train_mode[32],
       above=0.88)
 
 # %% [markdown] trap="05.1" role="more"
-# What happens to one row in train mode? That depends on how many values each channel
-# has:
+# What happens to a batch of a single row in train mode? The answer depends on how many
+# values each channel has:
 
 # %% trap="05.1" role="more"
 try:
@@ -572,12 +579,12 @@ claim("standard deviation of one image of 8 x 8 pixels after BatchNorm2d",
       spread, expected=1, within=0.01)
 
 # %% [markdown] trap="05.1" role="folklore"
-# **Told:** BatchNorm breaks at a batch of one, because the variance is zero and the
-# output is NaN. In eval mode accuracy drops. **Measured:** in eval mode the batch size
-# does not matter. In train mode a single row raises an error, a single image of 64
-# pixels per channel works, and accuracy is lower with two rows per batch than with 32.
-# (A norm with `track_running_stats=False` stores nothing and uses the batch's
-# statistics in both modes.)
+# **Told:** BatchNorm breaks with a batch of one, because the variance is zero and the
+# output is NaN. In eval mode, a batch of one lowers the accuracy. **Measured:** in eval
+# mode the batch size does not matter. In train mode a single row raises an error, a
+# single image of 64 pixels per channel works, and accuracy is lower with two rows per
+# batch than with 32. (A norm with `track_running_stats=False` stores nothing and uses the
+# batch's statistics in both modes.)
 
 # %% trap="05.1" role="exercise" points=4 difficulty=3 minutes=15
 def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
@@ -621,20 +628,21 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 # 3. For both `(N, C)` and `(N, C, H, W)`, `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, bind the name with a default argument, `name=name`.
 
 # %% [markdown] trap="05.1" role="keep"
-# **Keep:** in eval mode BatchNorm fails when new data differ from the statistics it
-# stored, not when the batch is small. If they differ, re-estimate the statistics with
+# **Keep:** in eval mode BatchNorm fails when new data no longer match its stored
+# statistics, not when the batch is small. Re-estimate outdated statistics with
 # `update_bn`. **In your own code:** compare `running_mean` and `running_var` with the
-# mean and variance of what enters that norm on a fresh batch. **Source:** [Ioffe &
-# Szegedy 2015](https://arxiv.org/abs/1502.03167), section 3.1. **Seen in the wild:** in
+# mean and variance of that norm's inputs on a fresh batch. **Source:** [Ioffe & Szegedy
+# 2015](https://arxiv.org/abs/1502.03167), section 3.1. **Seen in the wild:** in
 # [wasidennis/AdaptSegNet 79](https://github.com/wasidennis/AdaptSegNet/issues/79), a
 # model that was adapted to darker images got the old images wrong in eval mode. The
-# reporter traced this to the stored statistics, which follow the images seen last.
+# reporter traced these errors to the stored statistics, which follow the images seen
+# last.
 
 # %% [markdown] trap="05.2" role="situation" core=true fault="post-norm at full rate from the first step" symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
 # ## Sixteen layers, the norm after the sum
 #
-# You train 16 of torch's encoder layers on the digits, with each row of 8 pixels as a
-# token and Adam at a rate of 0.007 from the first step. After 50 steps the loss is
+# You train 16 of torch's encoder layers on the digits. Each row of 8 pixels is a token,
+# and Adam uses a learning rate of 0.007 from the first step. After 50 steps the loss is
 # still ln 10, the loss of guessing.
 #
 # In outline (stage 8 has the details), a *stream* $x$ runs through the whole net, and
@@ -691,8 +699,8 @@ claim("ratio of the gradient norms in a fresh post-norm encoder, first "
       ratio["fresh"], above=0.2, below=5)
 
 # %% [markdown] trap="05.2" role="look"
-# So the gradient reaches the first layer. Now look at the stream after the last layer.
-# What fraction of it differs from image to image?
+# So the gradient reaches the first layer. What fraction of the stream after the last
+# layer differs from image to image?
 
 # %% trap="05.2" role="look" tags=["plumbing"]
 def train(net, lr, warm=1, steps=50):
@@ -743,13 +751,13 @@ claim("ratio of the gradient norms after 50 steps at 0.007, first layer to "
       ratio["50 steps"], below=0.05)
 
 # %% [markdown] trap="05.2" role="why"
-# Adam takes its first steps at full length. After them, a branch adds nearly the same
-# vector to *every* image, and the norm divides the sum by its size. So the difference
-# between images shrinks from layer to layer, and the head receives almost the same
-# stream for all.
+# Adam takes its first steps at the full rate. Then a branch adds nearly the same vector
+# to *every* image's stream, and the norm divides the sum by the sum's size. So the
+# difference between images shrinks from layer to layer, and the head receives almost the
+# same stream for every image.
 #
 # *Pre-norm* normalises only the input of a branch, $x \leftarrow x +
-# f(\mathrm{norm}(x))$. So image and gradient have a path without a norm.
+# f(\mathrm{norm}(x))$. So both the signal and the gradient have a path without a norm.
 
 # %% trap="05.2" role="why"
 draw_blocks(
@@ -808,16 +816,16 @@ claim("loss of post-norm at 0.007 minus the median of three pre-norm "
       loss["post-norm"] - middle, above=0)
 
 # %% [markdown] trap="05.2" role="repair"
-# Post-norm is not a mistake. It learns at a tenth of the rate, and the best of three
-# nets also learns with a *warm-up*, a rate that climbs at first. Pre-norm,
-# `norm_first=True`, usually tolerates the full rate at this width, even without a norm
-# at its end.
+# Post-norm is not a mistake. Post-norm learns at a tenth of this rate. With a *warm-up*,
+# a learning rate that rises at first, the best of three nets also learns. Pre-norm
+# (`norm_first=True`) usually tolerates the full rate at this width, even without a norm
+# at the end.
 
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
 # How high a rate pre-norm tolerates depends on the width. At this rate, nets that are
-# four times as wide usually stay stuck, and even a single net of width 32 may stay
-# stuck. That is why the bar for pre-norm shows the middle of three nets, and the bar
-# for warm-up the best of three. Here are the losses in numbers:
+# four times as wide often stay stuck near the loss of guessing, and even a single net of
+# width 32 may stay stuck. That is why the bar for pre-norm shows the middle of three
+# nets, and the bar for warm-up the best of three. Here are the losses in numbers:
 
 # %% trap="05.2" role="more"
 claim("loss of post-norm after 50 steps at 0.007, where guessing has 2.303",
@@ -831,10 +839,10 @@ claim("loss of pre-norm without the last norm at 0.007",
       loss["pre-norm, no last norm"], below=2.25)
 
 # %% [markdown] trap="05.2" role="more"
-# The pre-norm stream grows as layers add to it. One more norm at the end brings it back
-# to size one at any depth. That matters where large values do harm. The last link of
-# this trap is about a model that produced NaN in mixed precision without this last
-# norm. In torch, `norm_first=True` does not add it, so pass it to
+# The pre-norm stream grows as layers add to it. A final norm brings the stream back to
+# size one at any depth. The final norm matters where large values do harm. The last link
+# of this trap is about a model that produced NaN in mixed precision without this final
+# norm. In torch, `norm_first=True` does not add this final norm, so pass one to
 # `nn.TransformerEncoder` as `norm=`.
 
 # %% trap="05.2" role="more"
@@ -866,9 +874,9 @@ claim("size of the post-norm stream after the last "
 # %% [markdown] trap="05.2" role="folklore"
 # **Told:** post-norm shrinks the gradient of the first layers, and modern libraries
 # default to pre-norm. **Measured:** in a fresh encoder of 16 layers the first layer's
-# gradient is about as large as the last layer's. After 50 steps at 0.007 without
-# warm-up it is small, and so is the part of the stream that tells the images apart.
-# Torch's own layer is post-norm by default.
+# gradient is about as large as the last layer's. After 50 steps at 0.007 without warm-up,
+# the first layer's gradient is small, and so is the part of the stream that differs
+# between images. Torch's own encoder layer is post-norm by default.
 
 # %% trap="05.2" role="exercise" points=3 difficulty=2 minutes=10
 def told_apart(layers: list, x: torch.Tensor) -> list[float]:
@@ -908,27 +916,26 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 
 # %% [markdown] trap="05.2" role="keep"
 # **Keep:** train a post-norm net with a warm-up or a low learning rate. Pre-norm keeps
-# the residual stream free of norms and usually tolerates a higher rate. Measure whether
-# a norm at the end of a pre-norm net helps. **In your own code:** look for
-# `norm_first`. If the loss does not fall, check whether two rows still differ after the
-# last layer. **Source:** [Xiong et al. 2020, "On Layer Normalization in the Transformer
-# Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the
-# gradients near the *output* are large, which is why the authors recommend a warm-up.
-# **Seen in the wild:** in [pytorch/pytorch
-# 55270](https://github.com/pytorch/pytorch/issues/55270), a user reported that deep
-# stacks of torch's post-norm layers were unstable, and also blamed vanishing gradients.
-# In [PaddlePaddle/PaddleNLP 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571), a
-# pre-norm model produced NaN in mixed precision, and the proposed fix adds the last
-# norm.
+# the residual stream free of norms and usually tolerates a higher rate. Measure whether a
+# norm at the end of a pre-norm net helps. **In your own code:** look for `norm_first`. If
+# the loss does not fall, check whether two rows still differ after the last layer.
+# **Source:** [Xiong et al. 2020, "On Layer Normalization in the Transformer
+# Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the gradients
+# near the *output* are large, which is why the authors recommend a warm-up. **Seen in the
+# wild:** in [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270), a
+# user reported that deep stacks of torch's post-norm layers were unstable and blamed
+# vanishing gradients. In [PaddlePaddle/PaddleNLP
+# 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571), a pre-norm model produced NaN
+# in mixed precision, and the proposed fix adds the last norm.
 
 # %% [markdown] role="concept"
 # ## Dropout: no unit may be indispensable
 #
-# A network with more weights than training rows can memorise the rows. Its units come
-# to rely on one another, and a few of them together recognise a single row. The network
-# then stores the label of that row, right or wrong, and learns nothing general.
-# *Dropout* makes this hard. At every training step it sets each unit to zero with
-# probability $p$, so no unit can rely on any other unit being there.
+# A network with more weights than training rows can memorise the rows. The network's
+# units come to rely on one another, and a few units together recognise a single row. The
+# network then stores the label of that row, right or wrong, and learns nothing general.
+# *Dropout* makes such memorising hard. At every training step dropout sets each unit to
+# zero with probability $p$, so no unit can rely on any other unit being there.
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -946,12 +953,12 @@ claim("mean of ones after dropping half of them and dividing by 1 - p",
       (units * keeps / (1 - p)).mean(), expected=1, within=0.05)
 
 # %% [markdown] role="concept"
-# If you drop half of the units, the next layer receives half as much on average. In
-# production, with all units present, it would receive twice what it was trained on. The
-# original paper therefore multiplied the weights by $1-p$ after training (*standard
-# dropout*). Today's libraries divide the surviving units by $1-p$ during training
-# (*inverted dropout*). Then the mean is right in both modes, and eval mode has nothing
-# to do. `nn.Dropout(p)` works like this:
+# If you drop half of the units, the next layer's input is half as large on average. In
+# production, with all units present, the next layer's input would be twice as large as in
+# training. The original dropout paper therefore multiplied the weights by $1-p$ after
+# training (*standard dropout*). Today's libraries divide the surviving units by $1-p$
+# during training (*inverted dropout*). Then the mean is right in both modes, and in eval
+# mode dropout has nothing to do. `nn.Dropout(p)` is inverted dropout:
 
 # %% role="concept"
 drop = nn.Dropout(0.5)
@@ -969,10 +976,10 @@ draw_grids({name: h.view(8, 8) for name, h in passes.items()},
 
 # %% [markdown] role="concept"
 # So each step trains a different, smaller network, and in production you get something
-# like their average. Dropout is a *regulariser*: with it, the network fits the training
-# rows less exactly so that it does better on new rows. Does it work? Train a wide
-# network on 200 digits, about three in ten of which have a random label. That is plenty
-# to memorise:
+# like the average of these networks. Dropout is a *regulariser*: with it, the network
+# fits the training rows less exactly so that it does better on new rows. Does dropout
+# help? Train a wide network on 200 digits, about three in ten of which have a random
+# label. Such labels give the network plenty to memorise:
 
 # %% role="concept"
 rows = torch.randperm(1300)[:200]
@@ -1011,14 +1018,15 @@ claim("accuracy with half of the units, mean of 20 halves, dropout 0.5 "
       dropped["half"] - plain["half"], above=0)
 
 # %% [markdown] role="concept"
-# The network trained with dropout has the lower test loss. It also gets more digits
-# right when you remove a random half of its units, which is what dropout trained it
-# for.
+# The network trained with dropout has the lower test loss. The same network also gets
+# more digits right when you remove a random half of its units, which is the situation
+# that dropout trained it for.
 #
-# **Where to put it:** after the activation of a wide layer, and in a transformer on the
-# output of each branch. Common values are 0.5 for wide fully connected layers and 0.1
-# for transformers. Do not expect a gain where nothing is memorised. Large models that
-# see each text only once are often trained without dropout.
+# **Where to put it:** place dropout after the activation of a wide layer and, in a
+# transformer, on the output of each branch. Common values of $p$ are 0.5 for wide fully
+# connected layers and 0.1 for transformers. Do not expect dropout to help where nothing
+# is memorised. Large models that see each text only once are often trained without
+# dropout.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1026,14 +1034,13 @@ torch.set_rng_state(before)
 # %% [markdown] trap="05.3" role="situation" core=true fault="F.dropout stays on in eval mode" symptom="predictions change between two calls although model.eval() was called, F.dropout"
 # ## One line less
 #
-# Somebody tidies up a small classifier. They remove its dropout module, and `forward`
-# now calls a function instead. You train the classifier, call `eval()` and put it into
-# production.
+# A teammate tidies up a small classifier's code. The dropout module is gone, and
+# `forward` now calls a function instead. You train the classifier, call `eval()` and put
+# it into production.
 #
-# There are six ways to write such a call: `F.dropout(h, 0.5)`, `F.alpha_dropout(h,
-# 0.5)`, `nn.Dropout(0.5)(h)`, `self.drop(h)`, `self.drops[0]` with a list
-# `self.drops`, and `F.dropout(h, 0.5, self.training)`. You try each of them once in
-# eval mode.
+# Here are six ways to write such a call: `F.dropout(h, 0.5)`, `F.alpha_dropout(h, 0.5)`,
+# `nn.Dropout(0.5)(h)`, `self.drop(h)`, `self.drops[0]` with a list `self.drops`, and
+# `F.dropout(h, 0.5, self.training)`. You try each of the six once in eval mode.
 
 # %% trap="05.3" role="break"
 class Tidy(nn.Module):
@@ -1071,7 +1078,7 @@ class Ways(nn.Module):
 
 # %% trap="05.3" role="guess"
 guess("05.3", "How many of the six calls still drop units after `eval()`?",
-      unit="ways")
+      unit="calls")
 
 # %% trap="05.3" role="look"
 ways, units = Ways(), torch.ones(100)
@@ -1103,8 +1110,8 @@ claim("ways that drop units in eval mode, of six", sum(acts["eval"]),
       expected=3)
 
 # %% [markdown] trap="05.3" role="look"
-# The tidied classifier uses the first way. Its predictions for the same images differ
-# from call to call:
+# The tidied classifier uses the first of these, `F.dropout(h, 0.5)`. The classifier's
+# predictions for the same images differ from call to call:
 
 # %% trap="05.3" role="look"
 flips = (first.argmax(1) != second.argmax(1)).float().mean()
@@ -1117,11 +1124,11 @@ claim("fraction of labels on which two calls in eval mode differ", flips,
 
 # %% [markdown] trap="05.3" role="why"
 # `eval()` sets a flag, `training`, on every registered *module*. A function has no such
-# flag. `F.dropout` has an argument for it, and its default is `True`. A module that is
-# created inside `forward`, or kept in a plain list, is not registered, so it stays in
-# train mode. (In `F.alpha_dropout` the default is `False`, so it drops nothing in
-# either mode.) Pass `self.training` to the function. You do not have to train the
-# weights again.
+# flag. `F.dropout` takes the mode as an argument, `training`, whose default is `True`. A
+# module that is created inside `forward`, or kept in a plain list, is not registered, so
+# it stays in train mode. (In `F.alpha_dropout` the default is `False`, so it drops
+# nothing in either mode.) Pass `self.training` to the function. You do not have to train
+# the weights again.
 
 # %% trap="05.3" role="repair"
 class Mended(Tidy):
@@ -1141,7 +1148,7 @@ print(f"gap: {gap:.1f}   accuracy: {noisy:.2f} -> {right:.2f}")
 # %% trap="05.3" role="repair"
 claim("largest difference between two calls in eval mode", gap, expected=0)
 
-# %% [markdown] trap="05.3" role="more" topics="what the noise cost · attention has the same hole · dropout without the division"
+# %% [markdown] trap="05.3" role="more" topics="what the noise cost · attention has the same problem · dropout without the division"
 # How accurate are the same weights without the noise?
 
 # %% trap="05.3" role="more"
@@ -1150,7 +1157,7 @@ claim("accuracy of the same weights without the noise minus with it",
       right - noisy, above=0.005)
 
 # %% [markdown] trap="05.3" role="more"
-# Here are the units of one image that two calls keep:
+# Here are the units that two calls keep for the same image:
 
 # %% trap="05.3" role="more"
 with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -1166,8 +1173,8 @@ draw_grids({name: (kept / h.max()).view(8, 8)
                "ones.")
 
 # %% [markdown] trap="05.3" role="more"
-# Attention has the same gap. `scaled_dot_product_attention` (stage 8) drops a fraction
-# `dropout_p` of its weights in both modes.
+# Attention in torch has the same problem. `scaled_dot_product_attention` (stage 8) drops
+# a fraction `dropout_p` of the attention weights in both modes.
 
 # %% trap="05.3" role="more"
 q = torch.randn(1, 2, 16, 8)                     # (N, heads, T, head_dim)
@@ -1181,9 +1188,9 @@ claim("largest difference between two calls of attention without any "
       (a - b).abs().max(), above=0.05)
 
 # %% [markdown] trap="05.3" role="more"
-# What does a dropout that stays on do to the *size* of an output? Inverted dropout
-# keeps the mean, so it only adds noise. Average many noisy calls and compare the
-# average with a clean call. Then leave out the division:
+# What does dropout that stays on do to the *size* of an output? Inverted dropout keeps
+# the mean, so it only adds noise. Average the outputs of many noisy calls and compare the
+# average with one clean output. Then leave out the division by $1-p$:
 
 # %% trap="05.3" role="more"
 class Undivided(Tidy):
@@ -1223,12 +1230,12 @@ claim("ratio of the logits without the division, eval mode to train mode",
 claim("accuracy without the division", score, above=0.93)
 
 # %% [markdown] trap="05.3" role="folklore"
-# **Told:** a dropout that stays on leaves only $1 - p$ of the output, and without the
-# division you get only $1 - p$ of the accuracy. **Measured:** in this net, with one
-# dropout before the last layer, the mean stays the same and the *noise* does the
-# damage. Without the division the logits double in eval mode. The predictions hardly
-# suffer, because apart from the bias, the largest logit stays the largest when all
-# logits double.
+# **Told:** dropout that stays on leaves only a fraction $1 - p$ of the output, and
+# without the division the accuracy falls to a fraction $1 - p$ as well. **Measured:** in
+# this net, with one dropout before the last layer, the mean stays the same and the
+# *noise* does the damage. Without the division the logits double in eval mode. The
+# predictions hardly suffer, because apart from the bias, the largest logit stays the
+# largest when all logits double.
 
 # %% trap="05.3" role="exercise" points=3 difficulty=3 minutes=15
 def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
@@ -1273,26 +1280,26 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 # 3. A layer after the noise also returns different values, but its inputs were already different. Compare inputs and outputs with `equal`, and skip modules that were never called.
 
 # %% [markdown] trap="05.3" role="keep"
-# **Keep:** `eval()` reaches only the registered modules of a model. Functions do not
-# know the mode, so pass `self.training` to `F.dropout`. A traced model keeps the mode
-# in which it was traced, and the module of an exported program refuses `eval()`, so
-# call `eval()` *before* you trace or export. **In your own code:** call the model twice
-# in eval mode and assert that the results are equal. **Source:** the documentation of
+# **Keep:** `eval()` reaches only the registered modules of a model. Functions do not know
+# the mode, so pass `self.training` to `F.dropout`. A traced model keeps the mode in which
+# it was traced, and the module of an exported program refuses `eval()`, so call `eval()`
+# *before* you trace or export. **In your own code:** call the model twice in eval mode
+# and assert that the results are equal. **Source:** the documentation of
 # [`F.dropout`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html):
 # `training` is `True` by default. **Seen in the wild:** in [rixwew/pytorch-fm
-# 21](https://github.com/rixwew/pytorch-fm/issues/21), a library had left the argument
-# out and later added it. In [pytorch/pytorch
-# 26338](https://github.com/pytorch/pytorch/issues/26338), the behaviour surprised a
-# user, and the maintainers confirmed that it is intended.
+# 21](https://github.com/rixwew/pytorch-fm/issues/21), a library had left out the
+# `training` argument and later added it. In [pytorch/pytorch
+# 26338](https://github.com/pytorch/pytorch/issues/26338), this default of `F.dropout`
+# surprised a user, and the maintainers confirmed that it is intended.
 
 # %% [markdown] role="concept"
 # ## Initialization: keep the size of the signal
 #
-# Before the first step, the weights are random, and you choose their scale. If each
-# layer makes its signal smaller by a fifth, little is left after twenty layers, and the
-# outputs are almost the same for every image. If each layer makes the signal larger, it
-# explodes. So draw the weights such that a layer keeps the size of its signal. The
-# *size* here is the mean square.
+# Before the first step, the weights are random, and you choose their scale. If each layer
+# shrinks its signal by a fifth, little of the signal is left after twenty layers, and the
+# outputs are almost the same for every image. If each layer makes the signal larger, the
+# signal explodes. So draw the weights in such a way that every layer keeps the size of
+# its signal. The *size* of a signal here means its mean square.
 #
 # One output is a sum of $n$ products, $z = w_1 x_1 + \dots + w_n x_n$. The weights are
 # drawn independently, with mean 0 and variance $\sigma^2$. Each product then adds
@@ -1315,9 +1322,9 @@ claim("growth of the mean square divided by n "
       expected=1, within=0.1)
 
 # %% [markdown] role="concept"
-# So a variance of $\sigma^2 = 1/n$ keeps the size, where $n$ is the number of inputs,
-# the *fan-in*. Stack twenty linear layers, and see what happens with half or twice that
-# variance:
+# So a variance of $\sigma^2 = 1/n$ keeps the size of the signal, where $n$ is the number
+# of inputs, the *fan-in*. Stack twenty linear layers whose weights have variance $1/n$,
+# and compare the result with half and twice that variance:
 
 # %% role="concept"
 sizes = {}
@@ -1346,10 +1353,11 @@ claim("mean square after twenty layers, variance 0.5/n", sizes["0.5/n"][-1],
 
 # %% [markdown] role="concept"
 # **Xavier.** The backward pass sends gradients through the same matrix in the other
-# direction. There each sum has as many terms as the layer has outputs, the *fan-out*,
-# so the gradient keeps its size if $\sigma^2 = 1/n_\mathrm{out}$. If the layer is not
-# square, you cannot have both. Xavier Glorot averages the two counts: $\sigma^2 =
-# 2/(n_\mathrm{in} + n_\mathrm{out})$. Try a layer with 64 inputs and 512 outputs:
+# direction. In the backward pass each sum has as many terms as the layer has outputs, the
+# *fan-out*, so the gradient keeps its size if $\sigma^2 = 1/n_\mathrm{out}$. If the layer
+# is not square, no single variance satisfies both conditions. Xavier Glorot averages the
+# two counts: $\sigma^2 = 2/(n_\mathrm{in} + n_\mathrm{out})$. Try all three rules on a
+# layer with 64 inputs and 512 outputs:
 
 # %% role="concept"
 def through(variance, n_in=64, n_out=512):
@@ -1380,9 +1388,8 @@ claim("growth of the gradient with Xavier", grows["Xavier"][1],
 # the same.
 #
 # **He.** So far we have assumed that nothing happens between the layers. But ReLU sets
-# negative values to zero. That removes half of the mean square of a signal that is
-# symmetric around zero, so Kaiming He doubles the variance: $\sigma^2 =
-# 2/n_\mathrm{in}$.
+# negative values to zero. For a signal that is symmetric around zero, this removes half
+# of the mean square, so Kaiming He doubles the variance: $\sigma^2 = 2/n_\mathrm{in}$.
 
 # %% role="concept"
 z = torch.randn(100_000)
@@ -1394,10 +1401,11 @@ claim("fraction of the mean square that ReLU leaves", left_by_relu,
       expected=0.5, within=0.02)
 
 # %% [markdown] role="concept"
-# Torch has both rules, as `nn.init.xavier_normal_` and `nn.init.kaiming_normal_`, and as
-# `..._uniform_`. The idea behind He's rule works for every activation. Measure what
-# fraction of the mean square the activation keeps, and scale the weights up to
-# compensate. What would you have to do for tanh?
+# Torch provides Xavier's and He's rules as `nn.init.xavier_normal_` and
+# `nn.init.kaiming_normal_`, each with a uniform variant, `..._uniform_`. The idea behind
+# He's rule works for every activation. Measure what fraction of the mean square the
+# activation keeps, and scale the weights up to compensate. What would you have to do for
+# tanh?
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1405,14 +1413,13 @@ torch.set_rng_state(before)
 # %% [markdown] trap="05.4" role="situation" core=true fault="the init's gain does not fit the activation" symptom="which weight initialization for tanh, ReLU or GELU; He init in a tanh network, saturation"
 # ## He's weights in a tanh net
 #
-# In a net of ten layers with 512 units each, somebody replaces ReLU by tanh and keeps
-# He's weights. Their variance is $2/n$ for `n` inputs, twice Xavier's variance in a
-# square layer. You have read that He's weights saturate tanh at once. "Leave them,"
-# says a colleague. "With He's weights tanh keeps the signal better than with Xavier's."
+# In a net of ten layers of 512 units, a teammate replaces ReLU with tanh and keeps He's
+# weights, whose variance is $2/n$ for `n` inputs, twice Xavier's in a square layer. You
+# have read that He's weights saturate tanh at once. "Leave them," says a colleague. "Tanh
+# keeps the signal better with He's weights than with Xavier's."
 #
-# An output counts as *saturated* if it is above 0.99 or below -0.99. The inputs are
-# drawn from N(0, 1), and there are no biases. In the first layer 6 % of the outputs are
-# saturated.
+# Outputs above 0.99 or below -0.99 count as *saturated*. The inputs are drawn from N(0,
+# 1), and there are no biases. In the first layer 6 % of the outputs are saturated.
 
 # %% trap="05.4" role="break"
 def last_layer(activation, gain, depth=10, width=512):
@@ -1459,8 +1466,8 @@ draw_histogram(out["tanh, He"], unit="output of the tenth layer", bins=60,
                    "beyond 0.99.")
 
 # %% [markdown] trap="05.4" role="look"
-# The signal fades with a different pair. Here is the mean square of each layer's
-# output:
+# The signal fades fastest with a different pair of activation and weights. Here is the
+# mean square of each layer's output:
 
 # %% trap="05.4" role="look"
 pairs = {"ReLU, He": (torch.relu, he), "tanh, He": (torch.tanh, he),
@@ -1484,10 +1491,11 @@ plot_lines(range(1, 11), by_layer, logy=True, xlabel="layer",
 
 # %% [markdown] trap="05.4" role="why"
 # With weights of variance $g^2 / n$, the mean square of a sum of $n$ products is $g^2$
-# times that of the inputs. The *gain* $g$ has to make up for what the activation
-# removes. So $g^2$ times the mean square that the activation leaves of N(0, 1) should
-# be one. ReLU leaves 0.5. So He's $g^2 = 2$ fits, and Xavier's $g^2 = 1$ loses half.
-# Tanh leaves less than ReLU, so its gain has to be even larger than He's.
+# times that of the inputs. The *gain* $g$ has to make up for what the activation removes.
+# So $g^2$ times the mean square of the activation's outputs for inputs from N(0, 1)
+# should be one. ReLU halves the mean square, so it needs He's $g^2 = 2$, and with
+# Xavier's $g^2 = 1$ each layer loses half. Tanh removes more than ReLU, so its gain has
+# to be even larger than He's.
 
 # %% trap="05.4" role="repair"
 left = F.tanh(torch.randn(1_000_000)).square().mean().item()
@@ -1511,10 +1519,10 @@ claim("fraction of the mean square kept after ten layers with the fitting "
       "gain", kept["fitting"], expected=1, within=0.1)
 
 # %% [markdown] trap="05.4" role="repair"
-# The rule needs only the mean square of the output, so it works for GELU or for an
-# activation of your own. The explorer below shows six initializations over twenty
-# layers. Guess first, for tanh and for GELU: which of the six keep the size, and with
-# which does the signal fade or explode? Then move the controls.
+# The rule needs only the mean square of the activation's output, so it also works for
+# GELU. The explorer below shows six initializations over twenty layers. First guess, for
+# tanh and for GELU, which of the six keep the size of the signal and which make it fade
+# or explode. Then move the controls.
 
 # %% role="explore" explorer="init_depth"
 from dlsys_helpers.explorers.init_depth import init_depth
@@ -1522,9 +1530,9 @@ from dlsys_helpers.explorers.init_depth import init_depth
 init_depth
 
 # %% [markdown] trap="05.4" role="more" topics="the sizes in numbers · torch's 5/3 · tanh nets that learn · the first layer"
-# Here are the mean squares of the tenth layer. Xavier's gain does not make up for what
-# tanh removes. He's gain comes closer, and torch's `calculate_gain("tanh")`, 5/3, is a
-# little too large:
+# Here are the mean squares of the tenth layer's outputs. Xavier's gain does not make up
+# for what tanh removes. He's gain comes closer, and torch's `calculate_gain("tanh")`,
+# 5/3, is a little too large:
 
 # %% trap="05.4" role="more"
 claim("mean square of the tenth layer, tanh with He", size["tanh, He"],
@@ -1543,8 +1551,8 @@ claim("fraction of the mean square kept after ten layers with torch's "
 
 # %% [markdown] trap="05.4" role="more"
 # So Xavier's weights, with which eight tanh layers learn in trap 01.3, are not the only
-# ones that work. A tanh net with He's weights does not need repair, either. Here are
-# three settings for tanh, and one for ReLU as a comparison:
+# weights that work for tanh. A tanh net with He's weights does not need to be fixed. Now
+# train tanh nets in three settings and, for comparison, ReLU nets in one:
 
 # %% trap="05.4" role="more"
 def trained(activation, gain, optimizer, lr):
@@ -1589,7 +1597,7 @@ claim("accuracy of ReLU with He minus with Xavier, SGD at 0.03",
       above=0.2)
 
 # %% [markdown] trap="05.4" role="more"
-# And here is the fraction of saturated outputs in the first layer, where the sums are
+# Here is the fraction of saturated outputs in the first layer, where the sums are
 # largest:
 
 # %% trap="05.4" role="more"
@@ -1604,8 +1612,8 @@ claim("fraction of outputs beyond 0.99 in the first layer, tanh with "
 # **Told:** He's weights saturate tanh in the first pass, so tanh needs Xavier and ReLU
 # needs He. **Measured:** in ten layers without biases, He's weights saturate 6 % of the
 # tanh outputs in the first layer and under 1 % in the tenth. In three settings the
-# accuracy with He's weights is about as high as with Xavier's, or higher. ReLU with
-# Xavier does fade, by half per layer.
+# accuracy with He's weights is about as high as with Xavier's, or higher. With ReLU and
+# Xavier's weights, the mean square does fade, by half per layer.
 
 # %% trap="05.4" role="exercise" points=3 difficulty=2 minutes=10
 def gain_for(act) -> float:
@@ -1640,23 +1648,24 @@ def gain_for(act) -> float:
 # 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
 
 # %% [markdown] trap="05.4" role="keep"
-# **Keep:** choose the gain of the weights for the activation. A layer keeps the size of
-# its signal if the squared gain, times the mean square of the activation's outputs for
-# inputs from N(0, 1), is one. **In your own code:** once before training, run a forward
-# pass, and print the mean square after each layer and the fraction of it that differs
-# between rows. **Source:** [He et al. 2015](https://arxiv.org/abs/1502.01852), section
-# 2.2, for ReLU; [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html)
-# for tanh near zero. **Seen in the wild:** in [pytorch/pytorch
+# **Keep:** choose the gain of the weights to suit the activation. A layer keeps the size
+# of its signal if the squared gain, times the mean square of the activation's outputs for
+# inputs from N(0, 1), is one. **In your own code:** before training, run one forward pass
+# and print the mean square after each layer and the fraction that differs between rows.
+# **Source:** [He et al. 2015](https://arxiv.org/abs/1502.01852), section 2.2, for ReLU;
+# [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html) for tanh near
+# zero. **Seen in the wild:** in [pytorch/pytorch
 # 57109](https://github.com/pytorch/pytorch/issues/57109), a user found that `nn.Linear`
 # calls He's function, but with arguments that result in a gain of $\sqrt{1/3}$.
 
 # %% [markdown] trap="05.5" role="situation" fault="the averaged model keeps a fresh BatchNorm's statistics" symptom="EMA model is far worse than the model itself, mean teacher with BatchNorm degrades"
 # ## The average of the weights
 #
-# Averaged weights often do a little better than the last weights of a run. So you keep
-# a second model. After each training step you move each of its parameters one hundredth
-# of the way towards the trained model's. This is an *exponential moving average* (EMA).
-# Many recipes use the second model as a *teacher* for the first, or ship it.
+# Averaged weights often do a little better than the last weights of a run. So you keep a
+# second model. After each training step you move each parameter of the second model one
+# hundredth of the way towards its trained counterpart. The second model's weights are
+# then an *exponential moving average* (EMA) of the first model's. Many recipes use the
+# second model as a *teacher* for the first, or ship it.
 #
 # The classifier has two BatchNorm layers. After 200 steps of SGD the trained model gets
 # nearly every test digit right.
@@ -1713,11 +1722,11 @@ claim("accuracy of the trained model minus accuracy of the averaged "
       above=0.05)
 
 # %% [markdown] trap="05.5" role="why"
-# `parameters()` lists only what is learned. The running mean and variance are
-# *buffers*, which no optimizer updates and `parameters()` does not list. So the norms
-# of the averaged model still store what a fresh norm stores, mean 0 and variance 1. The
-# weights are fine. Use them with the statistics of a batch, or measure the statistics
-# again as in trap 05.1:
+# `parameters()` lists only what is learned. The running mean and variance are *buffers*,
+# which no optimizer updates and `parameters()` does not list. So the norms of the
+# averaged model still store what a fresh norm stores, mean 0 and variance 1. The weights
+# are fine. Use the averaged weights with the statistics of a batch, or re-estimate the
+# stored statistics as in trap 05.1:
 
 # %% trap="05.5" role="repair"
 with torch.no_grad():
@@ -1742,9 +1751,9 @@ plot_bars({"student": read["student"], "average": read["teacher"],
 claim("accuracy of the same weights after update_bn", again, above=0.94)
 
 # %% [markdown] trap="05.5" role="repair"
-# `update_bn` needs a pass over data at the end. If you use the averaged model after
-# every step, its update has to include the buffers. Torch's `AveragedModel` copies them
-# from the model, or averages them with `use_buffers=True`.
+# `update_bn` needs an extra pass over the data at the end. If you use the averaged model
+# after every step, its update has to include the buffers. Torch's `AveragedModel` copies
+# the buffers from the model, or averages them with `use_buffers=True`.
 
 # %% trap="05.5" role="repair"
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -1781,10 +1790,10 @@ claim("accuracy of the averaged weights with the statistics of the batch",
       by_batch, above=0.94)
 
 # %% [markdown] trap="05.5" role="more"
-# Copied buffers fit the *trained* weights, not their average. At this learning rate
-# averaged buffers work better, and at a tenth of it copied buffers usually do. A
-# counter or a mask has no average. LayerNorm stores no statistics and cannot have this
-# fault:
+# Copied buffers match the *trained* weights, not the averaged ones. At this learning rate
+# averaged buffers usually work better, and at a tenth of this rate copied buffers usually
+# do. A buffer such as a counter or a mask has no meaningful average. LayerNorm stores
+# no statistics and cannot have this fault:
 
 # %% trap="05.5" role="more"
 claim("accuracy of torch's averaged model with averaged "
@@ -1794,13 +1803,13 @@ claim("buffers of a LayerNorm", len(list(nn.LayerNorm(64).buffers())),
 
 # %% [markdown] trap="05.5" role="folklore"
 # **Told:** an EMA over `parameters()`, as in many training scripts, averages the whole
-# model. **Measured:** with two BatchNorm layers and 200 steps, the accuracy of the
-# averaged model is more than 0.05 lower, sometimes far more. The same weights reach
-# over 0.94 once their norms have the right statistics.
+# model. **Measured:** with two BatchNorm layers and 200 steps, the averaged model's
+# accuracy is more than 0.05 below the trained model's, sometimes far more. The same
+# weights reach over 0.94 once their norms have the right statistics.
 
 # %% trap="05.5" role="exercise" points=4 difficulty=2 minutes=15
 def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
-    """Make one step of an exponential moving average, in place, in average.
+    """Update average in place by one step of an exponential moving average.
 
     Each parameter, even if it is frozen or tied, becomes decay times its
     old value plus 1 - decay times model's value. Each buffer becomes a copy
@@ -1846,8 +1855,9 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 # %% [markdown] role="concept"
 # ## Further
 #
-# Nothing below is needed for the traps. It shows why you should subtract the mean of a
-# sigmoid, and introduces two initializations besides Xavier's and He's.
+# Nothing below is needed for the traps. This section shows why you should subtract the
+# mean of a sigmoid's output, and introduces two initializations besides Xavier's and
+# He's.
 
 # %% [markdown] role="concept"
 # ### Sigmoid: the same constant for every row
@@ -1873,8 +1883,8 @@ claim("mean square of the tenth sum, sigmoid, gain by the "
       "variance", sums["variance"], above=4)
 
 # %% [markdown] role="concept"
-# The mean square does. But what fraction of the input of the tenth sigmoid differs
-# between rows, and which net learns?
+# The mean square determines the size of the sums. But what fraction of the input of the
+# tenth sigmoid differs between rows, and which net learns?
 
 # %% role="concept"
 h = torch.logit(last_layer(torch.sigmoid, gains["mean square"]).double())
@@ -1902,18 +1912,18 @@ claim("accuracy with the mean of the sigmoid subtracted, gain by its mean "
       above=0.8)
 
 # %% [markdown] role="concept"
-# The mean of a sigmoid is the same for all rows, so a gain that keeps the size mostly
-# keeps this constant. A constant adds to the size but does not help to tell rows apart.
-# Subtract the mean first, as the centred net does.
+# The mean of a sigmoid's output is the same for all rows, so a gain that keeps the size
+# of the signal keeps little more than this constant. A constant adds to the size but does
+# not help to tell rows apart. Subtract the mean first, as the centred net does.
 
 # %% [markdown] role="concept"
 # ### Torch's default, and orthogonal weights
 #
 # The weights that `nn.Linear` draws have a gain of $\sqrt{1/3}$, which is neither
 # Xavier's nor He's. An *orthogonal* matrix keeps the norm of every vector. In a linear
-# *recurrence*, where the same layer is applied again and again, it also keeps the norm
-# of gradients. With a tanh after each step, the slopes of tanh shrink the gradient. The
-# recurrence here starts from N(0, 1).
+# *recurrence*, where the same layer is applied again and again, it also keeps the norm of
+# gradients. With a tanh after each step, the slopes of tanh shrink the gradient. The
+# recurrence below starts from a vector drawn from N(0, 1).
 
 # %% role="concept"
 gain = nn.Linear(512, 512).weight.std().item() * math.sqrt(512)
@@ -1945,14 +1955,15 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. A classifier with BatchNorm is deployed on a device that sends one image at a time. It is in eval mode and often wrong. What do you look at first?**
+# **1. A classifier with BatchNorm is deployed on a device that sends one image at a time.
+# The classifier is in eval mode and often wrong. What do you look at first?**
 #
 # - [ ] the batch size: collect 32 images before each call :: In eval mode BatchNorm uses the stored statistics, so the other images of the batch change nothing.
 # - [x] the stored statistics, compared with those of the device's images :: The data differ. A pass in train mode can undo a change of brightness or contrast, but not an inversion or a crop.
-# - [ ] the norm: replace it by GroupNorm :: You would have to train again, and a shift of the data also hurts other nets.
+# - [ ] the norm: replace it with GroupNorm :: You would have to train again, and a shift of the data also hurts other nets.
 
 # %% [markdown] role="quiz"
 # **2. You want fresh running statistics for new images. You run them through the model**
@@ -1962,21 +1973,24 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # - [ ] in train mode with the optimizer at rate 0 :: The running statistics do move, but the backward pass is wasted, and dropout is on.
 
 # %% [markdown] role="quiz"
-# **3. Which of these layers changes an image's output when the other images of the batch change?**
+# **3. For which of these layers does an image's output change when the other images in
+# the batch change?**
 #
 # - [ ] LayerNorm in train mode :: It computes its means within one row.
 # - [x] BatchNorm in train mode :: It uses the mean and variance of the batch.
 # - [ ] BatchNorm in eval mode :: It uses its stored statistics.
 
 # %% [markdown] role="quiz"
-# **4. `model.eval()` was called, and two calls on the same input differ. What do you search the code for?**
+# **4. You called `model.eval()`, but two calls on the same input return different
+# outputs. What do you search the code for?**
 #
 # - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: A function does not know the mode unless you pass it.
 # - [ ] a missing `no_grad()` :: `no_grad()` decides whether a graph is kept, and changes no output. (`eval()` does not switch gradients off, either.)
 # - [ ] BatchNorm layers, which never settle :: In eval mode they use stored statistics, so the same input returns the same output.
 
 # %% [markdown] role="quiz"
-# **5. Your own dropout zeroes half of the units in training and forgets to divide. In eval mode**
+# **5. Your own dropout zeroes half of the units in training and does not divide the rest
+# by $1-p$. In eval mode**
 #
 # - [ ] accuracy is halved :: The largest logit mostly stays the largest.
 # - [x] the next layer's input is twice as large as in training :: All units are present, and none of them was scaled.
@@ -1999,21 +2013,22 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # %% [markdown] role="gpu"
 # ## On a GPU: a norm is a copy that calculates
 #
-# A LayerNorm does a handful of FLOPs per value. That is far below the ridge of stage 1,
-# so the bytes that it moves determine its time. If you write LayerNorm as separate
-# torch operations, each of them reads and writes the tensor again. A *fused* kernel
-# does everything in one go.
+# A LayerNorm does a handful of FLOPs per value. That is far below the ridge point of
+# stage 1, so the bytes that LayerNorm moves determine its time. If you write LayerNorm as
+# separate torch operations, each of them reads and writes the tensor again. A *fused*
+# kernel does everything in one launch.
 #
-# **Before you run anything:** LayerNorm by hand takes seven operations. How many times
-# as many bytes as a copy do they move? And BatchNorm in train mode has to see a whole
-# channel before it can write the first value. How often must it read its input?
+# **Before you run anything:** LayerNorm by hand takes seven operations. Compared with a
+# copy, how many times as many bytes do these operations move? BatchNorm in train mode has
+# to see a whole channel before it can write the first value. How many times must
+# BatchNorm read its input?
 #
 # Images can be stored in two orders: one channel after the other or, with
-# `channels_last`, all channels of one pixel side by side. Trap 07.5 explains both. Both
-# orders have the same number of bytes, so a count of bytes predicts no difference.
+# `channels_last`, all channels of one pixel side by side. Trap 07.5 explains both orders.
+# Both orders have the same number of bytes, so a count of bytes predicts no difference.
 #
-# `cost` counts orders (calls of a kernel) and the bytes that are written. For the bytes
-# that are read, we look at the arguments of each operation.
+# `cost` counts kernel launches, which it calls orders, and the bytes that are written.
+# For the bytes that are read, we look at the arguments of each operation.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2127,42 +2142,43 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** a fused LayerNorm takes a third longer than a copy, and
-# LayerNorm by hand takes more than four times as long as the fused one. Both are close
-# to what the bytes predict. BatchNorm with ReLU is not: it takes 2.7 times as long as
-# its bytes require. With `channels_last` it takes a fifth less time, although the bytes
-# are equal. A copy reaches only 84 % of the datasheet's bandwidth, which explains a
-# small part of the gap. The bytes set the least time that a kernel can take, and only a
-# measurement shows how much longer it takes.
+# **On the recorded H100**, a fused LayerNorm takes a third longer than a copy, and
+# LayerNorm by hand takes more than four times as long as the fused one. Both times are
+# close to what the bytes predict. But BatchNorm with ReLU takes 2.7 times as long as its
+# bytes require. With `channels_last`, BatchNorm with ReLU takes a fifth less time,
+# although it moves as many bytes. A copy reaches only 84 % of the datasheet's bandwidth,
+# which explains a small part of the gap. The bytes set the least time that a kernel can
+# take, and only a measurement shows how much longer it takes.
 #
 # **Keep:** a norm cannot be faster than the bytes it moves, so count how often it reads
-# and writes its input. A fused LayerNorm reads once and writes once. BatchNorm in train
-# mode reads twice, because it has to see a whole channel before it can write. This
-# count ignores caches: torch's fused LayerNorm also reads each row twice, but a row is
-# short and still in a cache the second time. Use the library's fused form. **Source:**
-# [Ba, Kiros & Hinton 2016](https://arxiv.org/abs/1607.06450), section 3, for LayerNorm;
-# torch's kernel for it,
+# and writes its input. A fused LayerNorm reads its input once and writes its output once.
+# BatchNorm in train mode reads its input twice, because it has to see a whole channel
+# before it can write. This count ignores caches: torch's fused LayerNorm also reads each
+# row twice, but a row is short and still in a cache the second time. Use the library's
+# fused form. **Source:** [Ba, Kiros & Hinton 2016](https://arxiv.org/abs/1607.06450),
+# section 3, for LayerNorm; torch's kernel for it,
 # [layer_norm_kernel.cu](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/layer_norm_kernel.cu),
-# `compute_stats` and the loop after its call. The formula for the bytes comes from
-# stage 1.
+# `compute_stats` and the loop after its call. The formula for the bytes comes from stage
+# 1.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
 # - A norm feeds the next layer inputs of a fixed scale, so the network tolerates higher
 #   learning rates. The norms differ in which values share a mean.
-# - In eval mode BatchNorm uses its running statistics, whatever the batch. Compare them
-#   with your data. If they do not match, re-estimate them in train mode.
+# - In eval mode BatchNorm uses its running statistics, whatever is in the batch. Compare
+#   the running statistics with your data. If the two do not match, re-estimate the
+#   running statistics in train mode.
 # - Train post-norm with a warm-up or a low rate. Pre-norm keeps the stream free of
 #   norms and usually tolerates a higher rate. With one more norm at the end, the head
 #   gets an input of size one.
-# - Dropout keeps units from relying on one another. It divides the surviving units by
-#   $1-p$ in training, so that eval mode has nothing to do.
+# - Dropout keeps units from relying on one another. Dropout divides the surviving units
+#   by $1-p$ in training, so that it has nothing to do in eval mode.
 # - `eval()` reaches only registered modules. Pass the mode to functions yourself.
 # - Choose initial weights that keep the mean square of the signal, with a gain that
 #   makes up for what the activation removes. Check separately whether the signal still
 #   differs between rows.
 # - A model is its parameters and its buffers. If you average the parameters, copy or
-#   average the statistics as well, or measure them again.
+#   average the statistics as well, or re-estimate them.
 #
-# **Next:** stage 6 changes the data instead of the net, and asks when to stop.
+# **Next:** stage 6 changes the data instead of the net, and asks when to stop training.

@@ -103,6 +103,18 @@ moved_last = F.conv2d(wide, kernel[None, None]).roll(2, dims=2)
 claim("move, then convolve, or convolve, then move: largest gap",
       (moved_first - moved_last).abs().max(), expected=0, within=1e-5)
 
+# %% [markdown] role="explore"
+# The explorer below slides a kernel over the same seven, with a border of zeros around it. It
+# counts ink from 0 to 16, so that the numbers stay short. Choose *right edges* and drag the
+# window. Is the output on the left side of a stroke positive or negative? Then move both
+# sliders to their ends, so that the map is complete, and shift the picture by one pixel. What
+# does the map do?
+
+# %% role="explore" explorer="sliding_kernel"
+from dlsys_helpers.explorers.sliding_kernel import sliding_kernel
+
+sliding_kernel
+
 # %% [markdown] role="concept"
 # What does the inductive bias buy? Put each digit somewhere on a canvas of 12 x 12 pixels and
 # train two small networks on 200 of them, one with convolutions and one with linear layers

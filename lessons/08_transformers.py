@@ -187,6 +187,22 @@ claim("tokens 1 and 2 exchanged, one head: the last token's result moves",
 claim("the same with two heads", (last[1][1] - last[2][1]).abs().max(),
       expected=1)
 
+# %% [markdown] role="explore"
+# These two patterns are set by hand. Does training find such heads by itself? The network in
+# the explorer below has one layer of attention with three heads. At each token of a row of
+# eight letters it answers three questions: which letter comes before it, at which position
+# does the same letter occur again, and which letter is the first? Follow one query through the
+# three heads of run A. Which head answers which question?
+#
+# Then choose run B, which starts from other random weights. It learns to answer as well, but
+# its heads share the work. Training does not promise one job for each head, and most starts do
+# not end like run A.
+
+# %% role="explore" explorer="attention_heads"
+from dlsys_helpers.explorers.attention_heads import attention_heads
+
+attention_heads
+
 # %% [markdown] role="concept"
 # In a transformer, the `d` values of a token are split into `H` heads of `D` values. In
 # this stage, `B` sequences of `T` tokens have the shape `(B, T, d)`, which the split
@@ -313,9 +329,13 @@ claim("sinusoids from position 500 on, turned by the angles of five "
 
 # %% [markdown] role="concept"
 # Each *block* adds two things to the stream of token vectors: what attention fetches from
-# other tokens, and what two linear layers make of each token by itself. The norms are
-# inside the branches (stage 5). A block passes its keyword arguments, `**mask`, on to
-# attention. These arguments decide which token may look at which.
+# other tokens, and what two linear layers make of each token by itself. These two layers
+# are the *feed-forward network* (FFN): it widens each token's vector from $d$ to $4d$
+# values, applies GELU, and returns to $d$. Attention moves information between tokens,
+# and the FFN computes on each token alone. The FFN holds $8d^2$ of the block's roughly
+# $12d^2$ weights. The norms are inside the branches (stage 5). A block passes its keyword
+# arguments, `**mask`, on to attention. These arguments decide which token may look at
+# which.
 
 # %% role="concept"
 class Block(nn.Module):
@@ -386,7 +406,10 @@ claim("parameters saved by tying, vocabulary times width", free - shared,
 # To learn language, such a model predicts the next token at every position of a row. The
 # loss is the mean of $-\ln p$ over all positions, in nats, where p is the predicted
 # probability of the true token. A model that spreads its probability evenly over `V`
-# tokens has a loss of $\ln V$.
+# tokens has a loss of $\ln V$. An untrained model with a tied head has several times that
+# loss, because `nn.Embedding` draws the shared table from N(0, 1), which is too large for
+# a head. Draw the table smaller, as GPT-2 does, with
+# `nn.init.normal_(model.token.weight, std=0.02)`.
 #
 # In training each position sees the *true* tokens before it (*teacher forcing*). When the
 # model generates text, it sees tokens that it has sampled itself, and a bad token becomes
@@ -803,7 +826,10 @@ claim("causal by flag and by a mask of bools: largest gap",
 # SDPA chooses the kernel. For a test, `sdpa_kernel` forces one kernel: `MATH` is the
 # plain formula, and `FLASH_ATTENTION` is the kernel of trap 08.4. On NVIDIA GPUs the
 # flash kernel requires 16-bit tensors and compute capability 8.0 or more, and does not
-# accept a mask of your own. If no allowed kernel fits, SDPA raises an error.
+# accept a mask of your own. FlashAttention-2 also works on blocks of queries in parallel,
+# and rescales less often than the first version did. FlashAttention-3, for Hopper cards,
+# overlaps copies, matrix products and softmax, and can use FP8. If no allowed kernel
+# fits, SDPA raises an error.
 
 # %% role="concept"
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -1523,15 +1549,12 @@ claim("4,096 tokens, 16 bits, 128 queries a block: bytes moved by the "
       moved[4096][0] / moved[4096][1], above=3, below=5)
 
 # %% [markdown] trap="08.4" role="more"
-# **A real kernel** such as FlashAttention-2 assigns each block of queries to its own
-# group of threads, and rescales less often than the first version did. The L2 cache,
-# which is on the chip but larger and slower than the memories in the table, answers many
-# of the reads; our count leaves it out. FlashAttention-3 is written for Hopper cards,
-# overlaps copies, matrix products and softmax, and can use 8 bits. The backward pass
-# recomputes the scores, so it needs five matrix products instead of four. Under a causal
-# mask the kernel skips nearly half of the tiles. Test a kernel of your own with scores in
-# the thousands, ragged tiles and rows without any key. The GPU section at the end
-# measures the time.
+# **A real kernel** does more than this count. The L2 cache, which is on the chip but
+# larger and slower than the memories in the table, answers many of the reads; our count
+# leaves it out. The backward pass recomputes the scores, so it needs five matrix products
+# instead of four. Under a causal mask the kernel skips nearly half of the tiles. Test a
+# kernel of your own with scores in the thousands, ragged tiles and rows without any key.
+# The GPU section at the end measures the time.
 
 # %% [markdown] trap="08.4" role="folklore"
 # **Told:** flash attention makes the traffic linear in the number of tokens. **Counted**

@@ -860,9 +860,11 @@ claim("lowest loss of IA3, prefix and prompt, minus LoRA's",
 # ## Keys and values that nobody typed
 #
 # *Prefix tuning* leaves all matrices unchanged. Instead, prefix tuning learns keys and
-# values that come before every text, in every layer. Your base model is now a small
-# GPT-2 whose table of position embeddings has 64 rows. You give this GPT-2 a prefix of
-# length 20. No token ids are added, and the prefix does not pass through the embedding.
+# values that come before every text, in every layer. The keys of a layer are then the
+# prefix's keys followed by the text's keys, and the same holds for the values. Your base
+# model is now a small GPT-2 whose table of position embeddings has 64 rows. You give this
+# GPT-2 a prefix of length 20. No token ids are added, and the prefix does not pass
+# through the embedding.
 
 # %% trap="10.3" role="break" tags=["plumbing"]
 from transformers import GPT2Config, GPT2LMHeadModel

@@ -584,8 +584,9 @@ def provenance(code, data, **settings):
 # Each line for a step holds the step, the loss, the norm of all gradients and the time;
 # add the learning rate if a schedule changes it. Of these values, you would miss the
 # gradient norm most. The gradient norm shows that a step will explode before the
-# optimizer takes that step, and it tells exploding gradients from vanishing ones.
-# `clip_grad_norm_` returns the norm, so logging it costs nothing:
+# optimizer takes that step, and it tells exploding gradients from vanishing ones. No
+# range of norms is healthy for all models, so compare a norm with the median of the same
+# run's last steps. `clip_grad_norm_` returns the norm, so logging it costs nothing:
 
 # %% role="concept" compare=false
 import time
@@ -643,9 +644,11 @@ claim("changes that go unnoticed, of a pixel, a label and a shape",
 # | Weights & Biases | `run = wandb.init(project="digits", config=settings)` | `run.log({"loss": loss})` |
 # | MLflow | `mlflow.start_run()`, `mlflow.log_params(settings)` | `mlflow.log_metric("loss", loss, step=step)` |
 #
-# TensorBoard writes to a folder, and MLflow to a local store or to your own server;
-# neither needs an account. Weights & Biases sends the lines to its server, or keeps them
-# in a file while it is offline. Trap 12.10 is about the step counter of Weights & Biases.
+# `SummaryWriter` comes from `torch.utils.tensorboard`. `tensorboard --logdir runs` shows
+# the plots of TensorBoard, and `mlflow ui` those of MLflow. TensorBoard writes to a
+# folder, and MLflow to a local store or to your own server; neither needs an account.
+# Weights & Biases sends the lines to its server, or keeps them in a file while it is
+# offline. Trap 12.10 is about the step counter of Weights & Biases.
 
 # %% [markdown] trap="12.3" role="situation" fault="worker_init_fn with a constant seed repeats each epoch" symptom="DataLoader workers: the same augmentation every epoch, worker_init_fn with a constant seed, results depend on num_workers"
 # ## A seed for each worker
@@ -879,7 +882,7 @@ claim("lead of the learning rate over the next setting",
 #
 # You have eight settings to tune and a budget of 25 runs. The first five runs are random.
 # A *Gaussian process* fitted to their losses predicts the mean and the standard deviation
-# of the loss for any other settings. Of a thousand candidates, you run the one with the
+# of the loss for other settings. Of a thousand candidates, you run the one with the
 # largest *expected improvement*. A tutorial has the formula:
 #
 # $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
@@ -1005,9 +1008,9 @@ plot_lines(range(1, 26), runs_in_order, xlabel="run", ylabel="loss",
                "those of the repaired search go down.")
 
 # %% [markdown] trap="12.4" role="repair"
-# The explorer below has two settings, and at first the loss depends on only one of them.
-# Compare how a grid, random search and the Gaussian process spend the same budget. Does a
-# finer grid find more? Then let the second setting matter as well.
+# The explorer below has two settings, and at first only one of them matters. Compare how
+# a grid, random search and the Gaussian process spend the same budget. Does a finer grid
+# find more? Then let the second setting matter.
 
 # %% role="explore" explorer="search_surface"
 from dlsys_helpers.explorers.search_surface import search_surface
@@ -1117,9 +1120,9 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 
 # %% [markdown] trap="12.4" role="keep"
 # **Keep:** always run random search as a baseline, with the same budget. If your search
-# loses to random search, look for a bug before blaming the number of settings. **In your
-# own code:** compute the score for a low and a high predicted mean, and look at the
-# settings of the last few runs. **Source:** [Frazier
+# loses to random search, look for a bug before blaming the number of settings that
+# matter, or a rough loss. **In your own code:** compute the score for a low and a high
+# predicted mean, and look at the settings of the last few runs. **Source:** [Frazier
 # 2018](https://arxiv.org/abs/1807.02811), a tutorial that maximises. **Seen in the
 # wild:** [alonfnt/bayex#56](https://github.com/alonfnt/bayex/pull/56) reports a search
 # that was "no better than uniform random search", and lists four defects, among them a
@@ -3641,7 +3644,7 @@ claim("the same, seeded with the number of runs so far",
 # %% [markdown] role="quiz"
 # **4. A loader runs for ten epochs with two workers and `worker_init_fn=lambda id: np.random.seed(id)`. The random numbers**
 #
-# - [ ] differ from epoch to epoch, because the workers keep drawing :: They would with `persistent_workers=True`. Otherwise each epoch starts new workers.
+# - [ ] differ from epoch to epoch, because the workers keep drawing :: They would differ with `persistent_workers=True`. Otherwise each epoch starts new workers.
 # - [ ] are the same in both workers :: The workers have different ids, and so different seeds.
 # - [x] are those of the first epoch, ten times :: Each epoch starts new workers with the same seeds, so they draw the same numbers.
 
@@ -3657,12 +3660,12 @@ claim("the same, seeded with the number of runs so far",
 #
 # - [x] skips every step :: The smoothed target of a masked class is multiplied by the logarithm of zero.
 # - [ ] skips only steps in which a label is masked :: That would be true without smoothing.
-# - [ ] skips nothing, because `-inf` at a wrong class is harmless :: It is harmless only without smoothing.
+# - [ ] skips nothing, because `-inf` at a wrong class is harmless :: Minus infinity at a wrong class is harmless only without smoothing.
 
 # %% [markdown] role="quiz"
 # **7. Each step appends `loss` to a list, after `loss.backward()`. The list**
 #
-# - [ ] holds the activations of each step :: backward() has freed them, even if the loss is still held.
+# - [ ] holds the activations of each step :: `backward()` has freed the activations, even if the loss is still held.
 # - [x] holds nodes, and through them the trained weights :: As long as the list exists, so do the weights, even if the model's name is deleted.
 # - [ ] holds only numbers :: A loss tensor also holds its graph.
 
@@ -3671,7 +3674,7 @@ claim("the same, seeded with the number of runs so far",
 #
 # - [ ] have the same numbers :: The secret seed of the hashes was drawn before the first line.
 # - [x] nearly always have different numbers :: The order of a set of strings depends on a secret seed, which Python drew before the first line.
-# - [ ] have different numbers, unless `random` and numpy are seeded as well :: Neither has an influence on hashes.
+# - [ ] have different numbers, unless `random` and numpy are seeded as well :: Neither of these seeds affects the hashes.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: order, memory, waiting

@@ -2131,7 +2131,7 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # channel over many tokens; for values, it means one token. Judge the result by the loss,
 # not by the error of the keys. **In your own code:** print the largest absolute key of
 # each channel. If a few channels stand out, low-bit integers with one scale per tensor
-# lose all the others. **Source:** [Liu et al. 2024,
+# lose all the other channels. **Source:** [Liu et al. 2024,
 # "KIVI"](https://arxiv.org/abs/2402.02750) and [Hooper et al. 2024,
 # "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:** In
 # [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98), 4 bits
@@ -2336,10 +2336,10 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 # %% [markdown] trap="13.9" role="situation" core=true fault="the benchmark's clock starts when the queue is over" symptom="measured latency stays flat under load, while users wait for seconds"
 # ## How fast is it?
 #
-# The server is finished, and somebody asks how fast it is. It can serve eight requests at
-# a time, and an answer takes about a second. Your load generator sends 16,000 requests.
-# Like real users' requests, they arrive at random times, at a rate of 0.8 times the
-# server's capacity.
+# The server is finished, and somebody asks how fast it is. The server handles eight
+# requests at a time, and an answer takes about a second. Your load generator sends 16,000
+# requests. These requests arrive at random times, as real users' requests do, at a rate
+# of 0.8 times the server's capacity.
 #
 # A semaphore allows at most eight open requests. A request's clock starts when the
 # request is sent and stops at its first letter; a prefill takes 0.05 seconds. Your report
@@ -2803,10 +2803,10 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 # %% [markdown] role="quiz"
 # **4. The stop word is `###`. The text so far ends with `#`. The server sends**
 #
-# - [ ] all of it, because a single sign is no stop word :: If two more signs follow, the
-#   first should never have been sent.
-# - [x] all but the last sign :: The sign is the longest ending that begins a stop word.
-#   The server sends it as soon as the next letter is not a `#`.
+# - [ ] all of it, because a single `#` is not the stop word :: If two more follow, the
+#   first `#` should never have been sent.
+# - [x] all but the last character :: This `#` is the longest ending that begins the stop
+#   word. The server sends it as soon as the next character is not a `#`.
 # - [ ] nothing until the answer is complete :: That is safe, but it is no longer a
 #   stream.
 
@@ -2814,8 +2814,8 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 # **5. Speculation with a new rule keeps 85 of 100 drafts where the old rule kept 75. You
 # conclude that**
 #
-# - [ ] the new rule is better :: A wrong rule may accept more; acceptance says nothing
-#   about the distribution.
+# - [ ] the new rule is better :: A wrong rule may accept more drafts; the acceptance
+#   rate says nothing about the distribution.
 # - [ ] the draft model has become better :: The draft is the same; only the rule changed.
 # - [x] you know nothing yet, and should test with a known p and q :: For one token at a
 #   time, given p and q, no correct rule accepts more than the sum of the smaller of the
@@ -2849,7 +2849,7 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 # - [ ] clip the ratios :: Clipping hides the fault, and the gradient stays scaled.
 # - [x] give the trainer the kept sets :: The ratio is the kept mass; under the same cut
 #   it is 1.
-# - [ ] lower the learning rate :: The ratio is wrong before any step was made.
+# - [ ] lower the learning rate :: The ratio is wrong before the first update.
 
 # %% [markdown] role="quiz"
 # **9. Eight clients each send the next request once they have their answer, and the
@@ -2857,8 +2857,8 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 #
 # - [ ] is the same, because eight are served at a time :: Real users do not wait for each
 #   other; they queue.
-# - [ ] is lower, because they come less often :: It depends on the load, and at a high
-#   load they wait.
+# - [ ] is lower, because they send fewer requests :: The latency depends on the load,
+#   and at a high load they wait.
 # - [x] has to be measured with arrivals that do not wait for answers :: A closed loop
 #   slows down with the server; with no more clients than slots it never sees a queue.
 

@@ -108,7 +108,7 @@ claim("loss of a random policy, divided by beta times its KL to the best",
 
 # %% [markdown] role="concept"
 # For the first prompt, the figure shows the start, and the best policy at three prices of
-# a nat. At a high price the policy hardly moves. At a low price, the policy gives the
+# a nat. At a high price, the policy hardly moves. At a low price, the policy gives the
 # judge's favourite answers and little else.
 
 # %% role="concept"
@@ -228,7 +228,7 @@ claim("gap between the loss from log ratios and the loss from rewards",
 # %% [markdown] role="concept"
 # ## An answer is more than one token
 #
-# In the table an answer is a single choice. A language model builds an answer from
+# In the table, an answer is a single choice. A language model builds an answer from
 # *tokens*. The answer's log-probability is the *sum* of its tokens' log-probabilities,
 # each given all the tokens before it. Only the answer counts, not the padding after it
 # and not the prompt, which was given. (In the difference between two answers'
@@ -325,12 +325,12 @@ claim("KL to the start, divided by that of the best policy",
 # %% [markdown] trap="14.1" role="why"
 # `reference = policy` copies a name, not a table. So policy and reference always agree,
 # the margin is 0, and the loss is log 2. But the *gradient* of the loss is not 0, because
-# only the reference is detached. A pair pulls with a strength of
+# only the reference's side is detached. A pair pulls with a strength of
 # $\beta\,\sigma(-\beta\,\text{margin})$, which at a margin of 0 is half of $\beta$.
 #
-# Against a fixed reference the margin grows, and the pair's pull fades. A pair that was
+# Against a fixed reference, the margin grows, and the pair's pull fades. A pair that was
 # judged the other way round pulls back ever harder, until the two pulls balance. (Without
-# such pairs nothing stops the policy.) With a moving reference, the margin is 0 again
+# such pairs, nothing stops the policy.) With a moving reference, the margin is 0 again
 # after every step, so no pull ever fades.
 
 # %% trap="14.1" role="why"
@@ -464,8 +464,8 @@ def dpo_loss(policy: nn.Module, beta: float):
 #    `torch.no_grad()`, and use `F.logsigmoid`, which stays finite.
 
 # %% [markdown] trap="14.1" role="keep"
-# **Keep:** the reference that a loss compares against must not move, so store a copy. And
-# a flat loss does not mean that the weights stay where they are. **In your own code:**
+# **Keep:** the reference that a loss compares against must not move, so store a copy. A
+# flat loss does not mean that the weights stay where they are. **In your own code:**
 # before training, store the reference's log-probabilities for one batch. Ten steps later,
 # these log-probabilities must be unchanged. Next to the loss, log the KL to the first
 # checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
@@ -504,7 +504,7 @@ kl_price
 # group's standard deviation. The loss pushes the log-probability of each answer in
 # proportion to the answer's advantage.
 #
-# Here 64 prompts have 8 possible answers each. Some prompts are easier than others,
+# Here, 64 prompts have 8 possible answers each. Some prompts are easier than others,
 # because each prompt adds a bonus of its own, between 0 and 8 points, to all of its
 # answers. The right answer earns one point on top of that bonus. You sample the answers
 # in eight rounds, with one answer to each prompt per round. At the start, every right
@@ -655,7 +655,7 @@ claim("probability of the right answer, whole batch as a group", batch[-1],
 
 # %% [markdown] trap="14.2" role="more"
 # *A group without a difference*, with all answers right or all wrong, teaches nothing,
-# because all its advantages are 0. (In float32 the mean of large rewards may be off by a
+# because all its advantages are 0. (In float32, the mean of large rewards may be off by a
 # rounding error, and the division then blows that error up.) Without the small number
 # added to the standard deviation, the advantages of such a group are nan:
 
@@ -720,12 +720,12 @@ def group_advantage(rewards: torch.Tensor,
 # %% [markdown] trap="14.3" role="situation" core=true fault="the gradient of the KL penalty is zero on average" symptom="the KL penalty changes nothing, whatever its weight"
 # ## A price on every nat
 #
-# Now the policy samples its own answers. At each step, answers that earned more than the
-# mean of their prompt are made likelier (*REINFORCE*). To keep the policy near the start,
-# you charge it for its KL to the start. The KL is the mean of the *log-ratio*, log policy
-# minus log start, over answers that the policy samples. So you add to the loss `BETA`
-# times the mean log-ratio of the current sample. "The mean log-ratio estimates the KL
-# without bias," says a docstring in an older project, "so it keeps the policy near the
+# Now the policy samples its own answers. At each step, answers that earned more than
+# their prompt's mean are made likelier (*REINFORCE*). To keep the policy near the start,
+# you charge the policy for its KL to the start. The KL is the mean of the *log-ratio*,
+# log policy minus log start, over answers that the policy samples. So you add to the loss
+# `BETA` times the mean log-ratio of the current sample. "The mean log-ratio estimates the
+# KL without bias," says a docstring in an older project, "so it keeps the policy near the
 # start."
 
 # %% trap="14.3" role="break"
@@ -786,7 +786,7 @@ claim("KL after 50 steps: with the penalty, divided by without",
       held_way[49] / free_way[49], expected=1, within=0.15)
 
 # %% [markdown] trap="14.3" role="why"
-# The value of the mean log-ratio is right, but its gradient is not. In `now - then` the
+# The value of the mean log-ratio is right, but its gradient is not. In `now - then`, the
 # start is a constant and has no gradient. The gradient of `now`, averaged over samples
 # from the policy itself, is zero, because probabilities sum to 1, so making one answer
 # likelier makes the others less likely.
@@ -943,7 +943,7 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # The code below runs one such round of sixteen inner steps. The judge is in a hurry, so
 # each reward comes with noise. Of the eight answers to a prompt, the *winner* earned the
 # most reward, by merit or by luck. Before the first step, the winner's probability is
-# about a tenth on average. Your old notes say: "With a single inner step nothing is
+# about a tenth on average. Your old notes say: "With a single inner step, nothing is
 # clipped, and that is right."
 
 # %% trap="14.4" role="break"
@@ -1066,9 +1066,9 @@ claim("first inner step: largest difference between computed again and "
 
 # %% [markdown] trap="14.4" role="more" topics="rounds of one step · does it cost reward? · a forgotten temperature · one ratio an answer"
 # Does the fault cost reward? With one inner step per round, the fault changes nothing. At
-# a small learning rate the faulty policy even earns more, because every step keeps
+# a small learning rate, the faulty policy even earns more, because every step keeps
 # pushing where the clip would stop the policy. At the learning rate of this trap, eight
-# noisy rewards decide everything: after ten rounds the faulty policy has almost settled
+# noisy rewards decide everything: after ten rounds, the faulty policy has almost settled
 # on one answer per prompt, and it stays there. The policy trained with the kept
 # log-probabilities still learns, and with most seeds it ends with a higher reward:
 
@@ -1184,8 +1184,9 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # **1. DPO has run for a thousand steps, and its loss was 0.6931 at every step. The
 # weights**
 #
-# - [ ] have not changed, because a constant loss has no gradient :: It can have one. If
-#   the reference moves along with the policy, each pair pulls with half of beta.
+# - [ ] have not changed, because a constant loss has no gradient :: A constant loss can
+#   have one. If the reference moves along with the policy, each pair pulls with half of
+#   beta.
 # - [x] may be anywhere :: If the reference moves along with the policy, every step
 #   pushes, and nothing holds the policy back.
 # - [ ] are those of the best policy :: The margins of the best policy are not zero, and
@@ -1208,8 +1209,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 #
 # - [ ] use a larger beta :: Ten times zero is zero: the mean gradient of this term is
 #   zero.
-# - [x] use half the square of each answer's log-ratio :: Its mean gradient is that of the
-#   KL.
+# - [x] use half the square of each answer's log-ratio :: Averaged over
+#   samples, half the square has the gradient of the KL.
 # - [ ] reverse its sign :: Zero has no sign.
 
 # %% [markdown] role="quiz"
@@ -1247,7 +1248,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # - [ ] 1 each, because all should become likelier :: An advantage compares with the
 #   group, and the group's mean is 1.
 # - [x] 0 each, so this group teaches nothing :: No answer is better than the others.
-# - [ ] nan :: They would be nan if nothing were added to the standard deviation of 0.
+# - [ ] nan :: The advantages would be nan if nothing were added to the standard deviation
+#   of 0.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: the reference and the logits

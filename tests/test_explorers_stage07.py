@@ -1,12 +1,26 @@
-"""Stage 7's explorers against closed forms: receptive fields, output sizes, forgetting."""
+"""Stage 7's explorers against closed forms: receptive fields, output sizes, a sliding kernel,
+forgetting.
+"""
 
 import numpy as np
 import pytest
 import torch
+from scipy.signal import correlate2d
 
 from dlsys_helpers.explorers.conv_sizes import conv_sizes, formula, windows
 from dlsys_helpers.explorers.forgetting import OPTIMIZERS, adapt, linear, pretrained, tasks
 from dlsys_helpers.explorers.receptive_field import SIDE, WEIGHTS, footprint
+from dlsys_helpers.explorers.sliding_kernel import (
+    KERNELS,
+    NOT_YET,
+    PLACES,
+    REACH,
+    SHIFTS,
+    TINT,
+    map_of,
+    picture,
+    sliding_kernel,
+)
 
 EQUAL, *_ = WEIGHTS
 
@@ -50,6 +64,56 @@ def test_size_and_windows_are_torch_s_and_counted_by_hand():
         reads = windows(**s)
         assert reads.tolist() == by_hand
         assert len(reads) == formula(**s)[0]
+
+
+# ---- a sliding kernel -------------------------------------------------------------------------
+def value_of(sentence):
+    """The written sum, worked out here, and the output that follows it."""
+    terms, out = sentence.partition(", and so")[0].replace("\N{MINUS SIGN}", "-").split(" = ")
+    products = [term.split(" \N{MULTIPLICATION SIGN} ") for term in terms.split(" + ")]
+    return sum(float(pixel) * float(weight.strip("()")) for pixel, weight in products), float(out)
+
+
+@pytest.mark.parametrize("shift", SHIFTS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_sum_of_the_products_is_what_the_convolution_gives_at_each_place(kernel, shift):
+    """SciPy slides the same kernel; the map is filled in reading order."""
+    whole = correlate2d(picture(shift), KERNELS[kernel], mode="valid")
+    assert whole.shape == (PLACES, PLACES)
+    assert np.abs(whole).max() <= REACH
+    for row in range(PLACES):
+        for column in range(PLACES):
+            arrays, sentence = sliding_kernel(kernel=kernel, shift=shift, row=row, column=column)
+            window = picture(shift)[row:row + 3, column:column + 3]
+            np.testing.assert_array_equal(arrays["seen"], window.flatten())
+            np.testing.assert_allclose(arrays["product"].sum(), whole[row, column], atol=1e-12)
+            tinted = arrays["pixels"] - picture(shift).numpy() == TINT
+            assert np.argwhere(tinted).tolist() == [
+                [row + down, column + right] for down in range(3) for right in range(3)]
+            assert value_of(sentence) == pytest.approx((whole[row, column],) * 2, abs=6e-4)
+            filled = (arrays["so_far"] != NOT_YET).ravel()
+            assert filled.tolist() == [n <= row * PLACES + column for n in range(PLACES**2)]
+            np.testing.assert_allclose(arrays["so_far"].ravel()[filled], whole.ravel()[filled],
+                                       atol=1e-12)
+            assert ("The map is complete" in sentence) == (row == column == PLACES - 1)
+
+
+def test_a_shift_of_the_picture_shifts_the_map_and_loses_no_ink():
+    for kernel in KERNELS:
+        still = map_of(kernel, "as it is").numpy()
+        for shift, (down, right) in SHIFTS.items():
+            moved = map_of(kernel, shift).numpy()
+            assert picture(shift).sum() == picture("as it is").sum()
+            np.testing.assert_array_equal(moved[down:, right:],
+                                          still[:PLACES - down, :PLACES - right])
+            text = sliding_kernel(kernel=kernel, shift=shift)[1]
+            assert (", by 0 at most." in text) == (shift != "as it is")
+
+
+def test_a_map_that_does_not_follow_the_shift_is_told_of(monkeypatch):
+    monkeypatch.setattr("dlsys_helpers.explorers.sliding_kernel.map_of",
+                        lambda kernel, shift: map_of(kernel, "as it is"))
+    assert ", by 0 at most." not in sliding_kernel(shift="one pixel right")[1]
 
 
 # ---- forgetting -------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""Stage 8's explorers against closed forms: masks and weights, softmax against d, online softmax,
-addresses of a warp, the roofline."""
+"""Stage 8's explorers against closed forms: heads, masks and weights, softmax against d, online
+softmax, addresses of a warp, the roofline."""
 
 import math
 
@@ -7,7 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from dlsys_helpers.explorers.attention_mask import CORNERS, MASKS, NOT_ASKED, TOKENS, attention_mask
+from dlsys_helpers.explorers.attention_heads import (
+    HEADS,
+    JOBS,
+    ROW,
+    RUNS,
+    STEPS,
+    TOKENS,
+    Net,
+    answers,
+    attention_heads,
+    rows,
+    train,
+)
+from dlsys_helpers.explorers.attention_mask import CORNERS, MASKS, NOT_ASKED, attention_mask
+from dlsys_helpers.explorers.attention_mask import TOKENS as MASKED
 from dlsys_helpers.explorers.online_softmax import (
     KEYS,
     SCORES,
@@ -22,10 +36,80 @@ from dlsys_helpers.explorers.softmax_scale import DIVISORS, SIZES, softmax_scale
 from dlsys_helpers.explorers.warp_addresses import warp_addresses
 
 
+# ---- heads ------------------------------------------------------------------------------------
+@pytest.fixture
+def no_run_kept():
+    """What is trained here, with the tests' own threads, must not reach another file."""
+    yield
+    train.cache_clear()
+
+
+def test_the_three_questions_are_answered_by_reading_the_row():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        several = rows(20)
+    before, equal, first = (answer.tolist() for answer in answers(several))
+    for n, row in enumerate(several.tolist()):
+        assert sorted(row) == [0, 0, 1, 1, 2, 2, 3, 3]
+        for t, letter in enumerate(row):
+            assert before[n][t] == row[max(t - 1, 0)]
+            assert [t, equal[n][t]] == sorted(
+                (at for at in range(8) if row[at] == letter), key=lambda at: at != t)
+            assert first[n][t] == row[0]
+
+
+def test_the_weights_are_softmax_of_each_heads_own_queries_and_keys():
+    """MultiheadAttention's weights, from its projection matrices and the formula."""
+    net, ids = Net(), rows(2)
+    x = (net.letter(ids) + net.place.weight).detach()
+    q, k, _ = (x @ net.heads.in_proj_weight.T + net.heads.in_proj_bias).detach().chunk(3, -1)
+    weights = net(ids)[1].detach()
+    for head in range(HEADS):
+        own = slice(head * q.shape[-1] // HEADS, (head + 1) * q.shape[-1] // HEADS)
+        scores = np.exp((q[..., own] @ k[..., own].mT / math.sqrt(q.shape[-1] / HEADS)).numpy())
+        np.testing.assert_allclose(weights[:, head], scores / scores.sum(-1, keepdims=True),
+                                   rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("no_run_kept")
+def test_in_run_a_each_head_has_one_job_and_in_run_b_they_share_them():
+    jobs = {run: np.stack([attention_heads(run=run, head=head)[0]["jobs"]
+                           for head in range(1, HEADS + 1)]) for run in RUNS}
+    assert sorted(jobs["A"].argmax(1)) == [*range(len(JOBS))]
+    assert jobs["A"].max(1).min() > 90
+    assert jobs["B"].max(1).min() < 50
+    for run in RUNS:
+        right = train(run)[STEPS[-1]][2]
+        assert min(right) > 0.97
+        assert max(train(run)[0][2]) < 0.5
+
+
+def test_few_starts_give_each_head_one_job(monkeypatch):
+    """As the lesson says, of which run A is one."""
+    ends = []
+    for seed in range(6):
+        monkeypatch.setitem(RUNS, "tried", seed)
+        jobs = train.__wrapped__("tried")[STEPS[-1]][1]
+        ends.append(len({*jobs.argmax(1).tolist()}) == HEADS and jobs.max(1).values.min() > 0.7)
+    assert ends[RUNS["A"]]
+    assert not ends[RUNS["B"]]
+    assert sum(ends) < len(ends) / 2
+
+
+@pytest.mark.usefixtures("no_run_kept")
+def test_a_query_is_one_row_of_its_heads_weights():
+    for at, query in enumerate(TOKENS):
+        arrays, sentence = attention_heads(query=query, head=2, steps=100)
+        np.testing.assert_allclose(arrays["weights"].sum(1), 1, atol=1e-6)
+        np.testing.assert_allclose(arrays["given"], 100 * arrays["weights"][at], atol=0.0501)
+        most = int(arrays["given"].argmax())
+        assert f"to the key {most} {ROW[most]}" in sentence
+
+
 # ---- attention mask ---------------------------------------------------------------------------
 def may_look(mask, row, key, asked, pads, corner):
     """Whether the row-th asked token may look at a key, pair by pair, as the names say."""
-    last = row + (TOKENS - asked if corner == "lower right" else 0)
+    last = row + (MASKED - asked if corner == "lower right" else 0)
     before, token = key <= last, key >= pads
     return {"none": True, "causal": before, "causal, MHA's": not before, "padding": token,
             "padding, MHA's": not token, "causal and padding": before and token}[mask]
@@ -36,10 +120,10 @@ def may_look(mask, row, key, asked, pads, corner):
 def test_the_mask_is_what_its_name_says_for_each_pair(mask, corner):
     for asked in (1, 4, 8):
         arrays, _ = attention_mask(mask=mask, corner=corner, asked=asked, pads=2)
-        expected = [[may_look(mask, row, key, asked, 2, corner) for key in range(TOKENS)]
+        expected = [[may_look(mask, row, key, asked, 2, corner) for key in range(MASKED)]
                     for row in range(asked)]
-        np.testing.assert_array_equal(arrays["allowed"][TOKENS - asked:], expected)
-        assert (arrays["allowed"][:TOKENS - asked] == NOT_ASKED).all()
+        np.testing.assert_array_equal(arrays["allowed"][MASKED - asked:], expected)
+        assert (arrays["allowed"][:MASKED - asked] == NOT_ASKED).all()
 
 
 # ---- softmax against d ------------------------------------------------------------------------

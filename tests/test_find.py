@@ -7,11 +7,12 @@ import pytest
 from browser import offline_page
 from docutils.nodes import make_id
 from test_book_finder import FIRST, MESSAGES, QUERIES, STRANGE
+from test_units import asked
 
-from dlsys import cli, find
+from dlsys import cli, find, units
 from dlsys_helpers import catalog
 from dlsys_watch.rules import all_rules
-from tools import book_finder, finder_gate, finder_record, finder_words
+from tools import book_finder, book_units, finder_gate, finder_record, finder_words
 from tools.nightly import mark_nightly
 
 ROWS = find.rows()
@@ -192,6 +193,22 @@ def test_the_terminal_ranks_as_the_page(page, query):
     assert steps.all_text_contents() == find.search()
     assert steps.first.is_visible() == (answer.sure in ("", find.UNSURE))
     assert said.endswith(" ".join(find.notes(answer)))
+
+
+@pytest.mark.parametrize("query", [
+    *QUERIES, *STRANGE, "weight decay", "tied embeddings", "typical batch size", LONG,
+    "Flash-Attention 3", "heavy ball velocity update", "flash attention on Hopper",
+    *(question for kind in ("seen", "fresh", "strange") for question, _ in asked(kind)[::3])])
+def test_the_page_names_the_same_lessons(page, query):
+    page.fill("#finder", query)
+    box, answer = page.locator(".finder-taught"), find.rank(KNOWN, query)
+    named, perhaps = units.rank(query), units.nearest(query, answer)
+    said = [box.locator("p").inner_text(),
+            *(f"- {item}" for item in box.locator("li").all_text_contents())]
+    assert (said if box.is_visible() else []) == (
+        units.lines(named) or units.lines(perhaps, units.PERHAPS))
+    assert box.locator("a").evaluate_all("all => all.map(a => a.getAttribute('href'))") == [
+        book_units.address(unit) for unit in named or perhaps]
 
 
 @pytest.mark.parametrize("query", ["???", "\u635f\u5931\u4e0d\u4e0b\u964d", "\N{FIRE}"])

@@ -27,7 +27,7 @@ from dlsys_helpers import catalog
 from dlsys_helpers.catalog import sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from dlsys_watch.rules import all_rules
-from tools import book_gallery, book_pages, book_traps, finder_record, finder_words
+from tools import book_gallery, book_pages, book_traps, book_units, finder_record, finder_words
 
 BOOK = ROOT / "book"
 OTHERS = "More signs"  # the group of traps that symptoms.yml does not name
@@ -44,6 +44,7 @@ BOX = """<p class="finder" hidden><label for="finder">What do you see?</label>
 <input id="finder" type="search" autocomplete="off" placeholder="loss stuck at 0.693">
 <span class="finder-said" role="status"></span>
 <a class="finder-pages" href="search.html" hidden>Search all pages for these words</a></p>
+<div class="finder-taught" hidden><p></p><ul></ul></div>
 <div class="finder-causes" hidden><p></p><ol></ol></div>
 <div class="finder-search" hidden><p></p><ul></ul>
 <a href="method.html">The whole method, with a log</a></div>
@@ -72,8 +73,9 @@ def page(lessons: book_pages.Lessons) -> str:
              "says so. Where [`dlsys watch`](watch.md) sees the fault in a run, its rule stands "
              "beside the page. Above the lines the finder says how sure it is: very likely, "
              "likely, possible, or none of its causes, and then how to search without them. It "
-             "reads English. In a terminal, `dlsys find` asks the same rows and gives the same "
-             "answers."]
+             "also names the sections that teach what you ask for, or that perhaps do, of all "
+             "[that you can learn here](concepts.md). It reads English. In a terminal, "
+             "`dlsys find` asks the same rows and gives the same answers."]
     for group, rows in groups(lessons).items():
         table = book_pages.table(("What you see", "The test", "The fix", "Where"),
                                  [cells(row) for row in rows])
@@ -263,7 +265,7 @@ def script(lessons: book_pages.Lessons) -> str:
         rows.append({**find.words_of(own), "title": title, "page": address,
                      "causes": [place[cause] for cause in find.causes_of(own)]})
     told = {"rules": rules(), "said": {**said, "none": place[find.NONE]}, "rows": rows,
-            "texts": texts()}
+            "texts": texts(), "taught": book_units.told()}
     return f"window.FINDER = {json.dumps(told, separators=(',', ':'))};\n"
 
 

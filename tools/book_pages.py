@@ -46,8 +46,12 @@ def part_of(number: int, heading: str, before: str = "") -> str:
     before: words in the link before the heading, such as "Lesson 3: ".
     """
     shown = html.escape(heading.removeprefix("Further: ").replace("`", ""), quote=False)
-    address = f"notebooks/{stage(number).stem}.html#{make_id(heading)}"
-    return f'<a href="{address}">{before}{shown}</a>'
+    return f'<a href="{address_of(number, heading)}">{before}{shown}</a>'
+
+
+def address_of(number: int, heading: str) -> str:
+    """Where a part of a lesson is, by its heading."""
+    return f"notebooks/{stage(number).stem}.html#{make_id(heading)}"
 
 
 def link(kind: str, trap: str, text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlsys import units
 from dlsys.units import Unit
 from dlsys_helpers.stages import STAGES
-from tools import book_pages
+from tools import book_pages, book_traps
 
 
 def page(numbers: list[int]) -> str:
@@ -15,7 +15,8 @@ def page(numbers: list[int]) -> str:
              f"The course teaches {len(known)} units: concepts, formulas, calls of PyTorch and "
              f"traps. {sum(unit.open for unit in known)} of them are in open text; the others are "
              "marked *folded*, and you find them by opening a *More* below their trap. "
-             "To look one up in the terminal: `dlsys find \"weight decay\"`."]
+             "To look one up, ask the [symptom finder](symptoms.md), or in the terminal: "
+             "`dlsys find \"weight decay\"`."]
     for entry in STAGES:
         if rows := [(book_pages.plain(unit.text), link(unit))
                     for unit in known if unit.stage == entry.number]:
@@ -32,3 +33,24 @@ def link(unit: Unit) -> str:
     if unit.trap:
         return f"{book_pages.link('trap', unit.trap, f'Trap {unit.trap}')}{folded}"
     return book_pages.part_of(*unit.heading) + folded
+
+
+def address(unit: Unit) -> str:
+    """Where the section of a unit is in the book."""
+    if unit.page:
+        return f"{unit.page}.html"
+    return f"{book_traps.name(unit.trap)}.html" if unit.trap else book_pages.address_of(
+        *unit.heading)
+
+
+def told() -> dict:
+    """What the finder's page finds units by: the rules, the places, and of each unit its place.
+
+    A place has its words, its address, and whether a trap, whose name counts less, is around.
+    """
+    found = {unit.place: [unit.place, address(unit), units.around(unit), bool(unit.trap)]
+             for unit in units.units()}
+    at = {place: number for number, place in enumerate(found)}
+    return {"same": units.same(), "limits": units.LIMITS, "named": units.NAMED,
+            "perhaps": units.PERHAPS, "places": [*found.values()],
+            "units": [[unit.text, at[unit.place], unit.open] for unit in units.units()]}

@@ -22,7 +22,10 @@ def add_parser(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 1 where neither a word, a unit that the course teaches nor a cause fits."""
+    """Returns 1 where neither a word, a unit that the course teaches nor a cause fits.
+
+    The nearest units are printed there, too, as perhaps meant.
+    """
     query = " ".join(args.words)
     if not find.plain(query):
         raise UserError(f"find: got {query[:40]!r}, expected a word of what you see, in English, "
@@ -30,15 +33,20 @@ def run(args: argparse.Namespace) -> int:
     taught = [*glossary.lines(query), *units.lines(units.rank(query))]
     print(*taught, sep="\n", end="\n" * bool(taught))
     answer = find.rank(find.index(find.rows()), query)
+    perhaps = units.lines(units.nearest(query, answer), units.PERHAPS)
     if taught and not answer.fits:
+        print(*perhaps, sep="\n", end="\n" * bool(perhaps))
         return 0
-    show(answer, query)
+    show(answer, query, perhaps)
     return 0 if answer.fits else 1
 
 
-def show(answer: find.Answer, query: str) -> None:
-    """Print the causes by how sure the finder is, their signs, or how to search without them."""
-    beside = [visible(note) for note in find.notes(answer)]
+def show(answer: find.Answer, query: str, perhaps: list[str]) -> None:
+    """Print the causes by how sure the finder is, their signs, or how to search without them.
+
+    perhaps: the lines about units that may be meant.
+    """
+    beside = [*(visible(note) for note in find.notes(answer)), *perhaps]
     if not answer.fits:
         print(find.NONE_OF_OURS, *beside, sep="\n")
         show_search(query)

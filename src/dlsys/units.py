@@ -1,9 +1,12 @@
-"""What the course teaches, unit by unit, and where: `dlsys find "weight decay"`, and a book page.
+"""What the course teaches, unit by unit, and where: `dlsys find "weight decay"`, and book pages.
 
 units/NN.csv holds a stage's units: a permanent id, the unit in the field's words, the section that
 teaches it, and whether that is open or has to be unfolded. A section is the heading of a part of
 the lesson, "lesson 08: Positions" for one of another lesson, "trap 04.3", "More of trap 04.3", or
-"other: guide_norm" for another page of the book.
+"other: guide_norm" for another page of the book. units/same.csv holds words that mean the same.
+
+The symptom finder's page counts by the same rules, in book/assets/finder/finder.js, function
+by function.
 """
 
 import csv
@@ -15,11 +18,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dlsys import find
+from dlsys_helpers import catalog
 
 FOLDER = Path(__file__).with_name("units")
 MOST = 3  # places that are printed
-ENOUGH = 0.6  # of what the asked words say, below which a unit is no answer
-LONGEST = 3  # tokens of a name; a longer question tells what somebody sees
+NAMED, PERHAPS = "Taught in:", "Perhaps taught in:"
+FOLDED = ", folded"  # after a place whose text has to be unfolded
+# How far the finder goes. beside: how much a word counts that only the name of the unit's trap has.
+# The others are shares of what the asked words say, from which a unit is shown: named, where so few
+# words are asked (longest) that they are a name and not what somebody sees; else as "perhaps",
+# alone, or pair where it has two of the words and no cause is likely. rest: what others need of the
+# best one's share.
+LIMITS = {"beside": 0.5, "named": 0.6, "longest": 3, "alone": 0.4, "pair": 0.25, "rest": 0.6}
 TRAP = re.compile(r"(?:More of )?trap (\d\d\.\d+)")
 LESSON = re.compile(r"lesson (\d\d): (.+)")
 OTHER = "other: "
@@ -59,7 +69,7 @@ class Unit(NamedTuple):
         if self.trap:
             return f"stage {int(self.trap[:2])}, {self.section}"
         number, heading = self.heading
-        return f"stage {number}, *{heading.removeprefix('Further: ')}*"
+        return f"stage {number}, *{heading.removeprefix('Further: ')}*{FOLDED * (not self.open)}"
 
 
 def read(path: Path) -> list[Unit]:
@@ -81,9 +91,36 @@ def units() -> tuple[Unit, ...]:
 
 
 @functools.cache
+def same() -> list[tuple[str, str]]:
+    """A pattern of words that mean the same, and the word that they all become."""
+    with (FOLDER / "same.csv").open(encoding="utf-8", newline="") as file:
+        return [(rf"\b(?:{row['said'].replace(' ', '[ -]')})\b", row["word"])
+                for row in csv.DictReader(file)]
+
+
+def plain(text: str) -> list[str]:
+    """The tokens of a text, as the finder reads it, with one word for those that mean the same."""
+    text = text.lower()
+    for pattern, word in same():
+        text = re.sub(pattern, word, text, flags=re.ASCII)
+    return find.plain(text)
+
+
+def around(unit: Unit) -> str:
+    """The name of its trap, or else of its section."""
+    return catalog.trap(unit.trap).name if unit.trap else unit.section
+
+
+@functools.cache
 def tokens_of(unit: Unit) -> frozenset[str]:
     """The tokens that a unit is found by."""
-    return frozenset(find.plain(f"{unit.text} . {'' if unit.trap else unit.section}"))
+    return frozenset(plain(f"{unit.text} . {'' if unit.trap else around(unit)}"))
+
+
+@functools.cache
+def tokens_beside(unit: Unit) -> frozenset[str]:
+    """Those that only the name of its trap has."""
+    return frozenset(plain(around(unit))) - tokens_of(unit)
 
 
 @functools.cache
@@ -93,23 +130,53 @@ def weights() -> dict[str, float]:
     return {token: find.says_much(len(units()), share) for token, share in counted.items()}
 
 
-def rank(query: str) -> list[Unit]:
-    """The units that hold most of what the asked words say, best first.
-
-    [] where none does, and for a question that is too long for a name.
-    """
-    asked = {*find.plain(query)}
+def shares(asked: Iterable[str], beside: float = 0) -> dict[Unit, float]:
+    """Of what the asked tokens say, how much each unit holds, from 0 to 1; the best unit first."""
     rarest = find.says_much(len(units()), 0)
-    whole = sum(weights().get(token, rarest) for token in asked)
-    if not whole or len(asked) > LONGEST:
+    said = {token: weights().get(token, rarest) for token in asked}
+    whole = sum(said.values()) or 1
+    found = {unit: round(sum(much * ((token in tokens_of(unit))
+                                     + beside * (token in tokens_beside(unit)))
+                             for token, much in said.items()) / whole, find.DIGITS)
+             for unit in units()}
+    best = sorted(units(), key=lambda unit: (-found[unit], not unit.open, len(tokens_of(unit))))
+    return {unit: found[unit] for unit in best}
+
+
+def places(found: Iterable[Unit]) -> list[Unit]:
+    """The first units, one for each place."""
+    firsts: dict[str, Unit] = {}
+    for unit in found:
+        firsts.setdefault(unit.place, unit)
+    return [*firsts.values()][:MOST]
+
+
+def rank(query: str) -> list[Unit]:
+    """The units that the asked words name, best first; [] for a question too long for a name."""
+    asked = dict.fromkeys(plain(query))
+    if len(asked) > LIMITS["longest"]:
         return []
-    scores = {unit: sum(weights()[token] for token in asked & tokens_of(unit)) / whole
-              for unit in units()}
-    fit = [unit for unit in units() if scores[unit] >= ENOUGH]
-    return sorted(fit, key=lambda unit: (-scores[unit], not unit.open, len(tokens_of(unit))))
+    return places(unit for unit, much in shares(asked).items() if much >= LIMITS["named"])
 
 
-def lines(found: Iterable[Unit]) -> list[str]:
+def nearest(query: str, answer: find.Answer) -> list[Unit]:
+    """The nearest units, which may be meant where the words name none.
+
+    answer: the causes. Next to a likely one, a unit has to be nearer. The trap of a cause that fits
+    is not named again, only what its More teaches.
+    """
+    asked = dict.fromkeys(find.excerpt(plain(query)))
+    found = shares(asked, LIMITS["beside"])
+    best = next(iter(found))
+    held = sum(token in tokens_of(best) | tokens_beside(best) for token in asked)
+    pair = held > 1 and answer.sure in ("", find.UNSURE)
+    if rank(query) or found[best] < LIMITS["pair" if pair else "alone"]:
+        return []
+    return places(unit for unit, much in found.items() if much >= LIMITS["rest"] * found[best]
+                  and not (answer.fits and unit.open and unit.trap in answer.causes))
+
+
+def lines(found: Iterable[Unit], heading: str = NAMED) -> list[str]:
     """As `dlsys find` prints them: the unit, and where it is taught."""
-    shown = [*found][:MOST]
-    return ["Taught in:", *(f"- {unit.place}: {unit.text}" for unit in shown)] if shown else []
+    shown = [f"- {unit.place}: {unit.text}" for unit in found]
+    return [heading, *shown] if shown else []

@@ -1,13 +1,13 @@
 // Finds rows of the symptom finder by words. Used on the finder's page and on the search page;
 // without it the page shows all its rows. rows.js brings window.FINDER: the rows' words, the rules
-// by which they are read and what words say of causes. src/dlsys/find.py counts
-// alike, function by function.
+// by which they are read, what words say of causes, and what the course teaches and where.
+// src/dlsys/find.py and, for the last, src/dlsys/units.py count alike, function by function.
 "use strict";
 (() => {
-  const { rules, said: told, rows, texts } = window.FINDER;
+  const { rules, said: told, rows, texts, taught } = window.FINDER;
   const WEIGHTS = rules.weights;
   const DIGITS = 9; // of a score, so that two languages order equal rows alike
-  const MOST = 3; // causes that are shown
+  const MOST = 3; // causes that are shown, and places that teach something
   const NAMED = 10, LETTERS = 40; // words that no row has: how many are named, how much of each
   const ASKED = 200; // characters of what was asked that an address holds
   const LEAST = 1e-9; // of a share, whose logarithm is asked for
@@ -77,7 +77,7 @@
     return goesOn || begins ? WEIGHTS.start : 0;
   }
 
-  const saysMuch = (share) => Math.log(1 + rows.length / (1 + share));
+  const saysMuch = (share, all = rows.length) => Math.log(1 + all / (1 + share));
 
   // Rows read once: their phrases, the tokens of each place, and how much each token says.
   function index() {
@@ -219,6 +219,56 @@
     missing.length && !causes.length ? texts.english : "",
     skipped ? texts.long : ""].filter((note) => note);
 
+  // The tokens of a text about what is taught, with one word for those that mean the same.
+  const SAID_ALIKE = taught.same.map(([pattern, word]) => [new RegExp(pattern, "g"), word]);
+  const plainTaught = (text) => plain(SAID_ALIKE.reduce(
+    (said, [pattern, word]) => said.replace(pattern, word), text.toLowerCase()));
+
+  // Units read once: the tokens of each, those that only the name of its trap has, and how much
+  // each token says.
+  function indexTaught() {
+    const units = taught.units.map(([text, at, open]) => {
+      const [place, page, around, trap] = taught.places[at];
+      const own = new Set(plainTaught(`${text} . ${trap ? "" : around}`));
+      const beside = new Set(plainTaught(around).filter((token) => !own.has(token)));
+      return { text, place, page, open, own, beside };
+    });
+    const counts = new Map();
+    units.forEach((unit) => unit.own.forEach(
+      (token) => counts.set(token, (counts.get(token) || 0) + 1)));
+    return { units, weigh: (token) => saysMuch(counts.get(token) || 0, units.length) };
+  }
+
+  // Of what the asked tokens say, how much each unit holds, from 0 to 1; the best unit first.
+  function shares({ units, weigh: says }, asked, beside) {
+    const whole = sum(asked.map(says)) || 1;
+    return units.map((unit) => ({ unit, much: Number((sum(asked.map((token) => says(token)
+      * (unit.own.has(token) + beside * unit.beside.has(token)))) / whole).toFixed(DIGITS)) }))
+      .sort((a, b) => b.much - a.much || b.unit.open - a.unit.open
+        || a.unit.own.size - b.unit.own.size);
+  }
+
+  // The first units, one for each place.
+  const places = (found) => found.map(({ unit }) => unit).filter((unit, at, all) =>
+    all.findIndex(({ place }) => place === unit.place) === at).slice(0, MOST);
+
+  // The units that the asked words name, or else the nearest ones, as perhaps meant. Next to a
+  // likely cause a unit has to be nearer, and the trap of one that fits is not named again, only
+  // what its More teaches.
+  function teaching(known, query, answer) {
+    const { longest, named, beside, alone, pair, rest } = taught.limits;
+    const asked = [...new Set(excerpt(plainTaught(query)))], pages = new Set(answer.sure
+      ? answer.causes.map((at) => told.causes[at][1]) : []);
+    const meant = asked.length > longest ? [] : places(shares(known, asked, 0).filter(
+      ({ much }) => much >= named));
+    if (meant.length) return { heading: taught.named, units: meant };
+    const found = shares(known, asked, beside), best = found[0];
+    const held = asked.filter((token) => best.unit.own.has(token) || best.unit.beside.has(token));
+    const least = held.length > 1 && ["", texts.unsure].includes(answer.sure) ? pair : alone;
+    return { heading: taught.perhaps, units: best.much < least ? [] : places(found.filter(
+      ({ unit, much }) => much >= rest * best.much && !(unit.open && pages.has(unit.page)))) };
+  }
+
   // What was found, in a sentence or two.
   const answered = (answer) => [answer.sure ? `${answer.sure[0].toUpperCase()}${answer.sure.slice(1)}`
     + `: ${answer.hits.length} of ${rows.length} signs, best first.` : texts.none,
@@ -242,8 +292,17 @@
     return item;
   }
 
+  // A place that teaches something, with the way there.
+  function unitItem(unit) {
+    const item = document.createElement("li"), link = document.createElement("a");
+    link.href = unit.page;
+    link.textContent = unit.place;
+    item.append(link, `: ${unit.text}`);
+    return item;
+  }
+
   function onFinder(box) {
-    const known = index();
+    const known = index(), units = indexTaught();
     const groups = [...document.querySelectorAll("article div.symptoms")];
     const lines = groups.flatMap((g) => [...g.querySelectorAll("tbody tr")]);
     const found = document.querySelector(".finder-found");
@@ -251,6 +310,7 @@
     const pages = document.querySelector(".finder-pages");
     const causes = document.querySelector(".finder-causes");
     const searching = document.querySelector(".finder-search");
+    const teaches = document.querySelector(".finder-taught");
     const table = groups[0].querySelector("table").cloneNode(true);
     found.append(table);
     found.classList.add("symptoms", "rows");
@@ -268,8 +328,13 @@
       causes.hidden = answer.causes.length === 0;
       causes.querySelector("p").textContent = texts.headings[answer.sure];
       causes.querySelector("ol").replaceChildren(...answer.causes.map(causeItem));
-      if (answer.sure) found.after(searching); // below the signs, and where none fits first of all
-      else causes.before(searching);
+      const lesson = teaching(units, box.value, answer);
+      teaches.hidden = lesson.units.length === 0;
+      teaches.querySelector("p").textContent = lesson.heading;
+      teaches.querySelector("ul").replaceChildren(...lesson.units.map(unitItem));
+      if (answer.sure) found.after(teaches, searching); // below the signs, and where none fits first
+      else causes.before(teaches, searching);
+      if (lesson.heading === taught.named) box.closest("p").after(teaches);
       searching.hidden = !read || !["", texts.unsure].includes(answer.sure);
       groups.forEach((g) => { g.parentElement.hidden = hits.length > 0; });
       table.tBodies[0].replaceChildren(...hits.map((h) => lines[rows.indexOf(h)].cloneNode(true)));

@@ -21,7 +21,7 @@ ex = exercise("05.5", "ema_update", seen=("kind", "states", "decays", "modes", "
               kept=("left", "path"))
 
 ex.promise_table("""
-in place     | Make one step of an exponential moving average, in place, in average. | of average
+in place     | Update average in place by one step of an exponential moving average. | of average
                after; models: got
 structure    | Args: average, model: have the same structure, with any dtypes and layouts. They may
                be without parameters or without buffers. | case a block inside a block; both in eval

@@ -18,7 +18,8 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("06.5", "honest_cv", seen=("calls",), says="calls of select")
 
 ex.promise_table("""
-share   | Return the fraction of rows that models which never saw them get right. | share right
+share   | Return the fraction of rows that are classified correctly by models that never saw them.
+          | share right
 inputs  | Args: x, y: (N, F) float32 and (N,) int64. folds: (N,) int64, the fold of each row, by any
           numbers. | case fold numbers with gaps; fold numbers below zero; fold numbers that a
           shorter type takes for one; folds out of order; two data sets in turn

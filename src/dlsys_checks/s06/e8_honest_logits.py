@@ -20,8 +20,8 @@ SAMPLED = ("a sampler alone", "tiny weights", "huge weights", "logits of a sure 
 WEIGHTED = ("a loss weight alone", "both remedies", "a loss weight below 1", "a tiny loss weight",
             "two models in turn", "a rare class of one", "logits of a sure model")
 
-ex.promise("logits", "Return the logits for the odds of the training data's own "
-                     "rate.", says=("logits",))
+ex.promise("logits", "Return the logits, corrected to the training data's own "
+                     "base rate.", says=("logits",))
 ex.promise("form", "Args: z: (M,) logits of a "
                    "model.", says=("shape of the", "type of the", "logits"))
 ex.promise("weights", "w: (N,) > 0, of any scale, the weights with which rows were drawn.",
