@@ -245,8 +245,7 @@ claim("gradient norm of once divided by that of twice",
 
 # %% [markdown] trap="03.1" role="look"
 # On this row, the model is confident and wrong, and yet the second softmax leaves almost
-# no gradient. With the second softmax, even a perfect answer does not bring the loss to
-# zero:
+# no gradient. Even a perfect answer does not bring the loss with two softmaxes to zero:
 
 # %% trap="03.1" role="look"
 claim("loss of a perfect answer", of_probabilities(sure, first),
@@ -585,7 +584,8 @@ claim("cross-entropy: accuracy", score["cross_entropy"], above=0.93)
 
 # %% [markdown] trap="03.2" role="more" topics="the table in numbers · squared error on one-hot labels · a softmax before it"
 # Squared error itself is not the problem. With one-hot labels, which are 1 for the right
-# class and 0 for the others, it classifies these digits well:
+# class and 0 for the others, a network trained with squared error classifies these digits
+# well:
 
 # %% trap="03.2" role="more"
 claim("accuracy of the number", right, below=0.5)
@@ -598,8 +598,8 @@ claim("accuracy with one-hot squared error", score["one_hot_mse"],
       above=0.93)
 
 # %% [markdown] trap="03.2" role="more"
-# Squared error does harm *after a softmax*, because then its gradient on a confident
-# mistake is almost zero.
+# Squared error does harm *after a softmax*, because then the gradient of squared error on
+# a confident mistake is almost zero.
 
 # %% trap="03.2" role="more"
 # pull_of is the gradient on the confident mistake of trap 03.1.
@@ -1050,8 +1050,8 @@ claim("the infinite entry after clipping by value",
 # %% [markdown] trap="03.3" role="folklore"
 # **Told:** when the loss turns NaN, clip the gradients. **Measured:** clipping before the
 # step keeps a single huge but finite gradient from throwing the weights away. If an entry
-# is already infinite, clipping by the norm turns it into NaN and the others into 0. Pass
-# `error_if_nonfinite=True`, or skip that step.
+# is already infinite, clipping by the norm turns that entry into NaN and the other
+# entries into 0. Pass `error_if_nonfinite=True`, or skip that step.
 
 # %% trap="03.3" role="exercise" points=4 difficulty=3 minutes=15
 def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
@@ -1105,7 +1105,7 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
 # ten such layers of 256 units with ReLU, without any sigmoid, and set the biases to zero.
 # After 100 steps, the network has learned next to nothing. "The gradient vanishes on its
 # way back, so compare the first layer's gradient with the last layer's," says an answer
-# in a forum. You compare the two in an untrained network.
+# in a forum. You compare the two gradients in an untrained network.
 
 # %% trap="03.4" role="break"
 def small(weight):
@@ -1149,8 +1149,8 @@ claim("first layer's norm divided by the last layer's",
       above=0.01, below=100)
 
 # %% [markdown] trap="03.4" role="look"
-# The ratio does not show the fault. Both gradients are tiny, because the signal already
-# dies on its way *forward*:
+# The ratio does not show the fault. Both layers' gradients are tiny, because the signal
+# already dies on its way *forward*:
 
 # %% trap="03.4" role="look"
 def second_moments(init, sizes=(256,) * 11):
@@ -1172,12 +1172,13 @@ claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
 
 # %% [markdown] trap="03.4" role="why"
 # A layer multiplies the mean square of its inputs by `fan_in` times the variance of its
-# weights, and ReLU discards half of the result. That leaves a factor of 0.0128 per layer,
-# so after ten layers next to nothing is left of the signal. With biases of zero, every
-# layer's gradient contains all of these tiny factors, some from the way forward and the
-# rest from the way back. So all gradients are about equally tiny, and you have to look at
-# their absolute size. *He initialization* draws the weights with a variance of $2 / n$,
-# where $n$ is the layer's `fan_in`, and so makes the factor per layer equal to one.
+# weights, and ReLU discards half of the result. These weights leave a factor of 0.0128
+# per layer, so after ten layers next to nothing is left of the signal. With biases of
+# zero, every layer's gradient contains all of these tiny factors, some from the way
+# forward and the rest from the way back. So all gradients are about equally tiny, and you
+# have to look at their absolute size. *He initialization* draws the weights with a
+# variance of $2 / n$, where $n$ is the layer's `fan_in`, and so makes the factor per
+# layer equal to one.
 
 # %% trap="03.4" role="repair"
 def he(weight):
@@ -1221,8 +1222,8 @@ from dlsys_helpers.explorers.gradient_depth import gradient_depth
 gradient_depth
 
 # %% [markdown] trap="03.4" role="more" topics="default biases · the default and fan_out · narrow nets · variance and mean square"
-# The first claims check the values behind the curves. Then comes a net with PyTorch's
-# default biases, in which the ratio does show the fault.
+# The first claims check the values behind the curves. The later claims are about a net
+# with PyTorch's default biases, in which the ratio does show the fault.
 
 # %% trap="03.4" role="more"
 claim("accuracy of ten layers with small weights", score_small, below=0.35)

@@ -2,13 +2,14 @@
 # # 4. Optimizers and learning-rate schedules
 #
 # An optimizer is ten lines of arithmetic that run a million times, and a schedule is a
-# curve that moves when you call it. You give them rates, parameters and step counts.
-# Some of these values are defaults that you never chose, and torch checks hardly any of
-# them beyond the sign.
+# curve that advances one step per call. You give optimizers and schedules rates,
+# parameters and step counts. Some of these values are defaults that you never chose, and
+# torch checks hardly any of them beyond the sign.
 #
 # The ideas come first: what momentum, Adam, weight decay and warm-up are for. Then come
-# eleven traps in which the code looks right and raises no error. You guess what it
-# does, write the correct version yourself, and compare it with torch, number by number.
+# eleven traps in which the code looks right and raises no error. You guess what the code
+# does, write the correct version yourself, and compare your version with torch's, value
+# by value.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -40,15 +41,15 @@ before = torch.get_rng_state()    # put back below, before the five rules
 # %% [markdown] role="concept"
 # ## Momentum: remember the direction that stays
 #
-# An optimizer gets the gradient of every weight and decides how far to move it. The
-# simplest rule, *stochastic gradient descent* (SGD), moves each weight by the learning
-# rate times its gradient, downhill. It has a problem when the loss is a long, narrow
-# valley, steep across and nearly level along its length. The rate has to be small
-# enough for the steep direction, or the weights bounce from wall to wall. At such a
-# rate they hardly advance in the level direction.
+# An optimizer gets the gradient of every weight and decides how far to move that weight.
+# The simplest rule, *stochastic gradient descent* (SGD), moves each weight downhill by
+# the learning rate times its gradient. SGD has a problem when the loss is a long, narrow
+# valley, steep across and nearly level along its length. The rate has to be small enough
+# for the steep direction, or the weights bounce from wall to wall. At so small a rate,
+# the weights hardly advance in the level direction.
 #
-# Here is the smallest such valley. It has two weights, and its slope is 25 times as
-# steep for the second as for the first.
+# Here is the smallest example of such a valley. The valley has two weights, and it is 25
+# times as steep along the second as along the first.
 
 # %% role="concept"
 steepness = torch.tensor([1.0, 25.0])
@@ -91,9 +92,9 @@ claim("ratio of the losses after 30 steps, momentum 0.5 to plain SGD",
       below=0.01)
 
 # %% [markdown] role="concept"
-# The one new line is `b = momentum * b + gradient`: the step follows a sum of all
-# gradients so far, in which older gradients count less. See what this sum does to a
-# gradient that keeps its sign, and to one that alternates:
+# The one new line is `b = momentum * b + gradient`. It makes the step follow a sum of all
+# gradients so far, in which older gradients count less. See how large this sum becomes
+# for a gradient that keeps its sign, and for one that alternates:
 
 # %% role="concept"
 def remembered(gradients, momentum=0.9):
@@ -114,11 +115,12 @@ claim("size of the running sum when the signs alternate",
       abs(alternating), below=0.6)
 
 # %% [markdown] role="concept"
-# So momentum speeds up a direction that stays the same, by up to $1/(1-0.9) = 10$
-# times, and cancels a direction that alternates. For the same reason it averages out
-# part of the noise of small batches. Usual values are 0.9 and, for long runs, `0.99`.
-# Momentum has a price: at 0.9 the steps become up to ten times as long, so a rate that
-# suits plain SGD may be too high.
+# So momentum speeds up movement in a direction that stays the same, by a factor of up to
+# $1/(1-0.9) = 10$, and cancels movement in a direction that alternates. For the same
+# reason, momentum averages out part of the noise of small batches. Usual values of the
+# momentum are 0.9 and, for long runs, `0.99`. Momentum has a price. With a momentum of
+# 0.9, the steps become up to ten times as long, so a rate that suits plain SGD may be too
+# high.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -126,17 +128,17 @@ torch.set_rng_state(before)
 # %% [markdown] role="concept"
 # ## Adam: a step size for every weight
 #
-# Momentum leaves one problem unsolved. Within one network, gradients differ by orders
-# of magnitude, from layer to layer and between a common word and a rare one. No single
-# rate fits them all. *Adam* divides each weight's step by the typical size of that
-# weight's own gradients. It keeps two running averages per weight, the *moments*: $m$
-# of the gradient, as momentum does, and $v$ of its square. The step is the rate times
-# $m / \sqrt{v}$.
+# Momentum leaves one problem unsolved. Within one network, gradients differ by orders of
+# magnitude, from layer to layer and between a common word and a rare one. No single rate
+# suits all of these gradients. *Adam* divides each weight's step by the typical size of
+# that weight's own gradients. Adam keeps two running averages per weight, the *moments*:
+# $m$ averages the gradient, much as momentum sums it, and $v$ averages its square. Adam's
+# step is the rate times $m / \sqrt{v}$.
 #
-# What is left after that division? For a steady gradient of any size, $m = g$ and
-# $\sqrt{v} = |g|$, so only its sign is left. A gradient that is mostly noise has a
-# small $m$ and a large $v$. Try a gradient of 1 without noise, then with noise of the
-# same size, then with noise ten times as large:
+# What is left of the gradient after that division? If a gradient of any size is steady,
+# $m = g$ and $\sqrt{v} = |g|$, so only the gradient's sign is left. A gradient that is
+# mostly noise has a small $m$ and a large $v$. Try a gradient of 1 without noise, then
+# with noise of the same size, then with noise ten times as large:
 
 # %% role="concept"
 def adam_step_on(noise, steps=1500, b1=0.9, b2=0.99):
@@ -159,9 +161,10 @@ claim("mean step in rates, noise ten times as large", by_noise[10],
       expected=0.1, within=0.03)
 
 # %% [markdown] role="concept"
-# Where the gradient is steady, Adam moves a weight by one rate per step, however large
-# or small the gradient is. Where the gradient is mostly noise, Adam's steps are short
-# and careful. That is why one rate, often 0.001, works for so many networks.
+# Where the gradient is steady, Adam moves a weight by the full rate at each step, however
+# large or small the gradient is. Where the gradient is mostly noise, Adam's steps are
+# short and careful. Because of this division, one rate, often 0.001, works for so many
+# networks.
 
 # %% [markdown] role="concept"
 # ## Five rules, one shape
@@ -178,9 +181,9 @@ claim("mean step in rates, noise ten times as large", by_noise[10],
 # | AdamW | the same as Adam | the same as Adam, after $w \leftarrow (1-\eta\lambda)w$ |
 # | Lion | $m \leftarrow \beta_2 m + (1-\beta_2)g$ | $\eta\,\mathrm{sign}(\beta_1 m + (1-\beta_1)g)$ |
 #
-# The hats are Adam's *bias correction*: $\hat m = m/(1-\beta_1^t)$ and $\hat v =
-# v/(1-\beta_2^t)$ at step $t = 1, 2, \dots$ Look at the first step that two of the
-# rules take for gradients that span six orders of magnitude.
+# The hats mark Adam's *bias correction*: $\hat m = m/(1-\beta_1^t)$ and $\hat v =
+# v/(1-\beta_2^t)$ at step $t = 1, 2, \dots$. Look at the first step that two of the rules
+# take for gradients whose sizes span six orders of magnitude.
 
 # %% role="concept"
 gradient = torch.randn(1000).sign() * torch.logspace(-4, 2, 1000)
@@ -229,10 +232,10 @@ claim("largest difference between exp_avg / g and 0.1", raw,
       below=1e-6)
 
 # %% [markdown] role="concept"
-# Adam's first step does not depend on the size of a gradient, as long as the gradient
-# is far above `eps`. Adam stores `exp_avg` and `exp_avg_sq`, which are $m$ and $v$
-# without hats. After one step they hold a tenth of the gradient and a thousandth of its
-# square.
+# Adam's first step does not depend on the size of a gradient, as long as the gradient is
+# far above `eps`. Adam stores `exp_avg` and `exp_avg_sq`, which are $m$ and $v$ without
+# hats. After one step, `exp_avg` holds a tenth of the gradient, and `exp_avg_sq` a
+# thousandth of its square.
 #
 # In the explorer below, multiply the loss by 10 and see which rules react.
 
@@ -245,11 +248,11 @@ optimizer_paths
 # ## Weight decay: what it is for
 #
 # A network that fits its training rows exactly needs large weights, because only large
-# weights let it change its answer sharply from one row to the next. *Weight decay*
-# makes every weight a little smaller at each step, so a weight stays large only if the
-# gradient keeps pushing it up. The network becomes smoother, fits the training rows
-# less exactly, and does better on new rows. Measures of this kind are called
-# *regularisation*. Stage 6 compares the whole family.
+# weights let it change its answer sharply from one row to the next. *Weight decay* makes
+# every weight a little smaller at each step, so a weight stays large only if the gradient
+# keeps pushing it up. The network becomes smoother, fits the training rows less exactly,
+# and does better on new rows. Measures of this kind are called *regularisation*. Stage 6
+# compares the whole family of these measures.
 #
 # The key line shrinks the weight before the step: `w *= 1 - lr * decay`. Use AdamW with
 # three values of the decay to train a network of 256 hidden units on 200 digits, about
@@ -293,15 +296,17 @@ claim("ratio of the test losses, decay 1 to no "
       below=1)
 
 # %% [markdown] role="concept"
-# The more decay, the smaller the weights and the lower the test loss. A decay of 1 is
-# large, but this run is short, and what counts is the product of rate, decay and steps.
-# Usual values for long runs are 0.01 to 0.1. Biases and the gains of norm layers are
-# usually exempt (trap 04.1). *Embeddings*, tables with one row per token, are a matter of
-# choice. A row gets a gradient only when its token occurs, but decay shrinks it at every
-# step, so the rows of rare tokens fade. Published code does both:
+# In these runs, the more decay, the smaller the weights and the lower the test loss. A
+# decay of 1 is large, but this run is short, and what counts is the product of rate,
+# decay and steps. In long runs, the decay is usually 0.01 to 0.1. Biases and the gains of
+# norm layers are usually exempt (trap 04.1). Whether to decay *embeddings*, tables with
+# one row per token, is a matter of choice. A row gets a gradient only when its token
+# occurs, but decay shrinks the row at every step, so the rows of rare tokens fade.
+# Published code makes either choice:
 # [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py) decays its
-# embeddings, and [minGPT](https://github.com/karpathy/minGPT/blob/master/mingpt/model.py),
-# by the same author, does not.
+# embeddings, and
+# [minGPT](https://github.com/karpathy/minGPT/blob/master/mingpt/model.py), by the same
+# author, does not.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -309,12 +314,12 @@ torch.set_rng_state(before)
 # %% [markdown] trap="04.1" role="situation" core=true fault="gains get weight decay: filtered by name or by axes" symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
 # ## Two filters for weight decay
 #
-# A *gain* is a weight that scales one channel. Weight decay pulls a weight towards
-# zero, and a gain of zero switches its channel off. So you want to exempt gains and
-# biases. Many scripts do this with a list of names. A reviewer writes: "A list will
-# miss some. Count axes instead. A matrix has two or more, so decay it. A gain has one,
-# so don't." You try the list on torch's own encoder layer, and the reviewer's rule on a
-# ConvNeXt.
+# A *gain* is a weight that scales one channel. Weight decay pulls a weight towards zero,
+# and a gain of zero switches its channel off. So you want to exempt gains and biases.
+# Many scripts select these parameters with a list of names. A reviewer writes: "A list
+# will miss some. Count axes instead. A matrix has two or more, so decay it. A gain has
+# one, so don't." You try the list on torch's own encoder layer, and the reviewer's rule
+# on a ConvNeXt.
 
 # %% trap="04.1" role="break"
 from torchvision import models
@@ -352,7 +357,7 @@ claim("gains of ConvNeXt-T that are decayed when axes are "
 
 # %% [markdown] trap="04.1" role="look"
 # These gains scale each residual branch, channel by channel. The list of names also
-# fails: it misses two gains of the encoder layer, so both are decayed:
+# fails, because it misses two gains of the encoder layer, so both are decayed:
 
 # %% trap="04.1" role="look"
 print(*decayed, sep="\n")
@@ -379,9 +384,20 @@ matrices, vectors = by_shape(encoder)
 print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 
 # %% [markdown] trap="04.1" role="repair"
-# Counting axes is the better start, but it is not enough. Print the names in the
-# decayed group once, and list the exceptions that you find there, such as
-# `layer_scale`. The encoder layer has none:
+# An optimizer takes the two lists as *parameter groups*, each with a decay of its own:
+#
+# ```python
+# opt = torch.optim.AdamW([
+#     {"params": matrices, "weight_decay": 0.01},
+#     {"params": vectors, "weight_decay": 0.0}], lr=1e-3)
+# ```
+#
+# A bias needs no decay, because it multiplies no input and so cannot make the output
+# change sharply with the input.
+#
+# Counting axes is the better start, but it is not enough. Print the names in the decayed
+# group once, and list the exceptions that you find there, such as `layer_scale`. The
+# encoder layer has no such exceptions:
 
 # %% trap="04.1" role="repair"
 claim("tensors of the encoder layer that are "
@@ -402,7 +418,7 @@ draw_boxes({
 
 # %% [markdown] trap="04.1" role="more" topics="ResNet · embeddings · what it costs"
 # In a ResNet the list of names exempts no gain at all. Counting axes exempts all of
-# them:
+# ResNet's gains:
 
 # %% trap="04.1" role="more"
 with torch.device("meta"):
@@ -424,9 +440,10 @@ claim("gains of ResNet-18 that are decayed when axes are "
       "counted", len(missed), expected=0)
 
 # %% [markdown] trap="04.1" role="more"
-# An embedding also has two axes. Some recipes decay it and some do not, so write your
-# decision down, and print which tensors your rule puts into which group. The cost of a
-# wrong group depends on three numbers, and you can measure it on a single gain.
+# An embedding also has two axes. Some recipes decay the embedding and some do not, so
+# write your decision down, and print which tensors your rule puts into which group. The
+# cost of a wrong group depends on the rate, the decay and the number of steps, and you
+# can measure it on a single gain.
 
 # %% trap="04.1" role="more"
 def shrunk(lr, decay, steps):
@@ -450,10 +467,11 @@ claim("fraction left after 1,000 steps at a rate of 0.01 with decay "
       expected=0.368, within=0.001)
 
 # %% [markdown] trap="04.1" role="folklore"
-# **Told:** decaying the norm layers makes fine-tuning notably worse. **Measured:** a
-# gain that gets no gradient loses 0.06 % in 3,000 steps at a rate of 0.00002 with a
-# decay of 0.01. After 1,000 steps at a rate of 0.01 with a decay of 0.1, only 0.368 of
-# it is left. The product of rate, decay and steps tells you which case is yours.
+# **Told:** decaying the norm layers makes fine-tuning notably worse. **Measured:** a gain
+# that gets no gradient loses 0.06 % in 3,000 steps at a rate of 0.00002 with a decay of
+# 0.01. After 1,000 steps at a rate of 0.01 with a decay of 0.1, only 0.368 of the gain is
+# left. The product of rate, decay and steps tells you which of these two cases applies to
+# your run.
 
 # %% trap="04.1" role="exercise" points=3 difficulty=2 minutes=15
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
@@ -493,12 +511,12 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 # 3. An embedding's weight has two axes, so first collect the `id` of `m.weight` for every `nn.Embedding`.
 
 # %% [markdown] trap="04.1" role="keep"
-# **Keep:** decide by what a parameter is, not by its name, whether weight decay applies
-# to it. Then count: every trainable tensor must be in exactly one group. **In your own
-# code:** print the names in the decayed group once per model. **Source:** [Loshchilov &
-# Hutter 2019](https://arxiv.org/abs/1711.05101) for decay; `configure_optimizers` in
-# [nanoGPT's model.py](https://github.com/karpathy/nanoGPT/blob/master/model.py) for
-# counting axes.
+# **Keep:** whether weight decay applies to a parameter depends on what the parameter is,
+# not on its name. Count the tensors as well, because every trainable tensor must be in
+# exactly one group. **In your own code:** print the names in the decayed group once per
+# model. **Source:** [Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101) for
+# decay; `configure_optimizers` in [nanoGPT's
+# model.py](https://github.com/karpathy/nanoGPT/blob/master/model.py) for counting axes.
 
 # %% [markdown] trap="04.2" role="situation" core=true fault="Adam runs at the learning rate of SGD" symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
 # ## A borrowed learning rate
@@ -546,8 +564,8 @@ def first_step(optimizer, lr):
 
 # %% trap="04.2" role="guess"
 guess("04.2",
-      "How many times as far does a weight move in Adam's first step as "
-      "in SGD's?", unit="times")
+      "On average, how many times as far does a weight move in Adam's "
+      "first step as in SGD's?", unit="times")
 
 # %% trap="04.2" role="look"
 by_adam, by_sgd = first_step(adam, 0.01), first_step(momentum, 0.01)
@@ -568,7 +586,7 @@ plot_bars({"Adam": by_adam, "SGD + momentum": by_sgd}, log=True,
               "the rate. SGD's is hundreds of times shorter.")
 
 # %% [markdown] trap="04.2" role="look"
-# So a rate that suits one rule does not suit the other. You ran Adam at SGD's rate,
+# So a rate that suits SGD does not suit Adam, and vice versa. You ran Adam at SGD's rate,
 # 0.3. A colleague runs SGD at a rate that is usual for Adam, 0.001. Compare the test
 # accuracy of the two runs:
 
@@ -577,11 +595,11 @@ borrowed["SGD at 0.001"] = score(momentum, 0.001)
 print({name: f"{right:.2f}" for name, right in borrowed.items()})
 
 # %% [markdown] trap="04.2" role="why"
-# Each rule multiplies the learning rate by something else. SGD's first step is the rate
-# times the gradient, and this classifier's gradients are far below one. Adam's first
-# step is as large as the rate itself, for every weight whose gradient is far above
+# Each optimizer multiplies the learning rate by a different quantity. SGD's first step is
+# the rate times the gradient, and this classifier's gradients are far below one. Adam's
+# first step is as large as the rate itself, for every weight whose gradient is far above
 # `eps`. So a rate of 0.01 means a small step for SGD and a large one for Adam. When you
-# change the rule, search for the rate again.
+# change the optimizer, search for the learning rate again.
 
 # %% trap="04.2" role="repair"
 own = {"Adam at 0.01": score(adam, 0.01),
@@ -598,8 +616,8 @@ plot_bars(borrowed | own, xlabel="test accuracy",
               "tenths. Adam at 0.3 and SGD at 0.001 are far lower.")
 
 # %% [markdown] trap="04.2" role="more" topics="the other three runs · Muon"
-# These are the other three bars in numbers. Muon's rate has yet another meaning, which
-# *Muon, a rule for matrices*, under *Further*, measures.
+# These are the accuracies behind the other three bars. Muon's rate has yet another
+# meaning, which the section *Muon, a rule for matrices*, under *Further*, measures.
 
 # %% trap="04.2" role="more"
 claim("accuracy of SGD at 0.001", borrowed["SGD at 0.001"], below=0.75)
@@ -607,11 +625,11 @@ claim("accuracy of Adam at 0.3", borrowed["Adam at 0.3"], below=0.9)
 claim("accuracy of SGD at 0.3", own["SGD at 0.3"], above=0.88)
 
 # %% [markdown] trap="04.2" role="folklore"
-# **Told:** Adam crawls at a rate of 0.01, and SGD may diverge at 0.001. **Measured:**
-# for this classifier it is the reverse. Adam at 0.01 is one of the good runs, SGD at
-# 0.001 crawls, and Adam at 0.3 breaks. A different page says that Adam at 0.01
-# "diverges at once". With a large pre-trained model it may. A good rate is good for one
-# rule and one model.
+# **Told:** Adam crawls at a rate of 0.01, and SGD may diverge at 0.001. **Measured:** for
+# this classifier, the reverse is true. Adam at 0.01 is one of the good runs, SGD at 0.001
+# crawls, and Adam at 0.3 breaks. A different page says that Adam at 0.01 "diverges at
+# once". With a large pre-trained model, Adam at 0.01 may indeed diverge. A good rate is
+# good only for one optimizer and one model.
 
 # %% trap="04.2" role="exercise" points=3 difficulty=3 minutes=15
 def step_size(opt: torch.optim.Optimizer) -> float:
@@ -657,8 +675,8 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 #
 # You may have seen a chart in which SGD with momentum comes last after 1,000 steps, and
 # AdamW's loss is below Adam's "because decay fights overfitting". Run the comparison
-# yourself: linear regression, the same start for all three, and the rates that the
-# chart uses.
+# yourself on linear regression, with the same start for all three optimizers and with the
+# rates that the chart uses.
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -693,8 +711,8 @@ claim("loss of SGD with momentum after 1,000 steps", sgd_loss, below=0.02)
 claim("loss of Adam at 0.001 after 1,000 steps", adam_loss, above=1)
 
 # %% [markdown] role="concept"
-# Adam was held back by the distance that it can cover in 1,000 steps at this rate. And
-# decay makes the training loss higher, not lower:
+# Adam was held back because it cannot get far in 1,000 steps at this rate. Decay also
+# makes the training loss higher, not lower:
 
 # %% role="concept"
 claim("distance of the weight that Adam moved farthest", adam_moved,
@@ -714,9 +732,10 @@ claim("training loss of AdamW minus training loss of "
 # ## Why the rate falls: noise, and sharp minima
 #
 # The gradient of a batch is the true gradient plus noise. With a constant rate the
-# weights never come to rest. They end up in a cloud around the minimum, and the higher
-# the rate, the larger the cloud. For a gradient $w + \text{noise}$, the mean of $w^2$
-# settles at $\eta/(2-\eta)$. A rate that falls to zero shrinks the cloud.
+# weights never come to rest. The weights end up in a cloud around the minimum, and the
+# higher the rate, the larger the cloud. For a gradient $w + \text{noise}$ with noise of
+# variance 1, the mean of $w^2$ settles at $\eta/(2-\eta)$. A rate that falls to zero
+# shrinks the cloud.
 
 # %% role="concept"
 def end_of(rate, steps=1000):
@@ -738,10 +757,10 @@ claim("ratio of the mean squares, constant rate to falling "
       above=10)
 
 # %% [markdown] role="concept"
-# So why not use a low rate from the start? It is slow, and there is a second argument,
-# about the shape of minima. Around a *sharp* minimum the loss rises steeply, and around
-# a *flat* one slowly. A step at a high rate jumps out of a sharp minimum, because the
-# gradient there is large:
+# So why not use a low rate from the start? A low rate is slow, and there is a second
+# argument against it, about the shape of minima. Around a *sharp* minimum the loss rises
+# steeply, and around a *flat* one slowly. A step at a high rate jumps out of a sharp
+# minimum, because the gradient there is large:
 
 # %% role="concept"
 def distance_after(curvature, rate, steps=20):
@@ -765,11 +784,11 @@ claim("distance after 20 steps, flat minimum, rate 0.1",
 
 # %% [markdown] role="concept"
 # A minimum holds the weights only if rate times curvature is below 2. So while the rate
-# is high, the weights can stay only in flat minima, and the low rate at the end lets
-# them settle there. Flat minima are often said to generalise better, because a small
-# shift of the data changes their loss only a little ([Keskar et al.
-# 2017](https://arxiv.org/abs/1609.04836)). The argument is disputed: rescaling the
-# weights can make the same function look flat or sharp ([Dinh et al.
+# is high, the weights can stay only in flat minima, and the low rate at the end lets them
+# settle there. Flat minima are often said to generalise better, because a small shift of
+# the data changes their loss only a little ([Keskar et al.
+# 2017](https://arxiv.org/abs/1609.04836)). The argument is disputed, because rescaling
+# the weights can make the same function look flat or sharp ([Dinh et al.
 # 2017](https://arxiv.org/abs/1703.04933)).
 
 # %% [markdown] role="concept"
@@ -839,20 +858,22 @@ claim("step at which one-cycle peaks", family["one-cycle"].index(
 # %% [markdown] role="concept"
 # *Warm-up and cosine* is the usual choice for transformers. With *warm-up, level, fall*
 # you need not know the length of the run in advance, because you can start the fall at
-# any time. Libraries build such schedules from a name. In Hugging Face it is
-# `get_scheduler("cosine", opt, num_warmup_steps=…, num_training_steps=…)`. It returns one
-# of torch's schedulers, so you call its `step()` after each step of the optimizer. Their
-# `Trainer` does both for you. The second number is the length of the whole run in steps
-# of the optimizer. If you give it the number of batches and accumulate four of them, the
-# run ends when the schedule is only a quarter done.
+# any time. Libraries build such schedules from a name. In Hugging Face, the call is
+# `get_scheduler("cosine", opt, num_warmup_steps=…, num_training_steps=…)`. This call
+# returns one of torch's schedulers, whose `step()` you call after each step of the
+# optimizer. Hugging Face's `Trainer` creates and steps the scheduler for you. The
+# argument `num_training_steps` is the length of the whole run in steps of the optimizer.
+# If you pass the number of batches and accumulate gradients over four batches, the run
+# ends when the schedule is only a quarter done.
 #
-# *One-cycle* is one climb and one fall over the whole run, and the momentum is low
-# where the rate is high. Its author reports *super-convergence*: with a very high peak,
-# some networks reach their accuracy in far fewer steps ([Smith & Topin
-# 2018](https://arxiv.org/abs/1708.07120)). The explanation offered is the one above: a
-# high rate acts as a regulariser and skips sharp minima. Super-convergence does not
-# happen with every network, so measure yours. Torch's class makes all four decisions in
-# one object, and it overrides the rate and the momentum that you gave the optimizer:
+# *One-cycle* is one climb and one fall over the whole run, and the momentum is low where
+# the rate is high. Its author reports *super-convergence*: with a very high peak, some
+# networks reach their accuracy in far fewer steps ([Smith & Topin
+# 2018](https://arxiv.org/abs/1708.07120)). The explanation offered is the same as above,
+# namely that a high rate acts as a regulariser and skips sharp minima. Super-convergence
+# does not happen with every network, so measure it on your own. Torch's `OneCycleLR`
+# makes all four decisions in one object, and it overrides the rate and the momentum that
+# you gave the optimizer:
 
 # %% role="concept"
 opt = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
@@ -887,9 +908,9 @@ claim("last rate under one-cycle, 10,000 times below the first", rates[-1],
 #
 # Adam takes its first step at full length on the evidence of a single batch, because
 # after one gradient the size of $\hat m/\sqrt{\hat v}$ is 1 for every weight. Many
-# networks survive that. The next one does not. It is a residual net with LayerNorm
-# *after* each addition, the order used in the first transformers, trained at a rate
-# that is bold for it.
+# networks survive such a first step. The next network does not survive such a step. It is
+# a residual net with LayerNorm *after* each addition, the order used in the first
+# transformers, trained at a rate that is high for such a net.
 
 # %% role="concept"
 class Block(nn.Module):
@@ -940,12 +961,12 @@ plot_columns({"none": cold, "50 steps": warmed,
                  "rate.")
 
 # %% [markdown] role="concept"
-# The warm-up rescued a rate that is bold for this net, though not every time: about one
-# run in fifty stays stuck all the same. A tenth of that rate needs no warm-up at all.
-# So a warm-up is the price of a high peak. With your own net, try both a warm-up and a
-# lower rate. Usual lengths are 1 to 5 % of the run, or a few hundred to a few thousand
+# With the warm-up, the net trains even at this high rate, except that about one run in
+# fifty still stays stuck. At a tenth of that rate, the net needs no warm-up at all. So a
+# warm-up is the price of a high peak. With your own net, try both a warm-up and a lower
+# rate. A warm-up usually takes 1 to 5 % of the run, or a few hundred to a few thousand
 # steps. Transformers need a warm-up most, because their attention and their norm layers
-# amplify a bad first step. Trap 05.2 shows how.
+# amplify a bad first step. Trap 05.2 shows how this happens.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1003,9 +1024,9 @@ plot_lines(range(1, 61), {"called per batch": used[:60],
                "it is still at 0.1.")
 
 # %% [markdown] trap="04.3" role="look"
-# The formula does not stop at zero. It climbs back to the full rate. The reverse
-# mistake is just as silent. Here a one-cycle schedule with `total_steps=1000` is called
-# only once per epoch:
+# The cosine does not stop at zero but climbs back to the full rate. The reverse mistake
+# is just as silent. Here a one-cycle schedule with `total_steps=1000` is called only once
+# per epoch:
 
 # %% trap="04.3" role="look"
 def cycle(opt):
@@ -1019,11 +1040,11 @@ claim("highest rate of any batch, where 0.1 was planned",
       max(starved), expected=0.0042, within=0.0001)
 
 # %% [markdown] trap="04.3" role="why"
-# A scheduler knows neither batches nor epochs. It counts calls to `step()`, and its
-# arguments are numbers of calls. With `T_max=10` the cosine falls for ten calls and
-# climbs for the next ten, so in a thousand calls it does both fifty times. The
-# one-cycle schedule expects 1,000 calls and gets ten, so it has hardly begun to climb.
-# Use the same unit for the arguments and for the calls.
+# A scheduler knows neither batches nor epochs. A scheduler counts calls to `step()`, and
+# its arguments are numbers of calls. With `T_max=10` the cosine falls for ten calls and
+# climbs for the next ten, so in a thousand calls it falls fifty times and climbs fifty
+# times. The one-cycle schedule expects 1,000 calls and gets ten, so it has hardly begun
+# to climb. Use the same unit for the arguments and for the calls.
 
 # %% trap="04.3" role="why"
 draw_blocks({"called per epoch": ["batch", "opt.step()", "schedule.step()"],
@@ -1058,8 +1079,9 @@ plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
                "near 0.004.")
 
 # %% [markdown] trap="04.3" role="repair"
-# In the explorer below, "its numbers count" is the unit in which you wrote the
-# arguments, and "step() is called" is what your loop does. Make the two differ.
+# In the explorer below, "its numbers count" is the unit in which you wrote the arguments,
+# and "step() is called" is what your loop does. Choose a different unit for each of the
+# two.
 
 # %% role="explore" explorer="schedules"
 from dlsys_helpers.explorers.schedules import schedules
@@ -1067,8 +1089,8 @@ from dlsys_helpers.explorers.schedules import schedules
 schedules
 
 # %% [markdown] trap="04.3" role="more" topics="StepLR · a cosine that hardly falls · where one-cycle is loud"
-# `StepLR` counts calls in the same way. And a cosine over 1,000 calls hardly falls when
-# it is called once per epoch:
+# `StepLR` counts calls in the same way. A cosine over 1,000 calls hardly falls when its
+# `step()` is called once per epoch:
 
 # %% trap="04.3" role="more"
 steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
@@ -1095,9 +1117,10 @@ claim("batch of the peak, at 30 % of 1,000 batches", fed.index(max(fed)),
 
 # %% [markdown] trap="04.3" role="folklore"
 # **Told:** call `CosineAnnealingLR` once per epoch and `OneCycleLR` once per batch; a
-# mix-up is silent. **Measured:** the unit of the arguments decides, not the class. A
-# `CosineAnnealingLR` with `T_max=1000` belongs in the loop over batches. And one of the
-# two mix-ups of `OneCycleLR` is loud, because too many calls raise a `ValueError`.
+# mix-up is silent. **Measured:** what matters is the unit of the arguments, not the
+# class. A `CosineAnnealingLR` with `T_max=1000` belongs in the loop over batches. One of
+# the two mix-ups of `OneCycleLR` is not silent, because too many calls raise a
+# `ValueError`.
 
 # %% trap="04.3" role="exercise" points=4 difficulty=3 minutes=20
 def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
@@ -1146,9 +1169,9 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # %% [markdown] trap="04.4" role="situation" fault="AdamW decays by 0.01 when no weight_decay is given" symptom="AdamW differs from Adam although no weight decay was set"
 # ## Adam and AdamW, no decay given
 #
-# You compare Adam with AdamW and pass no weight decay to either. Both run 100 steps
-# from the same start, on the same batches. Then you look for the weight that differs
-# most between the two models.
+# You compare Adam with AdamW and pass no weight decay to either. Both optimizers run for
+# 100 steps from the same start, on the same batches. Then you look for the weight that
+# differs most between the two models.
 
 # %% trap="04.4" role="break"
 origin = reader()
@@ -1165,7 +1188,9 @@ plain = trained(torch.optim.Adam)
 forgotten = trained(torch.optim.AdamW)           # no weight_decay given
 
 # %% trap="04.4" role="guess"
-guess("04.4", "By how much does this weight differ between the two models?",
+guess("04.4",
+      "How large is the largest difference in a weight between the two "
+      "models?",
       choices=["by more than `1e-4`",
                "by about `1e-7`",
                "by exactly `0`"])
@@ -1185,12 +1210,12 @@ claim("largest difference of a weight", gap, above=1e-4)
 
 # %% [markdown] trap="04.4" role="why"
 # If you leave the argument out, the decay is not off. AdamW uses its default, 0.01. By
-# itself, that decay removes 1 % of each weight in these 100 steps. The gap can be
-# larger, because two models that differ get different gradients.
+# itself, that decay removes 1 % of each weight in these 100 steps. The difference between
+# the two models can be larger, because models that differ get different gradients.
 #
-# Adam's own `weight_decay` is a different method. It adds $\lambda w$ to the
-# *gradient*, so Adam then divides the decay, too, by the gradient's size. AdamW
-# multiplies the weight itself.
+# Adam's own `weight_decay` is a different method. Adam adds $\lambda w$ to the
+# *gradient*, and so it divides the decay by the gradient's size as well. AdamW multiplies
+# the weight itself by a factor just below one.
 
 # %% trap="04.4" role="why"
 draw_blocks({"Adam": ["g + λw", "m and v", "divide", "step"],
@@ -1212,8 +1237,8 @@ claim("largest difference between AdamW with decay 0 and Adam",
       (off - plain).abs().max(), expected=0)
 
 # %% [markdown] trap="04.4" role="repair"
-# And what happens with a decay of 0.1 in both? Two weights start at 1. One gets small
-# gradients and the other gets large ones:
+# What happens with a decay of 0.1 in both optimizers? Two weights start at 1. One weight
+# gets small gradients and the other weight gets large ones:
 
 # %% trap="04.4" role="repair"
 def after_decay(optimizer):
@@ -1244,7 +1269,7 @@ claim("what Adam leaves of the weight with small "
       "gradients", small, below=0.05)
 
 # %% [markdown] trap="04.4" role="more" topics="the two defaults · the bars in numbers"
-# Here are the two defaults, and the other bars in numbers:
+# These claims check the two defaults and the values of the other bars:
 
 # %% trap="04.4" role="more"
 claim("default decay of AdamW",
@@ -1260,7 +1285,7 @@ claim("difference between the two weights under "
 # %% [markdown] trap="04.4" role="folklore"
 # **Told:** if you forget `weight_decay`, AdamW is just Adam. **Measured:** without the
 # argument, AdamW uses a decay of 0.01 and ends at different weights. With
-# `weight_decay=0` it is Adam, bit for bit.
+# `weight_decay=0`, AdamW is Adam, bit for bit.
 
 # %% trap="04.4" role="exercise" points=3 difficulty=2 minutes=15
 def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
@@ -1292,19 +1317,19 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # 3. Multiply in place under `torch.no_grad()`, before `opt.step()`.
 
 # %% [markdown] trap="04.4" role="keep"
-# **Keep:** AdamW uses a weight decay of 0.01 unless you pass `weight_decay=`. It
+# **Keep:** AdamW uses a weight decay of 0.01 unless you pass `weight_decay=`. This decay
 # multiplies the weight by $1 - \eta\lambda$. Adam's own `weight_decay` is added to the
 # gradient, which is a different method. **In your own code:** always write
-# `weight_decay=`, and read the value back from `opt.param_groups`. **Source:**
-# Loshchilov & Hutter 2019, ["Decoupled Weight Decay
+# `weight_decay=`, and read the value back from `opt.param_groups`. **Source:** Loshchilov
+# & Hutter 2019, ["Decoupled Weight Decay
 # Regularization"](https://arxiv.org/abs/1711.05101), algorithm 2.
 
 # %% [markdown] trap="04.5" role="situation" fault="a learning rate too high looks like one too low" symptom="loss does not go down: learning rate too high or too low?"
 # ## A rate of 0.0001 and a rate of 3
 #
-# Two people train your digit classifier for 200 steps with momentum, one at a rate of
-# 0.0001 and the other at a rate of 3. The first run ends at a loss of about 2.3, which
-# is what guessing would get.
+# Two people train your digit classifier for 200 steps by SGD with momentum, one at a rate
+# of 0.0001 and the other at a rate of 3. The first run ends at a loss of about 2.3, which
+# is the loss of a uniform guess.
 
 # %% trap="04.5" role="break"
 def run_at(lr, optimizer=momentum):
@@ -1342,9 +1367,9 @@ plot_columns({"rate 0.0001": low[0], "rate 3": high[0]},
                  "dashed line for guessing.")
 
 # %% [markdown] trap="04.5" role="why"
-# At 0.0001 the weights have hardly moved. At 3 the first steps moved them so far that
-# the hidden units return 0 for every digit. Only the biases of the last layer still
-# learn, and the best that they can do is guess:
+# At a rate of 0.0001, the weights have hardly moved. At a rate of 3, the first steps
+# moved the weights so far that the hidden units return 0 for every digit. Only the biases
+# of the last layer still learn, and the best that they can do is guess:
 
 # %% trap="04.5" role="why"
 def silent(model):
@@ -1360,10 +1385,11 @@ claim("fraction of hidden units that are silent at a rate of "
       above=0.8)
 
 # %% [markdown] trap="04.5" role="why"
-# A *range test* tries all rates in one short run. Multiply the rate by a constant
-# factor after each batch and watch the loss. The loss stays flat, falls, and then
-# shoots up. The smaller rates before the lowest point did the work, so the rate at that
-# point is already close to one that fails. Train at a tenth of that rate.
+# A *range test* tries a whole range of rates in one short run. Multiply the rate by a
+# constant factor after each batch and watch the loss. The loss stays flat, falls, and
+# then shoots up. The smaller rates had already brought the loss down before the lowest
+# point, so the rate at that point is close to a rate that fails. Train at a tenth of that
+# rate.
 
 # %% trap="04.5" role="repair"
 def sweep(optimizer=momentum, steps=100, low=1e-5, high=10.0):
@@ -1409,8 +1435,8 @@ from dlsys_helpers.explorers.lr_range_test import lr_range_test
 lr_range_test
 
 # %% [markdown] trap="04.5" role="more" topics="the two runs · at the edge and beyond · without momentum"
-# Training at the rate of the lowest point itself gains little or loses a little. Beyond
-# that rate, the run is lost:
+# Training at the rate of the lowest point itself gains little accuracy or loses a little.
+# Beyond that rate, training fails:
 
 # %% trap="04.5" role="more"
 claim("loss at a rate of 0.0001", low[0], expected=2.3, within=0.15)
@@ -1423,8 +1449,9 @@ claim("accuracy at the rate of the lowest loss minus accuracy at a tenth "
 claim("accuracy at 4 times that rate", beyond, below=0.9)
 
 # %% [markdown] trap="04.5" role="more"
-# A tenth is a safety margin, and the margin that you need depends on the rule. Without
-# momentum the same test finds a higher edge, and a tenth of that rate is slow.
+# A tenth is a safety margin, and the margin that you need depends on the optimizer.
+# Without momentum, the same test finds the lowest loss at a higher rate, and a tenth of
+# that rate is slow.
 
 # %% trap="04.5" role="more"
 sgd = torch.optim.SGD
@@ -1486,22 +1513,22 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # 3. `not loss <= 4 * best` is true for NaN as well; `loss > 4 * best` is not.
 
 # %% [markdown] trap="04.5" role="keep"
-# **Keep:** to find a learning rate, multiply it by a constant factor after every step,
-# and stop when the loss runs away. Take the rate at the lowest loss. Train at a tenth
-# of it with momentum, and at a third of it with plain SGD. **In your own code:** repeat
-# the test, with 100 steps or more, when you change the optimizer, the batch size or the
-# model. **Source:** Smith 2017, ["Cyclical Learning Rates for Training Neural
-# Networks"](https://arxiv.org/abs/1506.01186), section 3.3, for the sweep. The tenth is
-# a rule of thumb, and this lesson tries it above.
+# **Keep:** to find a learning rate, multiply the rate by a constant factor after every
+# step, and stop when the loss shoots up. Take the rate at the lowest loss. Train at a
+# tenth of that rate with momentum, and at a third of it with plain SGD. **In your own
+# code:** repeat the test, with 100 steps or more, when you change the optimizer, the
+# batch size or the model. **Source:** Smith 2017, ["Cyclical Learning Rates for Training
+# Neural Networks"](https://arxiv.org/abs/1506.01186), section 3.3, for the sweep. The
+# factor of a tenth is a rule of thumb, which this lesson tests above.
 
 # %% [markdown] trap="04.6" role="situation" fault="max() as a floor: the cosine stands still" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
 # ## A floor under a cosine
 #
 # The usual recipe for large models warms up the rate, and then lets it follow a cosine
-# down to a *floor*, a tenth of the peak. You copy such a schedule from a script, with
-# 100 steps of warm-up and 1,000 steps in all. After the warm-up, it takes the larger of
-# two values: the floor, and a cosine that falls to zero. A comment below the script
-# says: "Your first batch is wasted."
+# down to a *floor*, a tenth of the peak. You copy such a schedule from a script, with 100
+# steps of warm-up and 1,000 steps in all. After the warm-up, the schedule takes the
+# larger of two values: the floor, and a cosine that falls to zero. A comment below the
+# script says: "Your first batch is wasted."
 
 # %% trap="04.6" role="break"
 def factor(step, warm=100, total=1000, floor=0.1):
@@ -1529,20 +1556,21 @@ measured("04.6", at_floor, right=(150, 220))
 claim("steps that run at the floor", at_floor, expected=184)
 
 # %% [markdown] trap="04.6" role="look"
-# The comment is right: the first step has a rate of zero, so the first batch moves
-# nothing.
+# The comment is right, because the first step has a rate of zero, so the first batch
+# changes no weight.
 
 # %% trap="04.6" role="look"
 claim("rate of the first step as a fraction of the "
       "peak", cut[0], expected=0)
 
 # %% [markdown] trap="04.6" role="why"
-# `max` cuts the lower end off a cosine that was heading for zero, so the rate reaches
-# the floor early and stays there. A floor belongs *inside* the formula: the floor, plus
-# the rest times the cosine. Steps are counted from 0, so a warm-up over `warm` steps is
-# `(step + 1) / warm`, and step `warm - 1` runs at the peak. The cosine starts from that
-# step, so the last step runs at the floor. (In the exercise the cosine starts at step
-# `warm`, so it reaches the floor at step `total`.)
+# `max` cuts the lower end off a cosine that was heading for zero, so the rate reaches the
+# floor early and stays there. A floor belongs *inside* the formula: the floor, plus the
+# rest times the cosine. Without a warm-up, `CosineAnnealingLR(opt, T_max, eta_min=floor)`
+# does this. Steps are counted from 0, so in a warm-up over `warm` steps the factor is
+# `(step + 1) / warm`, and step `warm - 1` runs at the peak. The cosine starts from step
+# `warm - 1`, so the last step of the run is at the floor. (In the exercise the cosine
+# starts at step `warm`, so it reaches the floor at step `total`.)
 
 # %% trap="04.6" role="repair"
 def scaled(step, warm=100, total=1000, floor=0.1):
@@ -1616,7 +1644,7 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # Start a warm-up at `1 / warm` of the peak, not at 0. **In your own code:** assert the
 # rate at four steps: the first, the end of the warm-up, the middle and the last.
 # **Source:** Loshchilov & Hutter 2017, ["SGDR"](https://arxiv.org/abs/1608.03983),
-# equation 5, for the floor inside.
+# equation 5, for a floor inside the formula.
 
 # %% [markdown] trap="04.7" role="situation" fault="zero_grad(set_to_none=False): idle weights move on" symptom="parameters move although they received no gradient: zero_grad(set_to_none=False)"
 # ## A head that is out of the loss
@@ -1654,8 +1682,9 @@ drift = idle_drift(set_to_none=False)
 
 # %% trap="04.7" role="guess" quoted="wrong"
 guess("04.7",
-      "How far does the fastest weight of the second head move in these "
-      "20 steps, in multiples of the learning rate?", unit="learning rates")
+      "What is the largest distance that a weight of the second head "
+      "moves in these 20 steps, in multiples of the learning rate?",
+      unit="learning rates")
 
 # %% trap="04.7" role="look"
 print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
@@ -1670,8 +1699,8 @@ claim("largest distance that a weight of the idle head moves, in "
 # %% [markdown] trap="04.7" role="why"
 # Adam steps along its *memory*, the running average of past gradients. A zero gradient
 # only lets that average fade, so the head coasts on. Weight decay, if it is set, also
-# continues. `None` means something else: torch skips the tensor, memory and all. A
-# single weight shows the difference, after one gradient of 1:
+# continues. `None` means something else: torch skips the tensor completely, including its
+# running averages. A single weight shows the difference, after one gradient of 1:
 
 # %% trap="04.7" role="why"
 def path(grad, steps=10):
@@ -1701,8 +1730,8 @@ print(f"the idle head moved by {with_none:.3f}")
 claim("distance that the idle head moves with None", with_none, expected=0)
 
 # %% [markdown] trap="04.7" role="more" topics="one weight in numbers · other optimizers · what plain zero_grad leaves"
-# Here is the second step of the figure in numbers, and the same step under other rules.
-# Plain SGD, Adagrad and RMSprop have no momentum to coast on:
+# These claims check the second step of the figure, and the same step with other
+# optimizers. Plain SGD, Adagrad and RMSprop have no momentum to coast on:
 
 # %% trap="04.7" role="more"
 def second_step(grad, optimizer=torch.optim.Adam):
@@ -1741,11 +1770,11 @@ claim("plain zero_grad() sets the gradient to None", w.grad is None,
       expected=True)
 
 # %% [markdown] trap="04.7" role="folklore"
-# **Told:** a zero gradient is a zero step, so the two settings of `zero_grad` differ
-# only in the memory they use. **Measured:** that holds for plain SGD, Adagrad and
-# RMSprop, without momentum or decay. With zeros, Adam and SGD with momentum keep moving
-# along their past gradients. With `None`, which is what plain `zero_grad()` leaves,
-# they do not move.
+# **Told:** a zero gradient is a zero step, so the two settings of `zero_grad` differ only
+# in the memory they use. **Measured:** with plain SGD, Adagrad and RMSprop, a zero
+# gradient is a zero step, as long as there is no momentum and no decay. With zeros, Adam
+# and SGD with momentum keep moving the weights along past gradients. With `None`, which
+# is what plain `zero_grad()` leaves, the weights do not move.
 
 # %% trap="04.7" role="exercise" points=3 difficulty=2 minutes=15
 def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
@@ -1778,18 +1807,18 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # %% [markdown] trap="04.7" role="keep"
 # **Keep:** an optimizer with momentum still moves a weight whose gradient is zero, and
 # skips a weight whose gradient is `None`. **In your own code:** to freeze a part of a
-# model, set its gradients to `None` or leave it out of the optimizer. Then compare its
-# weights before and after. **Source:** PyTorch documentation,
+# model, set its gradients to `None` or leave it out of the optimizer. Then compare the
+# frozen weights before and after. **Source:** PyTorch documentation,
 # [`Optimizer.zero_grad`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
 # %% [markdown] trap="04.8" role="situation" fault="Adam without bias correction: steps too long" symptom="fine-tuning unstable in the first steps: Adam without bias correction"
 # ## Adam without bias correction
 #
-# Somebody ported Adam and left out the bias correction. You expect cautious first
-# steps, because $m$ starts at zero and takes in only a tenth of each gradient. "They
+# Somebody ported Adam and left out the bias correction. You expect cautious first steps,
+# because $m$ starts at zero and takes in only a tenth of each gradient. "The first steps
 # are too long," says the reviewer.
 #
-# To find out, you give a weight the gradient 1 at every step. With the correction, each
+# To find out, you give a weight a gradient of 1 at every step. With the correction, each
 # step is exactly as long as the learning rate.
 
 # %% trap="04.8" role="break"
@@ -1825,17 +1854,16 @@ claim("length of the 12th step, in "
       "rates", bare[11], expected=6.57, within=0.01)
 
 # %% [markdown] trap="04.8" role="look"
-# That is the longest step. A hundred steps in, the effect is still there:
+# The twelfth step is the longest. A hundred steps in, the effect is still there:
 
 # %% trap="04.8" role="look"
 claim("length of step 100, in rates", bare[99], expected=3.24, within=0.01)
 
 # %% [markdown] trap="04.8" role="why"
 # $m$ starts too small, but so does $v$, and the step divides by the root of $v$. With
-# $\beta_2 = 0.999$ the second average fills up a hundred times more slowly than the
-# first. So the quotient is too *large*, by a factor of
-# $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$. The correction divides each average by the
-# fraction to which it has filled up.
+# $\beta_2 = 0.999$, $v$ fills up a hundred times more slowly than $m$. So the quotient is
+# too *large*, by a factor of $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$. The correction divides
+# each average by the fraction to which it has filled up.
 
 # %% trap="04.8" role="why"
 ts = range(1, 2001)
@@ -1867,7 +1895,8 @@ plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
                "throughout.")
 
 # %% [markdown] trap="04.8" role="more" topics="more of the curve · other betas: too short"
-# The curve starts above 3, and at step 2,000 it is still 7.5 % too high:
+# The steps start at more than 3 learning rates, and at step 2,000 they are still 7.5 %
+# too long:
 
 # %% trap="04.8" role="more"
 t = 12
@@ -1895,11 +1924,12 @@ claim("length of the first step with a second beta of 0.95, in "
       within=0.001)
 
 # %% [markdown] trap="04.8" role="folklore"
-# **Told:** without correction the first steps are tiny, and after step 100 it no longer
-# matters. **Measured:** with the default betas and a steady gradient, the early steps
-# are 3 to 6.57 times too long, and step 100 is still 3.24 times too long. With betas of
-# 0.9 and 0.95 the first step is indeed short, at 0.447 of a rate. A BERT optimizer that
-# lacked the correction has been blamed for unstable fine-tuning on small data sets.
+# **Told:** without the correction, the first steps are tiny, and after step 100 the
+# correction no longer matters. **Measured:** with the default betas and a steady
+# gradient, the early steps are 3 to 6.57 times too long, and step 100 is still 3.24 times
+# too long. With betas of 0.9 and 0.95 the first step is indeed short, at 0.447 of the
+# rate. A BERT optimizer that lacked the correction has been blamed for unstable
+# fine-tuning on small data sets.
 
 # %% trap="04.8" role="exercise" points=4 difficulty=3 minutes=20
 def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
@@ -1945,11 +1975,11 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # %% [markdown] trap="04.9" role="situation" fault="Lion with one beta: its momentum forgets too fast" symptom="own Lion implementation differs from the paper: one beta for update and momentum"
 # ## Lion with one beta for two jobs
 #
-# Lion steps by the sign of a blend of momentum and gradient. You port it from a summary
-# that uses $\beta_1 = 0.9$ twice, for the blend and to update the momentum. The paper
-# uses a second value, $\beta_2 = 0.99$, for the update. The network trains, and its
-# accuracy is fine. You test the summary's rule and the paper's rule on gradients that
-# are pure noise.
+# Each step of Lion follows the sign of a blend of momentum and gradient. You port it from
+# a summary that uses $\beta_1 = 0.9$ twice, once in the blend and once in the update of
+# the momentum. The paper uses a second value, $\beta_2 = 0.99$, for the update. The
+# network trains, and its accuracy is fine. You test the summary's rule and the paper's
+# rule on gradients that are pure noise.
 
 # %% trap="04.9" role="break"
 def lion_signs(gradients, b1, b2):
@@ -2050,10 +2080,11 @@ claim("what is left at a rate of 0.001 with a decay of 1, as at 0.01 with "
       shrunk(1e-3, 1.0, 1000), expected=before, within=1e-9)
 
 # %% [markdown] trap="04.9" role="folklore"
-# **Told:** Lion needs a rate that is 3 to 10 times smaller than Adam's. **Measured:**
-# that is only half of the advice. In both AdamW and Lion, decoupled decay acts as rate
-# times $\lambda$. With a rate that is 10 times smaller, 1,000 steps without a gradient
-# leave the same fraction of a weight only if the decay is 10 times larger.
+# **Told:** Lion needs a rate that is 3 to 10 times smaller than Adam's. **Measured:** the
+# smaller rate is only half of the advice. In both AdamW and Lion, the effect of decoupled
+# decay is proportional to the rate times $\lambda$. With a rate that is 10 times smaller,
+# 1,000 steps without a gradient leave the same fraction of a weight only if the decay is
+# 10 times larger.
 
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
@@ -2103,8 +2134,8 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # precision. The design document says: "With the default second beta of 0.999 we average
 # a thousand gradients. The rounding errors cancel."
 #
-# Many runs begin with large gradients. Here the first five are 30 times as large as the
-# 3,000 that follow. You track the second moments in bfloat16 and in float32.
+# Many runs begin with large gradients. Here the first five gradients are 30 times as
+# large as the 3,000 that follow. You track the second moments in bfloat16 and in float32.
 
 # %% trap="04.11" role="break"
 def moments(dtype, loud=30.0, quiet=3000, **options):
@@ -2149,8 +2180,8 @@ plot_lines(range(0, 3001, 50), {"float32": full[::50].mean(1),
                "starts at about 4.5, and it rises a little.")
 
 # %% [markdown] trap="04.11" role="look"
-# Adam divides by the root of the second moment, so its steps are about half as long as
-# they should be. How many of the 300 moments have fallen since the loud start?
+# Adam divides by the root of the second moment, so in bfloat16 its steps are about half
+# as long as they should be. How many of the 300 moments have fallen since the loud start?
 
 # %% trap="04.11" role="look"
 claim("bfloat16 moments that are lower at the end than after the loud "
@@ -2158,11 +2189,11 @@ claim("bfloat16 moments that are lower at the end than after the loud "
       (half[-1] < half[0]).sum(), expected=0)
 
 # %% [markdown] trap="04.11" role="why"
-# A small gradient lowers the moment by a thousandth, to $0.999\,v$. From one power of
-# two to the next, bfloat16 has 128 evenly spaced values, so the nearest value below $v$
-# is at least a 256th of $v$ away. A thousandth is less than half of that gap, so the
-# result is rounded back to $v$. A gradient whose square is several times $v$ still gets
-# through. The moment is a ratchet: it goes up and never down.
+# A small gradient lowers the moment by a thousandth, to $0.999\,v$. Between two
+# neighbouring powers of two, bfloat16 has 128 evenly spaced values, so the nearest value
+# below $v$ is at least a 256th of $v$ away. A thousandth is less than half of that gap,
+# so the result rounds back to $v$. A gradient whose square is several times $v$ still
+# raises the moment. So the moment goes up and never down.
 
 # %% trap="04.11" role="why"
 draw_line({"bfloat16": [(1.4921875, "1.492"), (1.5, "1.5"),
@@ -2195,10 +2226,10 @@ claim("bytes per value of the second moment under autocast",
       kept.element_size(), expected=4)
 
 # %% [markdown] trap="04.11" role="repair"
-# If you lack the memory, *round at random*. A value nine tenths of the way to the next
-# one is rounded up nine times in ten, and down otherwise. Each rounding is wrong, and
-# their mean is right. Try it with whole numbers. Rounding $0.999 \cdot 100 = 99.9$ to
-# the nearest whole number returns 100 every time:
+# If memory is short, *round at random*. A value nine tenths of the way to the next one is
+# rounded up nine times in ten, and down otherwise. Each rounding is wrong, but the mean
+# of many is right. With whole numbers, rounding $0.999 \cdot 100 = 99.9$ to the nearest
+# returns 100 every time:
 
 # %% trap="04.11" role="repair"
 def at_random(x):
@@ -2218,10 +2249,11 @@ claim("mean after multiplying by 0.999 and rounding at random, 1,000 times",
       drawn.mean(), expected=100 * 0.999**1000, within=1)
 
 # %% [markdown] trap="04.11" role="more" topics="without a loud start · other betas · the fused step"
-# Even without a loud start, the moment is too large. The cause is not that AdamW rounds
-# after each operation, because `fused`, which computes in float32 and rounds once, ends
-# about as high. With a second beta of 0.95, as in many language models, each step
-# reduces the average by more than the gap to the next value:
+# Even without a loud start, the second moment in bfloat16 is too large. The cause is not
+# that AdamW rounds after each operation, because the `fused` version, which computes in
+# float32 and rounds once, ends with moments about as large. With a second beta of 0.95,
+# as in many language models, each step reduces the average by more than the gap to the
+# next value:
 
 # %% trap="04.11" role="more"
 even = moments(torch.bfloat16, loud=1.0)[-1].mean()
@@ -2243,9 +2275,9 @@ claim("mean second moment with beta 0.95 and a loud start, which should be "
 # %% [markdown] trap="04.11" role="folklore"
 # **Told:** training works as well with bfloat16 moments as with float32 moments;
 # [`NVIDIA/TransformerEngine#1465`](https://github.com/NVIDIA/TransformerEngine/pull/1465)
-# reports similar convergence. **Measured:** with rounding to the nearest value, it
-# depends on the second beta. With 0.95 the moment follows the gradients. With the
-# default of 0.999 it only rises.
+# reports similar convergence. **Measured:** with rounding to the nearest value, the
+# result depends on the second beta. With a second beta of 0.95, the moment follows the
+# gradients. With the default of 0.999, the moment only rises.
 
 # %% trap="04.11" role="exercise" points=4 difficulty=3 minutes=25
 def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
@@ -2284,15 +2316,15 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 # 3. Or work on the bits. A bfloat16 value is a float32 value whose lower 16 bits are zero, and `x.view(torch.int32)` shows the bits.
 
 # %% [markdown] trap="04.11" role="keep"
-# **Keep:** a running average changes by about $1-\beta$ of itself per step, and its
-# dtype has to represent that change. bfloat16 with rounding to the nearest value cannot
-# represent a thousandth, so keep Adam's moments in float32. **In your own code:** print
-# `opt.state[p]["exp_avg_sq"].dtype`, and count how many of its values have fallen after
-# a hundred steps. **Seen in the wild:**
+# **Keep:** a running average changes by about $1-\beta$ of itself per step, and its dtype
+# has to represent that change. bfloat16 with rounding to the nearest value cannot
+# represent a change of a thousandth, so keep Adam's moments in float32. **In your own
+# code:** print `opt.state[p]["exp_avg_sq"].dtype`, and count how many of its values have
+# fallen after a hundred steps. **Seen in the wild:**
 # [`whitecircle/halo#30`](https://github.com/whitecircle/halo/pull/30) measured a second
 # moment that was off by tens of percent with rounding to the nearest value.
-# [`NVIDIA-NeMo/Automodel#2248`](https://github.com/NVIDIA-NeMo/Automodel/pull/2248)
-# adds a guide that warns against keeping the moments in the dtype of a bfloat16 model.
+# [`NVIDIA-NeMo/Automodel#2248`](https://github.com/NVIDIA-NeMo/Automodel/pull/2248) adds
+# a guide that warns against keeping the moments in the dtype of a bfloat16 model.
 # **Source:** Zamirai et al. 2021, ["Revisiting BFloat16
 # Training"](https://arxiv.org/abs/2010.06192), on rounding at random.
 
@@ -2334,8 +2366,8 @@ whole, apart = step_of(muon, pull, 1), step_of(muon, pull, 4)
 
 # %% trap="04.10" role="guess" quoted="wrong"
 guess("04.10",
-      "By what factor is the four ranks' joint step longer than the step "
-      "of one rank with all rows?", unit="times")
+      "How many times as long is the joint step of the four ranks as one "
+      "rank's step on all rows?", unit="times")
 
 # %% trap="04.10" role="look"
 times = (apart.norm() / whole.norm()).item()
@@ -2360,20 +2392,20 @@ plot_columns(lengths, xlabel="ranks", ylabel="norm of the step",
                  "as long as on one rank.")
 
 # %% [markdown] trap="04.10" role="look"
-# The direction is also different. The distance between the two steps is about as large
-# as the norm of the right step:
+# The direction also differs. The distance between the two steps is about as large as the
+# norm of the right step:
 
 # %% trap="04.10" role="look"
 claim("distance between the two steps, where one rank's step has norm 1",
       (apart - whole).norm() / whole.norm(), above=0.9)
 
 # %% [markdown] trap="04.10" role="why"
-# AdamW's rule works entry by entry, so it does not matter where a row is stored. Muon's
-# rule works on a *matrix*. The gradient of these 64 digits has at most 64 directions,
-# and each direction runs through all rows. On one rank, a strong direction gets norm
-# one as a whole, so each quarter of it has a norm of about one half, since $4 \cdot
-# (1/2)^2 = 1$. Four ranks bring each quarter to norm one, so the whole gets norm
-# $\sqrt{4} = 2$. Weak directions grow less.
+# AdamW works entry by entry, so it does not matter where a row is stored. Muon's rule
+# works on a *matrix*. The gradient of these 64 digits has at most 64 directions, and each
+# direction runs through all rows. On one rank, a strong direction gets a norm of one, so
+# each quarter of it has about one half, since $4 \cdot (1/2)^2 = 1$. Four ranks bring
+# each quarter to a norm of one, so the direction has a norm of $\sqrt{4} = 2$. Weak
+# directions grow less.
 
 # %% trap="04.10" role="why"
 tops = {name: torch.linalg.svdvals(step)[:40]
@@ -2412,13 +2444,14 @@ claim("largest difference from one rank's step after gathering "
 #
 # Query, key and value weights are often stored as one stack. If you orthogonalize the
 # stack as one matrix, the part with the largest gradient gets most of the step. Cut the
-# stack first.
+# stack into its matrices first.
 
 # %% [markdown] trap="04.10" role="more" topics="a smaller rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
-# Divided by the root of four, the step has about the right norm and is still far from
-# the right step. A matrix of noise has no strong directions. It has 256 of similar
-# size, and each of four ranks finds 64 of its own, so the norm of their step is about
-# that of one rank's step. It still points elsewhere:
+# Divided by the root of four, the four ranks' step has about the right norm but is still
+# far from the right step. A matrix of noise has no strong directions. Such a matrix has
+# 256 directions of similar size, and each of four ranks finds 64 of its own, so the norm
+# of the joint step is about that of one rank's step. The joint step still points in a
+# different direction:
 
 # %% trap="04.10" role="more"
 noise = torch.randn(256, 256)
@@ -2482,14 +2515,14 @@ claim("ratio of the losses at a rate of 0.02, sixteen ranks to one rank",
 
 # %% [markdown] trap="04.10" role="more"
 # On sixteen ranks the loss is lower, because this rate was low and sixteen ranks take
-# longer steps. So the loss rewards the fault. But you lose something: with the same
-# settings, a different number of GPUs is a different run.
+# longer steps. So the loss rewards the fault. But the fault has a cost, because with the
+# same settings, a different number of GPUs leads to a different result.
 #
-# Torch's own sharded tensors, `DTensor`, are an exception. A product of two of them is
-# the product of the whole matrices, and torch does the communication that this needs.
-# So `torch.optim.Muon` is right on them, up to its rounding to bfloat16, but its ranks
-# send a lot of data. A plain tensor that holds a shard, such as the one `to_local()`
-# returns, looks to Muon like a complete matrix.
+# Torch's own sharded tensors, `DTensor`, are an exception. A product of two such tensors
+# is the product of the whole matrices, and torch does the communication that this needs.
+# So `torch.optim.Muon` is correct on these tensors, up to its rounding to bfloat16, but
+# the ranks send a lot of data. A plain tensor that holds a shard, such as the one
+# `to_local()` returns, looks to Muon like a complete matrix.
 
 # %% trap="04.10" role="exercise" points=4 difficulty=3 minutes=20
 def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
@@ -2529,9 +2562,9 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # matrix rule such as Muon's has to see each matrix whole and by itself. **In your own
 # code:** take one step with the whole weight and one with the weight split, and compare
 # the two. **Seen in the wild:**
-# [`deepspeedai/DeepSpeed#8090`](https://github.com/deepspeedai/DeepSpeed/pull/8090)
-# fixes silently wrong updates wherever a matrix crossed two ranks, because no rank held
-# all of it. [`InternLM/xtuner#2030`](https://github.com/InternLM/xtuner/pull/2030)
+# [`deepspeedai/DeepSpeed#8090`](https://github.com/deepspeedai/DeepSpeed/pull/8090) fixes
+# silently wrong updates wherever a matrix was split across two ranks, because no rank
+# held all of it. [`InternLM/xtuner#2030`](https://github.com/InternLM/xtuner/pull/2030)
 # fixes code that orthogonalized query, key and value together. **Source:** Liu et al.
 # 2025, ["Muon is Scalable for LLM Training"](https://arxiv.org/abs/2502.16982), which
 # describes Muon on many GPUs.
@@ -2539,19 +2572,19 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # %% [markdown] role="concept"
 # ## Further
 #
-# Nothing below is needed for the traps. It introduces Muon, a rule for matrices, and
-# measures which rate it needs.
+# Nothing below is needed for the traps. This section introduces Muon, a rule for
+# matrices, and measures which rate it needs.
 
 # %% [markdown] role="concept"
 # ### Muon, a rule for matrices
 #
-# Muon takes the momentum of a weight matrix and, before it steps, pushes the singular
-# values towards one with a few matrix products (*Newton-Schulz*). So Muon is meant for
-# the hidden matrices of a network. `torch.optim.Muon` refuses every parameter that is
-# not a matrix: biases, gains, convolution kernels. An embedding or an output layer is a
-# matrix, so Muon accepts it without a warning. The documentation recommends AdamW for
-# these layers, as for the vectors. You have to sort the parameters yourself, as in trap
-# 04.1.
+# Muon takes the momentum of a weight matrix and, before the step, pushes the singular
+# values of that momentum towards one with a few matrix products (*Newton-Schulz*). So
+# Muon is meant for the hidden matrices of a network. `torch.optim.Muon` refuses every
+# parameter that is not a matrix: biases, gains, convolution kernels. An embedding or an
+# output layer is a matrix, so Muon accepts it without a warning. The documentation
+# recommends AdamW for embeddings and output layers, as for vectors. You have to sort the
+# parameters yourself, as in trap 04.1.
 
 # %% role="concept"
 def muon_takes(*shape):
@@ -2572,11 +2605,12 @@ claim("Muon accepts an embedding", muon_takes(1000, 64), expected=True)
 
 # %% [markdown] role="concept"
 # Muon's default rate is 0.001, like AdamW's, but its step is different. An $n$ by $n$
-# matrix whose singular values are near one has entries of about $1/\sqrt{n}$. That is
-# the step, in rates, with `adjust_lr_fn="original"`, the default. `"match_rms_adamw"`
-# multiplies it by `0.2 * sqrt(max(rows, columns))`. If the gradient has full rank, the
-# entries are then about a fifth of the rate, so you can give Muon a rate that was tuned
-# for AdamW. Look at the first step of a matrix of 256 by 256:
+# matrix whose singular values are near one has entries of about $1/\sqrt{n}$. With
+# `adjust_lr_fn="original"`, the default, each entry of the step is about that large, in
+# multiples of the rate. The setting `"match_rms_adamw"` multiplies this step by `0.2 *
+# sqrt(max(rows, columns))`. If the gradient has full rank, the entries are then about a
+# fifth of the rate, so you can give Muon a rate that was tuned for AdamW. Look at the
+# first step of a 256 by 256 matrix:
 
 # %% role="concept"
 def first_rms(optimizer, **options):
@@ -2650,14 +2684,14 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 # Think first, then open a choice: each says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. You multiply the loss by 100 and change nothing else. Training is the same with**
+# **1. You multiply the loss by 100 and change nothing else. With which optimizer does training stay the same?**
 #
 # - [x] Adam, up to eps :: Both averages grow, and their quotient stays the same. The explorer shows it.
 # - [ ] SGD with momentum :: Its step is 100 times as long, as if you had multiplied the rate by 100.
 # - [ ] neither of them :: Adam divides the scale out, so it does not notice.
 
 # %% [markdown] role="quiz"
-# **2. `CosineAnnealingLR(opt, T_max=10)` in a run of 10 epochs. You call `step()`**
+# **2. You use `CosineAnnealingLR(opt, T_max=10)` in a run of 10 epochs. When do you call `step()`?**
 #
 # - [ ] after every batch :: Then the rate swings down and up again every 20 batches.
 # - [x] after every epoch :: `T_max` counts calls, so 10 means ten epochs only if you call it once per epoch.
@@ -2671,21 +2705,21 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 # - [x] `AdamW(params, lr=1e-3, weight_decay=0)` :: Then AdamW is Adam, bit for bit.
 
 # %% [markdown] role="quiz"
-# **4. Your range test, with momentum 0.9, has its lowest loss at 0.5. Your first full run is at**
+# **4. Your range test, with a momentum of 0.9, has its lowest loss at a rate of 0.5. At which rate do you start your first full run?**
 #
 # - [x] about 0.05 :: A tenth leaves a margin. A schedule may bring it down from there.
 # - [ ] 0.5, because the loss was lowest there :: The smaller rates before it had brought the loss down. At 0.5 you are close to the edge.
 # - [ ] 5, because the loss was still falling :: Past the lowest point the loss was rising, and it soon ran away.
 
 # %% [markdown] role="quiz"
-# **5. A layer gets a gradient of exactly zero, not None, from now on. With AdamW it**
+# **5. From now on, a layer gets a gradient of exactly zero, not None. What happens to the layer's weights with AdamW?**
 #
-# - [ ] does not move :: Torch skips a layer only if its gradient is None.
-# - [ ] coasts, then stops :: The momentum fades, but the decay remains.
-# - [x] coasts, and keeps shrinking :: The decay needs no gradient, only a step.
+# - [ ] they do not move :: Torch skips a layer only if its gradient is None.
+# - [ ] they coast, then stop :: The momentum fades, but the decay remains.
+# - [x] they coast, and keep shrinking :: The decay needs no gradient, only a step.
 
 # %% [markdown] role="quiz"
-# **6. You port Adam with its default betas and forget the bias correction. With a steady gradient, the first steps are**
+# **6. You port Adam with its default betas and forget the bias correction. With a steady gradient, how long are the first steps?**
 #
 # - [ ] ten times too short, because m holds a tenth of the gradient :: v holds only a thousandth of its square, and the step divides by the root.
 # - [x] about three to seven times too long :: The first is 3.2 times too long, the twelfth 6.6 times.
@@ -2694,11 +2728,11 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 # %% [markdown] role="gpu"
 # ## On a GPU: the step that waits for its own orders
 #
-# A step of Adam reads a few values per weight, does a dozen operations on them and
-# writes the results back. For a model of many small tensors the arithmetic takes little
-# time, and the *orders* (kernel calls) take most of it. Torch can issue them in three
-# ways: in a loop over tensors, with `foreach` (one order for a list of tensors), and
-# with `fused` (one order for the whole step).
+# A step of Adam reads a few values per weight, does a dozen operations on them and writes
+# the results back. For a model of many small tensors, the arithmetic takes little time,
+# and issuing the *orders* (kernel launches) takes most of it. Torch can issue the orders
+# in three ways: in a loop over tensors, with `foreach` (one order for a list of tensors),
+# and with `fused` (one order for the whole step).
 #
 # **Before you run anything:** a model has 100 tensors. How many operations does one
 # step of AdamW issue in each of the three ways? And which way needs the most extra
@@ -2810,19 +2844,19 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** the loop over 400 tensors takes 26 ms, whether each
-# tensor holds 1,000 values or 250,000, so the orders take all the time. With `fused`,
-# the same step takes less than a twentieth of that time. Compared with `foreach`, the
+# **In the recorded run on an H100**, the loop over 400 tensors takes 26 ms, whether each
+# tensor holds 1,000 values or 250,000, so the orders take all the time. With `fused`, the
+# same step takes less than a twentieth of the loop's time. Compared with `foreach`, the
 # default on a GPU, `fused` takes about a third of the time for all three shapes. But
-# `fused` has overhead as well: 400 tensors of 1,000 values take 1.0 ms, nearly as long
-# as 400 tensors of 250,000 values, which take 1.1 ms.
+# `fused` has overhead as well: 400 tensors of 1,000 values take 1.0 ms, nearly as long as
+# 400 tensors of 250,000 values, which take 1.1 ms.
 #
-# With four large tensors the loop is no slower than `foreach`. `fused` takes 0.38 of
-# the loop's time, although the counts predicted 0.5, because `cost` counts only the
-# bytes that are written. If you also count the bytes that are read, as in stage 2,
-# `fused` moves 7 tensors where the loop moves 20, a ratio of 0.35. The loop needs extra
-# memory for the copies of one tensor at a time: 3 MB if the weights are in 400 tensors,
-# and 302 MB if they are in four.
+# With four large tensors the loop is no slower than `foreach`. With these tensors,
+# `fused` takes 0.38 of the loop's time, although the counts predicted 0.5, because `cost`
+# counts only the bytes that are written. If you also count the bytes that are read, as in
+# stage 2, `fused` moves 7 tensors where the loop moves 20, a ratio of 0.35. The loop
+# needs extra memory for the copies of one tensor at a time: 3 MB if the weights are in
+# 400 tensors, and 302 MB if they are in four.
 #
 # **Keep:** when an optimizer step is slow, count tensors, not weights. If your
 # optimizer offers it, use `fused=True`, which needs the fewest orders and the least
@@ -2841,23 +2875,24 @@ answers
 # - Momentum speeds up a direction that stays the same and cancels one that alternates.
 #   Adam divides each weight's step by the size of its gradients. Weight decay keeps
 #   weights small, so that the network memorises less of its training rows.
-# - Search for the rate again when you change the rule. SGD's step is proportional to
-#   the gradient. Adam's first step and all of Lion's steps have the size of the rate.
-# - Put every parameter into exactly one group, and decide by what it is, not by its
-#   name.
-# - A warm-up makes a high peak safe at the start, and the falling rate lets the noise
-#   settle. A lower peak may need no warm-up.
+# - Search for the learning rate again when you change the optimizer. SGD's step is
+#   proportional to the gradient. Adam's first step and all of Lion's steps have the size
+#   of the rate.
+# - Put every parameter into exactly one group, and choose the group by what the parameter
+#   is, not by its name.
+# - A warm-up makes a high peak safe at the start, and a falling rate reduces the noise at
+#   the end. A lower peak may need no warm-up.
 # - A scheduler counts its calls to `step()`, so write its arguments in that unit.
-# - AdamW uses a weight decay of 0.01 unless you say otherwise. Decoupled decay
-#   multiplies the weight itself.
-# - Run a range test before you choose a rate, and stay well below the rate at the
-#   lowest loss. With momentum, use a tenth of it.
+# - AdamW uses a weight decay of 0.01 unless you say otherwise. Decoupled decay shrinks
+#   the weight itself.
+# - Run a range test before you choose a rate, and stay well below the rate at the lowest
+#   loss. With momentum, use a tenth of that rate.
 # - Put a schedule's floor inside the cosine formula, and do not start the warm-up at
 #   zero.
-# - With momentum, a weight still moves when its gradient is zero. With a gradient of
-#   `None`, torch skips it.
+# - With momentum, a weight still moves when its gradient is zero. If the gradient is
+#   `None`, torch skips the weight.
 # - With the default betas, bias correction shortens Adam's first steps. Lion has two
-#   betas: one for the direction, one for the memory.
+#   betas: one for the direction and one for the memory.
 # - With the default beta, a second moment in bfloat16 rises but never falls. A matrix
 #   rule such as Muon's needs one whole matrix at a time.
 #

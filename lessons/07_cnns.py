@@ -1,14 +1,14 @@
 # %% [markdown] role="hook"
 # # 7. CNNs, ResNet and transfer learning
 #
-# You inherit a small image classifier. Somebody trained it on five kinds of digits, and you
-# are asked for five more, with ten examples of each. You keep its layers, put a new head on
-# them, freeze what should stay, and train for a minute.
+# You inherit a small image classifier. The classifier was trained on five kinds of
+# digits, and now it has to learn five more, with ten examples of each. You keep its
+# layers, put a new head on them, freeze what should stay, and train for a minute.
 #
-# Every part of that is routine: convolutions, a frozen body, two learning rates, a file of
-# weights. Each part can also go wrong, and no error is raised. This stage first shows what a
-# convolution, a pooling and a residual block assume. Then it measures what a unit sees, what a
-# freeze holds, and what fine-tuning costs.
+# Every part of this work is routine: convolutions, a frozen body, two learning rates, and
+# a file of weights. Each part can also go wrong without raising an error. This stage
+# first shows what a convolution, a pooling layer and a residual block assume. Then it
+# measures what a unit sees, what freezing preserves, and what fine-tuning costs.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -34,17 +34,17 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## What a convolution assumes
 #
-# A linear layer that looks at a picture has one weight for every pixel, for each of its
-# outputs. If it learns to recognise a stroke in the upper left corner, it still does not
+# A linear layer on a picture has, for each of its outputs, one weight for every pixel. If
+# such a layer learns to recognise a stroke in the upper left corner, it still does not
 # recognise the same stroke elsewhere.
 #
-# A *convolution* makes two assumptions instead. **Locality**: an output depends on a small
-# window of pixels. **Weight sharing**: the same few weights, the *kernel*, serve at every
-# position. The assumptions that a layer makes before it has seen any data are called its
-# *inductive bias*.
+# A *convolution* makes two assumptions instead. **Locality**: an output depends only on a
+# small window of pixels. **Weight sharing**: the same few weights, the *kernel*, serve at
+# every position. The assumptions that a layer makes before it has seen any data are
+# called its *inductive bias*.
 #
-# The data are stage 1's digits, 8 x 8 pixels, as images with one channel. Nothing is
-# downloaded.
+# The data are the digits of stage 1, as images of 8 x 8 pixels with one channel. Nothing
+# is downloaded.
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -52,8 +52,8 @@ images = x_train.view(-1, 1, 8, 8)                # (N, C, H, W)
 images_test = x_test.view(-1, 1, 8, 8)
 
 # %% [markdown] role="concept"
-# The kernel below responds to ink above an empty row. Try it at a single position: multiply
-# the window by the kernel, and add up.
+# The kernel below responds to ink above an empty row. Try it at a single position:
+# multiply window and kernel value by value, and add up the products.
 
 # %% role="concept"
 digit = images[3, 0]                              # (8, 8), from 0 to 1
@@ -65,7 +65,8 @@ print(f"one position: {(one_window * kernel).sum():.2f}")
 
 # %% [markdown] role="concept"
 # Then slide the same nine weights over all positions. torch does this in one call, which
-# expects a batch axis and channels for both the picture and the kernel:
+# expects two more axes in front: batch and channel for the picture, output channel and
+# input channel for the kernel:
 
 # %% role="concept"
 slid = torch.zeros(6, 6)
@@ -91,8 +92,9 @@ draw_grids({"digit": digit, "kernel": (kernel + 1) / 2,
                "full along the lower edges of the digit's two bars.")
 
 # %% [markdown] role="concept"
-# Now move the digit two rows down. The map moves two rows down with it, because every position
-# uses the same weights. This is *translation equivariance*, and it needs no training.
+# Now move the digit two rows down. The map moves two rows down with it, because every
+# position uses the same weights. This property is *translation equivariance*, and it
+# needs no training.
 
 # %% role="concept"
 wide = F.pad(images[3:4], (4, 4, 4, 4))           # room to move in
@@ -116,9 +118,9 @@ from dlsys_helpers.explorers.sliding_kernel import sliding_kernel
 sliding_kernel
 
 # %% [markdown] role="concept"
-# What does the inductive bias buy? Put each digit somewhere on a canvas of 12 x 12 pixels and
-# train two small networks on 200 of them, one with convolutions and one with linear layers
-# only:
+# What do you gain from the inductive bias? Put each digit somewhere on a canvas of 12 x
+# 12 pixels and train two small networks on 200 of them, one with convolutions and one
+# with linear layers only:
 
 # %% role="concept"
 def somewhere(pictures, side=12):
@@ -150,23 +152,25 @@ claim("accuracy with convolutions less that with linear layers",
       of_200["convolutions"] - of_200["linear layers"], above=0.25)
 
 # %% [markdown] role="concept"
-# The linear layers have nearly twice the parameters and fail, because they would have to see
-# each stroke at each position. The convolution only has to see it once. The bias helps where
-# it is true: for pixels, whose neighbours belong together, but not for the columns of a table.
+# The linear layers have nearly twice the parameters and do far worse, because they would
+# have to be trained on each stroke at each position. A convolution needs to be trained on
+# a stroke at only one position. The inductive bias helps where it is true, as for pixels,
+# whose neighbours belong together, but not for the columns of a table.
 #
 # ## How many positions fit
 #
-# Shapes in this stage: `N` images, `C` channels, `H` rows and `W` columns of pixels; a batch
-# is `(N, C, H, W)`. `K` is the side of the window and `S` its step (the *stride*). `P` is the
-# width of the border of zeros around the image (the *padding*), and `D` the distance between
-# two neighbouring weights of the window (the *dilation*).
+# In this stage's shapes, `N` counts images, `C` counts channels, and `H` and `W` are rows
+# and columns of pixels. A batch has the shape `(N, C, H, W)`. `K` is the side of the
+# window and `S` its step (the *stride*). `P` is the width of the border of zeros around
+# the image (the *padding*), and `D` the distance between two neighbouring weights of the
+# window (the *dilation*).
 #
 # The number of positions is an integer, so the fraction is rounded down:
 #
 # $$H_{out} = \left\lfloor \frac{H + 2P - D(K-1) - 1}{S} \right\rfloor + 1$$
 #
-# With stride 1 and a padding of `(K - 1) / 2`, so 1 for a 3 x 3 window, the map keeps the size
-# of its input. This is *same padding*.
+# With stride 1 and a padding of `(K - 1) / 2`, which is 1 for a 3 x 3 window, the map has
+# the same size as its input. Such padding is called *same padding*.
 
 # %% role="concept"
 def places(size, kernel, stride=1, padding=0, dilation=1):
@@ -189,9 +193,9 @@ claim("positions of a 3x3 window with stride 2 on 224 pixels, not 111.5",
       places(224, 3, 2), expected=111)
 
 # %% [markdown] role="concept"
-# If the division leaves a remainder, no window reads the last rows and columns. As long as the
-# remainder is no larger than the padding, these are only zeros. If it is larger, they are also
-# pixels.
+# If the division leaves a remainder, no window reads the last rows and columns. As long
+# as the remainder is no larger than the padding, these unread rows and columns hold only
+# zeros. If the remainder is larger, those rows and columns also hold pixels.
 
 # %% role="concept"
 begins = 2 * torch.arange(places(8, 3, 2, 1))[:, None]        # (4, 1)
@@ -218,11 +222,12 @@ conv_sizes
 # %% [markdown] role="concept"
 # ## One pixel wide, or one channel deep
 #
-# Two special convolutions save weights. A **1 x 1 convolution** (*pointwise*) sees a single
-# pixel in all channels, so it is a linear layer applied at every position. It is the cheapest
-# way to change the number of channels. A **depthwise convolution** gives each channel its own
-# window and never mixes channels; in torch, you set `groups=` to the number of channels. The
-# two together, a *depthwise separable* convolution, can replace a full one:
+# Two special convolutions save weights. A **1 x 1 convolution** (*pointwise*) sees a
+# single pixel in all channels, so it is a linear layer applied at every position. A 1 x 1
+# convolution is the cheapest way to change the number of channels. A **depthwise
+# convolution** gives each channel its own window and never mixes channels; in torch, you
+# set `groups=` to the number of channels. The two together, a *depthwise separable*
+# convolution, can replace a full convolution:
 
 # %% role="concept"
 full = nn.Conv2d(64, 64, 3, padding=1, bias=False)
@@ -241,15 +246,16 @@ claim("weights of the separable pair as a fraction of the full layer's",
       / full.weight.numel(), expected=0.127, within=0.001)
 
 # %% [markdown] role="concept"
-# For 64 channels, the pair has an eighth of the weights. It cannot look for a different
-# pattern in each pair of an input and an output channel. Whether your task needs that, you
-# have to measure.
+# For 64 channels, this pair has an eighth of the weights of the full convolution. The
+# separable pair cannot look for a different pattern in each combination of input and
+# output channel. You have to measure whether your task needs such patterns.
 #
 # ## Pooling keeps the answer and drops the position
 #
-# Is there a stroke in this corner? Often the next layer needs to know only that, and not the
-# exact pixel. *Max pooling* keeps the largest value of each window. The example cuts a map of
-# 4 x 4 into windows of 2 x 2 and takes the largest value of each:
+# Is there a stroke in this corner? Often the next layer needs to know only whether there
+# is a stroke, and not at which pixel. *Max pooling* keeps the largest value of each
+# window. The example cuts a map of 4 x 4 into windows of 2 x 2 and takes the largest
+# value of each:
 
 # %% role="concept"
 spot = torch.zeros(4, 4)
@@ -277,11 +283,11 @@ claim("the spot moved by two columns: pooled cells that differ",
       (pooled[0] != pooled[2]).sum(), expected=2)
 
 # %% [markdown] role="concept"
-# So pooling is *invariant* to some shifts, where a convolution is equivariant to them. Pooling
-# also halves both sides of the map, so a step in the next layer is two pixels wide. *Average
-# pooling* keeps the mean of a window. Over the whole map (*global average pooling*) it leaves
-# one value for each channel, whatever the size of the picture, which is why many classifiers
-# end with it.
+# So pooling is *invariant* to some shifts, whereas a convolution is equivariant to them.
+# Pooling also halves both sides of the map, so a step in the next layer is two pixels
+# wide. *Average pooling* keeps the mean of a window. Average pooling over the whole map
+# (*global average pooling*) leaves one value for each channel, whatever the size of the
+# picture, so many classifiers end with it.
 
 # %% [markdown] trap="07.1" role="situation" fault="activations fill the memory, not the weights" symptom="CUDA out of memory although the model is small: activations of convolutions"
 # ## A small net that fills the memory
@@ -324,13 +330,14 @@ print(f"one map: {32 * 128 * 128 * 4 / 1e6:.1f} MB")
 claim("MB that autograd keeps for one image", flat_kept, above=16, below=18)
 
 # %% [markdown] trap="07.1" role="why"
-# All positions share a convolution's weights. Its output, the *map*, has a separate value at
-# each position: channels times rows times columns, 4 bytes each, for each image of the batch.
-# Nothing in this net ever shrinks a map. So all eight maps have the full size, and for a batch
-# of 64 autograd keeps 64 times as much.
+# All positions share a convolution's weights. The output of a convolution, the *map*, has
+# a separate value of 4 bytes for each channel, row and column, for each image of the
+# batch. Nothing in this net ever shrinks a map. So all eight maps have the full size, and
+# for a batch of 64 autograd keeps 64 times as much.
 #
-# The usual plan halves rows and columns from stage to stage and doubles the channels. The next
-# map then has a quarter of the positions and twice the channels, which makes half the bytes.
+# The usual plan halves the rows and columns several times along the net and doubles the
+# channels each time. The next map then has a quarter of the positions and twice the
+# channels, so it takes half the bytes.
 
 # %% trap="07.1" role="repair"
 pyramid = stack([32, 32, 64, 64, 128, 128, 256, 256],
@@ -361,8 +368,8 @@ draw_boxes({"one size": {"weights:": flat_weights, **maps(flat)},
                "that. The weights are a thin box in both columns.")
 
 # %% [markdown] trap="07.1" role="repair"
-# The cost moves from the maps, which every image needs for itself, to the weights, which the
-# whole batch shares.
+# The cost moves from the maps, which every image needs separately, to the weights, which
+# the whole batch shares.
 
 # %% [markdown] trap="07.1" role="more" topics="why eight maps and not sixteen · what the weights cost · ResNet's last map"
 # The ReLU keeps its output and the next convolution keeps its input. These are the same
@@ -373,10 +380,10 @@ claim("MB of weights", flat_weights, expected=0.26, within=0.001)
 claim("weights, as a multiple of before", weights / flat_weights, above=15)
 
 # %% [markdown] trap="07.1" role="folklore"
-# **Told:** a first layer (the *stem*) and a pooling, both with stride 2, and three halvings
-# after them shrink an image eightfold, `224` to `28`. **Measured:** five halvings are a factor
-# of 32, and the last map of a ResNet has 7 x 7 positions. A single map of 256 channels at full
-# size would take 51.4 MB.
+# **Told:** a first layer (the *stem*) and a pooling layer, both with stride 2, and three
+# more halvings shrink an image eightfold, from `224` to `28`. **Measured:** five halvings
+# are a factor of 32, and the last map of a ResNet has 7 x 7 positions. A single map of
+# 256 channels at full size would take 51.4 MB.
 
 # %% trap="07.1" role="folklore"
 from torchvision.models import resnet18
@@ -437,10 +444,11 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # %% [markdown] trap="07.2" role="situation" core=true fault="the receptive field is too small" symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## Scratches on metal
 #
-# A net looks for scratches on photographs of metal, 81 x 81 pixels. Five convolutions with
-# same padding keep the size of the photograph, and each of the 81 x 81 units of the last map
-# says whether its pixel belongs to a scratch. The model card says: "Five layers deep and
-# trained on whole photographs, so every unit judges its pixel by the whole picture."
+# A net looks for scratches in 81 x 81 pixel photographs of metal. Five convolutions with
+# same padding keep the size of the photograph, and each of the 81 x 81 units of the last
+# map says whether its pixel belongs to a scratch. The model card says: "The net is five
+# layers deep and was trained on whole photographs, so every unit judges its pixel by the
+# whole picture."
 #
 # You take the unit in the middle and measure each pixel's *influence* on it, which is how fast
 # the unit's value changes with the pixel.
@@ -503,8 +511,8 @@ claim("width of the square that the unit sees, in pixels",
 
 # %% [markdown] trap="07.2" role="look"
 # The unit reads 11 x 11 pixels, and half of the influence comes from a small part in the
-# middle, the *effective* receptive field. Now make the marked pixel, just outside the square,
-# brighter by a hundred. The unit does not move:
+# middle, the *effective* receptive field. Now raise the marked pixel, just outside the
+# square, by a hundred. The unit's value does not change:
 
 # %% trap="07.2" role="look"
 scratched = photo.clone()
@@ -517,13 +525,14 @@ claim("how far a change of 100 six pixels away moves the unit", gap,
       expected=0)
 
 # %% [markdown] trap="07.2" role="why"
-# Each 3 x 3 layer adds one pixel on either side: 1 + 5 x 2. The square of pixels that can
-# reach a unit is its *receptive field*. Training does not widen it, because a pixel outside
-# has a derivative of zero, whatever the weights are.
+# Each 3 x 3 layer adds one pixel on either side, so five layers see 1 + 5 x 2 pixels
+# along a side. The square of pixels that can reach a unit is its *receptive field*.
+# Training does not widen it, because a pixel outside has a derivative of zero, whatever
+# the weights are.
 #
-# Two things widen the field without adding a weight. A dilation spreads the window itself. A
-# stride makes all later layers *step* further in pixels. So keep track of two numbers while
-# you go through the layers, the field and the step:
+# Two things widen the field without adding a weight. A dilation spreads the window
+# itself. A stride makes all later layers *step* further in pixels. So keep track of two
+# numbers from layer to layer, the field and the step:
 
 # %% trap="07.2" role="repair"
 def walk(layers):
@@ -561,8 +570,8 @@ draw_grids({"plain": spans((1,) * 5), "dilated": spans(spread)},
                "from one pixel to 11 without dilation and to 33 with it.")
 
 # %% [markdown] trap="07.2" role="repair"
-# Set five layers in the explorer, then a stride or a dilation of 2. Guess the field before you
-# look, and whether the measured footprint fills it.
+# Set five layers in the explorer, then a stride or a dilation of 2. First guess the field
+# and whether the measured footprint fills it.
 
 # %% role="explore" explorer="receptive_field"
 from dlsys_helpers.explorers.receptive_field import receptive_field
@@ -573,11 +582,11 @@ receptive_field
 # All of this holds only for nets that consist of windowed layers. A layer that averages over
 # the map (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel in.
 #
-# And the field says which pixels *can* matter, not which ones do. Where windows overlap, a
-# pixel in the middle reaches the unit on many paths, a pixel at the edge on fewer, and a pixel
-# in a corner on a single one. The next cell takes a net of ten such layers with tanh, and
-# measures how many middle columns hold 95 % of the gradient, before and after the net learns
-# the digits.
+# The field says which pixels *can* matter, not which pixels do. Where windows overlap, a
+# pixel in the middle reaches the unit on many paths, a pixel at the edge on fewer, and a
+# pixel in a corner on a single one. The next cell takes a net of ten 3 x 3 convolutions
+# with tanh, and measures how many middle columns hold 95 % of the gradient, before and
+# after the net learns the digits.
 
 # %% trap="07.2" role="more" tags=["varies-by-cpu"]
 def core(share, part=0.95):
@@ -606,12 +615,13 @@ claim("columns that hold 95 % of the gradient, untrained", before, below=19)
 claim("the same after training on the digits", after, below=19)
 
 # %% [markdown] trap="07.2" role="folklore"
-# **Told:** a layer with stride 2 doubles the receptive field, and the field of `ResNet-50` is
-# over `900` pixels. **Measured:** four 3 x 3 layers see 9 pixels. A pooling of 2 after them
-# makes it 10, and one more 3 x 3 layer 14: the stride doubled the step, not the field. The
-# walk over torchvision's own layers gives `ResNet-50` a field of 427. The source below says
-# `483`, because its blocks have their stride in a different layer. The field over `900` in
-# that source is that of `ResNet-101`.
+# **Told:** a layer with stride 2 doubles the receptive field, and the field of
+# `ResNet-50` is over `900` pixels. **Measured:** four 3 x 3 layers see 9 pixels. A
+# pooling of 2 after them makes the field 10 pixels, and one more 3 x 3 layer makes it 14,
+# because the stride doubled the step, not the field. The walk over torchvision's own
+# layers gives `ResNet-50` a field of 427. The source below says `483`, because the blocks
+# in that source have their stride in a different layer. The field of over `900` in that
+# source belongs to `ResNet-101`.
 
 # %% trap="07.2" role="folklore"
 from torchvision import models
@@ -640,7 +650,7 @@ claim("field of torchvision's ResNet-50", walk(main_path(resnet50))[0],
 
 # %% trap="07.2" role="exercise" points=3 difficulty=2 minutes=15
 def seen_span(layers: list, unit: int) -> tuple[int, int]:
-    """Find the first and last input pixel, along one side, behind a unit.
+    """Find the first and last input pixel that a unit sees along a side.
 
     Args:
         layers: a list of (kernel, stride, padding, dilation), from the
@@ -668,22 +678,22 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # 3. Its window ends `dilation * (kernel - 1)` positions later.
 
 # %% [markdown] trap="07.2" role="keep"
-# **Keep:** a unit of a convolutional net sees a square of pixels, its receptive field, and
-# nothing outside can change it. Compute its width before you train: 1 plus the sum of
-# `dilation * (kernel - 1)` times the strides so far. **In your own code:** call `backward()`
-# from one position of the last map, with all channels summed, for several random inputs, and
-# see where the input's gradient is not zero. **Source:** [Araujo, Norris & Sim 2019,
-# "Computing Receptive Fields of Convolutional Neural
+# **Keep:** a unit of a convolutional net sees a square of pixels, its receptive field,
+# and nothing outside can change it. Before you train, compute the field's width, 1 plus
+# the sum of `dilation * (kernel - 1)` times the strides so far. **In your own code:**
+# call `backward()` from one position of the last map, with all channels summed, for
+# several random inputs, and see where the input's gradient is not zero. **Source:**
+# [Araujo, Norris & Sim 2019, "Computing Receptive Fields of Convolutional Neural
 # Networks"](https://distill.pub/2019/computing-receptive-fields/).
 
 # %% [markdown] role="concept"
 # ## A residual block adds to its input
 #
-# A deeper network should be at least as good as a shallow one, because the extra layers could
-# simply copy their input. Plain layers do not learn to copy. In 2015 a net of 56 plain layers
-# had a higher error *in training* than one of 20. A **residual block** does not have to learn
-# the copy. It computes a change and *adds* it to its input: $y = x + F(x)$. If $F$ is zero,
-# the block is a copy.
+# A deeper network should be at least as good as a shallow one, because the extra layers
+# could simply copy their input. Plain layers do not learn to copy. In 2015 a net of 56
+# plain layers had a higher error *in training* than a net of 20 such layers. A **residual
+# block** does not have to learn the copy. A residual block computes a change and *adds*
+# this change to its input: $y = x + F(x)$. If $F$ is zero, the block copies its input.
 
 # %% role="concept"
 class BasicBlock(nn.Module):
@@ -702,7 +712,7 @@ class BasicBlock(nn.Module):
 
 # %% [markdown] role="concept"
 # The sum needs two tensors of the same shape. If a block halves the map and doubles the
-# channels, the input no longer fits:
+# channels, the input no longer has the right shape:
 
 # %% role="concept"
 down = BasicBlock(8, 16, stride=2)
@@ -714,7 +724,8 @@ except RuntimeError as error:
 
 # %% [markdown] role="concept"
 # So in such a block the shortcut gets a layer of its own, the *projection*: a 1 x 1
-# convolution with the same stride, and a norm. Only there does the input not pass unchanged.
+# convolution with the same stride, and a norm. In all other blocks the shortcut passes
+# the input on unchanged.
 
 # %% role="concept"
 down.around = nn.Sequential(nn.Conv2d(8, 16, 1, stride=2, bias=False),
@@ -739,9 +750,9 @@ draw_blocks({"basic block": ["x", "conv 3x3", "BatchNorm, ReLU", "conv 3x3",
                 "path has a 1 x 1 convolution and a BatchNorm of its own.")
 
 # %% [markdown] role="concept"
-# torchvision's `BasicBlock`, of which ResNet-18 and ResNet-34 are made, has the same layers.
-# Does the addition help? Stack twelve blocks, with and without it, and train 60 steps on the
-# digits:
+# torchvision's `BasicBlock`, of which ResNet-18 and ResNet-34 are made, has the same
+# layers. Does the addition help? Stack twelve blocks, with and without the addition, and
+# train each stack for 60 steps on the digits:
 
 # %% role="concept"
 from torchvision.models.resnet import BasicBlock as Theirs
@@ -770,11 +781,11 @@ claim("twelve blocks, 60 steps: accuracy with the addition less without",
       deep_score["residual"] - deep_score["plain"], above=0.05)
 
 # %% [markdown] role="concept"
-# The plain stack has the same layers, including BatchNorm, and learns far more slowly. Why?
-# Follow a gradient backwards. The gradient of $x$ is the gradient of $y$, plus what comes back
-# through $F$. So if $F$ is small, nearly all of the gradient arrives. The next cell stacks 40
-# small linear layers, with and without the addition, and adds a third stack in which $F(x) =
-# -0.5 x$ works against its input:
+# The plain stack has the same layers, including BatchNorm, and learns far more slowly.
+# Why? Follow a gradient backwards. The gradient of $x$ is the gradient of $y$, plus what
+# comes back through $F$. So if $F$ is small, nearly all of the gradient of $y$ arrives at
+# $x$. The next cell stacks 40 small linear layers, with and without the addition, and
+# adds a third stack in which $F(x) = -0.5 x$ works against its input:
 
 # %% role="concept"
 def through(matrices, skip):
@@ -797,27 +808,30 @@ claim("with the additions, and layers that work against their input",
       norms["residual, F(x) = -x/2"], expected=0.5**40, within=1e-14)
 
 # %% [markdown] role="concept"
-# So the addition keeps a block *near a copy* when its layers are small, as with torchvision's
-# `zero_init_residual`. That is a good default, but no guarantee for trained nets: the third
-# stack also adds, and still loses its gradient. He et al. do not blame vanishing gradients for
-# their poor deep nets without additions, because those had BatchNorm and healthy gradient
-# norms. They attribute the failure to a difficulty of optimisation. Source: [He et al.
+# So the addition keeps a block *near a copy* when its layers are small, as with
+# torchvision's `zero_init_residual`. Starting near a copy is a good default, but no
+# guarantee for trained nets, because the third stack also adds and still loses its
+# gradient. He et al. do not blame vanishing gradients for their poor deep nets without
+# additions, because these nets had BatchNorm and healthy gradient norms. The authors
+# attribute the failure to a difficulty of optimisation. Source: [He et al.
 # 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
 #
 # ## Transfer: start from layers that have learned
 #
 # You rarely have enough labelled pictures to train a deep network from random weights.
-# *Transfer learning* starts from a network that somebody trained on a different task. The
-# first layers of image networks respond to edges and strokes, which all pictures have. The
-# last layers respond to parts of the classes that they were trained on. So you can reuse all
-# layers except the last, the *body*, and replace the last layer, the *head* ([Yosinski et al.
-# 2014](https://arxiv.org/abs/1411.1792) measured it layer by layer).
+# *Transfer learning* starts from a network that was trained on a different task. The
+# first layers of image networks respond to edges and strokes, which all pictures have.
+# The last layers respond to features of the classes that the network was trained on. So
+# you can reuse all layers except the last, the *body*, and replace the last layer, the
+# *head* ([Yosinski et al. 2014](https://arxiv.org/abs/1411.1792) measured it layer by
+# layer).
 #
-# How much is the body worth? That depends on how many examples you have, and on how far the
-# new task is from the old one. Train a body on the digits 0 to 4, placed anywhere on a canvas.
-# Then freeze it, so that its weights stay as they are, and train a new head: for the digits 5
-# to 9, which are near, and for the same digits with their 64 pixels in shuffled order, which
-# is far. Compare with a network that starts from random weights.
+# How much is the body worth? The answer depends on how many examples you have, and on how
+# far the new task is from the old one. Train a body on the digits 0 to 4, placed anywhere
+# on a canvas. Then freeze this body, so that its weights stay as they are, and train a
+# new head for a near task, the digits 5 to 9, and one for a far task, the same digits
+# with their 64 pixels in shuffled order. Compare with a network that starts from random
+# weights.
 
 # %% role="concept"
 def new_body():
@@ -875,19 +889,19 @@ claim("near, 100 of each: random start less frozen body",
       gained["near", 100][1] - gained["near", 100][0], above=0.05)
 
 # %% [markdown] role="concept"
-# This body knows only five shapes, so it helps little. A body that was trained on a million
-# photographs knows far more, and the same two questions decide how to use it. These are the
-# usual starting points:
+# This body knows only five shapes, so it helps little. A body that was trained on a
+# million photographs knows far more, but the number of examples and the distance still
+# decide how to use it. These are the usual starting points:
 #
 # | | near the old task | far from it |
 # |---|---|---|
 # | few examples | freeze the body, train a head (*feature extraction*) | keep the early layers, retrain the later ones |
 # | many examples | train everything (*fine-tuning*), the body at a smaller rate | train everything, perhaps from random weights |
 #
-# They are starting points, not laws, as trap 07.3 will show. Between freezing and fine-tuning
-# there is *gradual unfreezing*: train the head alone, then also the layer below it, and so on
-# downwards. When the early layers start to train, the head no longer sends them random
-# gradients.
+# The entries of the table are starting points, not laws, as trap 07.3 will show. Between
+# freezing and fine-tuning there is *gradual unfreezing*: train the head alone, then also
+# the layer below it, and so on downwards. When the early layers start to train, the head
+# no longer sends them random gradients.
 
 # %% role="concept"
 from_bottom = {"conv 1": nn.Conv2d(1, 32, 5),
@@ -915,10 +929,10 @@ claim("layers that train in the first epoch", sum(trains[0]), expected=1)
 # %% [markdown] trap="07.3" role="situation" core=true fault="fine-tuning at one rate forgets the old task" symptom="fine-tuning: old task forgotten, one learning rate for body and head"
 # ## Ten examples of each new digit
 #
-# A classifier of the digits 0 to 4 is nearly always right. You have ten examples of each digit
-# from 5 to 9. You replace the head and try three plans with 100 steps of Adam. The head always
-# has a rate of 0.01. The body is frozen, or has a hundredth of that rate, or the same rate.
-# Afterwards you put the old head back and test the old digits as well.
+# A classifier for the digits 0 to 4 is nearly always right. You have ten examples of each
+# digit from 5 to 9. You replace the head, give it a rate of 0.01, and try three plans
+# with 100 steps of Adam. The body is frozen, or trains at a hundredth of the head's rate,
+# or at the same rate. Afterwards you put the old head back and also test the old digits.
 #
 # A fine-tuning guide says: "A body that learns as fast as its head forgets what it knew, and
 # does worst on the new task as well."
@@ -997,18 +1011,18 @@ claim("new digits: accuracy at one rate less that with a frozen body",
       new["one rate"] - new["frozen"], above=0.08)
 
 # %% [markdown] trap="07.3" role="look"
-# On the new digits the fast body does best, which contradicts the guide. The lower four bars
-# show what that costs:
+# On the new digits the fast body does best, which contradicts the guide. The lower four
+# bars show what the fast body costs:
 
 # %% trap="07.3" role="look"
 claim("old digits: accuracy lost at one rate",
       old["frozen"] - old["one rate"], above=0.08)
 
 # %% [markdown] trap="07.3" role="why"
-# The new loss measures the new digits only. At the head's rate its steps push the body so far
-# that the old head no longer fits it: *catastrophic forgetting*. The guide is right about that
-# half. But the fastest body also adapts best: with these fifty examples and Adam, one rate for
-# both is *best* on the new task.
+# The new loss measures the new digits only. At the head's rate, training pushes the body
+# so far that the old head no longer works with it: *catastrophic forgetting*. The guide
+# is right about the forgetting. But with these fifty examples and Adam, one rate for body
+# and head is *best* on the new task.
 
 # %% trap="07.3" role="why"
 plot_lines(range(1, 101),
@@ -1022,16 +1036,16 @@ plot_lines(range(1, 101),
                "below them.")
 
 # %% [markdown] trap="07.3" role="repair"
-# So first ask whether anybody still uses the old head. If not, choose by the new digits alone.
-# If so, give the body a smaller rate and measure both tasks. A tenth of the head's rate keeps
-# most of both:
+# First ask whether anybody still uses the old head. If nobody does, choose by the new
+# digits alone. Otherwise, give the body a smaller rate and measure both tasks. A tenth of
+# the head's rate keeps most of both accuracies:
 
 # %% trap="07.3" role="repair"
 claim("old digits at a tenth of the rate", old["a tenth"], above=0.85)
 
 # %% [markdown] trap="07.3" role="repair"
-# Try other rates, optimizers, steps or widths. Guess first: with SGD and momentum instead of
-# Adam, does a body at the same rate of 0.01 forget more or less?
+# In the explorer below, try other rates, optimizers, steps or widths. First guess whether
+# a body at the same rate forgets more or less with SGD and momentum than with Adam.
 
 # %% role="explore" explorer="forgetting" compare=false
 from dlsys_helpers.explorers.forgetting import forgetting
@@ -1039,8 +1053,8 @@ from dlsys_helpers.explorers.forgetting import forgetting
 forgetting
 
 # %% [markdown] trap="07.3" role="more" topics="a rate that is too high for both · the other gaps"
-# A rate can also be too high for both tasks. At thirty times the rate, for head and body
-# alike, the model is worse on both:
+# A rate can also be too high for both tasks. At thirty times the rate for both head and
+# body, the model is worse on both tasks:
 
 # %% trap="07.3" role="more"
 hot_new, hot_old = tune(0.3, 0.3)[-1]
@@ -1056,11 +1070,11 @@ claim("new digits: accuracy at a tenth less that with a frozen body",
       new["a tenth"] - new["frozen"], above=0.05)
 
 # %% [markdown] trap="07.3" role="folklore"
-# **Told:** one large rate for the whole model makes it forget, *and* it ends worse than with
-# small rates for the body. **Measured:** for this classifier, fifty examples and Adam, the
-# first half is true and the second is not. Of the rates tried, the new task gains from a
-# faster body until training itself breaks. With other data it may be the other way round, so
-# measure both tasks.
+# **Told:** one large rate for the whole model makes it forget, *and* the model ends up
+# worse than with small rates for the body. **Measured:** for this classifier, fifty
+# examples and Adam, the first half is true and the second is not. Among the rates tried,
+# a faster body helps the new task until training itself breaks down. With other data the
+# result may be the opposite, so measure both tasks.
 
 # %% trap="07.3" role="exercise" points=3 difficulty=2 minutes=15
 def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
@@ -1103,24 +1117,25 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 
 # %% [markdown] trap="07.3" role="keep"
 # **Keep:** measure forgetting on the old task, because the new loss does not show it. A
-# smaller rate for the body keeps more of the old task. How it affects the new task depends on
-# the data. **In your own code:** compare the tensors in the optimizer's groups with the
-# model's trainable ones. A first layer is easily left out. **Source:** [Howard & Ruder 2018,
-# "Universal Language Model Fine-tuning for Text
-# Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each layer,
-# and 3.3 on gradual unfreezing.
+# smaller rate for the body keeps more of the old task. Its effect on the new task depends
+# on the data. **In your own code:** compare the tensors in the optimizer's groups with
+# the model's trainable tensors. A first layer is easily left out. **Source:** [Howard &
+# Ruder 2018, "Universal Language Model Fine-tuning for Text
+# Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each
+# layer, and 3.3 on gradual unfreezing.
 
 # %% [markdown] trap="07.4" role="situation" fault="preprocessing in use differs from training" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
 # ## Three ways to serve a model
 #
-# Weights come with a recipe: how the pictures were scaled before training. This digit
-# classifier has a BatchNorm after each hidden layer and was trained on brightness from 0 to 1,
-# normalised with one mean and one standard deviation. Served with the same recipe, it gets
-# nearly every digit right.
+# Weights come with a recipe that says how the pictures were scaled before training. This
+# digit classifier has a BatchNorm after each hidden layer and was trained on brightness
+# from 0 to 1, normalised with one mean and one standard deviation. Served with the same
+# recipe, this classifier gets nearly every digit right.
 #
-# Three teams serve the classifier. The first forgets to normalise. The second swaps the two
-# numbers: it subtracts the standard deviation and divides by the mean. The third normalises,
-# and then the library normalises again. No team sees an error.
+# Three teams serve the classifier. The first team forgets to normalise. The second team
+# swaps the two numbers: it subtracts the standard deviation and divides by the mean. The
+# third team normalises the pictures, and then the library normalises them again. No team
+# sees an error.
 
 # %% trap="07.4" role="break"
 mean, std = x_train.mean(), x_train.std()
@@ -1166,9 +1181,10 @@ plot_columns(read, xlabel="how it is served", form=".2f",
 claim("accuracy without normalising", read["forgotten"], below=0.85)
 
 # %% [markdown] trap="07.4" role="why"
-# In eval mode BatchNorm normalises with the mean and variance that it *stored* in training
-# (trap 05.1). It does not look at what you serve. So pictures on a different scale leave the
-# norm on a different scale, and the layers after it were not trained for that.
+# In eval mode BatchNorm normalises with the mean and variance that it *stored* in
+# training (trap 05.1). BatchNorm does not adapt to the pictures that you serve. So
+# pictures on a different scale leave the norm on a different scale, and the layers after
+# the norm were not trained for that scale.
 
 # %% trap="07.4" role="why"
 layer, norm = served[0], served[1]
@@ -1187,8 +1203,10 @@ plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
                  "above.")
 
 # %% [markdown] trap="07.4" role="repair"
-# So the recipe has to travel with the weights. Put it into the model, where `state_dict()`
-# saves it:
+# So the recipe has to travel with the weights. torchvision's weights bring theirs along:
+# `ResNet50_Weights.IMAGENET1K_V2.transforms()` returns it, so use that instead of numbers
+# from a tutorial. With weights of your own, put the recipe into the model, where
+# `state_dict()` saves it:
 
 # %% trap="07.4" role="repair"
 class Scaled(nn.Module):
@@ -1210,10 +1228,11 @@ claim("accuracy with the recipe inside, less that as trained",
       shares - read["as trained"], expected=0)
 
 # %% [markdown] trap="07.4" role="more" topics="without BatchNorm · the numbers that were mixed up · torchvision's recipes"
-# On these digits BatchNorm even makes things worse. Without it, a forgotten recipe hurts the
-# same model far less, because a plain ReLU net passes a factor on to the logits (apart from
-# its biases), and the largest logit mostly stays the largest. The missing shift hurts both
-# nets. Here the shift is small, because most pixels are black.
+# On these digits BatchNorm even makes a forgotten recipe more harmful. Without BatchNorm,
+# a forgotten recipe hurts the same model far less, because a plain ReLU net passes a
+# scale factor on to the logits (apart from its biases), and the largest logit mostly
+# stays the largest. The missing shift hurts both nets. In the plain net it does nearly
+# all of the damage, whereas with BatchNorm the missing scale does more.
 
 # %% trap="07.4" role="more"
 plain = reader_with(nn.Identity)
@@ -1288,19 +1307,20 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 
 # %% [markdown] trap="07.4" role="keep"
 # **Keep:** weights without their preprocessing are half a model. Store mean, standard
-# deviation and resize with the weights, and apply them exactly once. **In your own code:**
-# before the first deployment, run one labelled picture through the served path and compare its
-# input tensor with the one from training. **Source:** [torchvision, Models and pre-trained
-# weights](https://docs.pytorch.org/vision/stable/models.html), "Using the pre-trained models".
+# deviation and resize with the weights, and apply them exactly once. **In your own
+# code:** before the first deployment, run one labelled picture through the serving path
+# and compare its input tensor with the one from training. **Source:** [torchvision,
+# Models and pre-trained weights](https://docs.pytorch.org/vision/stable/models.html),
+# "Using the pre-trained models".
 
 # %% [markdown] trap="07.5" role="situation" fault="channels_last changes the strides, not the shape" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
 # ## Channels last
 #
-# The PyTorch tutorial says that convolutions on a GPU run faster if pictures are stored with
-# the channels last. Your first try, `x = x.permute(0, 2, 3, 1)` in front of the net, fails,
-# because the layer now sees as many channels as there were rows. So you move the channels to
-# the end, call `contiguous()`, and move them back. A reviewer comments: "Two permutations that
-# cancel. This does nothing."
+# The PyTorch tutorial says that convolutions on a GPU run faster if pictures are stored
+# with the channels last. Your first try, `x = x.permute(0, 2, 3, 1)` in front of the net,
+# fails, because the layer now sees as many channels as there were rows. So you move the
+# channels to the end, call `contiguous()`, and move them back. A reviewer comments:
+# "These are two permutations that cancel. This does nothing."
 
 # %% trap="07.5" role="break"
 batch = torch.arange(2 * 3 * 4 * 5.).view(2, 3, 4, 5)   # (N, C, H, W)
@@ -1309,8 +1329,8 @@ back = there.permute(0, 3, 1, 2)
 
 # %% trap="07.5" role="guess" quoted="wrong"
 guess("07.5",
-      "How many bytes apart are neighbouring channels of a pixel after "
-      "the three calls (80 before them)?", unit="bytes")
+      "After the three calls, how many bytes apart in memory are "
+      "neighbouring channels of a pixel (80 bytes before)?", unit="bytes")
 
 # %% trap="07.5" role="look"
 measured("07.5", 4 * back.stride(1), right=(4, 4))
@@ -1339,13 +1359,14 @@ claim("stride of the channels, as after torch's own call",
       max(back.stride(1), official.stride(1)), expected=1)
 
 # %% [markdown] trap="07.5" role="why"
-# A tensor's *strides* say, axis by axis, how many values apart two neighbours are in memory.
-# With the channels last, the channels of a pixel are side by side, so the stride of the
-# channel axis is 1. The shape stays (N, C, H, W), and no layer needs to know. `permute` alone
-# changes the shape and moves nothing in memory. `.contiguous()` did the moving.
+# A tensor's *strides* say, axis by axis, how many values apart two neighbours are in
+# memory. With the channels last, the channels of a pixel are side by side, so the stride
+# of the channel axis is 1. The shape stays (N, C, H, W), so no layer has to be changed.
+# `permute` alone changes the shape and moves nothing in memory. `.contiguous()` moved the
+# values.
 #
-# torch has one call for this, which takes a batch or a model. Some layers pass the format on
-# and others do not, so check the outputs layer by layer.
+# torch has one call for this conversion, which works on a batch or on a model. Some
+# layers pass the format on and others do not, so check the outputs layer by layer.
 
 # %% trap="07.5" role="repair"
 def formats(net, x):
@@ -1377,10 +1398,11 @@ claim("layers whose output has channels last, the batch moved", sum(data),
       expected=3)
 
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
-# There are two exceptions: a convolution with circular padding does not pass the format on,
-# and `view` refuses to join axes that are no longer side by side. With one channel, or 1 x 1
-# pixels, both orders are the same in memory. How much time channels last saves depends on
-# layer and machine, also on a CPU. The GPU section measures it for tensor cores and 16 bits.
+# There are two exceptions: a convolution with circular padding does not pass the format
+# on, and `view` refuses to join axes that are no longer side by side. With one channel,
+# or 1 x 1 pixels, both orders are the same in memory. How much time channels last saves
+# depends on the layer and the machine, on a CPU as well. The GPU section measures this
+# saving for tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
 claim("entries of batch and back that differ", (batch != back).sum(),
@@ -1428,10 +1450,10 @@ def layout(shape: tuple, strides: tuple) -> str:
 # 3. Skip the comparison if an axis has length 1. Test both layouts, then name the four outcomes.
 
 # %% [markdown] trap="07.5" role="keep"
-# **Keep:** the memory format is the strides, not the shape. To change the order in memory, use
-# `to(memory_format=torch.channels_last)`; to change the order of the axes, use `permute`. **In
-# your own code:** print `stride(1)` of a layer's output. **Source:** PyTorch tutorial,
-# [Channels Last Memory
+# **Keep:** the memory format is a matter of the strides, not of the shape. To change the
+# order in memory, use `to(memory_format=torch.channels_last)`; to change the order of the
+# axes, use `permute`. **In your own code:** print `stride(1)` of a layer's output.
+# **Source:** PyTorch tutorial, [Channels Last Memory
 # Format](https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html).
 
 # %% [markdown] trap="07.6" role="situation" fault="layer-wise rates counted by tensor, not by layer" symptom="layer-wise learning rate decay: rates explode, wrong exponent from parameter index"
@@ -1439,9 +1461,10 @@ def layout(shape: tuple, strides: tuple) -> str:
 #
 # Lower layers are said to hold the general features, so you give them smaller rates: each
 # layer gets 0.9 times the rate of the layer above it. A helper from a handbook walks over
-# `named_parameters()`, counts, and gives tensor `i` the rate `0.9 ** (n_layers - i)`. The
-# model has an embedding, 12 encoder layers of 12 tensors each, and a head, and `n_layers` is
-# the number of its children. The base rate is 1, so you can read the rates as factors.
+# `named_parameters()`, counts the tensors, and gives tensor `i` the rate `0.9 **
+# (n_layers - i)`. The model has an embedding, 12 encoder layers of 12 tensors each, and a
+# head, and `n_layers` is the number of its children. The base rate is 1, so you can read
+# the rates as factors.
 
 # %% trap="07.6" role="break"
 class Encoder(nn.Module):
@@ -1460,7 +1483,8 @@ n_layers = len(list(encoder.children()))
 rates = {name: 0.9 ** (n_layers - i) for i, name in enumerate(names)}
 
 # %% trap="07.6" role="guess"
-guess("07.6", "How many times the base rate is the head's rate?",
+guess("07.6",
+      "How many times as large as the base rate is the head's rate?",
       unit="times")
 
 # %% trap="07.6" role="look"
@@ -1484,9 +1508,9 @@ claim("the head's rate, as a multiple of the base rate",
       rates["head.weight"], above=1000)
 
 # %% [markdown] trap="07.6" role="why"
-# Both counts are wrong. `n_layers` counts the model's three children, not its 12 layers. And
-# `i` counts *tensors*, 12 per layer. So the exponent reaches zero at the fourth tensor, and
-# from there the rates grow.
+# Both counts are wrong. `n_layers` counts the model's three children, not its 12 layers.
+# `i` counts *tensors*, 12 per layer. So the exponent reaches zero at the fourth tensor,
+# and from there the rates grow.
 
 # %% trap="07.6" role="why"
 plot_lines(range(len(names)),
@@ -1498,6 +1522,14 @@ plot_lines(range(len(names)),
                "and the layer number climbs in twelve steps to 13.")
 
 # %% [markdown] trap="07.6" role="repair"
+# In an optimizer, a rate belongs to a group, so each tensor gets a group of its own:
+#
+# ```python
+# groups = [{"params": [p], "lr": base * rates[name]}
+#           for name, p in encoder.named_parameters()]
+# opt = torch.optim.AdamW(groups)
+# ```
+#
 # The depth of a tensor is in its name. The embedding is at the bottom, `layers.k` above it,
 # and everything else at the top:
 
@@ -1524,7 +1556,8 @@ claim("by depth: the head's rate, as a multiple of the base rate",
       rates["head.weight"], expected=1)
 
 # %% [markdown] trap="07.6" role="more" topics="how many are above the base rate · the two ends by depth"
-# With the helper, all but four tensors have a rate above the base rate. By depth, none does.
+# With the helper, all but four tensors have a rate above the base rate. With rates by
+# depth, no tensor is above the base rate.
 
 # %% trap="07.6" role="more"
 claim("helper: tensors whose rate is not above the base rate",
@@ -1570,22 +1603,24 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # 3. Look only at the beginning of the name: `head.layers.0.w` belongs to the head, and so does `layers.norm.w`, which has no number.
 
 # %% [markdown] trap="07.6" role="keep"
-# **Keep:** compute a layer's rate from its depth in the model, and read the depth from the
-# layer's name. Never use an index into `parameters()`, because that counts tensors. **In your
-# own code:** print each group's rate next to its first name. Assert that the head has the base
-# rate and that the highest layer has the next one. **Source:** [Clark et al. 2020,
-# "ELECTRA"](https://arxiv.org/abs/2003.10555), appendix on fine-tuning, with layer-wise decay.
-# **Seen in the wild:**
-# [google-research/electra#51](https://github.com/google-research/electra/issues/51): somebody
-# removed a layer but not its step in the count, so all layers had rates one step too low.
+# **Keep:** compute a layer's rate from its depth in the model, and read the depth from
+# the layer's name. Never use an index into `parameters()`, because such an index counts
+# tensors. **In your own code:** print each group's rate next to the name of its first
+# tensor. Assert that the head has the base rate and that the highest layer has the next
+# lower rate. **Source:** [Clark et al. 2020,
+# "ELECTRA"](https://arxiv.org/abs/2003.10555), appendix on fine-tuning, with layer-wise
+# decay. **Seen in the wild:**
+# [google-research/electra#51](https://github.com/google-research/electra/issues/51): a
+# layer was removed but its step in the count was not, so all layers had rates one step
+# too low.
 
 # %% [markdown] trap="07.7" role="situation" core=true fault="BatchNorm statistics move in a frozen body" symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
 # ## A frozen body on new data
 #
-# A small convolutional net gets nearly all of the digits 0 to 4 right. For the digits 5 to 9,
-# from a different scanner, you freeze its body and train a new head. The old head stays in a
-# drawer. Then somebody needs the old net again. You take the old head out of the drawer, put
-# it on the body, and classify the digits 0 to 4, from the old scanner.
+# A small convolutional net gets nearly all of the digits 0 to 4 right. For the digits 5
+# to 9, which come from a different scanner, you freeze the net's body and train a new
+# head. You keep the old head. Then somebody needs the old net again. You put the old head
+# back on the body and classify the digits 0 to 4 from the old scanner.
 
 # %% trap="07.7" role="break"
 def conv_body():
@@ -1634,9 +1669,9 @@ claim("accuracy lost on the old digits", score_before - old_score(frozen),
       above=0.3)
 
 # %% [markdown] trap="07.7" role="why"
-# `requires_grad` is about gradients. BatchNorm's running mean and variance have none: they are
-# buffers (trap 05.5), and every pass in train mode updates them, even under `torch.no_grad()`.
-# The body's norms now describe the new scanner.
+# `requires_grad` is about gradients. BatchNorm's running mean and variance have no
+# gradients, because they are buffers (trap 05.5), and every pass in train mode updates
+# them, even under `torch.no_grad()`. The body's norms now describe the new scanner.
 
 # %% trap="07.7" role="why"
 def stored(kept, channel):
@@ -1655,10 +1690,10 @@ draw_line({"old scanner": stored(state, move),
               "After training the range has moved and is wider.")
 
 # %% [markdown] trap="07.7" role="repair"
-# Eval mode stops the updates. But `model.train()`, which many training loops call at the start
-# of an epoch, visits every submodule and puts the body back into train mode. So either call
-# `body.eval()` after each `train()`, or make the body keep its mode by itself, which is the
-# exercise:
+# Eval mode stops the updates. But `model.train()`, which many training loops call at the
+# start of an epoch, visits every submodule and puts the body back into train mode. So
+# either call `body.eval()` after each `train()`, or make the body keep its mode by
+# itself, as the exercise asks:
 
 # %% trap="07.7" role="repair"
 def trained(keep_eval):
@@ -1694,8 +1729,8 @@ claim("old digits lost with eval() after each train()",
       score_before - always, expected=0)
 
 # %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
-# A test that compares only the weights of the body would pass. It does not look at the
-# buffers: mean, variance and the count of batches, in each of two norms.
+# A test that compares only the weights of the body would pass. Such a test does not look
+# at the buffers, that is, mean, variance and count of batches in each of two norms.
 
 # %% trap="07.7" role="more"
 weights = [name for name, _ in frozen.named_parameters()]
@@ -1731,15 +1766,17 @@ def freeze(body: nn.Module) -> None:
 
 # %% [markdown] trap="07.7" role="keep"
 # **Keep:** freezing a body takes two things: no gradients, and an eval mode that survives
-# `model.train()`. Without the second, BatchNorm's statistics move. **In your own code:**
-# compare parameters, buffers and the outputs for one fixed batch before and after an epoch.
-# **Source:** [Keras, Transfer learning and
-# fine-tuning](https://keras.io/guides/transfer_learning/), section on the BatchNormalization
-# layer: in Keras freezing includes inference mode, and in PyTorch it does not. **Seen in the
-# wild:** [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): the project's
-# `freeze()` set eval mode, and the next `model.train()` took it back.
-# [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): the statistics
-# of fixed backbones kept moving; the maintainers leave that to the method.
+# `model.train()`. Without that eval mode, BatchNorm's statistics move. **In your own
+# code:** compare parameters, buffers and the outputs for one fixed batch before and after
+# an epoch. **Source:** [Keras, Transfer learning and
+# fine-tuning](https://keras.io/guides/transfer_learning/), section on the
+# BatchNormalization layer: in Keras freezing includes inference mode, and in PyTorch it
+# does not. **Seen in the wild:**
+# [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): the project's
+# `freeze()` set eval mode, and the next `model.train()` undid this.
+# [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): the
+# statistics of fixed backbones kept moving, and the maintainers leave it to each method
+# to prevent this.
 
 # %% [markdown] trap="07.8" role="situation" fault="layers in a Python list are not registered" symptom="blocks in a Python list: parameters missing, loads but predicts badly"
 # ## Stem, blocks, head
@@ -1792,9 +1829,10 @@ claim("accuracy after loading", scores[1], below=0.4)
 
 # %% [markdown] trap="07.8" role="why"
 # A module registers the parameters and modules that are assigned to it, and does not look
-# inside a Python list. So `parameters()`, `state_dict()`, `train()` and `to(device)` miss the
-# blocks. The blocks keep their random initial weights, and stem and head learn around them, so
-# the accuracy looks good. The new object has *different* random blocks.
+# inside a Python list. So `parameters()`, `state_dict()`, `train()` and `to(device)` miss
+# the blocks. The blocks keep their random initial weights, and the stem and the head
+# learn to work with them, so the accuracy looks good. The new object has *different*
+# random blocks.
 
 # %% trap="07.8" role="why"
 inside = sum(p.numel() for block in saved.blocks
@@ -1833,9 +1871,10 @@ claim("accuracy before saving less that after loading",
       whole[0] - whole[1], expected=0)
 
 # %% [markdown] trap="07.8" role="more" topics="tests that catch it, and one that does not · the counts"
-# Would a test have caught the list? A test that counts parameters would. A test that saves and
-# loads would as well, provided that its second model starts from a different state of the
-# random number generator. Here is one that starts both models from the same seed:
+# Would a test have caught the list? A test that counts parameters would have caught it. A
+# test that saves and loads would also have caught it, provided that the second model
+# starts from a different state of the random number generator. Here is a test that starts
+# both models from the same seed:
 
 # %% trap="07.8" role="more"
 torch.manual_seed(SEED)
@@ -1891,25 +1930,26 @@ def hidden_values(model: nn.Module) -> int:
 # 3. A set holds each tensor once. Subtract `set(model.parameters())` at the end.
 
 # %% [markdown] trap="07.8" role="keep"
-# **Keep:** torch does not train, save or move what it has not registered. So assign parameters
-# and modules to a module directly, or in `ModuleList`, `ModuleDict` or `ParameterList`, and
-# register other tensors with `register_buffer`. **In your own code:** load into an object that
-# was created with a different seed, and compare the outputs. **Source:** PyTorch
-# documentation,
-# [ModuleList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html). **Seen
-# in the wild:** [pytorch/pytorch#59925](https://github.com/pytorch/pytorch/issues/59925) says
-# that this "permits silent programming errors".
-# [pytorch/pytorch#72580](https://github.com/pytorch/pytorch/issues/72580) reports that it
-# happened in a master's thesis.
+# **Keep:** torch does not train, save or move what it has not registered. So assign
+# parameters and modules to a module directly, or in `ModuleList`, `ModuleDict` or
+# `ParameterList`, and register other tensors with `register_buffer`. **In your own
+# code:** load into an object that was created with a different seed, and compare the
+# outputs. **Source:** PyTorch documentation,
+# [ModuleList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html).
+# **Seen in the wild:**
+# [pytorch/pytorch#59925](https://github.com/pytorch/pytorch/issues/59925) says that
+# keeping modules in a list "permits silent programming errors".
+# [pytorch/pytorch#72580](https://github.com/pytorch/pytorch/issues/72580) reports that
+# this mistake happened in a master's thesis.
 
 # %% [markdown] trap="07.9" role="situation" fault="reshape instead of permute scrambles the image" symptom="image looks scrambled or model predicts badly after reshape from HWC to CHW"
 # ## Coloured digits from a file
 #
-# Pictures from a file come as `(N, H, W, C)`, and torch wants `(N, C, H, W)`. Your loader says
-# `x.reshape(N, C, H, W)`. The shape is right and nothing fails. The digits are coloured and
-# anywhere on a canvas of 12 x 12 pixels. You train one net on pictures whose axes were moved
-# properly, and a second net on what `reshape` made of them. Each net is then served in the way
-# it was trained.
+# Pictures from a file come as `(N, H, W, C)`, and torch wants `(N, C, H, W)`. Your loader
+# calls `x.reshape(N, C, H, W)`. The shape is right and nothing fails. The digits are
+# coloured and placed anywhere on a canvas of 12 x 12 pixels. You train one net on
+# pictures whose axes were moved properly, and a second net on what `reshape` made of
+# them. Each net is then served in the way it was trained.
 
 # %% trap="07.9" role="break"
 def coloured(x, seed, side=12):
@@ -1961,9 +2001,9 @@ measured("07.9", 100 * consistent, right=(30, 90))
 claim("reshape in training and serving: accuracy", consistent, above=0.2)
 
 # %% [markdown] trap="07.9" role="look"
-# The second net learns on scrambled pictures and does far better than guessing, though worse
-# than the first net. Nothing in its loss tells you. The fault only shows when the first net
-# gets a picture in the scrambled order:
+# The second net learns on scrambled pictures and does far better than guessing, though
+# worse than the first net. Nothing in the second net's loss reveals the mistake. The
+# fault only shows when the first net gets a picture in the scrambled order:
 
 # %% trap="07.9" role="look"
 claim("accuracy of the first net when served by reshape", share["reshape"],
@@ -1982,8 +2022,8 @@ plot_columns({"permute, both": share["permute"],
 
 # %% [markdown] trap="07.9" role="why"
 # `reshape` keeps the order in memory and only cuts it in different places. So the first
-# "channel" holds the top third of the picture, with the colours of each pixel side by side as
-# if they were pixels. `permute` moves the axis.
+# "channel" holds the top third of the picture, with the colours of each pixel side by
+# side as if they were pixels. `permute` moves the channel axis.
 
 # %% trap="07.9" role="why"
 k = files_test[:, :4].std((1, 2)).sum(1).argmax()    # most ink on top
@@ -2015,9 +2055,9 @@ claim("second value of channel 0 by permute, which is pixel 1's",
 claim("accuracy when served as trained", share["permute"], above=0.6)
 
 # %% [markdown] trap="07.9" role="more" topics="what the scrambling cost · the other number"
-# These claims show how much accuracy the second net lost. If the first net happens to train
-# badly, it may be no better than the second. Over fifty seeds this happened once, by 0.6
-# images of 100.
+# The first claim below shows how much accuracy the second net lost. If the first net
+# happens to train badly, it may be no better than the second. In a test with fifty seeds
+# this happened once, by 0.6 images in 100.
 
 # %% trap="07.9" role="more"
 claim("accuracy lost by scrambling",
@@ -2027,8 +2067,9 @@ claim("the same by reshape, still pixel 0's",
 
 # %% [markdown] trap="07.9" role="folklore"
 # **Told:** with a wrong order of axes a net can only guess. **Measured:** that is true if
-# training and serving differ. If both make the mistake, this net on moving digits mostly loses
-# some accuracy, but stays far above guessing. How much it loses depends on the seed.
+# training and serving use different orders of axes. If training and serving make the same
+# mistake, this net mostly loses some accuracy on the moving digits, but stays far above
+# guessing. How much accuracy the net loses depends on the seed.
 
 # %% trap="07.9" role="exercise" points=2 difficulty=1 minutes=5
 def to_nchw(a: torch.Tensor) -> torch.Tensor:
@@ -2115,8 +2156,8 @@ claim("largest move of a weight in the head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="look"
 # The classifier gets nearly all new digits right with a head as random as at the start,
-# because the body has adapted to that head. No curve shows that. Freeze the body, and the same
-# mistake is plain to see:
+# because the body has adapted to that head. No curve shows that the head never moved.
+# Freeze the body, and the same mistake is plain to see:
 
 # %% trap="07.10" role="look"
 late = copy.deepcopy(teacher)
@@ -2131,9 +2172,9 @@ claim("what 200 steps changed in the loss", stuck[0] - stuck[-1],
       expected=0)
 
 # %% [markdown] trap="07.10" role="why"
-# An optimizer keeps the list of tensors that it was created with. The new head is not in that
-# list. The old head still is, although no model uses it. Its gradient stays `None`, so each
-# step skips it (stage 4).
+# An optimizer keeps the list of tensors that it was created with. The new head is not in
+# that list. The old head is still in the list, although no model uses it. The old head's
+# gradient stays `None`, so each step skips this head (stage 4).
 
 # %% trap="07.10" role="why"
 draw_blocks({"the model runs": ["body", "new head"],
@@ -2146,8 +2187,8 @@ draw_blocks({"the model runs": ["body", "new head"],
                 "the optimizer holds body and old head, which is marked.")
 
 # %% [markdown] trap="07.10" role="repair"
-# Create the optimizer last. Then take one step and list what moved: the shortest audit there
-# is.
+# Create the optimizer last. Then take one step and list the tensors that moved, which is
+# the shortest audit there is.
 
 # %% trap="07.10" role="repair"
 def moved(model, optimizer):
@@ -2193,12 +2234,12 @@ claim("tensors that move in the broken order", len(still), expected=0)
 
 # %% [markdown] trap="07.10" role="folklore"
 # **Told:** weight decay moves frozen tensors that an optimizer still holds. [MoCo's
-# thread](https://github.com/facebookresearch/moco/issues/14) says that SGD does not.
-# **Measured:** not while their gradient is `None`, as `requires_grad_(False)` and today's
-# `zero_grad()` leave it, because SGD with momentum, Adam and AdamW skip such a tensor. If the
-# gradient holds *zeros*, as after a mask, all three move the tensor. SGD and Adam add the
-# decay to the gradient and step with it; AdamW shrinks the tensor at each step by `1 - lr *
-# weight_decay`.
+# thread](https://github.com/facebookresearch/moco/issues/14) says that SGD does not move
+# them. **Measured:** frozen tensors do not move while their gradient is `None`, because
+# SGD with momentum, Adam and AdamW skip such a tensor. After `requires_grad_(False)` and
+# today's `zero_grad()` the gradient is `None`. If the gradient holds *zeros*, as after a
+# mask, all three move the tensor. SGD and Adam add the decay to the gradient and step
+# with it; AdamW shrinks the tensor at each step by `1 - lr * weight_decay`.
 
 # %% trap="07.10" role="folklore"
 def drift(make, zeros):
@@ -2227,7 +2268,7 @@ claim("AdamW's drift with zeros, (1 - 3e-4)^100 from 1",
 
 # %% trap="07.10" role="exercise" points=4 difficulty=3 minutes=15
 def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-    """Report what is wrong between a model and its optimizer.
+    """Report the mismatches between a model and its optimizer.
 
     Returns:
         "missing": sorted names of the trainable parameters that no group
@@ -2263,23 +2304,25 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
 # 3. Each entry answers one question: which tensors are trainable but not held, which are held but not in the model, and which are held but frozen?
 
 # %% [markdown] trap="07.10" role="keep"
-# **Keep:** an optimizer knows tensors, not models. Replace layers first, freeze second, create
-# the optimizer last, then list what moves in one step. **In your own code:** after any change
-# to the model, compare its trainable tensors with those in `param_groups`, by identity.
-# **Source:** PyTorch documentation,
-# [torch.optim](https://docs.pytorch.org/docs/stable/optim.html), "Constructing it". **Seen in
-# the wild:** [microsoft/nni#4521](https://github.com/microsoft/nni/issues/4521): pruning
-# replaced the layers, and fine-tuning changed nothing until a new optimizer was created.
+# **Keep:** an optimizer knows tensors, not models. Replace layers first, freeze second,
+# and create the optimizer last; then list the tensors that one step moves. **In your own
+# code:** after any change to the model, compare its trainable tensors with those in
+# `param_groups`, by identity. **Source:** PyTorch documentation,
+# [torch.optim](https://docs.pytorch.org/docs/stable/optim.html), "Constructing it".
+# **Seen in the wild:**
+# [microsoft/nni#4521](https://github.com/microsoft/nni/issues/4521): pruning replaced the
+# layers, and fine-tuning changed nothing until a new optimizer was created.
 # [huggingface/diffusers#1009](https://github.com/huggingface/diffusers/issues/1009):
 # embeddings were "frozen" by zeroing their gradients, and AdamW decayed them.
 
 # %% [markdown] trap="07.11" role="situation" fault="view(-1, n) folds pixels into the batch" symptom="more predictions than images: view(-1, n) folds pixels into the batch"
 # ## Larger pictures
 #
-# A small net is good at 8 x 8 digits. Its head takes 64 values, because 16 channels of 2 x 2
-# positions make 64, and `view(-1, 64)` puts them into a row. A new scanner delivers the same
-# 497 test digits as 16 x 16 pixels. You run the unchanged net on all of them. A forum answer
-# says: "Convolutions take pictures of any size, so it will run as it is."
+# A small net classifies 8 x 8 digits well. Its head takes 64 values, because 16 channels
+# of 2 x 2 positions make 64, and `view(-1, 64)` puts them into a row. A new scanner
+# delivers the same 497 test digits as 16 x 16 pixels. You run the unchanged net on all of
+# them. A forum answer says: "Convolutions take pictures of any size, so it will run as it
+# is."
 
 # %% trap="07.11" role="break"
 class Viewer(nn.Module):
@@ -2322,9 +2365,10 @@ print(f"paired by zip: {right:.2f} right")
 claim("predictions for 497 images", len(predictions), expected=1988)
 
 # %% [markdown] trap="07.11" role="why"
-# A map of 4 x 4 positions holds four times 64 values for each image. `view(-1, 64)` keeps its
-# promise of 64 values per row and lets the first axis grow, so each image becomes four rows.
-# Only code that uses the labels complains, such as a loss or an `==`, far from the cause.
+# A map of 4 x 4 positions holds four times 64 values for each image. `view(-1, 64)` keeps
+# its promise of 64 values per row and lets the first axis grow, so each image becomes
+# four rows. Only code that uses the labels, such as a loss or an `==`, raises an error,
+# far from the cause.
 
 # %% trap="07.11" role="why"
 draw_blocks({"view(-1, 64)": ["497, 16, 4, 4", "1988, 64", "1988, 10"],
@@ -2377,8 +2421,8 @@ plot_columns(by_side, xlabel="pixels along a side", form=".2f",
                  "high at 8 pixels and lower at larger sides.")
 
 # %% [markdown] trap="07.11" role="more" topics="what zip pairs · the scale it never saw"
-# `zip` pairs the first 497 of the 1,988 predictions with the labels. And pooling fixes the
-# shapes, not the accuracy at a scale that the net never saw:
+# `zip` pairs the first 497 of the 1,988 predictions with the labels. Pooling fixes the
+# shapes, but not the accuracy at a scale that the net never saw:
 
 # %% trap="07.11" role="more"
 score = by_side[16]
@@ -2388,7 +2432,7 @@ claim("accuracy when pooled, at a scale it never saw", score, above=0.15)
 
 # %% trap="07.11" role="exercise" points=3 difficulty=2 minutes=10
 def linear_in(features: nn.Module, shape: tuple) -> int:
-    """Count the values per image that features passes on to a Linear.
+    """Count the values per image that features passes to a Linear layer.
 
     Args:
         features: any module that maps float32 (N, *shape) to (N, M, ...),
@@ -2413,18 +2457,20 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 #    mode.
 
 # %% [markdown] trap="07.11" role="keep"
-# **Keep:** in front of a head, write `flatten(1)` and not `view(-1, n)`: the batch axis must
-# not absorb pixels. **In your own code:** assert `len(predictions) == len(images)` before you
-# compare, and call `zip` with `strict=True`. **Source:** PyTorch documentation,
+# **Keep:** in front of a head, write `flatten(1)` and not `view(-1, n)`, because the
+# batch axis must not absorb pixels. **In your own code:** assert `len(predictions) ==
+# len(images)` before you compare, and call `zip` with `strict=True`. **Source:** PyTorch
+# documentation,
 # [torch.flatten](https://docs.pytorch.org/docs/stable/generated/torch.flatten.html).
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. You put a pooling of 2 after five convolutions of 3 x 3. Their receptive field of 11 becomes**
+# **1. You put a pooling layer with a window of 2 after five 3 x 3 convolutions. Their
+# receptive field of 11 becomes**
 #
 # - [ ] 22, twice as much :: A stride doubles the step of the layers after it, not the field
 #   before it.
@@ -2433,7 +2479,8 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 #   which adds one more pixel.
 
 # %% [markdown] role="quiz"
-# **2. A stage halves rows and columns and doubles the channels. The bytes of a map**
+# **2. One part of a net halves the rows and columns and doubles the channels. The bytes
+# of a map**
 #
 # - [x] are halved :: There is a quarter of the positions, times twice the channels.
 # - [ ] stay the same, because the channels make up for the positions :: Two sides are halved,
@@ -2468,7 +2515,8 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # - [ ] Saturated activations :: They slow down learning, but a bias of the head, if there is one, would still move.
 
 # %% [markdown] role="quiz"
-# **6. Pictures reach a convolutional net through `reshape` where `permute` belongs, in training and in use. The net**
+# **6. Pictures reach a convolutional net through `reshape` instead of `permute`, both in
+# training and in production. The net**
 #
 # - [ ] can only guess :: It learns what the scrambled pictures still tell, in trap 07.9 far
 #   more than guessing.
@@ -2480,18 +2528,20 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] role="gpu"
 # ## On a GPU: what format, 16 bits and the choice of an algorithm are worth
 #
-# A convolution is a matrix product in disguise, so tensor cores can compute it. Three settings
-# decide how close it comes to their rate: the width of the values, the memory format (trap
-# 07.5), and the algorithm that cuDNN picks. With `cudnn.benchmark`, cuDNN times its algorithms
-# once for each new shape and takes the fastest.
+# A convolution is a matrix product in disguise, so tensor cores can compute it. Three
+# settings decide how close a convolution comes to the rate of the tensor cores: the width
+# of the values, the memory format (trap 07.5), and the algorithm that cuDNN picks. With
+# `cudnn.benchmark`, cuDNN times its algorithms once for each new shape and takes the
+# fastest.
 #
-# **Before you run anything:** the settings change rounding and order, not the formula. "32
-# bits" means full precision here: TF32, torch's default for convolutions, is off. How many
-# times as fast as in 32 bits with channels first is a convolution in 16 bits with channels
-# last?
+# **Before you run anything:** the settings change the rounding and the order of values
+# and operations, not the formula. "32 bits" means full precision here: TF32, torch's
+# default for convolutions, is off. Compared with 32 bits and channels first, how many
+# times as fast is a convolution in 16 bits with channels last?
 #
-# You can count the work without a GPU, on meta tensors: the FLOPs of ResNet-50 for one image,
-# and those of one of its middle layers. A multiplication and an addition count as two.
+# You can count the work without a GPU, on meta tensors: the FLOPs of ResNet-50 for one
+# image, and the FLOPs of one middle layer. A multiplication and an addition count as two
+# FLOPs.
 
 # %% role="gpu"
 from torchvision import models
@@ -2601,32 +2651,33 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# The prediction for the training step is a roof that no implementation reaches. BatchNorm,
-# ReLU and the additions have few FLOPs and many bytes, so memory limits them, as in stage 1's
-# roofline. NVIDIA published 2,470 images a second for an A100, with float16 where autocast
-# allows it. That is a fifth of that device's roof. For a V100 it published 1,200 images a
-# second, 3.3 times its rate in 32 bits. PyTorch's tutorial, on a device that it does not name,
-# shows 773 a second with channels first and 1,012 with channels last.
+# The prediction for the training step is a roof that no implementation reaches.
+# BatchNorm, ReLU and the additions have few FLOPs and many bytes, so memory limits them,
+# as in stage 1's roofline. NVIDIA published 2,470 images a second for an A100, with
+# float16 where autocast allows it. This rate is a fifth of the A100's roof. For a V100
+# NVIDIA published 1,200 images a second, 3.3 times the V100's rate in 32 bits. PyTorch's
+# tutorial, on a device that it does not name, shows 773 images a second with channels
+# first and 1,012 with channels last.
 #
 # Both formats have the same FLOPs and bytes, but cuDNN may have to reorder channels-first
-# tensors before the tensor cores can read them, which takes time. `cudnn.benchmark` chooses by
-# measured time, so a second run may choose a different algorithm. Then the last bits of the
-# results differ.
+# tensors before the tensor cores can read them, which takes time. `cudnn.benchmark`
+# chooses by measured time, so a second run may choose a different algorithm. In that case
+# the last bits of the results may differ.
 #
-# **On the recorded H100**, 16 bits with channels last take an eighth of the time of 32 bits
-# with channels first; the datasheet's rates promise a fifteenth. The 32-bit convolution is
-# faster than its FLOPs allow: by our count it runs at 67.8 TFLOP/s, on a card that can do 67.
-# So cuDNN must multiply less often than the formula does, as Winograd's algorithm does for
-# 3x3. The record does not say which algorithm cuDNN used. In 16 bits, channels last saves two
-# fifths of the time, although FLOPs and bytes are equal. `cudnn.benchmark` changes nothing for
-# this one shape.
+# **On the recorded H100**, the convolution in 16 bits with channels last takes an eighth
+# of its time in 32 bits with channels first; the datasheet's rates promise a fifteenth.
+# The 32-bit convolution is faster than its FLOPs allow: by our count it runs at 67.8
+# TFLOP/s, on a card that can do 67. So cuDNN must multiply less often than the formula
+# does, as Winograd's algorithm does for 3x3 windows. The record does not say which
+# algorithm cuDNN used. In 16 bits, channels last saves two fifths of the time, although
+# FLOPs and bytes are equal. `cudnn.benchmark` changes nothing for this one shape.
 #
-# In 16 bits with channels last, this layer runs at half the card's rate; its images take 6 MB
-# and may stay in the card's cache from call to call. ResNet-50 runs at less than a tenth of
-# the card's rate, both with and without its backward pass. At this layer's rate, ResNet-50's
-# convolutions would take a sixth of the measured time. The record cannot tell whether slower
-# convolutions, the bytes between them, or launches take the rest. Our step does not update the
-# weights, whereas NVIDIA's does.
+# In 16 bits with channels last, this layer runs at half the card's rate; its images take
+# 6 MB and may stay in the card's cache from call to call. ResNet-50 runs at less than a
+# tenth of the card's rate, both with and without its backward pass. At this layer's rate,
+# ResNet-50's convolutions would take a sixth of the measured time. The record cannot tell
+# whether slower convolutions, the bytes moved between them, or launches take the rest of
+# the time. Our step does not update the weights, whereas NVIDIA's does.
 #
 # **Keep:** to speed up convolutions, first use 16 bits, then channels last. Try
 # `cudnn.benchmark` third, and only if the shapes stay the same. **Source:** [NVIDIA, ResNet50
@@ -2643,22 +2694,24 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A convolution assumes that nearby pixels belong together and that a pattern means the same
-#   everywhere. Move the input, and its map moves along.
-# - Pooling keeps whether something is there and drops where it was. A residual block adds to
-#   its input, so it can also leave the input unchanged.
-# - The maps of a convolutional net grow with batch and pixels; its weights do not.
+# - A convolution assumes that nearby pixels belong together and that a pattern means the
+#   same everywhere. If you move the input, the map moves with it.
+# - Pooling preserves whether something is there and discards where it was. A residual
+#   block adds to its input, so it can also leave the input unchanged.
+# - The maps of a convolutional net grow with the batch and the pixels; the weights of its
+#   convolutions do not.
 # - Two numbers, field and step, determine what a unit sees. Nothing outside the field can
 #   change the unit.
 # - Measure forgetting on the old task. A small rate for the body keeps that task; it does not
 #   always give the best accuracy on the new one.
 # - Preprocessing belongs with the weights. BatchNorm's stored statistics do not replace it.
-# - The memory format is the strides. `permute` moves axes, `reshape` cuts the memory
-#   differently.
+# - The memory format is a matter of the strides. `permute` moves axes, whereas `reshape`
+#   cuts the memory differently.
 # - A layer's rate follows from its depth in the model, and the head has the base rate.
 # - Freezing needs two things, no gradients and eval mode, and `train()` undoes the second.
 # - `parameters()`, `state_dict()` and `to()` leave out what a module has not registered.
-# - An optimizer knows tensors. List what one step moves.
+# - An optimizer holds tensors, not a model. List the tensors that one step moves.
 # - `flatten(1)` keeps one row for each image.
 #
-# **Next:** stage 8 lets every position look at every other one, and counts what that costs.
+# **Next:** stage 8 lets every position look at all other positions, and counts what that
+# costs.

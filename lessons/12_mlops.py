@@ -2867,12 +2867,11 @@ def rows_to_log(events: list) -> tuple:
             are left as they are.
 
     Returns a tuple (rows, axes). axes: a dict from metric to axis. rows: a
-    list of dicts in the order of time, each {axis: step} and the values. An
-    event with the same step as the one before it on its axis joins that
-    row, and its values replace those of the same name. An earlier step
-    means a resumed run: drop the rows of this axis at that step or later,
-    and keep those of other axes. Raises ValueError for a metric on two
-    axes.
+    list of dicts in time order, each {axis: step} and the values. An event
+    at the same step as the one before it on its axis joins that row, and
+    its values replace those of the same name. An earlier step means a
+    resumed run: drop the rows of this axis at that step or later, and keep
+    those of other axes. Raises ValueError for a metric on two axes.
 
     Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})]
     returns [{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] and

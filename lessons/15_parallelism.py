@@ -1,14 +1,16 @@
 # %% [markdown] role="hook"
 # # 15. Parallelism, and planning a run
 #
-# Copies of a model on eight GPUs need a model that fits on one GPU, and yours no longer
+# Data parallelism on eight GPUs needs a model that fits on one GPU, and yours no longer
 # does. So you cut deeper: a layer into halves, a batch into small parts that flow through
 # stages, a sequence into pieces, and a layer into experts of which each token visits only
-# a few. You also keep less in memory and compute it again for the backward pass.
+# a few. You also keep fewer activations in memory and compute the others again for the
+# backward pass.
 #
-# Each cut is exact on paper, and each has a line that can be wrong without raising an
-# error. This stage breaks those lines one by one and counts what is sent. Then it plans a
-# run on eight GPUs: what fits, which rank waits, and which cut to choose.
+# Each cut is exact on paper, and each has a line of code that can be wrong without
+# raising an error. This stage breaks those lines one by one and counts the bytes that are
+# sent. Then it plans a run on eight GPUs: what fits, which rank waits, and which cut to
+# choose.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -42,10 +44,11 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## Two sheets, five cuts
 #
-# A training step works on two sheets of numbers. One sheet is the data: the rows of a
-# batch, each a sequence of tokens. The other is the weights: layers, each with its
-# columns or its experts. *Data parallelism*, the cut of stage 9, gives each GPU some of
-# the rows and all the weights. Four more cuts divide the sheets in other directions:
+# A training step works on two tables of values, which this stage draws as two sheets. One
+# sheet is the data: the rows of a batch, each a sequence of tokens. The other sheet is
+# the weights: the layers, each with its columns or its experts. *Data parallelism*, the
+# cut of stage 9, gives each GPU some of the rows and all the weights. Four more cuts
+# divide the sheets in other directions:
 
 # %% role="concept"
 across, down = torch.zeros(4, 4), torch.zeros(4, 4)
@@ -69,8 +72,9 @@ draw_grids({"data parallel": across, "context parallel": down,
 # What a cut separates has to be brought together again. Each cut does this with a call of
 # its own:
 #
-# - **data**: the gradients of the same weights are summed by one `all_reduce` per step;
-# - **tensor parallelism**: the halves of a layer's output are summed by an `all_reduce`
+# - **data**: the gradients of all copies of the weights are summed by one `all_reduce`
+#   per step;
+# - **tensor parallelism**: the partial outputs of a layer are summed by an `all_reduce`
 #   in each layer;
 # - **pipeline parallelism**: activations are sent on to the next stage, and their
 #   gradients are sent back;
@@ -83,11 +87,12 @@ draw_grids({"data parallel": across, "context parallel": down,
 # ## Ranks and their tape
 #
 # Two processes stand in for two GPUs, as in stage 9. `ranks.run(fn, *given, uses=...)`
-# sends the source of `fn` and of the functions in `uses` to both processes. It returns a
-# list with what `fn` returned on rank 0 and on rank 1. A rank knows `torch`, `nn`, `F`,
-# `dist` and `copy`. Its *tape* records every collective before it is called, with the
-# name and the size of the tensor in bytes. So you can plan a cut on paper first, and then
-# compare the predicted bytes with the bytes on the tape.
+# sends the source of `fn` and of the functions in `uses` to both processes. The call
+# returns a list of the values that `fn` returned on rank 0 and on rank 1. On each rank,
+# the names `torch`, `nn`, `F`, `dist` and `copy` are available. A rank's *tape* records
+# every collective before the call, with its name and the size of the tensor in bytes. So
+# you can plan a cut on paper first, and then compare the predicted bytes with the bytes
+# on the tape.
 
 # %% role="concept"
 ranks = Ranks(2)
@@ -124,14 +129,15 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 # %% [markdown] role="concept"
 # If only the values matter, one process plays all ranks. A list has one entry per rank,
 # `sum` of the list stands for an `all_reduce`, `torch.cat` stands for an `all_gather`,
-# and autograd runs through both. The arithmetic is the same, up to the rounding of a sum.
+# and autograd runs through all of it. The arithmetic is the same, up to the rounding of a
+# sum.
 #
 # ## One matrix, cut two ways
 #
-# A layer that does not fit on one GPU has to be cut itself. Its weights are a matrix with
-# one row per unit and one column per input, so there are two ways to halve it. Take two
-# inputs, 1 and 2, and two units with the weights (3, 4) and (5, 6). Without a cut, the
-# units return 3 + 8 = 11 and 5 + 12 = 17.
+# A layer that does not fit on one GPU has to be cut itself. The weights of a layer are a
+# matrix with one row per unit and one column per input, so there are two ways to halve
+# the layer. Take two inputs, 1 and 2, and two units with the weights (3, 4) and (5, 6).
+# Without a cut, the units return 3 + 8 = 11 and 5 + 12 = 17.
 #
 # | cut | rank 0 | rank 1 | then |
 # |---|---|---|---|
@@ -140,28 +146,28 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 #
 # Either way, the ranks have to communicate at the end: they put the halves together, or
 # they sum the parts. But the MLP of a transformer has two matrices, one after the other.
-# Cut the first one *by units*. Each rank then holds half of the hidden values, and that
-# half is exactly what a second matrix that is cut *by inputs* needs. So a single sum at
-# the end is enough for both.
+# Cut the first matrix *by units*. Each rank then holds half of the hidden values, and
+# that half is exactly what a second matrix that is cut *by inputs* needs. So a single sum
+# at the end is enough for both matrices.
 #
 # The activation between the two matrices decides which cut comes first. After a cut by
 # units, each rank has complete sums, and a ReLU may follow. After a cut by inputs, each
-# rank has only parts of a sum, for example 3 and -5. The ReLU of their sum is 0, but the
-# sum of their ReLUs is 3.
+# rank has only parts of a sum, for example 3 and -5. The ReLU of the sum of 3 and -5 is
+# 0, but the sum of their ReLUs is 3.
 
 # %% [markdown] trap="15.1" role="situation" core=true fault="tensor parallelism without the sum in the backward pass" symptom="tensor parallel: same loss as on one GPU, but weights of norms and embeddings drift apart between ranks"
 # ## A layer on two ranks
 #
-# A network classifies digits. It has a `body`, a wide layer and a `head`. The wide layer
-# adds `relu(h A.T) B.T` to its input `h`, and you cut it in two. Each rank gets half of
-# the units: their rows of `A` and their columns of `B`. ReLU works on each unit
+# A network for digits has a `body`, a wide layer and a `head`. The wide layer adds
+# `relu(h A.T) B.T` to its input `h`, and you cut this layer in two. Each rank gets half
+# of the units: their rows of `A` and their columns of `B`. ReLU works on each unit
 # separately, so one sum at the end completes the output. Each rank has a copy of `body`
 # and `head`, from the same seed.
 #
 # Autograd does not know `all_reduce`, so you write its backward pass by hand. Each part
 # counts once in the sum, so the backward pass gives every part the gradient of the sum.
-# The output agrees with that of the uncut layer. "So body's gradient also agrees, up to
-# rounding," says a comment in the code.
+# The output equals the uncut layer's. "So body's gradient also agrees, up to rounding,"
+# says a comment in the code.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
@@ -267,9 +273,10 @@ claim("loss of the joined net, divided by rank 0's last loss",
       one_net / losses[0][-1], above=1.4)
 
 # %% [markdown] trap="15.1" role="why"
-# Forward, `h` goes into both halves. So backward, it gets a gradient from each half, and
-# these have to be summed. Here each rank uses only its own half's gradient. The copies of
-# `body` drift apart, and each half learns to work with its own copy.
+# In the forward pass, `h` goes into both halves. So in the backward pass, `h` gets a
+# gradient from each half, and the two have to be summed. Here each rank uses only its own
+# half's gradient. The copies of `body` drift apart, and each half learns to work with its
+# own copy.
 
 # %% trap="15.1" role="why"
 halves = "dy", ("B0", "B1"), ("A0", "A1")
@@ -285,9 +292,10 @@ draw_blocks({"forward": ["h", ("A0", "A1"), ("B0", "B1"), "+", "y"],
                 "from these parts.")
 
 # %% [markdown] trap="15.1" role="repair"
-# Put a second function at the layer's entrance. Its value is `h`, and its gradient is
-# summed over the ranks. Entrance and exit mirror each other: copy forward and sum
-# backward; sum forward and copy backward.
+# Put a second function at the layer's entrance. This function returns `h` unchanged, and
+# in the backward pass it sums the gradient of `h` over the ranks. Entrance and exit
+# mirror each other: the entrance copies forward and sums backward, and the exit does the
+# reverse.
 
 # %% trap="15.1" role="repair"
 def entered(h):
@@ -313,8 +321,7 @@ claim("rank 0's gradient of body with the second sum: error",
       gap(grads[0], true), below=1e-4)
 
 # %% [markdown] trap="15.1" role="repair"
-# What does the cut cost? Two sums in each step, each of 512 rows with 32 values of 4
-# bytes.
+# The cut costs two sums per step, each of 512 rows with 32 values of 4 bytes.
 
 # %% trap="15.1" role="repair"
 predicted = 60 * 2 * (512 * 32 * 4)               # steps, sums, bytes
@@ -325,7 +332,7 @@ claim("bytes on the tape of 60 steps", sum(sent()),
       expected=60 * 2 * 512 * 32 * 4)
 
 # %% [markdown] trap="15.1" role="more" topics="both runs, as bounds · a sum that autograd knows · what torch does · a bias"
-# The same comparison of both runs, now as bounds:
+# These claims compare the two runs again, now with bounds:
 
 # %% trap="15.1" role="more"
 claim("copies of body and head after 60 steps without the sum: distance",
@@ -336,9 +343,10 @@ claim("last losses of the two ranks with the sum: difference",
       abs(losses[0][-1] - losses[1][-1]), expected=0)
 
 # %% [markdown] trap="15.1" role="more"
-# There is an `all_reduce` that autograd knows, in `torch.distributed.nn.functional`. Its
-# backward pass is also a sum. That is right if the ranks' losses are parts of one loss.
-# Here they are copies of it, so each half gets its gradient twice.
+# `torch.distributed.nn.functional` has a differentiable `all_reduce`. The backward pass
+# of this `all_reduce` is also a sum. Such a sum is right if the ranks' losses are parts
+# of one loss. Here the ranks' losses are copies of the same loss, so each half gets its
+# gradient twice.
 
 # %% trap="15.1" role="more"
 def with_known_sum(seed, x, y):
@@ -391,9 +399,10 @@ claim("gradient of body with parallelize_module: error",
       gap(by_dtensor, body.weight.grad), below=1e-4)
 
 # %% [markdown] trap="15.1" role="more"
-# The second bias belongs to neither half. Add it once, after the sum; inside the parts,
-# two ranks would count it twice. Its gradient, a sum over the rows of `dy`, is already
-# complete on each rank. So is the gradient of a half's own weights. They need no call.
+# The second bias belongs to neither half. Add this bias once, after the sum, because
+# inside the parts two ranks would count it twice. The gradient of this bias, a sum over
+# the rows of `dy`, is already complete on each rank. The gradient of a half's own weights
+# is also complete. These gradients need no collective call.
 
 # %% trap="15.1" role="more"
 claim("gradient of the bias on rank 0: error",
@@ -437,31 +446,30 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** a layer that is cut over ranks needs two sums: one over its outputs in the
-# forward pass, and one over its input's gradients in the backward pass. **In your own
+# **Keep:** a layer that is cut over ranks needs two sums: one of its outputs in the
+# forward pass, and one of its input's gradients in the backward pass. **In your own
 # code:** every few hundred steps, compare digests of all copies (norms, embeddings,
-# biases) across the ranks. Compare the first gradient with that of a single rank.
+# biases) across the ranks. Also compare the first gradient with a single rank's.
 # **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
 # 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
 # differed between ranks. In [AReno 496](https://github.com/inclusionAI/AReno/pull/496),
-# they were summed twice and were twice too large. In [torchtitan
-# 4332](https://github.com/pytorch/torchtitan/pull/4332), the gradient of a bias was
-# divided by the number of ranks.
+# the gradients were summed twice and were twice as large as they should be. In
+# [torchtitan 4332](https://github.com/pytorch/torchtitan/pull/4332), the gradient of a
+# bias was divided by the number of ranks.
 
 # %% [markdown] trap="15.2" role="situation" fault="a schedule divides gradients that were there before" symptom="pipeline parallel with gradient accumulation: small gradient norm, loss curve differs, grad norms are off"
 # ## Four passes down a pipeline
 #
-# The next network is cut between its layers: rank 0 has the first stage, rank 1 has the
-# second stage and the loss. To keep both busy, you cut a batch into *micro-batches*:
-# while rank 1 works on the first, rank 0 begins the second. torch's schedules do this.
-# They run forward and backward over all micro-batches, send what has to be sent, and
-# average the gradient over the micro-batches.
+# The next network is cut between its layers: rank 0 has the first stage, and rank 1 has
+# the second stage and the loss. To keep both ranks busy, you cut a batch into
+# *micro-batches*: while rank 1 works on the first, rank 0 begins the second. torch's
+# schedules run forward and backward over all micro-batches, send activations and
+# gradients, and average the gradient over the micro-batches.
 #
-# Your memory is enough for 16 digits, cut into four micro-batches, and you want 64 digits
-# per step. So you make four passes, let `backward` accumulate in `.grad`, and divide the
-# loss by 4.
+# You have memory for 16 digits, cut into four micro-batches, and want 64 digits per step.
+# So you make four passes, let `backward` accumulate in `.grad`, and divide the loss by 4.
 
 # %% trap="15.2" role="break"
 def stages(seed):
@@ -522,10 +530,11 @@ claim("weight of the last pass, divided by that of the first",
       (share[3] / share[0]).item(), expected=64, within=1)
 
 # %% [markdown] trap="15.2" role="why"
-# At the end of each pass, the schedule divides by its 4 micro-batches. It divides
-# `p.grad`, which also contains the earlier passes. So the first pass is divided four
-# times and the last one once. You wanted a sum, and you get a moving average: every pass
-# leaves only a quarter of everything before it.
+# At the end of each pass, the schedule divides `p.grad` by the number of its
+# micro-batches, 4. But `p.grad` also contains the gradients of earlier passes. So the
+# first pass's gradient is divided four times, and the last pass's once. You wanted a sum,
+# and you get a moving average, in which every pass shrinks everything before it to a
+# quarter.
 
 # %% trap="15.2" role="why"
 plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
@@ -538,9 +547,10 @@ plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
                  "almost nothing.")
 
 # %% [markdown] trap="15.2" role="why"
-# The gradient is smaller, and it comes from about one pass although you paid for four.
-# AdamW forgives a factor that is the same in each step, but it suffers when most passes
-# hardly count. SGD suffers from short steps, even with equal passes (`as small`).
+# The gradient is smaller, and it comes mostly from the last pass, although you computed
+# four. AdamW hardly reacts to a constant factor, but it does worse when most passes
+# hardly count. SGD does worse with short steps, even when all passes count equally (`as
+# small`).
 
 # %% trap="15.2" role="why" tags=["plumbing"]
 def trained(weights, make):
@@ -619,9 +629,9 @@ claim("smallest weight of a pass", share.min().item(), expected=0.25,
       within=0.001)
 
 # %% [markdown] trap="15.2" role="repair"
-# What does a pipeline send? Rank 0 sends the 32 values of each digit, rank 1 sends their
-# gradients back, and no gradient of a weight is sent. (A few short messages with the
-# shapes come once. Tied embeddings or a clipped norm would add calls.)
+# Rank 0 sends the 32 values of each digit, rank 1 sends their gradients back, and no
+# gradient of a weight is sent. (A few short messages with the shapes are sent once. Tied
+# embeddings or a clipped norm would add calls.)
 
 # %% trap="15.2" role="repair"
 predicted = 64 * 32 * 4                           # digits, numbers, bytes
@@ -636,8 +646,8 @@ claim("bytes of activations and their gradients, both ranks together",
       expected=2 * 64 * 32 * 4)
 
 # %% [markdown] trap="15.2" role="more" topics="the other numbers"
-# The other figures of these runs, as bounds. The cosine compares the mixed gradient with
-# the mean of the four passes.
+# These claims check the other figures of these runs. The cosine compares the mixed
+# gradient with the mean of the four passes.
 
 # %% trap="15.2" role="more"
 own = own_gradients(x64, y64)
@@ -694,9 +704,9 @@ def pass_losses(labels: list, divides: bool) -> list:
 # 3. Go through the passes from the last to the first, and keep the running number.
 
 # %% [markdown] trap="15.2" role="keep"
-# **Keep:** a step that divides a gradient divides everything in it, including earlier
-# passes. So divide the loss instead. **In your own code:** put the same rows into one
-# step as one pass and as four passes, and compare the gradients. **Source:** torch's
+# **Keep:** code that divides a gradient divides everything in it, including earlier
+# passes. So divide the loss instead. **In your own code:** run one step on the same rows,
+# once as one pass and once as four passes, and compare the gradients. **Source:** torch's
 # [schedules.py](https://github.com/pytorch/pytorch/blob/00722e648b740f91d0e71494baa17891749fd291/torch/distributed/pipelining/schedules.py),
 # where `scale_grads` is true by default, for a loss that is a mean. **Seen in the wild:**
 # [torchtitan 1733](https://github.com/pytorch/torchtitan/issues/1733) describes "an
@@ -708,15 +718,16 @@ def pass_losses(labels: list, divides: bool) -> list:
 # %% [markdown] trap="15.3" role="situation" core=true fault="each rank counts its part of the sequence from zero" symptom="training loss near zero with context parallelism, and the saved model is bad on one GPU"
 # ## A sequence for two
 #
-# Your sequences have become too long for one GPU, so you cut each in half: rank 0 holds
-# the first half, rank 1 the second. Most layers work token by token and notice nothing.
-# Only attention looks at other tokens. There the ranks gather the keys and values of both
-# halves, and a mask hides later tokens from each query.
+# Your sequences are too long for one GPU, so you cut each sequence in half: rank 0 holds
+# the first half, and rank 1 the second. Most layers work token by token and are not
+# affected. Attention looks at other tokens, so the ranks gather the keys and values of
+# both halves, and a mask hides later tokens from each query.
 #
 # The task has a known answer: 16 random letters out of 20, and then the same 16 again. So
 # in the second half, the next letter after any position was seen 15 positions earlier.
-# You train a small transformer with a table of learned positions on two ranks, to a loss
-# of 0.0 nats. An even guess would cost 3.0. Then one GPU reads new sequences whole.
+# You train a small transformer with learned position embeddings on two ranks, to a loss
+# of 0.0 nats (a uniform guess has 3.0). Then you run the model on one GPU, on new, uncut
+# sequences.
 
 # %% trap="15.3" role="break" tags=["plumbing"]
 class CopyNet(nn.Module):
@@ -793,7 +804,8 @@ def unsplit(tokens):
 split_net, split_loss = trained(halves)
 
 # %% trap="15.3" role="guess"
-guess("15.3", "What is the loss on these whole sequences?", unit="nats")
+guess("15.3",
+      "What is the model's loss on these uncut sequences?", unit="nats")
 
 # %% trap="15.3" role="look"
 fresh = copy_rows(256)
@@ -812,18 +824,18 @@ claim("whole sequences: loss of the net trained on two ranks",
 
 # %% [markdown] trap="15.3" role="why"
 # `arange(part.shape[1])` counts from 0 on every rank. So a letter and its copy get the
-# same position, and the network learns a rule: look at the key whose position is mine
-# plus one. New rows cut in the same way cannot reveal the fault. On one GPU the second
-# half has positions that were never used in training, and their rows in the table are
-# still as random as on the first day.
+# same position, and the network learns to look at the key whose position is one above the
+# query's. New rows cut in the same way cannot reveal the fault. On one GPU the second
+# half has positions that were never used in training, and their embeddings are still
+# random.
 
 # %% trap="15.3" role="why"
 claim("elements of positions 16 to 31 that got a gradient",
       split_net.place.weight.grad[16:].count_nonzero().item(), expected=0)
 
 # %% [markdown] trap="15.3" role="why"
-# So the network looks anywhere and is sure of what it finds. That costs more than an even
-# guess.
+# So the network attends to arbitrary positions, and its confident mistakes have a higher
+# loss than a uniform guess.
 
 # %% trap="15.3" role="why" tags=["plumbing"]
 def looks(net, cut):
@@ -851,8 +863,7 @@ draw_grids({"two ranks": looks(split_net, halves),
                "attention is smeared over many positions.")
 
 # %% [markdown] trap="15.3" role="repair"
-# A position belongs to the whole sequence. Each rank has to count from where its part
-# begins:
+# Count positions in the whole sequence, so that each rank starts where its part begins:
 
 # %% trap="15.3" role="repair"
 def placed(tokens):
@@ -870,9 +881,9 @@ claim("split, positions counted in the whole: largest difference of a "
       "logit", apart, below=1e-3)
 
 # %% [markdown] trap="15.3" role="repair"
-# Halves have a second flaw: rank 1 looks at up to three times as many keys, and rank 0
-# waits. So frameworks give each rank *two* pieces, an early and a late one. Then
-# positions, labels and mask all have to follow where each token came from:
+# A cut into halves has a second flaw: rank 1 computes up to three times as many scores as
+# rank 0, which waits. So frameworks give each rank *two* pieces, an early and a late one.
+# Then positions, labels and mask all have to follow where each token came from:
 
 # %% trap="15.3" role="repair"
 corner = torch.ones(8, 8, dtype=torch.bool).tril()
@@ -920,8 +931,8 @@ claim("a good net, each rank sees only its own keys: loss",
 # %% [markdown] trap="15.3" role="more"
 # The label of a position is the next token, which may be on a different rank. A loss that
 # shifts the labels on each rank silently loses one label per cut. With two pieces per
-# rank it is worse: at the seam, a position learns a token from far away. Shift first,
-# then cut.
+# rank the damage is worse, because at the seam a position gets a token from far away as
+# its label. Shift the labels first, and then cut the sequence.
 
 # %% trap="15.3" role="more"
 kept = sum(len(part[1:]) for part in torch.arange(32).chunk(2))
@@ -936,7 +947,7 @@ claim("positions of rank 0, out of 4, with a label from elsewhere",
 # %% [markdown] trap="15.3" role="more"
 # Rotary positions are relative, but that helps only within a half. In the next cell, a
 # query at position 20 and a key at position 4 are 16 apart. On ranks that count from 0,
-# both are at position 4, and their score is that of two tokens at the same position:
+# both are at position 4, so they get the score of two tokens at the same position:
 
 # %% trap="15.3" role="more"
 def rotated(x, place, base=100.0):
@@ -959,7 +970,7 @@ claim("across the cut: difference between counted from 0 and not rotated",
 # %% [markdown] trap="15.3" role="more"
 # The cut has a price: every layer gathers the keys and values of all ranks, here for 256
 # rows of 32 positions, with width 32 and four bytes per value. The backward pass returns
-# the gradients of keys and values, which are as many bytes, with a `reduce_scatter`. The
+# the gradients of keys and values, the same number of bytes, with a `reduce_scatter`. The
 # weights are copies, so their gradients are summed over these ranks, and the loss is
 # divided by the number of labels on all ranks.
 
@@ -980,8 +991,7 @@ claim("bytes of gathered keys and values on the tape", on_tape,
 # %% trap="15.3" role="exercise" points=4 difficulty=2 minutes=13
 def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
                world: int) -> tuple:
-    """Compute a rank's (tokens, positions, labels, mask) of split
-    sequences.
+    """Compute (tokens, positions, labels, mask) for one rank's positions.
 
     tokens: (B, T) int64, T at least 1. labels: (B, T) int64, not shifted
     yet, with -100 where none is to be learned. Both are filled at the end
@@ -1020,10 +1030,10 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
 
 # %% [markdown] trap="15.3" role="keep"
 # **Keep:** compute positions, labels and mask on the whole sequence before you cut it,
-# and carry them along. **In your own code:** run one batch on one GPU and split over
-# ranks, and compare the logits position by position. A validation loss on sequences that
-# are split in the same way shows nothing. **Source:** [Liu et al. 2023, "Ring Attention
-# with Blockwise Transformers for Near-Infinite
+# and cut them together with the tokens. **In your own code:** run one batch both on one
+# GPU and split over ranks, and compare the logits position by position. A validation set
+# that is split in the same way cannot reveal the fault. **Source:** [Liu et al. 2023,
+# "Ring Attention with Blockwise Transformers for Near-Infinite
 # Context"](https://arxiv.org/abs/2310.01889). **Seen in the wild:** In
 # [NVIDIA/Megatron-LM 5243](https://github.com/NVIDIA/Megatron-LM/pull/5243), rank 0 of
 # two packed sequences got positions 0, 3, 0, 3 instead of 0, 3, 4, 7. In
@@ -1036,13 +1046,14 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
 # %% [markdown] role="concept"
 # ## Tokens that travel
 #
-# The fourth cut divides a layer of *experts*: several small networks side by side. A
-# *router* picks a few of them for each token, and only these are computed. So a layer can
-# have ten times the weights without costing more work per token. It does cost memory, so
-# each GPU holds only some of the experts. A token lives on one GPU, and its expert may be
-# on a different one. Weights are large and a token is a single row of values, so the
-# token travels: one `all_to_all` takes it there (*dispatch*), and one brings it back
-# (*combine*). In the backward pass, the gradients travel the same two ways.
+# The last of the cuts divides a layer of *experts*, several small networks side by side.
+# A *router* picks a few of these experts for each token, and only these are computed. So
+# a layer can have ten times the weights without costing more work per token. The extra
+# weights do cost memory, so each GPU holds only some of the experts. A token lives on one
+# GPU, and its expert may be on a different one. Weights are large and a token is a single
+# row of values, so the token travels: one `all_to_all` takes it there (*dispatch*), and
+# one brings it back (*combine*). In the backward pass, the gradients make the same two
+# trips.
 
 # %% role="concept"
 def swap(rows, leave):
@@ -1080,11 +1091,11 @@ claim("bytes on the tape of rank 1: nine rows of eight values, two ways",
 
 # %% [markdown] role="concept"
 # The tape records either what a rank passes in or what it receives, whichever is larger.
-# It also counts rows that do not leave their rank. On paper: with `n` tokens per GPU, `k`
-# experts per token, width `d` and `b` bytes per value, one way carries `n · k · d · b`
-# bytes. Each layer and step has four ways, and `1 - 1/GPUs` of the bytes leave the GPU if
-# the load is even. And no rank continues before the busiest expert is done: above, one
-# rank computes three rows while the other has nine.
+# The tape also counts rows that do not leave their rank. On paper, with `n` tokens per
+# GPU, `k` experts per token, width `d` and `b` bytes per value, each trip carries
+# `n · k · d · b` bytes. Each layer makes four such trips per step, and `1 - 1/GPUs` of
+# the bytes leave the GPU if the load is even. And no rank continues before the busiest
+# expert is done: in the run above, one rank computes three rows while the other has nine.
 
 # %% [markdown] trap="15.4" role="situation" core=true fault="the one chosen expert's weight is divided by itself" symptom="a mixture of experts with one expert a token is hardly better than one dense layer; the router's gradient is about 1e-8"
 # ## Four experts, one a token
@@ -1092,13 +1103,13 @@ claim("bytes on the tape of rank 1: nine rows of eight values, two ways",
 # For each token, a router gives every expert of a layer a score. A softmax turns the
 # scores into weights. The `k` experts with the largest weights are computed, and their
 # outputs are added, each multiplied by its weight. The code that you found is for two
-# experts per token. It divides the two weights by their sum, so that they add up to one.
-# You set `k` to one, to pay for a single expert.
+# experts per token. This code divides the two weights by their sum, so that they add up
+# to one. You set `k` to one, so that only one expert per token has to be computed.
 #
 # Your tokens are rows of 16 values. There are four kinds of token, which differ by a mark
 # in four of the values. Each kind needs a different linear map. One layer cannot be four
-# maps, but four experts can. You compare them with a mixture of *one* expert, which is an
-# ordinary layer.
+# maps, but four experts can. You compare the four experts with a mixture of *one* expert,
+# which is an ordinary layer.
 
 # %% trap="15.4" role="break"
 class Routed(nn.Module):
@@ -1173,10 +1184,10 @@ claim("four experts, weights divided: loss relative to one layer",
       percent / 100, above=0.65)
 
 # %% [markdown] trap="15.4" role="why"
-# Two wires lead from the router to the loss. *Which* expert is an index, and an index has
-# no gradient. *How much* it counts is the weight. With one expert per token, the weight
-# divided by its sum is one, whatever the router says. So the router stays at its random
-# start, and each expert gets some tokens of every kind.
+# Two paths lead from the router to the loss. *Which* expert is an index, and an index has
+# no gradient. *How much* the expert counts is its weight. With one expert per token, the
+# weight divided by its sum is one, whatever the router says. So the router stays at its
+# random start, and each expert gets some tokens of every kind.
 
 # %% trap="15.4" role="why" tags=["plumbing"]
 def router_pull(k, weigh):
@@ -1211,8 +1222,8 @@ claim("gradient at the router: weights divided, relative to not divided",
 
 # %% [markdown] trap="15.4" role="repair"
 # With one expert per token, use the softmax weight as it is. Testing whether the router
-# has a gradient does not reveal the fault. The broken router has one, which is neither
-# `None` nor exactly zero. It is rounding error.
+# has a gradient does not reveal the fault. The broken router has a gradient that is
+# neither `None` nor exactly zero, but this gradient is only rounding error.
 
 # %% trap="15.4" role="repair" tags=["varies-by-cpu"]
 switch = copy.deepcopy(start)
@@ -1283,25 +1294,28 @@ claim("not divided: tokens at an expert that serves mostly their kind",
       sorted_share(switch), above=0.7)
 
 # %% [markdown] trap="15.4" role="more"
-# AdamW divides each gradient by its own size, so even that trickle leads to full steps.
-# SGD does not, and a trickle of 1e-8 is lost in rounding.
+# AdamW divides each gradient by its own size, so even such a trickle of gradient leads to
+# full steps. SGD does not rescale its gradients, and a trickle of 1e-8 is lost in
+# rounding.
 
 # %% trap="15.4" role="more"
 claim("1e-6 in the sum, AdamW: loss relative to one layer",
       lost(dripped) / single, below=0.2)
 
 # %% [markdown] trap="15.4" role="more"
-# Without such a number, the little that the router moved is nearly all weight decay. This
-# toy computes every expert and discards most results; real code first gathers the tokens
-# of each expert. Whether weights are divided belongs to a model's checkpoint
+# Without such a number in the sum, the router still moves a little, because AdamW scales
+# up even rounding errors and because of its weight decay. This toy model computes every
+# expert and discards most results, whereas real code first gathers the tokens of each
+# expert. Whether the weights are divided is part of a model's checkpoint
 # (`norm_topk_prob` in its configuration). A model that was trained with the division has
 # to run with it.
 
 # %% [markdown] trap="15.4" role="folklore"
 # **Told:** a router needs two experts per token, because a single one has nothing to be
-# compared with. **Measured:** one is enough if its weight is its probability. The softmax
-# compares it with all the others. (This was an early conjecture. The paper below reports
-# it, and does without.)
+# compared with. **Measured:** one expert is enough if its weight is the probability that
+# the router gives it. The softmax compares this expert with all the others. (This was an
+# early conjecture. The paper below reports the conjecture, and does without the second
+# expert.)
 
 # %% trap="15.4" role="folklore"
 claim("one expert per token, not divided: how far the router moved", moved,
@@ -1355,15 +1369,15 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # ## Eight experts, all at work
 #
 # The hidden states of a real model share a common direction, so a new router prefers the
-# same experts for all tokens. Chosen experts learn, and are chosen more often. "If every
-# GPU holds one expert," your notes say, "all of them wait for the busiest." A *balance
-# loss* should prevent that: take each expert's fraction of the load, square it, sum over
-# experts, and multiply by their number. An even load gives 1, the smallest possible
-# value.
+# same experts for all tokens. The chosen experts learn, so they are chosen more
+# often. "If every GPU holds one expert," your notes say, "all of them wait for the
+# busiest." A *balance loss* should prevent this: square each expert's fraction of the
+# load, sum over the experts, and multiply by the number of experts. An even load gives a
+# balance loss of 1, the smallest possible value.
 #
 # Each token visits two of the eight experts, so an even load is 25 % of the tokens per
-# expert. You add the balance loss to the task's loss with weight 0.5 and print it. It
-# rises, so you use ten times the weight.
+# expert. You add the balance loss to the task's loss with a weight of 0.5 and print its
+# value. The printed value rises, so you use ten times the weight.
 
 # %% trap="15.5" role="break"
 def squared(chances, chosen):
@@ -1434,8 +1448,8 @@ claim("counts squared, weight 5: fraction of tokens at the busiest expert",
 # %% [markdown] trap="15.5" role="why"
 # A count is made from indices, and an index has no gradient. So this loss sends no
 # gradient to any weight. `backward` does not complain, because the task's part of the sum
-# has a gradient. So the weight of the loss does not matter. Without the loss the mixture
-# is the same, to the last bit.
+# has a gradient. So the weight of the balance loss does not matter. Without the balance
+# loss, the trained mixture is the same, to the last bit.
 
 # %% trap="15.5" role="why"
 without, _ = balanced(squared, 0)
@@ -1447,9 +1461,9 @@ claim("router at weight 5 and without a balance loss: largest difference",
       (crowd.router.weight - without.router.weight).abs().max(), expected=0)
 
 # %% [markdown] trap="15.5" role="repair"
-# One factor has to be something that the router can change: the *mean probability* of
-# each expert. The count says how hard to push, and the probability is what gets pushed.
-# The product of the two does both.
+# One factor of the loss has to be something that the router can change: the *mean
+# probability* of each expert. The count says how hard to push, and the probability is
+# what gets pushed. The product of the two is the balance loss.
 
 # %% trap="15.5" role="repair"
 def counts_and_chances(chances, chosen):
@@ -1492,9 +1506,10 @@ claim("counts times probabilities: tokens at the busiest expert",
 # loss: a bias on each expert's score, raised for experts that are chosen too rarely. On
 # several ranks, the counts have to be summed over all ranks.
 #
-# A mean over the wrong axis is harder to find. It prints 1.00, the value of an even load,
-# from the first step to the last. Even the right formula is no yardstick: it goes below 1
-# when counts and probabilities disagree. Print the counts themselves.
+# A balance loss that takes a mean over the wrong axis is harder to detect. Such a loss
+# prints 1.00, the value of an even load, from the first step to the last. Even the right
+# formula is no reliable measure, because its value falls below 1 when counts and
+# probabilities disagree. Print the counts themselves.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
 p = torch.tensor([[0.51, 0.49]] * 3 + [[0.01, 0.99]])
@@ -1548,9 +1563,10 @@ claim("300 pads, masked before slots are given: real tokens without one",
       refused(300, True), below=0.1)
 
 # %% [markdown] trap="15.5" role="folklore"
-# **Told:** a balance of 1 shows that the router works. **Measured:** take the router
-# whose single weight is always one, and train it with the balance loss alone. The loads
-# are even and the balance is 1.00, but every kind of token goes to every expert.
+# **Told:** a balance loss of 1 shows that the router works. **Measured:** take the router
+# whose single weight is always one, so that only the balance loss trains the router. The
+# loads are even and the balance loss is 1.00, but every kind of token goes to every
+# expert.
 
 # %% trap="15.5" role="folklore" tags=["plumbing"]
 even_only = copy.deepcopy(start)               # four experts, divided
@@ -1607,9 +1623,9 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="15.5" role="keep"
 # **Keep:** a balance loss needs two factors: counts, which show how uneven the load is,
 # and mean router probabilities, which give the gradient something to pull on. **In your
-# own code:** call `backward` on the balance loss *alone*. If it has no gradient, you get
-# an error, or zero at the router. Then log the loads of the experts, not the balance
-# loss. **Source:** [Fedus et al. 2021, "Switch
+# own code:** call `backward` on the balance loss *alone*. If the balance loss has no
+# gradient, you get an error, or a gradient of zero at the router. Then log the loads of
+# the experts, not the balance loss. **Source:** [Fedus et al. 2021, "Switch
 # Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6: the vector of
 # probabilities has a gradient, the vector of counts has none. **Seen in the wild:** In
 # [NVIDIA-NeMo/Automodel 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408), the
@@ -1620,15 +1636,17 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="15.6" role="situation" fault="a checkpointed block draws other numbers when it runs again" symptom="training is worse with activation checkpointing, though the first loss is the same; BatchNorm sees each batch twice"
 # ## Less kept, more computed
 #
-# The backward pass needs what each layer computed, and with many tokens that is most of
-# the memory. *Activation checkpointing* keeps only the input of each block, and runs the
-# block a second time when the backward pass gets there. You wrap six blocks with it.
+# The backward pass needs the values that each layer computed, and with many tokens these
+# take most of the memory. *Activation checkpointing* keeps only the input of each block,
+# and runs the block a second time when the backward pass gets there. You wrap six blocks
+# in activation checkpointing.
 #
 # Each block drops half of its activations. Ranks with different rows should not drop the
-# same ones (tensor-parallel ranks should, in layers that are copies), so each block draws
-# its masks from its own generator. You compare the first step. The loss with checkpoints
-# and the loss without agree to the last digit. For the two gradients, you compute the
-# cosine: 100 % means the same direction, and 0 % means a right angle.
+# same activations (tensor-parallel ranks should, in layers that each of them holds
+# whole), so each block draws its masks from its own generator. You compare the first step
+# with and without checkpoints. The loss with checkpoints and the loss without agree to
+# the last digit. For the two gradients, you compute the cosine: 100 % means the same
+# direction, and 0 % means a right angle.
 #
 # "Torch restores the random state before the second run," says the description of the
 # pull request. "So the gradient is the same as well."
@@ -1725,9 +1743,10 @@ claim("cosine of the gradients with checkpoints and without", cosine,
 # %% [markdown] trap="15.6" role="why"
 # The second run calls your block again, but your generator is not torch's. `checkpoint`
 # restores the state of torch's own generators, on the CPU and on one kind of device.
-# `self.dice` is neither, so it simply keeps advancing, and the second run draws different
-# masks. You compute the loss with one network and its gradient through a different one.
-# Torch compares the two runs by shapes and dtypes, never by values.
+# `self.dice` is not one of these generators, so it simply keeps advancing, and the second
+# run draws different masks. You compute the loss with one network and its gradient
+# through a different one. Torch compares the two runs by shapes and dtypes, never by
+# values.
 
 # %% trap="15.6" role="why"
 one = OwnDrop(7)
@@ -1797,10 +1816,10 @@ plot_lines(range(1, 11), {name: smooth(run) for name, run in
                "faster, and that of plain checkpoints stays above it.")
 
 # %% [markdown] trap="15.6" role="more" topics="what it costs · a flag · BatchNorm counts twice · halving the momentum"
-# A noisy gradient still reduces the loss, so this fault costs accuracy and does not
-# crash. torch also has a flag that makes ordinary dropout behave this way:
-# `preserve_rng_state=False`. It saves a little time and is meant for blocks that draw
-# nothing.
+# A noisy gradient still reduces the loss, so this fault raises the final loss but causes
+# no crash. torch also has a flag that makes ordinary dropout behave this way:
+# `preserve_rng_state=False`. The flag saves a little time and is meant for blocks that
+# draw no random numbers.
 
 # %% trap="15.6" role="more"
 def ordinary(run):
@@ -1828,10 +1847,10 @@ claim("nn.Dropout: cosine of the gradients, preserve_rng_state=False",
 # The second run repeats everything else as well. A BatchNorm that moves its running mean
 # by a tenth of the way does so twice, and the running mean of values around 5 becomes
 # 0.95 instead of 0.5. Outputs and gradients are right, because training does not read the
-# running mean. But the model that you evaluate suffers, and so does every counter: calls,
-# tokens per expert, the scale of an 8-bit format. You will often read that you should
-# halve the momentum. The running mean is then 5 times 1 - 0.95², and two batches are
-# counted all the same.
+# running mean. But the running mean is used when you evaluate the model, and every
+# counter is wrong as well: calls, tokens per expert, the scale of an 8-bit format. You
+# will often read that you should halve the momentum. If you do, the running mean becomes
+# 5 times 1 - 0.95², and the layer still counts two batches.
 
 # %% trap="15.6" role="more"
 def normed(run, momentum=0.1):
@@ -1857,8 +1876,8 @@ claim("running mean with a checkpoint and half the momentum",
 
 # %% [markdown] trap="15.6" role="more"
 # `torch.func.functional_call` runs a module with other tensors in place of its own. If
-# you copy the buffers before the first run, the second run can change the copies without
-# a trace:
+# you copy the buffers before the first run, the second run changes only the copies and
+# leaves no trace:
 
 # %% trap="15.6" role="more"
 def on_copies(block, h):
@@ -1943,20 +1962,20 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # with checkpoints and 2.195 without at step 150. In [NVIDIA-NeMo/Automodel
 # 3247](https://github.com/NVIDIA-NeMo/Automodel/pull/3247), the load of experts was
 # counted twice. [pytorch/pytorch 96136](https://github.com/pytorch/pytorch/issues/96136)
-# reports this for BatchNorm and has been open since 2023.
+# reports the double update for BatchNorm and has been open since 2023.
 
 # %% [markdown] trap="15.7" role="situation" fault="waiting for the slower rank is read as communication" symptom="the profiler shows much of each step in all_reduce on every rank, and a faster network changes nothing"
 # ## What would a faster network gain?
 #
 # Two ranks train with data parallelism, on batches of uneven length. Over the four steps
-# of a trace, both get the same number of tokens. Each rank profiles itself, and in both
-# tables `all_reduce` takes a third of the time. So should you send gradients in 8 bits,
-# or buy faster cables?
+# of a trace, both ranks get the same number of tokens. Each rank profiles itself, and in
+# both tables `all_reduce` takes a third of the time. So should you send gradients in 8
+# bits, or buy faster cables?
 #
 # The trace was recorded with `torch.profiler` from two processes that communicate through
-# gloo on one machine. A bar has a rank, a lane, a name, a start and an end, in ms. In
-# each step a rank runs `forward` and `backward`, calls `all_reduce` with all its
-# gradients, receives the average, and makes its `update`.
+# gloo on one machine. Each bar of the trace has a rank, a lane, a name, a start and an
+# end, in ms. In each step a rank runs `forward` and `backward`, calls `all_reduce` with
+# all its gradients, receives the average, and runs its `update`.
 
 # %% trap="15.7" role="break"
 from dlsys_helpers.timelines import recorded_timeline
@@ -1981,8 +2000,9 @@ guess("15.7",
       "network took no time at all?", unit="%")
 
 # %% [markdown] trap="15.7" role="look"
-# Replay the steps: each rank computes for as long as the record says, both continue as
-# soon as the last one has made its call, and the network takes no time.
+# Replay the steps: each rank computes for as long as in the recording, both ranks
+# continue as soon as the later one has called `all_reduce`, and the network takes no
+# time.
 
 # %% trap="15.7" role="look"
 def work(rank):
@@ -2008,8 +2028,8 @@ claim("all_reduce in the tables: the smaller of the two fractions",
 # %% [markdown] trap="15.7" role="why"
 # An `all_reduce` cannot end before every rank has called it. Until then, the first rank
 # to call mostly waits, and the profiler shows this wait as communication. Here each rank
-# has the long batch in half of the steps. So both wait, both tables agree, and over all
-# steps neither rank looks slow.
+# has the long batch in half of the steps. So both ranks wait, their tables agree, and
+# over all steps neither rank looks slow.
 
 # %% trap="15.7" role="why"
 draw_lanes({f"rank {rank}, {lane}": [
@@ -2052,9 +2072,9 @@ claim("time saved by equal batches, divided by that of a free network",
       (whole - even) / (whole - without), above=2)
 
 # %% [markdown] trap="15.7" role="more" topics="bars inside bars · clocks that disagree · launched, and not overlapped · tiny kernels"
-# **Bars inside bars.** The record also contains the matrix products, which lie inside
-# `forward` and `backward`. A sum over all bars of a lane counts them twice. The time for
-# which a lane was busy is the length of the *union* of its bars:
+# **Bars inside bars.** The recording also contains the matrix products, which lie inside
+# `forward` and `backward`. A sum over all bars of a lane counts the matrix products
+# twice. The time for which a lane was busy is the length of the *union* of its bars:
 
 # %% trap="15.7" role="more"
 def covered(spans):
@@ -2076,10 +2096,10 @@ claim("replayed steps with transfers: time as a fraction of the recorded "
       "time", (without + sent_for) / whole, expected=1, within=0.03)
 
 # %% [markdown] trap="15.7" role="more"
-# **Clocks.** Both processes read the same clock. Two machines do not. Set rank 1's clock
-# 20 ms ahead, and a different call seems to be the last one. All ranks leave an
-# `all_reduce` at almost the same time (this need not hold for a `broadcast` or `reduce`).
-# So the ends of the calls show how far apart the clocks are.
+# **Clocks.** Both processes read the same clock. Two machines read different clocks. Set
+# rank 1's clock 20 ms ahead, and a different call seems to be the last one. All ranks
+# leave an `all_reduce` at almost the same time (this need not hold for a `broadcast` or
+# `reduce`). So the ends of the calls show how far apart the clocks are.
 
 # %% trap="15.7" role="more"
 def ends(rank, ahead=0.0):
@@ -2138,7 +2158,7 @@ claim("exposed ms if the step waits at the end", sticks_out(in_the_end),
 # %% [markdown] trap="15.7" role="more"
 # **Tiny kernels.** Python needs a few microseconds to launch a kernel. If a kernel takes
 # less time than that, the GPU waits for the next launch, and a table of kernels does not
-# show the wait. This is *simulated* again: 5 µs for a launch, 2 µs for a kernel.
+# show the wait. This is *simulated* again, with 5 µs for a launch and 2 µs for a kernel.
 
 # %% trap="15.7" role="more"
 def queue(kernel, launch=5.0, n=8):
@@ -2170,8 +2190,8 @@ claim("kernels twice as fast: fraction of the time saved",
 
 # %% trap="15.7" role="exercise" points=4 difficulty=3 minutes=20
 def exposed(events: list) -> list:
-    """List (computing, transferring, waiting, idle) of each rank in ms,
-    from rank 0 on.
+    """List (computing, transferring, waiting, idle) in ms for each rank,
+    starting with rank 0.
 
     events: bars (rank, lane, name, start, end) with start < end, ints or
     floats, in any order, in ms on one clock; each rank has at least one.
@@ -2179,13 +2199,12 @@ def exposed(events: list) -> list:
     name means nothing, or "network". All network bars of one name are one
     collective, at most one bar per rank, from the call to the end there. It
     transfers once all its bars have begun, and none ends before that. A
-    rank without such a bar has no part in it.
+    rank without such a bar has no part in it. events is not changed.
 
     From the first start to the last end of all bars, each moment of a rank
-    counts as the first of these that fits: computing, if a compute bar of
-    its own is open; transferring, if a network bar of its own is open and
-    transfers; waiting, if one is open that does not transfer yet; otherwise
-    idle. events is not changed.
+    counts as the first that fits: computing, if it has a compute bar open;
+    transferring, if it has a network bar open that transfers; waiting, if
+    it has one open that does not transfer yet; otherwise idle.
 
     Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1,
     "network", "r", 6, 9)]: [(4., 3., 2., 0.), (0., 3., 0., 6.)].
@@ -2222,27 +2241,27 @@ def exposed(events: list) -> list:
 # **Keep:** in a trace, the bar of a collective begins with a call, not with data on the
 # wire. A rank's own trace cannot show how long it waited for others. The shortest bar
 # among all ranks is closest to the transfer time. **In your own code:** profile the same
-# steps on every rank, align the ends of the `all_reduce`s, and see who calls last. Is it
-# always the same one? **Source:** in
+# steps on every rank, align the ends of the `all_reduce`s, and see who calls last. Check
+# whether it is always the same rank. **Source:** in
 # [`NVIDIA/nccl#460`](https://github.com/NVIDIA/nccl/issues/460), a maintainer explains
 # that the rank with the shortest all_reduce came last. **Seen in the wild:** Since
 # [`deepspeedai/DeepSpeed#3579`](https://github.com/deepspeedai/DeepSpeed/pull/3579), the
-# log of communication times says how much of them is waiting. In
+# log of communication times shows how much of the time was spent waiting. In
 # [`Tencent-Hunyuan/UniRL#45`](https://github.com/Tencent-Hunyuan/UniRL/pull/45), batches
-# were dealt out by tokens, and the training phase took `46` % less time. In
-# [`pytorch/pytorch#117550`](https://github.com/pytorch/pytorch/issues/117550), one rank
-# was late at each long all-gather.
+# were distributed by their number of tokens, and the training phase took `46` % less
+# time. In [`pytorch/pytorch#117550`](https://github.com/pytorch/pytorch/issues/117550),
+# one rank was late at each long all-gather.
 
 # %% [markdown] trap="15.8" role="situation" core=true fault="a memory plan divides what every GPU holds whole" symptom="a run that fits on paper is out of memory in its first step"
 # ## Plan a run on eight GPUs
 #
-# You train Llama 7B on eight GPUs with `80` GB each. Sequences have 4,096 tokens;
-# AdamW in mixed precision needs 16 bytes per weight. Each GPU holds a copy of the model
-# and processes four sequences at a time, its *micro-batch*. For the backward pass a
-# layer keeps about `16 * width + 8 * hidden` bytes per token.
+# You train Llama 7B on eight GPUs with `80` GB each, on sequences of 4,096 tokens. AdamW
+# in mixed precision needs 16 bytes per weight. Each GPU holds a copy of the model and
+# processes four sequences at a time, its *micro-batch*. For the backward pass a layer
+# keeps about `16 * width + 8 * hidden` bytes per token.
 #
-# The copies use *ZeRO-1*: each keeps the optimizer's state for one eighth of the weights
-# and updates that eighth. Then all copies gather the new weights.
+# The copies use *ZeRO-1*: each copy keeps the optimizer's state for one eighth of the
+# weights and updates that eighth. Then all copies gather the new weights.
 
 # %% trap="15.8" role="break"
 class Shape(NamedTuple):
@@ -2280,8 +2299,8 @@ hoped = sum(on_paper(seven, copies=8, micro=4).values()) / 1e9
 
 # %% trap="15.8" role="guess"
 guess("15.8",
-      "How many GB does the first step take per GPU, where the plan says "
-      "24?", unit="GB")
+      "The plan says 24 GB. How many GB does each GPU need in the first "
+      "step?", unit="GB")
 
 # %% [markdown] trap="15.8" role="look"
 # Count what autograd keeps for four sequences in a small Llama:
@@ -2393,10 +2412,10 @@ claim("GB that each GPU needs, divided by the plan's", really / hoped,
       above=5)
 
 # %% [markdown] trap="15.8" role="why"
-# ZeRO-1 shares only the *optimizer's* 12 bytes: master weights and two moments. Each GPU
-# still holds all weights and all gradients, 2 bytes each. The copies share the *batch*,
-# but a micro-batch belongs to one GPU. And the plan forgot the logits: 2 bytes each in
-# bfloat16, 4 for the loss in float32, and 4 for its gradient.
+# ZeRO-1 divides only the *optimizer's* 12 bytes per weight: master weights and two
+# moments. Each GPU still holds all weights and gradients, 2 bytes per value. The copies
+# share the *batch*, but a micro-batch belongs to one GPU. The plan also forgot the
+# logits, at 2 bytes each in bfloat16, 4 in float32, and 4 for the gradient.
 
 # %% trap="15.8" role="why"
 draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
@@ -2410,8 +2429,8 @@ draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
                "line.")
 
 # %% [markdown] trap="15.8" role="repair"
-# Plan by parts, and note what divides each. Then look for what fits: smaller
-# micro-batches, checkpoints, or ZeRO-3, which shares all 16 bytes and gathers each layer
+# Plan part by part, and note what divides each part. Then look for what fits: smaller
+# micro-batches, checkpoints, or ZeRO-3, which divides all 16 bytes and gathers each layer
 # when needed.
 
 # %% trap="15.8" role="repair"
@@ -2464,11 +2483,10 @@ claim("seconds with checkpoints, divided by those of micro-batches of one",
       within=0.01)
 
 # %% [markdown] trap="15.8" role="repair"
-# The time is that of products, at 0.55 of the peak, plus sending. (*Further* counts
-# both.) Differences below 5 % mean nothing. Guess first. On eight cards of `24` GB, with
-# all activations kept, which split holds the 7B: copies with ZeRO-0 (1), ZeRO-1 (2) or
-# ZeRO-3 (3), pairs (4), tensor (5), or stages (6)? (*MFU* is useful work as a fraction of
-# the peak.)
+# The step time is the time for products, at 0.55 of the peak, plus sending. Differences
+# below 5 % mean nothing. Guess first. On eight cards of `24` GB, with all activations
+# kept, which split makes the 7B model fit: copies with ZeRO-0 (1), ZeRO-1 (2) or ZeRO-3
+# (3), pairs (4), tensor (5), or stages (6)? (*MFU* is useful work divided by the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
@@ -2515,17 +2533,18 @@ claim("peak of a whole pass: counted, divided by activations and logits",
 
 # %% [markdown] trap="15.8" role="more"
 # The last value is above 1, because the backward pass also needs room for the gradients
-# of activations. Leave a tenth of a card free for them, for buffers and for
+# of activations. Leave a tenth of a card free for these gradients, for buffers and for
 # fragmentation. Norms that are not fused keep copies in float32, 12 bytes per channel and
 # token in each layer, which this sum leaves out.
 #
-# **A pipeline** cuts weights and layers. Its first stage holds the activations of `min(m,
-# p)` micro-batches, so activations hardly shrink. **Tensor parallelism** cuts weights,
-# logits and most activations, but not those of the norms: `8 * width` bytes per token
-# stay complete on each rank. For each layer and micro-batch it adds four all-reduces of
-# the layer's input, and five with checkpoints, because the second run repeats one of the
-# two in forward. (A second run that goes to the end of the layer repeats both.) The next
-# cell shows the tape of two ranks, for two cut blocks as in the first trap:
+# **A pipeline** cuts weights and layers. The first of `p` stages holds the activations of
+# `min(m, p)` of the `m` micro-batches, so activations hardly shrink. **Tensor
+# parallelism** cuts weights, logits and most activations, but not the activations of the
+# norms: `8 * width` bytes per token stay complete on each rank. For each layer and
+# micro-batch, tensor parallelism adds four all-reduces of the layer's input, and five
+# with checkpoints, because the second run repeats one of the two from the forward pass.
+# (A second run that goes to the end of the layer repeats both all-reduces.) The next cell
+# shows the tape of a layer with two blocks, each cut over two ranks as in the first trap:
 
 # %% trap="15.8" role="more"
 def cut_blocks(again):
@@ -2557,7 +2576,7 @@ claim("calls of a cut layer with checkpoints", len(sent()), expected=5)
 # %% [markdown] trap="15.8" role="more"
 # **A run that was published.**
 # [TinyLlama](https://github.com/jzhang38/TinyLlama/blob/026587c0fbc5cf756eba92e0220566550df66ca7/README.md)
-# is a Llama of 22 layers, trained on 16 A100 with FSDP, with 8 sequences per GPU at a
+# is a Llama of 22 layers, trained on 16 A100 GPUs with FSDP, 8 sequences per GPU at a
 # time and no checkpoints. Its README reports the tokens per second on each GPU, and the
 # "model flops utilization" (MFU) that results. Put these figures into the sums above:
 
@@ -2593,12 +2612,13 @@ claim("GB of the published run, divided by the GB of its card",
 # The README's MFU counts whole squares of attention. With only the half that a causal
 # kernel computes, the MFU is lower. So state the convention when you compare two runs.
 #
-# **Where the sums are wrong.** Calls overlap with products; FSDP hides most of its
-# gathers. The memory does not include gradients in float32 (2 more bytes per weight), the
-# layers that ZeRO-3 has gathered at the moment, sequence parallelism (which also cuts the
-# norms), experts, or the 1 to 2 GB that CUDA and NCCL take. Links are fast inside a
-# machine and slow between machines, so keep tensor parallelism inside a machine. And an
-# MFU that includes what checkpoints repeat goes up when you repeat more.
+# **Where the sums are wrong.** The sums ignore that calls overlap with products, and FSDP
+# hides most of its gathers in this way. The memory sum does not include gradients in
+# float32 (2 more bytes per weight), the layers that ZeRO-3 has gathered at the moment,
+# sequence parallelism (which also cuts the norms), experts, or the 1 to 2 GB that CUDA
+# and NCCL take. Links are fast inside a machine and slow between machines, so keep tensor
+# parallelism inside a machine. And an MFU that includes what checkpoints repeat goes up
+# when you repeat more.
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
@@ -2683,16 +2703,16 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 #    is repeated.
 
 # %% [markdown] trap="15.8" role="keep"
-# **Keep:** plan by parts, and write next to each part what divides it. With ZeRO, copies
-# share the state, never a micro-batch. Among the plans that fit, choose the one that
-# repeats least if links are fast, and the one that sends least if they are slow. **In
-# your own code:** run one step with a micro-batch of one and compare
-# `torch.cuda.max_memory_allocated()` with the sum. Then profile what should be largest:
+# **Keep:** plan part by part, and write next to each part what divides it. With ZeRO,
+# copies divide the state, but never a micro-batch. Of the plans that fit, choose the one
+# that recomputes least over fast links, and the one that sends least over slow links.
+# **In your own code:** run one step with a micro-batch of one and compare
+# `torch.cuda.max_memory_allocated()` with your plan. Then profile the largest parts:
 # first the products, then the calls that nothing hides. **Source:** [Anthony et al. 2023,
 # "Transformer Math 101"](https://blog.eleuther.ai/transformer-math/). **Seen in the
 # wild:** In [NVIDIA/Megatron-LM 6782](https://github.com/NVIDIA/Megatron-LM/pull/6782),
-# an estimate divided activations over expert ranks, although each holds its own
-# micro-batch. In [deepspeedai/DeepSpeed
+# an estimate divided activations by the number of expert ranks, although each rank holds
+# its own micro-batch. In [deepspeedai/DeepSpeed
 # 2302](https://github.com/deepspeedai/DeepSpeed/issues/2302), ZeRO was on, and the
 # activations still filled the card.
 
@@ -2705,15 +2725,15 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 # ### Operations
 #
 # Each weight in a product takes one multiplication and one addition per token, and twice
-# that in the backward pass: 6 operations. The embedding is looked up, not multiplied.
-# Attention adds two products, queries with keys and probabilities with values. Together
-# they take `12 * layers * width * tokens` operations per token, and a causal kernel
-# leaves out half of them.
+# that in the backward pass, which makes 6 operations. The embedding is looked up, not
+# multiplied. Attention adds two products, queries with keys and probabilities with
+# values. Together, the two products take `12 * layers * width * tokens` operations per
+# token, and a causal kernel leaves out half of these.
 #
-# Checkpoints repeat the products of the layers. How many they repeat depends on the
-# implementation. With torch's `use_reentrant=False`, the last product of each layer is
-# left out, because nothing reads its result again. Megatron's checkpoints and the
-# reentrant ones repeat all products, so a step takes four thirds of the work.
+# Checkpoints repeat the products of the layers. How many products the checkpoints repeat
+# depends on the implementation. With torch's `use_reentrant=False`, the last product of
+# each layer is left out, because nothing reads its result again. Megatron's checkpoints
+# and the reentrant ones repeat all products, so a step takes four thirds of the work.
 
 # %% role="concept" tags=["plumbing"]
 small_net = Llama(small)
@@ -2738,18 +2758,19 @@ claim("a published step with checkpoints, divided by one without",
       with_them / without, expected=1.33, within=0.01)
 
 # %% [markdown] role="concept"
-# The last claim is about [a 7B on eight
-# A100](https://github.com/deepspeedai/DeepSpeed/issues/5305), two copies of four tensor
-# ranks. It takes four thirds of the time, as for a complete second forward pass. The
-# plan's sum for the 7B says 1.25.
+# The last claim is about [a 7B model on eight A100
+# GPUs](https://github.com/deepspeedai/DeepSpeed/issues/5305), arranged as two copies of
+# four tensor ranks. With checkpoints, a step of this run takes four thirds of the time,
+# as for a complete second forward pass. The plan's formula gives a factor of 1.25 for the
+# 7B model.
 #
 # ### Bytes on a wire
 #
 # The next cell plays an all-reduce among `n` ranks as a ring. Each rank cuts its buffer
 # into `n` pieces and passes one on in each step. After `n - 1` steps each rank has one
 # complete piece (`reduce_scatter`). After `n - 1` more steps all ranks have all pieces
-# (`all_gather`). The tape of this stage records what goes *into* a call; in a ring, each
-# rank sends `2 * (n - 1) / n` times that.
+# (`all_gather`). The tape of this stage records the bytes that go *into* a call; in a
+# ring, each rank sends `2 * (n - 1) / n` times as many.
 #
 # Each step also has a latency of `alpha` seconds. With links of `beta` bytes per second,
 # half an all-reduce takes `(n - 1) * (alpha + size / n / beta)`. This is the *alpha-beta
@@ -2790,10 +2811,10 @@ claim("steps of an all-reduce on eight ranks", ring_steps, expected=14)
 # ### Waits of a pipeline
 #
 # A pipeline of `p` stages processes a batch in `m` micro-batches. In the schedule *1F1B*,
-# a stage begins with `p - 1 - stage` forward passes (F). Then it alternates: one forward,
-# one backward (B). So the first stage holds at most `p` micro-batches. When you play the
-# schedule, a task starts as soon as its stage is free and the tasks that it needs are
-# done:
+# a stage begins with `p - 1 - stage` forward passes (F). Then the stage alternates
+# between one forward pass and one backward pass (B). So the first stage holds at most `p`
+# micro-batches. In a simulation of the schedule, a task starts as soon as its stage is
+# free and the tasks that it needs are done:
 
 # %% role="concept" tags=["plumbing"]
 def orders(p, m):
@@ -2852,8 +2873,8 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # %% [markdown] role="concept"
 # So a step takes `1 + (p - 1) / m` times as long as without waits, if the stages are
 # equal, sending is free, and no stage is cut into pieces that interleave. `(p - 1) / (m +
-# p - 1)` is a different number, the fraction of the time in which a stage is idle. Here
-# it is 43 %, while the step takes 75 % longer.
+# p - 1)` is a different number, the fraction of the time in which a stage is idle. Here a
+# stage is idle for 43 % of the time, while the step takes 75 % longer.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -2872,39 +2893,34 @@ claim("four played schedules: largest difference from (p - 1) / m",
 #   rank, and so is its gradient. Summed, it would count four times.
 
 # %% [markdown] role="quiz"
-# **2. Two passes of eight micro-batches add up, and the schedule divides `.grad` at the
-# end of each pass. In the sum, the first pass has**
+# **2. You add up the gradients of two passes of eight micro-batches each, and the
+# schedule divides `.grad` at the end of each pass. How much does the first pass count in
+# the sum?**
 #
-# - [x] an eighth of the second pass's weight :: It is divided a second time, by the eight
-#   of the second pass.
-# - [ ] half of the second pass's weight :: The number of passes does not matter; the
-#   number of micro-batches is what divides.
-# - [ ] the same weight as the second pass :: The schedule divides everything in `.grad`,
-#   so it divides the first pass twice.
+# - [x] an eighth as much as the second pass :: It is divided a second time, by the eight of the second pass.
+# - [ ] half as much as the second pass :: The number of passes does not matter; the number of micro-batches is what divides.
+# - [ ] as much as the second pass :: The schedule divides everything in `.grad`, so it divides the first pass twice.
 
 # %% [markdown] role="quiz"
-# **3. A run with sequences in halves has a training loss near zero, and so has its
-# validation set, which is split the same way. The model is**
+# **3. A run with sequences in halves has a training loss near zero, and its loss on a
+# validation set that is split the same way is also near zero. What do you know about the
+# model?**
 #
-# - [ ] good, because the validation rows are new :: They were cut in the same way, so
-#   they share the mistake.
-# - [ ] overfitted, which only new rows can show :: The validation rows are new, and their
-#   loss is low.
-# - [x] unknown, until one batch has been run without the cut :: Compare the logits
-#   position by position with those of one GPU.
+# - [ ] It is good, because the validation rows are new :: They were cut in the same way, so they share the mistake.
+# - [ ] It is overfitted, which only new rows can show :: The validation rows are new, and their loss is low.
+# - [x] Nothing, until one batch has been run without the cut :: Compare the logits position by position with those of one GPU.
 
 # %% [markdown] role="quiz"
-# **4. A layer uses one expert per token, and its weight is 1 for every token. The
-# router**
+# **4. A layer uses one expert per token, and the weight of that expert is 1 for every
+# token. What does the router learn?**
 #
-# - [x] learns nothing from the task :: "Which" is an index and "how much" is a constant,
-#   so no wire is left.
-# - [ ] learns slowly, through the choice :: A choice is an index and has no gradient.
-# - [ ] learns through the experts' gradients :: The experts learn from the tokens that
-#   they get; nothing flows from them to the scores.
+# - [x] nothing from the task :: "Which" is an index and "how much" is a constant, so no path is left.
+# - [ ] a little, through the choice :: A choice is an index and has no gradient.
+# - [ ] all that it needs, through the experts' gradients :: The experts learn from the tokens that they get; nothing flows from them to the scores.
 
 # %% [markdown] role="quiz"
-# **5. A balance loss is printed, is above 1 and does not fall. First you**
+# **5. You print a balance loss, and it stays above 1 and does not fall. What do you do
+# first?**
 #
 # - [ ] multiply its weight by ten :: If it has no gradient, ten times nothing is still
 #   nothing.
@@ -2914,7 +2930,8 @@ claim("four played schedules: largest difference from (p - 1) / m",
 #   not change the choice.
 
 # %% [markdown] role="quiz"
-# **6. With activation checkpointing, the first loss agrees to the last digit. So**
+# **6. With activation checkpointing, the first loss agrees to the last digit with the
+# loss without it. What follows?**
 #
 # - [ ] the gradient is also equal :: It is computed through a second run, which may draw
 #   different random numbers.
@@ -2923,26 +2940,22 @@ claim("four played schedules: largest difference from (p - 1) / m",
 #   and buffers, with checkpoints and without.
 
 # %% [markdown] role="quiz"
-# **7. Both ranks' traces show a third of the time in all_reduce, and in total both
-# computed for the same time. Then**
+# **7. Both ranks' traces show a third of the time in all_reduce, and in total both ranks
+# computed for the same time. What do you conclude?**
 #
 # - [ ] the network takes a third of the time :: A bar begins with the call, and may be a
 #   wait for the other rank.
-# - [x] you put both traces on one clock and measure from the last call on :: A different
-#   rank may be late in each step, so that both wait and neither looks slow.
+# - [x] nothing yet, until you measure from the last call on, with both traces on one clock :: A different rank may be late in each step, so that both wait and neither looks slow.
 # - [ ] no rank is slow, so no rank waits :: The totals are equal, but in each step one of
 #   the ranks may still be late.
 
 # %% [markdown] role="quiz"
-# **8. You have eight copies, ZeRO-1, and micro-batches of two sequences. You double the
-# copies to sixteen. Each GPU's activations**
+# **8. You train eight copies of a model with ZeRO-1 and micro-batches of two sequences.
+# You double the number of copies to sixteen. What happens to each GPU's activations?**
 #
-# - [ ] halve, because twice as many GPUs share the batch :: They share the batch, and
-#   each still processes two sequences at a time.
-# - [x] stay as they are :: A micro-batch belongs to one GPU. Only the optimizer's part
-#   becomes smaller.
-# - [ ] double, because more gradients are summed :: A sum over more ranks leaves the
-#   gradients as large as they were.
+# - [ ] They halve, because twice as many GPUs share the batch :: They share the batch, and each still processes two sequences at a time.
+# - [x] They stay as they are :: A micro-batch belongs to one GPU. Only the optimizer's part becomes smaller.
+# - [ ] They double, because more gradients are summed :: A sum over more ranks leaves the gradients as large as they were.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: how thin may a layer be cut?
@@ -3027,18 +3040,18 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **Keep:** Splitting a layer makes its products smaller but not the messages. So split
+# **Keep:** Splitting a layer makes its products smaller, but not its messages. So split
 # layers only over fast links, and no further than memory requires. The 400 GB/s assumed
-# here are close to a published measurement: [366 GB/s for large
-# sums](https://waynehacking8.github.io/blog/nccl-nvlink-bandwidth/) among four H100,
-# counted as for a ring, although their switch can also add. NVLink has 450 GB/s in one
-# direction.
+# here is close to a published measurement: [366 GB/s for large
+# sums](https://waynehacking8.github.io/blog/nccl-nvlink-bandwidth/) among four H100 GPUs,
+# calculated as for a ring, although their switch can also compute sums. NVLink has a
+# bandwidth of 450 GB/s in one direction.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A layer that is split across ranks needs two sums: of its outputs in the forward pass,
-#   and of its input's gradients in the backward pass.
+# - A layer that is split across ranks needs two sums: one of its outputs in the forward
+#   pass, and one of its input's gradients in the backward pass.
 # - Divide the loss where the whole step is known. Do not divide a gradient that already
 #   contains earlier passes.
 # - Position, label and mask belong to the whole sequence.
@@ -3048,11 +3061,11 @@ answers_here
 #   once.
 # - The bar of a collective begins with a call, not with data on the wire. Measure from
 #   the last rank's call on.
-# - Write next to each part of a plan what divides it. Copies divide the state, never a
-#   micro-batch.
+# - Write next to each part of a plan what divides it. The copies divide the state among
+#   themselves, but never a micro-batch.
 # - Predict the bytes, then compare them with the tape. If you cannot predict them, you do
 #   not understand the cut yet.
 #
-# **Next:** take the run that you would like to start. Write its plan by parts, run one
-# step of it on two ranks, and compare bytes, gradients and the digests of the copies with
-# those of one rank.
+# **Next:** take the run that you would like to start. Write its plan part by part, run
+# one step of it on two ranks, and compare bytes, gradients and the digests of the copies
+# with the values on one rank.

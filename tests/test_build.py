@@ -117,7 +117,7 @@ CASES = {
                                           "    # BEGIN SOLUTION\n    pass\n    # END SOLUTION",
                                           1), "one solution region"),
     "a hook that counts fewer traps": (TEXT.replace("traps=5", "traps=4"), "as 4, and the lesson"),
-    "a hook that counts in another word": (TEXT.replace("in five ways", "in ways"),
+    "a hook that counts in another word": (TEXT.replace("with five mistakes", "with mistakes"),
                                            "with the word 'five'"),
     "no points": (TEXT.replace("points=4 ", ""), "points"),
     "exercise without a check": (TEXT.replace("def dead_units(", "def dead_ones("), "dead_ones"),

@@ -220,7 +220,7 @@ def test_a_repair_that_is_no_code_says_what_to_decide():
 def test_an_explorer_has_its_own_name_and_its_picture_what_it_says():
     found = {s.heading: s for s in slides_of(7) if s.heading.startswith("## Explore")}
     assert list(found) == [f"## Explore: {name}" for name in (
-        "Output size", "Receptive field", "Forgetting")]
+        "A kernel slides over a picture", "Output size", "Receptive field", "Forgetting")]
     cell, = found["## Explore: Forgetting"].cells
     assert "Adam, 100 steps" in cell.outputs[0].metadata["image/png"]["alt"]
     assert "controls" in found["## Explore: Forgetting"].notes

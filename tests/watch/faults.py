@@ -5,10 +5,13 @@ A file in `faults/` has the name of its rule's module. It runs with a few names 
 line in the repaired program.
 """
 
+import contextlib
 import copy
 import importlib
+import multiprocessing
 import re
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -57,12 +60,26 @@ def given() -> dict:
             "__name__": "__main__"}
 
 
+@contextlib.contextmanager
+def forked_workers() -> Iterator[None]:
+    """Start a loader's workers by fork: a program that is run here is no module to import.
+
+    From Python 3.14 on, the default on Linux imports the program's main file anew.
+    """
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("fork", force=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(before, force=True)
+
+
 def watch(source: str, path: Path, hints: bool = False, names: dict | None = None) -> tuple:
     """Run a program under the watch: its findings, and the rules that failed."""
     main_file.append(str(path))
     code = compile(source, str(path), "exec")
     session = dlsys_watch.watching(hints=hints)
-    with session as found:
+    with forked_workers(), session as found:
         exec(code, given() if names is None else names)
     return found, session.failed
 

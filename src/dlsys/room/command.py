@@ -142,7 +142,8 @@ def _post_join(address: str, code: str, name: str, cookie: str) -> tuple[dict, s
             cookie = (answer.headers.get("Set-Cookie") or "").partition(";")[0]
             told = json.loads(answer.read(10_000))
     except error.HTTPError as refused:
-        raise UserError(f"join: {_why(refused)}") from None
+        with refused:
+            raise UserError(f"join: {_why(refused)}") from None
     except (OSError, HTTPException, ValueError) as fault:
         why = getattr(fault, "reason", fault)
         raise UserError(f"join: {address} does not answer ({why}). Is the address right, and are "
@@ -164,6 +165,9 @@ def _answers(joined: dict[str, str]) -> bool:
     asked = request.Request(f"{joined['address']}events", headers={"Cookie": joined["cookie"]})
     try:
         request.urlopen(asked, timeout=PATIENCE).close()
+    except error.HTTPError as refused:
+        refused.close()
+        return False
     except (OSError, HTTPException, ValueError):
         return False
     return True

@@ -36,6 +36,8 @@ class Log:
             self.base.execute("CREATE TABLE IF NOT EXISTS events "
                               "(number INTEGER PRIMARY KEY, at REAL, event TEXT)")
         except (OSError, sqlite3.Error) as error:
+            if hasattr(self, "base"):
+                self.base.close()
             if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY":
                 raise RoomError(f"{folder}: this room is open already. Name a different folder "
                                 "with --out FOLDER.") from None

@@ -9,6 +9,7 @@ import signal
 import socket
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +28,27 @@ EVERYWHERE = "0.0.0.0"
 async def run(args: argparse.Namespace, stages: list[int], items: list[Item], title: str) -> int:
     """Serve a room until Ctrl-C, then write its report."""
     folder = args.out or room_folder(stages)
-    room, kept, settings = _opened(folder, stages, items, title, args.names)
-    host = args.host or (EVERYWHERE if args.prefix == "/" else "127.0.0.1")
-    for item in items:  # now, for the first time takes a second, in which a round would wait
-        server.as_html(item.situation), server.as_html(item.code)
-    live = server.LiveRoom(room, kept, settings, {})
-    web, port = _listening(live, host, args.port, args.prefix)
-    address = args.address or f"http://{lan_address() if host == EVERYWHERE else host}:{port}"
-    address = address.rstrip("/") + (args.prefix if not args.address else "/")
-    live.welcome = {"address": address, "qr": qr(f"{address}#{settings['code']}")}
-    _print_welcome(args, host, port, address, settings)
-    await _until_stopped()
-    live.end()
-    web.stop()
-    await asyncio.sleep(2 * server.PACE)  # the pages hear of it
-    try:
-        kept.append({"kind": "end"})
-    except sqlite3.Error as error:  # a full disk: the report may still find its place
-        print(f"Note: {kept.path}: cannot be written any more ({error}).")
-    for path in report.write(folder, room, settings):
-        print(path)
-    kept.close()
+    with closing(Log(folder)) as kept:
+        room, settings = _opened(kept, folder, stages, items, title, args.names)
+        host = args.host or (EVERYWHERE if args.prefix == "/" else "127.0.0.1")
+        for item in items:  # now, for the first time takes a second, in which a round would wait
+            server.as_html(item.situation), server.as_html(item.code)
+        live = server.LiveRoom(room, kept, settings, {})
+        web, port = _listening(live, host, args.port, args.prefix)
+        address = args.address or f"http://{lan_address() if host == EVERYWHERE else host}:{port}"
+        address = address.rstrip("/") + (args.prefix if not args.address else "/")
+        live.welcome = {"address": address, "qr": qr(f"{address}#{settings['code']}")}
+        _print_welcome(args, host, port, address, settings)
+        await _until_stopped()
+        live.end()
+        web.stop()
+        await asyncio.sleep(2 * server.PACE)  # the pages hear of it
+        try:
+            kept.append({"kind": "end"})
+        except sqlite3.Error as error:  # a full disk: the report may still find its place
+            print(f"Note: {kept.path}: cannot be written any more ({error}).")
+        for path in report.write(folder, room, settings):
+            print(path)
     return 0
 
 
@@ -79,10 +80,9 @@ def _could_make(place: Path) -> bool:
     return True
 
 
-def _opened(folder: Path, stages: list[int], items: list[Item], title: str,
-            names: bool) -> tuple[Room, Log, dict[str, Any]]:
+def _opened(kept: Log, folder: Path, stages: list[int], items: list[Item], title: str,
+            names: bool) -> tuple[Room, dict[str, Any]]:
     """A room with all that happened in it before. Raises RoomError."""
-    kept = Log(folder)
     room, past = Room(items), list(kept.events())
     if not past:
         past = [server.new_settings(stages, title, names)]
@@ -102,7 +102,7 @@ def _opened(folder: Path, stages: list[int], items: list[Item], title: str,
         print(f"Continuing the room in {folder}: {sum(map(len, room.answers.values()))} "
               "answers. Its code and addresses are the same as before. For a new room, end this "
               "one with Ctrl-C first, or name a different folder with --out.")
-    return room, kept, settings
+    return room, settings
 
 
 def _listening(live: server.LiveRoom, host: str, port: int, prefix: str) -> tuple[Any, int]:

@@ -14,7 +14,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.10", "audit", seen=("kind", "width", "made_by"), says="missing tensors")
 
 ex.promise_table("""
-report     | Report what is wrong between a model and its optimizer. | parts of the report; type of
+report     | Report the mismatches between a model and its optimizer. | parts of the report; type of
              the report; raised
 missing    | Returns: "missing": sorted names of the trainable parameters that no group holds. |
              missing tensors

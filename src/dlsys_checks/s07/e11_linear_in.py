@@ -16,7 +16,8 @@ ex = exercise("07.11", "linear_in", seen=("kind", "width", "shape", "train"),
               says="numbers of an image")
 
 ex.promise_table("""
-numbers    | Count the values per image that features passes on to a Linear. | numbers of an image
+numbers    | Count the values per image that features passes to a Linear layer. | numbers of an
+             image
 any module | Args: features: any module that maps float32 (N, *shape) to (N, M, ...), with all its
              tensors registered and on the CPU. | case a norm over a single value; a sequence of
              values; a module of its own; flat already; no layer at all; a pooled map; a volume

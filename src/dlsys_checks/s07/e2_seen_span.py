@@ -9,8 +9,8 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("07.2", "seen_span", seen=("layers", "unit"), says="first pixel")
 ex.promise_table("""
-span       | Find the first and last input pixel, along one side, behind a unit. | first pixel; last
-             pixel
+span       | Find the first and last input pixel that a unit sees along a side. | first
+             pixel; last pixel
 layers     | Args: layers: a list of (kernel, stride, padding, dilation), from the input on; | case
              strides in turn; padding of many sizes; dilations in turn; windows with gaps between
              them; all at once

@@ -30,9 +30,9 @@ any axes    | There may be any number of axes; no metric has the name of one. | 
 left        | The events are left as they are. | events that changed
 tuple       | Returns a tuple (rows, axes). | type of the result; number of parts
 axes        | axes: a dict from metric to axis. | axes
-order       | rows: a list of dicts in the order of time, each {axis: step} and the values. | row 0;
-              row 1; row 2; type of the rows; number of rows
-same step   | An event with the same step as the one before it on its axis joins that row, | case a
+order       | rows: a list of dicts in time order, each {axis: step} and the values. | row 0; row 1;
+              row 2; type of the rows; number of rows
+same step   | An event at the same step as the one before it on its axis joins that row, | case a
               step in two parts; a step in two parts, another axis between; step 0 in three parts
 replaces    | and its values replace those of the same name. | case a value replaced; resumed in the
               middle of an epoch

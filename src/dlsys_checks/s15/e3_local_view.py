@@ -14,7 +14,7 @@ ex = exercise("15.3", "local_view", seen=("tokens", "labels", "rank", "world", "
               kept=("own",), says="positions")
 
 ex.promise_table("""
-result     | Compute a rank's (tokens, positions, labels, mask) of split sequences. | type of the
+result     | Compute (tokens, positions, labels, mask) for one rank's positions. | type of the
              result; parts of the result
 tokens     | tokens: (B, T) int64, T at least 1. | case one token; one row; one place left over; a
              part of a larger batch; rows that lie across

@@ -12,8 +12,8 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("15.7", "exposed", seen=("events",), says="ms transferring")
 
 ex.promise_table("""
-list         | List (computing, transferring, waiting, idle) of each rank in ms, from rank 0 on. |
-               type of; number of ranks; parts of rank; ms computing; ms transferring
+list         | List (computing, transferring, waiting, idle) in ms for each rank, starting with
+               rank 0. | type of; number of ranks; parts of rank; ms computing; ms transferring
 events       | events: bars (rank, lane, name, start, end) with start < end, ints or floats, in any
                order, in ms on one clock; each rank has at least one. | case bars in any order; one
                bar; times far from 0; times below 0; whole numbers
@@ -33,10 +33,10 @@ begins       | It transfers once all its bars have begun, and none ends before t
 part         | A rank without such a bar has no part in it. | case groups of two ranks; a collective
                of one rank
 moment       | From the first start to the last end of all bars, each moment of a rank counts as the
-               first of these that fits: | ms computing; ms idle; ms transferring; ms waiting
-computing    | computing, if a compute bar of its own is open; | ms computing
-transferring | transferring, if a network bar of its own is open and transfers; | ms transferring
-waiting      | waiting, if one is open that does not transfer yet; | ms waiting
+               first that fits: | ms computing; ms idle; ms transferring; ms waiting
+computing    | computing, if it has a compute bar open; | ms computing
+transferring | transferring, if it has a network bar open that transfers; | ms transferring
+waiting      | waiting, if it has one open that does not transfer yet; | ms waiting
 idle         | otherwise idle. | ms idle
 left         | events is not changed. | inputs after the call
 example      | Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1, "network", "r",
