@@ -987,7 +987,9 @@ claim("memory after the second forward, minus after the first, in weights",
 #
 # - `torch.cuda.memory_allocated()` counts the tensors that exist now, and
 #   `torch.cuda.max_memory_allocated()` the peak so far.
-#   `print(torch.cuda.memory_summary())` prints a full report.
+#   `print(torch.cuda.memory_summary())` prints a table of both. Compare the peak of
+#   *Allocated memory* with that of *GPU reserved memory*. If *cudaMalloc retries* is above
+#   zero, the card was full, and torch had to return its free blocks first.
 # - `torch.cuda.memory._record_memory_history()` before a few steps and
 #   `torch.cuda.memory._dump_snapshot("steps.pickle")` after them write a *snapshot*. Drop
 #   the file on [pytorch.org/memory_viz](https://pytorch.org/memory_viz): every tensor
@@ -1305,14 +1307,18 @@ def stays_behind(model: nn.Module) -> list[str]:
 #    step gets no faster: with too few workers the GPU waits, and with too many they
 #    compete for cores and memory. `persistent_workers=True` keeps the workers alive from
 #    one epoch to the next. Without this setting the workers restart in each epoch, which
-#    takes seconds that a short epoch cannot afford. And `pin_memory=True` with
-#    `.to(device, non_blocking=True)` lets a copy run while the GPU computes, because
-#    *pinned* memory never moves and the GPU can fetch from it without the CPU.
+#    takes seconds that a short epoch cannot afford. And with
+#    `pin_memory=True`, `.to(device, non_blocking=True)` returns at once, because *pinned*
+#    memory never moves and the GPU can fetch from it without the CPU. Python queues the
+#    next work while the copy waits its turn. The copy runs during a computation only on a
+#    second stream, as in the GPU section.
 # 2. **Python.** Record a *trace*, a list of the operations with their start and end
 #    times. Gaps in the GPU's row of the trace are waits. Another cause of waiting is a
 #    loop that creates new tensors on the CPU and copies them to the GPU. Write
 #    `torch.arange(n, device=x.device)` instead of `torch.arange(n).to(x.device)`, which
 #    makes the values on the CPU, copies them, and holds up Python until the copy is made.
+#    A tensor that is made on the GPU costs little, because torch keeps freed blocks and
+#    hands them out again. Reuse a tensor only if the profiler shows that making it is slow.
 # 3. **Memory or arithmetic.** Look at the operations that take the longest. The profiler
 #    lists these operations:
 

@@ -397,8 +397,9 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # inputs of the layer as integers, so the inputs need a scale as well. The weights are
 # known before the model ships, so you compute their scale once. The inputs change from
 # row to row. *Dynamic* quantization finds the largest input of each row while the model
-# runs. *Static* quantization fixes one scale in advance, from a few rows that are called
-# the *calibration* data.
+# runs. So does torchao, whereas onnxruntime takes one scale for the whole input. *Static*
+# quantization fixes one scale in advance, from a few rows that are called the
+# *calibration* data.
 
 # %% role="concept"
 draw_blocks({"weights only": ["inputs: float", "weights: codes to floats",
