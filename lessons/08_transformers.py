@@ -748,8 +748,9 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 # %% [markdown] role="concept"
 # ## A mask is minus infinity
 #
-# In training the model sees the whole row at once, including the answer. `is_causal=True`
-# hides the answer. But how do you hide something from an average?
+# A language model is trained on all positions of a row in one pass, so the row that it
+# reads contains the answers. A model that can look ahead only has to copy the next token.
+# `is_causal=True` hides the later tokens. But how do you hide something from an average?
 #
 # Think of people in a queue: everyone can see those in front, and nobody can look back. In
 # attention, each row of weights sums to 1 over all positions. The obvious idea is to set the
