@@ -731,9 +731,10 @@ claim("training loss of AdamW minus training loss of "
 # %% [markdown] role="concept"
 # ## Why the rate falls: noise, and sharp minima
 #
-# The gradient of a batch is the true gradient plus noise. With a constant rate the
-# weights never come to rest. The weights end up in a cloud around the minimum, and the
-# higher the rate, the larger the cloud. For a gradient $w + \text{noise}$ with noise of
+# A high rate covers the distance to the minimum in few steps, and a low rate ends close to
+# it. No constant rate does both, because the gradient of a batch is the true gradient plus
+# noise. With a constant rate the weights never come to rest. The weights end up in a cloud
+# around the minimum, and the higher the rate, the larger the cloud. For a gradient $w + \text{noise}$ with noise of
 # variance 1, the mean of $w^2$ settles at $\eta/(2-\eta)$. A rate that falls to zero
 # shrinks the cloud.
 
