@@ -2404,7 +2404,7 @@ claim("distance between the two steps, where one rank's step has norm 1",
 # AdamW works entry by entry, so it does not matter where a row is stored. Muon's rule
 # works on a *matrix*. The gradient of these 64 digits has at most 64 directions, and each
 # direction runs through all rows. On one rank, a strong direction gets a norm of one, so
-# each quarter of it has a norm of about one half, since $4 \cdot (1/2)^2 = 1$. Four ranks
+# each quarter has a norm of about one half, since $4 \cdot (1/2)^2 = 1$. Four ranks
 # bring each quarter to a norm of one, so the direction has a norm of $\sqrt{4} = 2$. Weak
 # directions grow less.
 
