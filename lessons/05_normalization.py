@@ -1389,7 +1389,8 @@ claim("growth of the gradient with Xavier", grows["Xavier"][1],
 #
 # **He.** So far we have assumed that nothing happens between the layers. But ReLU sets
 # negative values to zero. For a signal that is symmetric around zero, this removes half
-# of the mean square, so Kaiming He doubles the variance: $\sigma^2 = 2/n_\mathrm{in}$.
+# of the mean square, so He's initialization doubles the variance: $\sigma^2 =
+# 2/n_\mathrm{in}$.
 
 # %% role="concept"
 z = torch.randn(100_000)

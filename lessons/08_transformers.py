@@ -3112,7 +3112,7 @@ claim("rows of 256: higher accuracy at the end; guessing has 0.125",
       max(reached[kind][256] for kind in reached), below=0.5)
 
 # %% [markdown] role="concept"
-# Both models are right at the length on which they were trained, and little better than
+# Both models are accurate at the length that they were trained on, and little better than
 # guessing at 16 times that length. This result is for one small layer and one task. For
 # longer texts, you can squeeze the positions of RoPE into the old range: position $m$
 # counts as $m L / L'$, where $L$ is the trained length and $L'$ the new one, and the

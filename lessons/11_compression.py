@@ -1393,7 +1393,7 @@ claim("output error of largest first, divided by to nearest",
 
 # %% [markdown] trap="11.4" role="more" topics="independent inputs"
 # One column can help another only if their inputs rise and fall together. Here is the
-# control: independent inputs of the same size with mean zero, for which one column can
+# control: independent inputs of the same size with mean zero, among which one column can
 # hardly compensate for another.
 
 # %% trap="11.4" role="more"

@@ -2799,8 +2799,7 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 #
 # - [x] until it moves to a different row :: There it continues with the random numbers of
 #   that row's previous request.
-# - [ ] always, because no other request draws from its generator :: Rows are reused, and
-#   the generator stays with the row.
+# - [ ] always, because no other request draws from its generator :: Rows are reused, and each row keeps its generator.
 # - [ ] never, because the batch size changes :: The other rows draw from their own
 #   generators.
 
