@@ -751,7 +751,7 @@ claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
 # together. A face recognition system has to handle people it was never trained on, so it
 # turns each photo into a vector, its *embedding*, and compares photos by the distance
 # between their embeddings. Search engines for sentences and recommenders for products
-# work the same way. Three losses can train such a space:
+# work the same way. Three losses can teach a network such a space:
 #
 # - *Contrastive*: $d^2$ for a matching pair at distance $d$, and $\max(0, m - d)^2$ for
 #   any other pair. The *margin* $m$ is the distance that counts as far enough.
@@ -1361,7 +1361,7 @@ def init_(net: nn.Sequential) -> None:
 
 # %% [markdown] trap="03.4" role="hint"
 # 1. One unit adds up `fan_in` products. What variance must a weight have, so that the sum has twice the mean square of an input?
-# 2. A weight has the shape `(fan_out, fan_in)`. Only one of the two matters for the way forward.
+# 2. A weight has the shape `(fan_out, fan_in)`. Only one of the two matters in the forward pass.
 # 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` can draw such weights. Do not forget the bias.
 
 # %% [markdown] trap="03.4" role="keep"

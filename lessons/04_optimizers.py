@@ -731,9 +731,10 @@ claim("training loss of AdamW minus training loss of "
 # %% [markdown] role="concept"
 # ## Why the rate falls: noise, and sharp minima
 #
-# The gradient of a batch is the true gradient plus noise. With a constant rate the
-# weights never come to rest. The weights end up in a cloud around the minimum, and the
-# higher the rate, the larger the cloud. For a gradient $w + \text{noise}$ with noise of
+# A high rate covers the distance to the minimum in few steps, and a low rate ends close to
+# it. No constant rate does both, because the gradient of a batch is the true gradient plus
+# noise. With a constant rate the weights never come to rest. The weights end up in a cloud
+# around the minimum, and the higher the rate, the larger the cloud. For a gradient $w + \text{noise}$ with noise of
 # variance 1, the mean of $w^2$ settles at $\eta/(2-\eta)$. A rate that falls to zero
 # shrinks the cloud.
 
@@ -1041,7 +1042,7 @@ claim("highest rate of any batch, where 0.1 was planned",
 
 # %% [markdown] trap="04.3" role="why"
 # A scheduler knows neither batches nor epochs. A scheduler counts calls to `step()`, and
-# its arguments are numbers of calls. With `T_max=10` the cosine falls for ten calls and
+# its arguments are counted in calls. With `T_max=10` the cosine falls for ten calls and
 # climbs for the next ten, so in a thousand calls it falls fifty times and climbs fifty
 # times. The one-cycle schedule expects 1,000 calls and gets ten, so it has hardly begun
 # to climb. Use the same unit for the arguments and for the calls.
@@ -1119,7 +1120,7 @@ claim("batch of the peak, at 30 % of 1,000 batches", fed.index(max(fed)),
 # **Told:** call `CosineAnnealingLR` once per epoch and `OneCycleLR` once per batch; a
 # mix-up is silent. **Measured:** what matters is the unit of the arguments, not the
 # class. A `CosineAnnealingLR` with `T_max=1000` belongs in the loop over batches. One of
-# the two mix-ups of `OneCycleLR` is not silent, because too many calls raise a
+# the two mix-ups with `OneCycleLR` is not silent, because too many calls raise a
 # `ValueError`.
 
 # %% trap="04.3" role="exercise" points=4 difficulty=3 minutes=20
@@ -2403,8 +2404,8 @@ claim("distance between the two steps, where one rank's step has norm 1",
 # AdamW works entry by entry, so it does not matter where a row is stored. Muon's rule
 # works on a *matrix*. The gradient of these 64 digits has at most 64 directions, and each
 # direction runs through all rows. On one rank, a strong direction gets a norm of one, so
-# each quarter of it has about one half, since $4 \cdot (1/2)^2 = 1$. Four ranks bring
-# each quarter to a norm of one, so the direction has a norm of $\sqrt{4} = 2$. Weak
+# each quarter has a norm of about one half, since $4 \cdot (1/2)^2 = 1$. Four ranks
+# bring each quarter to a norm of one, so the direction has a norm of $\sqrt{4} = 2$. Weak
 # directions grow less.
 
 # %% trap="04.10" role="why"

@@ -635,8 +635,8 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 # 2015](https://arxiv.org/abs/1502.03167), section 3.1. **Seen in the wild:** in
 # [wasidennis/AdaptSegNet 79](https://github.com/wasidennis/AdaptSegNet/issues/79), a
 # model that was adapted to darker images got the old images wrong in eval mode. The
-# reporter traced these errors to the stored statistics, which follow the images that the
-# model saw last.
+# reporter traced these errors to the stored statistics, which follow the images seen
+# last.
 
 # %% [markdown] trap="05.2" role="situation" core=true fault="post-norm at full rate from the first step" symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
 # ## Sixteen layers, the norm after the sum
@@ -824,8 +824,8 @@ claim("loss of post-norm at 0.007 minus the median of three pre-norm "
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
 # How high a rate pre-norm tolerates depends on the width. At this rate, nets that are
 # four times as wide often stay stuck near the loss of guessing, and even a single net of
-# width 32 may stay stuck. That is why the bar for pre-norm shows the median of three
-# nets, and the bar for warm-up shows the best of three. Here are the losses in numbers:
+# width 32 may stay stuck. That is why the bar for pre-norm shows the middle of three
+# nets, and the bar for warm-up the best of three. Here are the losses in numbers:
 
 # %% trap="05.2" role="more"
 claim("loss of post-norm after 50 steps at 0.007, where guessing has 2.303",
@@ -1126,9 +1126,9 @@ claim("fraction of labels on which two calls in eval mode differ", flips,
 # `eval()` sets a flag, `training`, on every registered *module*. A function has no such
 # flag. `F.dropout` takes the mode as an argument, `training`, whose default is `True`. A
 # module that is created inside `forward`, or kept in a plain list, is not registered, so
-# it stays in train mode. (In `F.alpha_dropout` the default is `False`, so
-# `F.alpha_dropout` drops nothing in either mode.) Pass `self.training` to the function.
-# You do not have to train again.
+# it stays in train mode. (In `F.alpha_dropout` the default is `False`, so it drops
+# nothing in either mode.) Pass `self.training` to the function. You do not have to train
+# the weights again.
 
 # %% trap="05.3" role="repair"
 class Mended(Tidy):
@@ -1389,7 +1389,8 @@ claim("growth of the gradient with Xavier", grows["Xavier"][1],
 #
 # **He.** So far we have assumed that nothing happens between the layers. But ReLU sets
 # negative values to zero. For a signal that is symmetric around zero, this removes half
-# of the mean square, so Kaiming He doubles the variance: $\sigma^2 = 2/n_\mathrm{in}$.
+# of the mean square, so He's initialization doubles the variance: $\sigma^2 =
+# 2/n_\mathrm{in}$.
 
 # %% role="concept"
 z = torch.randn(100_000)
@@ -1494,8 +1495,8 @@ plot_lines(range(1, 11), by_layer, logy=True, xlabel="layer",
 # times that of the inputs. The *gain* $g$ has to make up for what the activation removes.
 # So $g^2$ times the mean square of the activation's outputs for inputs from N(0, 1)
 # should be one. ReLU halves the mean square, so it needs He's $g^2 = 2$, and with
-# Xavier's $g^2 = 1$ each layer loses half. Tanh leaves even less of the mean square than
-# ReLU, so its gain has to be larger than He's.
+# Xavier's $g^2 = 1$ each layer loses half. Tanh removes more than ReLU, so its gain has
+# to be even larger than He's.
 
 # %% trap="05.4" role="repair"
 left = F.tanh(torch.randn(1_000_000)).square().mean().item()
@@ -1521,8 +1522,8 @@ claim("fraction of the mean square kept after ten layers with the fitting "
 # %% [markdown] trap="05.4" role="repair"
 # The rule needs only the mean square of the activation's output, so it also works for
 # GELU. The explorer below shows six initializations over twenty layers. First guess, for
-# tanh and for GELU, with which of the six the signal keeps its size, fades or explodes.
-# Then move the controls.
+# tanh and for GELU, which of the six keep the size of the signal and which make it fade
+# or explode. Then move the controls.
 
 # %% role="explore" explorer="init_depth"
 from dlsys_helpers.explorers.init_depth import init_depth
@@ -1724,9 +1725,9 @@ claim("accuracy of the trained model minus accuracy of the averaged "
 # %% [markdown] trap="05.5" role="why"
 # `parameters()` lists only what is learned. The running mean and variance are *buffers*,
 # which no optimizer updates and `parameters()` does not list. So the norms of the
-# averaged model still store what a fresh norm stores, mean 0 and variance 1. The averaged
-# weights are fine. Use them with the statistics of a batch, or re-estimate the stored
-# statistics as in trap 05.1:
+# averaged model still store what a fresh norm stores, mean 0 and variance 1. The weights
+# are fine. Use the averaged weights with the statistics of a batch, or re-estimate the
+# stored statistics as in trap 05.1:
 
 # %% trap="05.5" role="repair"
 with torch.no_grad():

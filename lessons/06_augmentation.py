@@ -1073,8 +1073,8 @@ plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
 # what a loss of NaN does.
 #
 # The explorer below shows a different run. Guess how much worse its test result is with a
-# patience of `1` than with `20`. Then change the patience and `min_delta`, and switch off
-# the restoring of the best weights.
+# patience of `1` than with `20`. Then change the patience and `min_delta`, and do not
+# restore the best weights.
 
 # %% role="explore" explorer="early_stopping"
 from dlsys_helpers.explorers.early_stopping import early_stopping
@@ -2449,8 +2449,8 @@ answers
 # - Build two pipelines, a random one for training and a fixed one for scoring.
 # - A random transform draws once per call. Call the transform for each image, or draw the
 #   random numbers yourself.
-# - Mixup's alpha sets how strongly images are mixed. Pass soft labels to the loss as
-#   floats, because `argmax` discards a part of the label.
+# - Mixup's alpha sets how strongly images are mixed. Pass soft labels to the loss as they
+#   are, as floats. `argmax` discards part of each label.
 # - For early stopping, watch the loss on rows that training has not seen, and count the
 #   epochs since the last progress.
 # - To keep weights, copy them together with the buffers.

@@ -889,7 +889,7 @@ claim("near, 100 of each: random start less frozen body",
       gained["near", 100][1] - gained["near", 100][0], above=0.05)
 
 # %% [markdown] role="concept"
-# This body knows only five shapes, so it helps little. A body that was trained on a
+# This body knows only five shapes, so it is of little help. A body that was trained on a
 # million photographs knows far more, but the number of examples and the distance still
 # decide how to use it. These are the usual starting points:
 #

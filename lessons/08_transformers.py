@@ -188,15 +188,15 @@ claim("the same with two heads", (last[1][1] - last[2][1]).abs().max(),
       expected=1)
 
 # %% [markdown] role="explore"
-# These two patterns are set by hand. Does training find such heads by itself? The network in
-# the explorer below has one layer of attention with three heads. At each token of a row of
-# eight letters it answers three questions: which letter comes before it, at which position
-# does the same letter occur again, and which letter is the first? Follow one query through the
-# three heads of run A. Which head answers which question?
+# These two patterns are set by hand. Does training find such heads by itself? The network
+# in the explorer below has one layer of attention with three heads. At each token of a
+# row of eight letters, the network answers three questions: which letter comes before it,
+# at which position does the same letter occur again, and which letter is the first?
+# Follow one query through the three heads of run A. Which head answers which question?
 #
-# Then choose run B, which starts from other random weights. It learns to answer as well, but
-# its heads share the work. Training does not promise one job for each head, and most starts do
-# not end like run A.
+# Then choose run B, which starts from other random weights. Run B also learns to answer,
+# but its heads share the work. Training does not promise one job for each head, and most
+# starts do not end like run A.
 
 # %% role="explore" explorer="attention_heads"
 from dlsys_helpers.explorers.attention_heads import attention_heads
@@ -330,7 +330,7 @@ claim("sinusoids from position 500 on, turned by the angles of five "
 # %% [markdown] role="concept"
 # Each *block* adds two things to the stream of token vectors: what attention fetches from
 # other tokens, and what two linear layers make of each token by itself. These two layers
-# are the *feed-forward network* (FFN): it widens each token's vector from $d$ to $4d$
+# are the *feed-forward network* (FFN), which widens each token's vector from $d$ to $4d$
 # values, applies GELU, and returns to $d$. Attention moves information between tokens,
 # and the FFN computes on each token alone. The FFN holds $8d^2$ of the block's roughly
 # $12d^2$ weights. The norms are inside the branches (stage 5). A block passes its keyword
@@ -748,8 +748,9 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 # %% [markdown] role="concept"
 # ## A mask is minus infinity
 #
-# In training the model sees the whole row at once, including the answer. `is_causal=True`
-# hides the answer. But how do you hide something from an average?
+# A language model is trained on all positions of a row in one pass, so the row that it
+# reads contains the answers. A model that can look ahead only has to copy the next token.
+# `is_causal=True` hides the later tokens. But how do you hide something from an average?
 #
 # Think of people in a queue: everyone can see those in front, and nobody can look back. In
 # attention, each row of weights sums to 1 over all positions. The obvious idea is to set the
@@ -3111,7 +3112,7 @@ claim("rows of 256: higher accuracy at the end; guessing has 0.125",
       max(reached[kind][256] for kind in reached), below=0.5)
 
 # %% [markdown] role="concept"
-# Both models are right at the length on which they were trained, and little better than
+# Both models are accurate at the length that they were trained on, and little better than
 # guessing at 16 times that length. This result is for one small layer and one task. For
 # longer texts, you can squeeze the positions of RoPE into the old range: position $m$
 # counts as $m L / L'$, where $L$ is the trained length and $L'$ the new one, and the

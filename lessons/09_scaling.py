@@ -1,14 +1,15 @@
 # %% [markdown] role="hook"
 # # 9. Mixed precision, distributed training and profiling
 #
-# Your model trains on one GPU, slowly, and the next one will not fit. You switch to 16
-# bits, cut the batch into pieces, move to two machines, and look for the time that is
-# still lost. Each of these steps is a line or two, and each has a manual page.
+# Your model trains slowly on one GPU, and your next model will not fit on it. You switch
+# to 16 bits, cut the batch into pieces, move to two machines, and look for the time that
+# is still lost. Each of these changes takes a line or two of code, and each has a page in
+# the documentation.
 #
-# Each step also changes what is computed: how numbers round, what a mean is taken over, which
-# bytes are on which card, who waits for whom. This stage counts those bytes and waits in four
-# parts: one number, one card, several ranks, and a model in shards. Nearly all of it runs on a
-# CPU.
+# Each step also changes the computation: how values are rounded, what a mean is taken
+# over, which bytes are on which card, and which process waits for which. This stage
+# counts these bytes and these waits, in four parts: one number, one card, several ranks,
+# and a sharded model. Nearly all of the code in this stage runs on a CPU.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -39,10 +40,10 @@ begin(SEED, THREADS, DEVICE)
 #
 # A float has a sign, an exponent and a fraction. The exponent decides how large and how
 # small a number can be. The fraction decides how finely the numbers between 1 and 2 are
-# spaced. With 16 bits you have to choose: `float16` gives 5 bits to the exponent and 10
-# to the fraction, `bfloat16` gives 8 and 7. With 8 bits there are `E5M2` and `E4M3`,
-# with 4 bits `E2M1`. Their names count the bits of exponent (E) and fraction (M, for
-# mantissa).
+# spaced. With 16 bits you have to choose between range and precision: `float16` gives 5
+# bits to the exponent and 10 to the fraction, and `bfloat16` gives 8 and 7. The 8-bit
+# formats are `E5M2` and `E4M3`; the 4-bit format is `E2M1`. These names give the number
+# of bits in the exponent (E) and in the fraction (M, for mantissa).
 
 # %% role="concept"
 # Where a bar begins, where it ends, what is written there.
@@ -66,13 +67,15 @@ draw_line(ranges, log=True, title="The exponent decides the range, not the "
 claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
 
 # %% [markdown] role="concept"
-# Below its smallest number with full precision (the left end of the bar), a format extends a
-# little further, with fewer and fewer fraction bits. Below that, everything is zero.
+# Below its smallest number with full precision (the left end of its bar), a format
+# reaches a little further down, with fewer and fewer fraction bits. Values below this
+# extended range become zero.
 #
-# `torch.autocast` leaves the weights in 32 bits. It has two lists of operations. Operations on
-# the first list, matrix products and convolutions, get 16-bit copies of their `float32`
-# inputs, because that is where the time goes. Operations on the second list, such as most
-# losses, run in 32 bits. All others use the format of their inputs.
+# `torch.autocast` leaves the weights in 32 bits. Autocast has two lists of operations.
+# Operations on the first list, matrix products and convolutions, get 16-bit copies of
+# their `float32` inputs, because these operations take most of the time. Operations on
+# the second list, such as most losses, run in 32 bits. All other operations use the
+# format of their inputs.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
 
@@ -104,10 +107,10 @@ claim("bytes of a value of the weight's gradient",
 # Gradients are small numbers. The smallest value above zero in `float16` is about `6e-8`, and
 # everything below half of that becomes zero. A weight whose gradient is zero learns nothing.
 #
-# Take a loss that is small because it is divided by a number of micro-batches, or by a
-# temperature. Compute its gradients in `float16` and count those that have become zero. Then
-# multiply the loss by 65,536 first. By the chain rule every gradient is then 65,536 times as
-# large; divide it again afterwards:
+# Take a loss that is small because it is divided by the number of micro-batches, or by a
+# temperature. Compute its gradients in `float16` and count those that have become zero.
+# Then repeat the count with the loss multiplied by 65,536. By the chain rule every
+# gradient is then 65,536 times as large, so divide the gradients by 65,536 afterwards:
 
 # %% role="concept"
 def gradient(half, scale=1):
@@ -142,19 +145,21 @@ claim("share of gradients lost with a scale of 65,536",
 
 # %% [markdown] role="concept"
 # That is all a *loss scale* does: it lifts the gradients into the range of `float16` for
-# the backward pass. `torch.amp.GradScaler` does it for you. `scaler.scale(loss)`
-# multiplies. `scaler.step(opt)` divides the gradients before the optimizer uses them, and
-# skips the step if one of them has become infinite. `scaler.update()` then halves a scale
-# that was too large, and from time to time doubles one that caused no overflow.
-# `bfloat16` has as many bits of exponent as `float32`, so no loss scaling is needed.
+# the backward pass. `torch.amp.GradScaler` manages the loss scale for you.
+# `scaler.scale(loss)` multiplies. `scaler.step(opt)` divides the gradients by the scale
+# before the optimizer uses them, and skips the step if any gradient has become infinite.
+# `scaler.update()` then halves a scale that was too large, and from time to time doubles
+# one that caused no overflow. `bfloat16` has as many exponent bits as `float32`, so it
+# needs no loss scaling.
 
 # %% [markdown] role="concept"
 # ## Which format on which card
 #
-# Why are 16 bits faster? Fewer bytes move. But products gain more from something else: GPUs
-# have units that multiply small matrices, *tensor cores*. They accept 16-bit inputs, add up in
-# `float32`, and are many times as fast as the ordinary units. Which formats they accept
-# depends on the generation of the card:
+# Why is computing in 16 bits faster? Fewer bytes move. But matrix products gain more from
+# special hardware: GPUs have *tensor cores*, units that multiply small matrices. Tensor
+# cores accept 16-bit inputs, accumulate in `float32`, and are many times as fast as the
+# ordinary units. Which formats the tensor cores accept depends on the generation of the
+# card:
 
 # %% role="concept"
 older = ["float16"]
@@ -186,26 +191,27 @@ claim("16-bit rate compared with float32, least of four data sheets",
       min(times.values()), above=7)
 
 # %% [markdown] role="concept"
-# So ask the card first, with `torch.cuda.is_bf16_supported(including_emulation=False)`:
+# So first check whether the card supports `bfloat16`, with
+# `torch.cuda.is_bf16_supported(including_emulation=False)`:
 #
 # - **If it supports `bfloat16`,** use `autocast` in `bfloat16`, without a scaler.
 # - **On a V100 or T4,** use `autocast` in `float16`, with a `GradScaler`.
-# - **For what stays in `float32`,** `torch.set_float32_matmul_precision("high")` lets tensor
-#   cores multiply it as *TF32*, with the range of `float32` and 10 bits of fraction. The
-#   default, `"highest"`, does not.
-# - **Use `float8` and 4 bits** only with a library that scales each block, and only if a
-#   measurement shows that it pays off. The GPU section at the end times a product in each
-#   format.
+# - **For what stays in `float32`,** call `torch.set_float32_matmul_precision("high")`,
+#   which lets tensor cores multiply in *TF32*, with the range of `float32` and 10
+#   fraction bits. The default, `"highest"`, does not use TF32.
+# - **Use `float8` and 4-bit formats** only with a library that scales each block, and
+#   only if a measurement shows a gain. The GPU section at the end times a matrix product
+#   in each format.
 
 # %% [markdown] trap="09.1" role="situation" fault="a GradScaler in bfloat16 and a clip without unscale_" symptom="GradScaler with bfloat16, loss does not fall, gradient norm of 30000"
 # ## A scaler out of habit
 #
-# Last year you trained in `float16`, with a `GradScaler` in the loop. This year you train in
-# `bfloat16` and keep the loop. Your own comment above the scaler says: "In bfloat16 it is not
-# needed, but it does no harm."
+# Last year you trained in `float16`, with a `GradScaler` in the loop. This year you train
+# in `bfloat16` and keep the loop. Your own comment above the scaler says: "In bfloat16
+# the scaler is not needed, but it does no harm."
 #
-# The loop clips the gradient's norm to 1, as many do. You train a digit classifier for
-# 200 steps of SGD.
+# The loop clips the gradient norm to 1, as many training loops do. You train a digit
+# classifier for 200 steps of SGD.
 
 # %% trap="09.1" role="break"
 def train(model, opt, scaler, dtype):
@@ -260,9 +266,9 @@ measured("09.1", 2)
 claim("loss after 200 steps with the scaler", habit, above=2.1)
 
 # %% [markdown] trap="09.1" role="why"
-# `scale` does not look at the format. It multiplies the loss, and with it every gradient, by
-# 65,536 in `bfloat16` as well. The clip sees a norm in the tens of thousands and cuts it to 1.
-# Then `scaler.step` divides what is left by 65,536.
+# `scale` ignores the number format. The scaler multiplies the loss, and with it every
+# gradient, by 65,536, even in `bfloat16`. The clip sees a norm in the tens of thousands
+# and cuts it to 1. Then `scaler.step` divides the clipped gradient by 65,536.
 
 # %% trap="09.1" role="why"
 draw_blocks(
@@ -280,9 +286,10 @@ draw_blocks(
         "first and the clip sees the true norm.")
 
 # %% [markdown] trap="09.1" role="repair"
-# In `bfloat16` leave the scaler out. In `float16` keep it, in this order: *scale, backward,
-# unscale, clip, step, update*. Between `scale` and `unscale_` the gradients are too large by
-# the scale, which no clip, no log and no threshold takes into account.
+# In `bfloat16` leave the scaler out. In `float16` keep the scaler and use this order:
+# *scale, backward, unscale, clip, step, update*. Between `scale` and `unscale_` every
+# gradient is multiplied by the scale, and no clip, log or threshold takes that into
+# account.
 
 # %% trap="09.1" role="repair"
 def train_in_order(model, opt, scaler, dtype):
@@ -310,9 +317,10 @@ print(f"float16,  scaler, right order  loss {half:.2f}, "
 claim("loss in float16, in the right order", half, below=0.9)
 
 # %% [markdown] trap="09.1" role="repair"
-# The scale finds its own size. An overflow halves it and skips the step. After `2,000` steps
-# without an overflow it doubles, in the run below after 20. Before you look, guess how many
-# steps are skipped at the start if the scale is `256` times too large.
+# The scaler finds a suitable scale by itself. After an overflow, the scaler halves the
+# scale and skips the step. After `2,000` steps without an overflow, the scale doubles; in
+# the run below, 20 steps are enough. Before you look, guess how many steps are skipped at
+# the start if the scale is `256` times too large.
 
 # %% trap="09.1" role="repair"
 def scales(first, steps=100):
@@ -350,7 +358,7 @@ plot_lines(range(len(large)), {"256 times too large": large.tolist(),
                "above it for one step again and again.")
 
 # %% [markdown] trap="09.1" role="more" topics="the other runs · Adam hardly notices · float8, MXFP and NVFP4"
-# The runs above, as bounds:
+# These claims put bounds on the runs above:
 
 # %% trap="09.1" role="more"
 claim("loss after 200 steps without the scaler", without, below=0.9)
@@ -360,10 +368,11 @@ claim("loss in bfloat16 with the scaler, in the right order", in_order,
       below=0.9)
 
 # %% [markdown] trap="09.1" role="more"
-# With Adam, the scaler hardly hurts this small net. Adam divides each gradient by its usual
-# size, so a common factor cancels, as long as each gradient stays above Adam's eps. In a net
-# with millions of weights it may not. And the clip no longer does its job, because it cuts
-# nearly every gradient, large or small, to the same norm.
+# With Adam, the scaler hardly hurts this small net. Adam divides each gradient by its
+# usual size, so a common factor cancels, as long as each gradient stays above Adam's eps.
+# In a net with millions of weights, some gradients may fall below eps. And the clip no
+# longer does its job, because it cuts nearly every gradient, large or small, to the same
+# norm.
 
 # %% trap="09.1" role="more"
 def adam(params):
@@ -378,14 +387,15 @@ claim("loss with Adam and the scaler, minus without", adam_habit
       - adam_without, below=0.3)
 
 # %% [markdown] trap="09.1" role="more"
-# With 8 bits, one scale for the whole loss is not enough, because `E4M3` ends at `448`, and a
-# value a million times smaller than the largest becomes zero. One scale per tensor is often
-# enough, until an outlier uses up the range. So newer formats divide a tensor into blocks with
-# a scale each. In the [microscaling formats](https://arxiv.org/abs/2310.10537) `MXFP8` and
-# `MXFP4` a power of two (8 bits, `float8_e8m0fnu`) scales `32` values in `E4M3` (or `E5M2`) or
-# `E2M1`. In `NVFP4` a value in `E4M3` scales `16` values in `E2M1`, and one in `float32` the
-# whole tensor. The cell rounds a tensor with one outlier to `E4M3`, with one scale and with
-# one for each `32` values.
+# With 8 bits, one scale for the whole loss is not enough, because `E4M3` ends at `448`,
+# and a value a million times smaller than the largest becomes zero. One scale per tensor
+# is often enough, until an outlier uses up the range. So newer formats divide a tensor
+# into blocks, each with its own scale. In the [microscaling
+# formats](https://arxiv.org/abs/2310.10537), `32` values share one scale, a power of two
+# (8 bits, `float8_e8m0fnu`); the values are `E4M3` or `E5M2` in `MXFP8`, and `E2M1` in
+# `MXFP4`. In `NVFP4`, every `16` values in `E2M1` share a scale in `E4M3`, and the whole
+# tensor has one more scale in `float32`. The next cell rounds a tensor with one outlier
+# to `E4M3`, with a single scale and with a scale for every `32` values.
 
 # %% trap="09.1" role="more"
 def in_float8(x, block):
@@ -409,9 +419,10 @@ claim("fraction that one scale for 4,096 values in E4M3 rounds to zero",
 claim("the same with a scale for every 32 values", zeros[32], below=0.01)
 
 # %% [markdown] trap="09.1" role="folklore"
-# **Told:** in `bfloat16` `scale()` does nothing, because nothing can overflow. **Measured:**
-# `bfloat16` can overflow as well: its range ends near that of `float32`, and `3e38` times ten
-# is `inf`. And `scale()` multiplies whatever it gets, including a `bfloat16` value.
+# **Told:** in `bfloat16` `scale()` does nothing, because nothing can overflow.
+# **Measured:** `bfloat16` can overflow as well: its largest value is close to the largest
+# `float32`, and `3e38` times ten is `inf`. And `scale()` multiplies whatever it gets,
+# including a `bfloat16` value.
 
 # %% trap="09.1" role="folklore"
 big = torch.tensor(3e38).bfloat16() * 10
@@ -470,23 +481,26 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 # 3. The parameters of all groups are in `opt.param_groups`. `clip_grad_norm_` returns the norm before the clip, as a tensor.
 
 # %% [markdown] trap="09.1" role="keep"
-# **Keep:** use a gradient scaler with `float16` and with nothing else. Scale the loss, call
-# `backward`, unscale the gradients, clip, step, and update the scaler, in this order. **In
-# your own code:** log the gradient's norm as the clip sees it. A norm of tens of thousands at
-# the start is most likely due to a scale. **Seen in the wild:**
-# [`huggingface/accelerate#1036`](https://github.com/huggingface/accelerate/pull/1036) takes
-# the scaler out of `bfloat16`;
+# **Keep:** use a gradient scaler with `float16` and with nothing else. Scale the loss,
+# call `backward`, unscale the gradients, clip, step, and update the scaler, in this
+# order. **In your own code:** log the gradient's norm as the clip sees it. If this norm
+# is in the tens of thousands at the start, the gradients are most likely still scaled.
+# **Seen in the wild:**
+# [`huggingface/accelerate#1036`](https://github.com/huggingface/accelerate/pull/1036)
+# removes the scaler for `bfloat16`;
 # [`victorchall/EveryDream2trainer#175`](https://github.com/victorchall/EveryDream2trainer/pull/175):
-# the clip saw scaled gradients, and a limit of 1 brought the training to a halt. **Source:**
+# the clip saw scaled gradients, and a limit of 1 brought training to a halt. **Source:**
 # PyTorch documentation, [Automatic Mixed Precision
-# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), "Gradient clipping".
+# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), "Gradient
+# clipping".
 
 # %% [markdown] trap="09.8" role="situation" core=true fault="weights in bfloat16 lose small updates" symptom="pure bfloat16 training stalls, small updates have no effect, weights do not change"
 # ## A hundred small steps
 #
-# To save memory you convert the weights themselves with `model.bfloat16()`. They now take two
-# bytes each, and the optimizer updates them in this type. One weight is 1.0, and each step
-# adds 0.004 to it. In `float32` a hundred such steps move it by 0.4.
+# To save memory you convert the weights themselves with `model.bfloat16()`. The weights
+# now take two bytes each, and the optimizer updates them in `bfloat16`. One weight is
+# 1.0, and each step adds 0.004 to it. In `float32`, a hundred such steps move the weight
+# by 0.4.
 
 # %% trap="09.8" role="break"
 def steps_of(size, dtype, steps=300):
@@ -503,8 +517,8 @@ short = steps_of(0.004, torch.bfloat16)
 
 # %% trap="09.8" role="guess"
 guess("09.8",
-      "How far does the weight move in `bfloat16`, as a percentage of "
-      "that 0.4?", unit="%")
+      "How far do these 100 steps move the weight in `bfloat16`, as a "
+      "percentage of 0.4?", unit="%")
 
 # %% trap="09.8" role="look"
 print(f"after 100 steps: {full[100]:.3f} in 32 bits, {short[100]:.3f} "
@@ -514,8 +528,8 @@ print(f"after 100 steps: {full[100]:.3f} in 32 bits, {short[100]:.3f} "
 measured("09.8", 100 * (short[100] - 1) / 0.4, right=(180, 210))
 
 # %% [markdown] trap="09.8" role="look"
-# The weight moves nearly twice as far, and after 128 steps it stops. Slightly shorter steps
-# are lost from the start:
+# In `bfloat16` the weight moves nearly twice as far as in `float32`, and after 128 steps
+# it stops. Slightly smaller steps, of 0.003, have no effect from the start:
 
 # %% trap="09.8" role="look"
 plot_lines(range(301), {"0.004 in 32 bits": full,
@@ -533,11 +547,12 @@ claim("the weight after 1,000 steps of 0.001",
       steps_of(0.001, torch.bfloat16, 1000)[-1], expected=1)
 
 # %% [markdown] trap="09.8" role="why"
-# With 7 bits for the fraction there are 128 numbers from 1 to 2, and the next one after 1 is
-# about `1.008`. The sum `1.004` is a little nearer to that number than to 1, so the step
-# doubles. The sum `1.003` becomes 1 again, every time. Rounding is blunt both ways. From 2 on
-# the gaps are twice as wide, and 0.004 is lost there as well. The gradient was right and the
-# optimizer did its work, but the result does not fit into the weight.
+# With 7 bits for the fraction there are 128 numbers from 1 to 2, and the next one after 1
+# is about `1.008`. The sum `1.004` is a little nearer to `1.008` than to 1, so it rounds
+# up and the step is twice as long. The sum `1.003` rounds back to 1 every time. So
+# rounding can double a step or erase it. From 2 on the gaps are twice as wide, and a step
+# of 0.004 is lost there as well. The gradient was right and the optimizer did its job,
+# but the weight's format cannot represent the result.
 
 # %% trap="09.8" role="why"
 gap_at_1 = torch.finfo(torch.bfloat16).eps
@@ -552,10 +567,11 @@ draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
               "rounds up.")
 
 # %% [markdown] trap="09.8" role="repair"
-# An upward step is lost when it is smaller than half the gap to the next number. At a weight
-# of 1, half the gap is one `256`th of the weight; just below 2 it is one `512`th. So keep a
-# copy in `float32`, the *master*. The optimizer steps on the master, and after each step the
-# weight is rounded from it. Steps that are too small alone add up.
+# An upward step is lost when it is smaller than half the gap to the next number. At a
+# weight of 1, half the gap is one `256`th of the weight; just below 2 it is one `512`th.
+# So keep a copy of the weight in `float32`, called the *master*. The optimizer updates
+# the master, and after each step the weight is set to the rounded master. In the master,
+# steps that are too small on their own add up.
 
 # %% trap="09.8" role="repair"
 master = torch.tensor(1.0)
@@ -582,7 +598,8 @@ plot_lines(range(1, 41), {"master": [m for m, _ in path[:40]],
            "stairs of 0.0078, and the weight without a master stays at 1.")
 
 # %% [markdown] trap="09.8" role="more" topics="a counter that stops · a whole training, with a master and without"
-# A counter stops for the same reason: at 256 the gap between neighbours is 2.
+# A `bfloat16` counter stops for the same reason: at 256 the gap between neighbouring
+# numbers is 2.
 
 # %% trap="09.8" role="more"
 counter = torch.tensor(0.0, dtype=torch.bfloat16)
@@ -602,8 +619,8 @@ claim("steps between 1 and 2 in bfloat16",
       1 / torch.finfo(torch.bfloat16).eps, expected=128)
 
 # %% [markdown] trap="09.8" role="more"
-# How much does a whole training run lose? The next cell trains classifiers with weights in
-# `bfloat16` for 400 steps, with a master and without:
+# How much does a whole training run lose? The next cell trains classifiers with
+# `bfloat16` weights for 400 steps, with and without a master:
 
 # %% trap="09.8" role="more"
 def train_half(make, master):
@@ -655,10 +672,11 @@ claim("SGD at 0.2: loss without a master, compared with one",
       below=1.15)
 
 # %% [markdown] trap="09.8" role="folklore"
-# **Told:** gradients are noisy anyway, so rounding the weights costs nothing. **Measured:**
-# with SGD at 0.2 that is nearly true. At 0.02, and with Adam at its default rate, the
-# classifier without a master learns less in the same number of steps. Under `autocast` the
-# weights are the master: they stay in `float32`.
+# **Told:** gradients are noisy anyway, so rounding the weights costs nothing.
+# **Measured:** with SGD at a learning rate of 0.2, that is nearly true. With SGD at 0.02,
+# and with Adam at its default learning rate, the classifier without a master learns less
+# in the same number of steps. Under `autocast` the weights are the master: they stay in
+# `float32`.
 
 # %% trap="09.8" role="exercise" points=3 difficulty=2 minutes=10
 def master_step(weights: list, grads: list, state: dict, lr: float,
@@ -697,27 +715,29 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # 3. Write the copy into the weight with `copy_`, which rounds and keeps the weight's own memory.
 
 # %% [markdown] trap="09.8" role="keep"
-# **Keep:** a `bfloat16` weight loses every step that is much smaller than a 256th of it. Let
-# the optimizer update a copy of the weights in `float32`, or use an optimizer that rounds at
-# random or keeps what rounding loses. **In your own code:** take one step and count the
-# weights that do not change by a single bit although their gradient is not zero. **Seen in the
-# wild:** [`workofart/ml-by-hand#85`](https://github.com/workofart/ml-by-hand/pull/85): after
-# `100` steps of Adam `0 of 768` weights had moved, and with a master `603`;
-# [`pytorch/ao#1124`](https://github.com/pytorch/ao/pull/1124) adds stochastic rounding for
-# weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
+# **Keep:** a `bfloat16` weight loses every step that is much smaller than a 256th of it.
+# Let the optimizer update a copy of the weights in `float32`, or use an optimizer that
+# rounds stochastically or carries the rounding error along. **In your own code:** take
+# one step and count the weights that do not change by a single bit although their
+# gradient is not zero. **Seen in the wild:**
+# [`workofart/ml-by-hand#85`](https://github.com/workofart/ml-by-hand/pull/85): after
+# `100` steps of Adam, `0 of 768` weights had moved without a master and `603` with one;
+# [`pytorch/ao#1124`](https://github.com/pytorch/ao/pull/1124) adds stochastic rounding
+# for weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
 # Training"](https://arxiv.org/abs/1710.03740), section 3.1.
 
 # %% [markdown] trap="09.9" role="situation" core=true fault="mixed precision with masters still takes 16 bytes a weight" symptom="how much GPU memory to train a 7B model: 84 or 112 GB, mixed precision does not halve it"
 # ## Seven billion weights
 #
-# Your model has 7 billion weights, and the card has 80 GB. In `float32`, AdamW needs 4 bytes
-# for a weight, 4 for its gradient and 8 for two moments. That is `112` GB, before any
-# activation.
+# Your model has 7 billion weights, and the card has 80 GB. In `float32`, AdamW needs 4
+# bytes for each weight, 4 for its gradient and 8 for its two moments. In total, that is
+# `112` GB, before any activations.
 #
-# So you choose a layout that is common for large models: weights and gradients in `bfloat16`,
-# moments in `float32`. So that no small step is lost, you add the *master* of trap 09.8, a
-# copy of the weights in `float32`. Weights and gradients now take half as much. The code
-# counts the bytes of a small model after one step, in four layouts. Yours is the last.
+# So you choose a common layout for large models: weights and gradients in `bfloat16`,
+# moments in `float32`. So that no small step is lost, you add the *master* of trap 09.8,
+# a copy of the weights in `float32`. Weights and gradients now take half as much memory.
+# The code counts the bytes of a small model after one step, in four layouts. Your layout
+# is the last.
 
 # %% trap="09.9" role="break"
 def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
@@ -777,17 +797,17 @@ claim("bytes a weight in bfloat16 with masters",
       sum(layouts["with masters"].values()), expected=16)
 
 # %% [markdown] trap="09.9" role="why"
-# The usual estimate of `84` GB forgets the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4 +
-# 4 + 8. Under `autocast` nothing changes either, because weights, gradients and moments are in
-# `float32`. Only a layout with everything in `bfloat16` takes half, and it loses small steps.
-# Mixed precision can halve the activations, but with a small batch it keeps more bytes, not
-# fewer (*More* counts them).
+# The usual estimate of `84` GB forgets the masters. With them, a weight takes 2 + 2 + 4 +
+# 8 = 16 bytes, as many as 4 + 4 + 8. Under `autocast`, weights, gradients and moments
+# stay in `float32`, so the total does not change. Only a layout with everything in
+# `bfloat16` takes half, and loses small steps. Mixed precision can halve the activations,
+# but with a small batch it keeps more bytes, not fewer (*More* counts them).
 
 # %% [markdown] trap="09.9" role="repair"
-# You can split what does not fit. With several GPUs, each can keep only a part of the moments
-# and masters, then of the gradients, then of the weights. DeepSpeed calls these *ZeRO* stages
-# 1, 2 and 3. FSDP does the last, and DDP splits nothing. The plot shows seven billion weights
-# with masters on eight cards:
+# Split what does not fit: with several GPUs, each can keep only a part of the moments and
+# masters, then of the gradients, then of the weights. DeepSpeed calls these *ZeRO* stages
+# 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The plot shows the
+# memory used on each of eight cards, with master weights in `float32`:
 
 # %% trap="09.9" role="repair"
 def on_each(weights, gradients, state, gpus=8, billions=7):
@@ -815,9 +835,9 @@ claim("GB on each of eight GPUs, everything split",
       sum(split_gb["ZeRO-3, FSDP"].values()), expected=14)
 
 # %% [markdown] trap="09.9" role="repair"
-# Guess before you look: how many cards of `80` GB does a model of `70` billion weights need at
-# least, if everything is split? And how many if the weights stay whole? Then set these values;
-# the line below the panels has the answer.
+# How many `80` GB cards does a model of `70` billion weights need if everything is split?
+# And how many if each card keeps all the weights? Guess, then set these values; the line
+# below the panels gives the answer.
 
 # %% role="explore" explorer="train_bytes"
 from dlsys_helpers.explorers.train_bytes import train_bytes
@@ -825,8 +845,9 @@ from dlsys_helpers.explorers.train_bytes import train_bytes
 train_bytes
 
 # %% [markdown] trap="09.9" role="more" topics="the other layouts · what mixed precision does halve"
-# A step on masters needs a copy of the gradients in `float32`. If memory is short, the copy is
-# made tensor by tensor. Made all at once, it would take 4 more bytes per weight.
+# Updating the masters needs a copy of the gradients in `float32`. If memory is short,
+# make this copy one tensor at a time. Made all at once, the copy would take 4 more bytes
+# per weight.
 
 # %% trap="09.9" role="more"
 claim("bytes a weight under autocast", sum(layouts["autocast"].values()),
@@ -837,12 +858,12 @@ claim("GB on each of eight GPUs, masters and moments split",
       sum(split_gb["ZeRO-1"].values()), expected=38.5)
 
 # %% [markdown] trap="09.9" role="more"
-# What mixed precision can halve is what autograd keeps for the backward pass, the
-# *activations*: the inputs of matrix products, and of operations that accept 16-bit results as
-# they come. On a GPU `autocast` computes softmax and LayerNorm in `float32`, on a CPU in 16
-# bits. Activations grow with the batch. The 16-bit copies of the weights, which `autocast`
-# makes and keeps for the backward pass, do not grow. So with a small batch, mixed precision
-# keeps more, not less:
+# Mixed precision can halve the *activations*, which autograd keeps for the backward pass:
+# the inputs of matrix products, and of other operations that accept 16-bit inputs as they
+# are. On a GPU `autocast` computes softmax and LayerNorm in `float32`; on a CPU it
+# computes them in 16 bits. Activations grow with the batch. The 16-bit copies of the
+# weights, which `autocast` makes and keeps for the backward pass, do not grow. So with a
+# small batch, mixed precision keeps more bytes, not fewer:
 
 # %% trap="09.9" role="more"
 blocks = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU())
@@ -906,26 +927,27 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # 3. `-(-n // gpus)` rounds up. The split begins with the optimizer's state and ends with the weights.
 
 # %% [markdown] trap="09.9" role="keep"
-# **Keep:** AdamW (without amsgrad) takes 16 bytes per weight, whether you train in `float32`,
-# under `autocast`, or in `bfloat16` with masters. Mixed precision saves activations and time.
-# **In your own code:** before you order cards, take one step and sum `nbytes` over weights,
-# gradients and `opt.state`. **Source:** [Rajbhandari et al. 2019, "ZeRO: Memory Optimizations
-# Toward Training Trillion Parameter Models"](https://arxiv.org/abs/1910.02054), section 3.1:
-# 16 bytes for each parameter with mixed precision and Adam.
+# **Keep:** AdamW (without amsgrad) takes 16 bytes per weight, whether you train in
+# `float32`, under `autocast`, or in `bfloat16` with masters. Mixed precision saves
+# activation memory and time. **In your own code:** before you order cards, take one step
+# and sum `nbytes` over weights, gradients and `opt.state`. **Source:** [Rajbhandari et
+# al. 2019, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
+# Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16 bytes for each parameter
+# with mixed precision and Adam.
 
 # %% [markdown] role="concept"
 # ## One card
 #
 # A card has a memory of its own and works through a queue that Python fills. So three
-# questions matter: what fills its memory, which tensors move there with the model, and when
-# Python has to wait for it.
+# questions matter: what fills the card's memory, which tensors move there with the model,
+# and when Python has to wait for the card.
 #
 # ## What fills the card
 #
-# A run stops with "out of memory", and you have to know what to make smaller. Follow
-# one step. The weights are there before it. The forward pass adds the activations. The
-# backward pass uses them up, layer by layer, and leaves a gradient for each weight. The
-# optimizer's first step adds its moments, and they stay:
+# A run stops with "out of memory", and you have to know what to make smaller. Follow one
+# step. The weights are in memory before the step begins. The forward pass adds the
+# activations. The backward pass uses up the activations, layer by layer, and leaves a
+# gradient for each weight. The optimizer's first step adds its moments, and they stay:
 
 # %% role="concept"
 tower = nn.Sequential(*[nn.Sequential(
@@ -960,37 +982,39 @@ claim("memory after the second forward, minus after the first, in weights",
       within=1e-6)
 
 # %% [markdown] role="concept"
-# So a run that survives its first step can still fail in the second. On a GPU these calls show
-# how much memory is in use:
+# So a run that survives its first step can still run out of memory in its second. On a
+# GPU these calls show how much memory is in use:
 #
 # - `torch.cuda.memory_allocated()` counts the tensors that exist now, and
 #   `torch.cuda.max_memory_allocated()` the peak so far.
-#   `print(torch.cuda.memory_summary())` is the long form.
+#   `print(torch.cuda.memory_summary())` prints a table of both. Compare the peak of
+#   *Allocated memory* with that of *GPU reserved memory*. If *cudaMalloc retries* is above
+#   zero, the card was full, and torch had to return its free blocks first.
 # - `torch.cuda.memory._record_memory_history()` before a few steps and
-#   `torch.cuda.memory._dump_snapshot("steps.pickle")` after them write a *snapshot*.
-#   Drop the file on [pytorch.org/memory_viz](https://pytorch.org/memory_viz): every
-#   tensor is a band over time, with the line of Python that made it.
-# - `torch.cuda.memory_reserved()` is the memory of the card that torch holds, including free
-#   blocks. `torch.cuda.empty_cache()` returns free blocks to other programs. It frees no
-#   tensor, so it seldom helps against "out of memory".
+#   `torch.cuda.memory._dump_snapshot("steps.pickle")` after them write a *snapshot*. Drop
+#   the file on [pytorch.org/memory_viz](https://pytorch.org/memory_viz): every tensor
+#   appears as a band over time, together with the line of Python that created it.
+# - `torch.cuda.memory_reserved()` returns how much of the card's memory torch holds,
+#   including free blocks. `torch.cuda.empty_cache()` returns free blocks to other
+#   programs. `empty_cache()` frees no tensor, so it seldom helps against "out of memory".
 #
-# You can compute the size of the training state in advance. With Adam it takes 16 bytes per
-# weight (trap 09.9): 112 GB for 7 billion weights, 208 GB for 13 billion and 1,120 GB for 70
-# billion. For inference, the weights in 16 bits are enough: 14, 26 and 140 GB, plus the cache
-# of stage 8.
+# You can compute the size of the training state in advance. With Adam the state takes 16
+# bytes per weight (trap 09.9): 112 GB for 7 billion weights, 208 GB for 13 billion and
+# 1,120 GB for 70 billion. For inference, the weights in 16 bits are enough: 14, 26 and
+# 140 GB for these models, plus the key-value cache (stage 8).
 #
-# If the activations are too large, make the batch smaller and accumulate, or use
-# checkpoints. If the state is too large, split it (trap 09.9) or train an adapter
-# (stage 10).
+# If the activations are too large, make the batch smaller and accumulate gradients, or
+# use activation checkpointing. If the training state is too large, split it (trap 09.9)
+# or train an adapter (stage 10).
 
 # %% [markdown] role="concept"
 # ## Activation checkpointing
 #
-# *Activation checkpointing* keeps only the input of each block, and runs the block again in
-# the backward pass. You can compute how much a step keeps before you run it. Take eight blocks
-# of a Linear and a GELU, with `N` rows of `F` values. Autograd keeps two tensors of N x F for
-# each block, the Linear's input and the GELU's. With a checkpoint it keeps one, the block's
-# input.
+# *Activation checkpointing* keeps only the input of each block, and runs the block again
+# in the backward pass. You can compute how much memory a step keeps before you run the
+# step. Take eight blocks of a Linear and a GELU, with `N` rows of `F` values. Autograd
+# keeps two N x F tensors for each block: the input of the Linear and the input of the
+# GELU. With a checkpoint, autograd keeps one tensor per block, the block's input.
 
 # %% role="concept"
 from torch.utils.checkpoint import checkpoint
@@ -1018,8 +1042,8 @@ claim("bytes kept with a checkpoint for each block", few_bytes,
       expected=8 * one_map)
 
 # %% [markdown] role="concept"
-# The gradients are the same. The price is a second forward pass, in which a BatchNorm would
-# count its batch twice:
+# Checkpointing does not change the gradients. The cost is a second forward pass, in which
+# a BatchNorm would update its running statistics a second time:
 
 # %% role="concept"
 def slopes(run):
@@ -1040,21 +1064,22 @@ claim("FLOPs of a step with checkpoints, as a multiple of those without",
       above=1.3, below=1.4)
 
 # %% [markdown] role="concept"
-# How much is saved depends on what a block keeps inside. A transformer block, with its
-# wide MLP and its attention, keeps far more than two tensors, so any quoted percentage
-# holds for one architecture only. With `L` equal blocks you need not keep all `L` inputs
-# either. Checkpoint every $\sqrt{L}$-th one, and about $2 \sqrt{L}$ tensors live at a
-# time ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)): 16 instead of 64 for 64
-# blocks. In plain PyTorch the call is `torch.utils.checkpoint.checkpoint`. Hugging Face's
-# models have a method that puts this call around each of their blocks,
-# `model.gradient_checkpointing_enable()`. A module of your own has no such method.
+# How much memory checkpointing saves depends on what a block keeps inside. A transformer
+# block, with its wide MLP and its attention, keeps far more than two tensors, so any
+# quoted percentage holds for one architecture only. With `L` equal blocks you need not
+# keep all `L` inputs either. Checkpoint every $\sqrt{L}$-th block, and only about
+# $2 \sqrt{L}$ tensors are alive at a time ([Chen et al.
+# 2016](https://arxiv.org/abs/1604.06174)): 16 instead of 64 for 64 blocks. In plain
+# PyTorch the call is `torch.utils.checkpoint.checkpoint`. Hugging Face's models have a
+# method, `model.gradient_checkpointing_enable()`, that puts this call around each of
+# their blocks. A module of your own has no such method.
 
 # %% [markdown] trap="09.14" role="situation" fault="tensors in plain attributes are not saved or moved" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
 # ## A model that takes its scaling along
 #
 # The preprocessing belongs in the model (trap 07.4). So your digit classifier keeps the
 # mean and the standard deviation of each pixel, learns them from the training data, and
-# scales its own input. It gets nearly all new digits right.
+# scales its own input. The classifier gets nearly all new digits right.
 #
 # You save its `state_dict`, build the classifier again in a different program, and load
 # the file. `load_state_dict` says `All keys matched successfully`.
@@ -1106,11 +1131,12 @@ measured("09.14", 100 * share["loaded"], right=(50, 90))
 claim("accuracy after loading", share["loaded"], below=0.88)
 
 # %% [markdown] trap="09.14" role="why"
-# A module knows its parameters, buffers and submodules, which it keeps in the registers
-# `_parameters`, `_buffers` and `_modules`. A tensor in an ordinary attribute is in none of
-# them: `state_dict` does not save it, `load_state_dict` does not miss it, and `.to(...)` does
-# not move it. The loaded classifier scales with zeros and ones. It still gets many digits
-# right, so nobody looks for the fault in the file.
+# A module knows its parameters, buffers and submodules, which it keeps in the
+# dictionaries `_parameters`, `_buffers` and `_modules`. A tensor in an ordinary attribute
+# is in none of these dictionaries: `state_dict` does not save such a tensor,
+# `load_state_dict` does not report it as missing, and `.to(...)` does not move it. The
+# loaded classifier scales with means of zero and standard deviations of one. Even so, the
+# classifier gets many digits right, so nobody looks for the fault in the file.
 
 # %% trap="09.14" role="why" tags=["plumbing"]
 class Holder(nn.Module):
@@ -1144,9 +1170,10 @@ draw_grids({"": facts}, marks={"": [[not any(row)] * 2 for row in facts]},
                "moved.")
 
 # %% [markdown] trap="09.14" role="repair"
-# `register_buffer` fixes saving, loading and moving at once. The first version stops with an
-# error if you move it to a different device. You need no GPU to see that, because the device
-# `"meta"` will do. There, tensors have shapes and no values.
+# `register_buffer` fixes saving, loading and moving at once. The version without buffers
+# raises an error in its first forward pass on a different device. You need no GPU to see
+# this error, because the device `"meta"` will do. On `"meta"`, tensors have shapes but no
+# values.
 
 # %% trap="09.14" role="repair"
 class Buffered(nn.Module):
@@ -1179,7 +1206,7 @@ claim("accuracy before saving, minus after loading, with buffers",
       mended[0] - mended[1], expected=0)
 
 # %% [markdown] trap="09.14" role="more" topics="a different device, as bounds · buffers that are not saved · a buffer in a list"
-# The runs above, as bounds:
+# These claims put bounds on the runs above:
 
 # %% trap="09.14" role="more"
 claim("accuracy before saving", share["trained"], above=0.92)
@@ -1190,10 +1217,10 @@ claim("buffers work on meta", heard["Buffered"] == "meta",
 
 # %% [markdown] trap="09.14" role="more"
 # A buffer that you can compute again, such as a mask, need not be saved:
-# `register_buffer(name, tensor, persistent=False)` moves it with the model and leaves it out
-# of the file. And keep no buffer in a list, because `.to` puts a new tensor into the module,
-# and the list keeps the old one. A change of dtype happens in place for parameters, so a list
-# of parameters stays right.
+# `register_buffer(name, tensor, persistent=False)` moves it with the model and leaves it
+# out of the file. Do not keep a buffer in a list, because `.to` puts a new tensor into
+# the module while the list keeps the old one. `.to` changes the dtype of a parameter in
+# place, so a list of parameters stays up to date.
 
 # %% trap="09.14" role="more"
 lister = Buffered()
@@ -1249,18 +1276,20 @@ def stays_behind(model: nn.Module) -> list[str]:
     # END SOLUTION
 
 # %% [markdown] trap="09.14" role="hint"
-# 1. `vars(module)` has a module's own attributes. Its registers are among them: `_parameters`, `_buffers`, `_modules`; these move.
+# 1. `vars(module)` has a module's own attributes. Among them are the dictionaries `_parameters`, `_buffers` and `_modules`; the tensors in these dictionaries move.
 # 2. Walk through lists, tuples and dicts recursively, and pass the path along.
 # 3. A parameter that is held in a second place also moves, so skip every tensor that is one of `model.parameters()`, by identity. A buffer held in a list does not move.
 
 # %% [markdown] trap="09.14" role="keep"
-# **Keep:** make every tensor that belongs to the model a parameter or a buffer. **In your own
-# code:** run `copy.deepcopy(model).to("meta")` and one forward pass on meta. Even without a
-# GPU, this finds tensors that stayed behind, unless they have no dimensions. **Seen in the
-# wild:** [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035):
-# tensor attributes of the input transforms were not moved;
-# [`OpenNMT/OpenNMT-py#240`](https://github.com/OpenNMT/OpenNMT-py/pull/240): a mask becomes a
-# buffer; [`pytorch/pytorch#29807`](https://github.com/pytorch/pytorch/issues/29807): a list of
+# **Keep:** make every tensor that belongs to the model a parameter or a buffer. **In your
+# own code:** run `copy.deepcopy(model).to("meta")` and one forward pass on meta. Even
+# without a GPU, this finds the tensors that stayed behind, except scalar tensors (with no
+# dimensions). **Seen in the wild:**
+# [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035): tensor
+# attributes of the input transforms were not moved;
+# [`OpenNMT/OpenNMT-py#240`](https://github.com/OpenNMT/OpenNMT-py/pull/240): a mask
+# becomes a buffer;
+# [`pytorch/pytorch#29807`](https://github.com/pytorch/pytorch/issues/29807): a list of
 # buffers does not move. **Source:** PyTorch documentation,
 # [Module.register_buffer](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer).
 
@@ -1272,9 +1301,26 @@ def stays_behind(model: nn.Module) -> list[str]:
 # is idle, and a faster card changes nothing. So measure before you change anything, in this
 # order.
 #
-# 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` of a `DataLoader` sets how many processes load. Begin with the number of CPU cores for each GPU, and halve and double it until a step gets no faster: with too few the GPU waits, and too many compete for the cores and for memory. `persistent_workers=True` keeps them from one epoch to the next. Without it they start again at each epoch, which takes seconds that a short epoch cannot afford. And `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes: *pinned* memory never moves, so the GPU can fetch from it without the CPU.
-# 2. **Python.** Take a *trace*, a list of the operations with start and end. Gaps in the GPU's row are waits. New tensors that a loop makes on the CPU and sends over are another reason. Write `torch.arange(n, device=x.device)` instead of `torch.arange(n).to(x.device)`, which makes the values on the CPU, copies them, and holds up Python until the copy is made.
-# 3. **Memory or arithmetic.** Look at the operations that take the longest. The profiler lists them:
+# 1. **The data.** Train on one batch again and again. If the steps get faster, the data
+#    loader is too slow. `num_workers` of a `DataLoader` sets how many processes load
+#    data. Begin with the number of CPU cores per GPU, then halve and double it until a
+#    step gets no faster: with too few workers the GPU waits, and with too many they
+#    compete for cores and memory. `persistent_workers=True` keeps the workers alive from
+#    one epoch to the next. Without this setting the workers restart in each epoch, which
+#    takes seconds that a short epoch cannot afford. And with
+#    `pin_memory=True`, `.to(device, non_blocking=True)` returns at once, because *pinned*
+#    memory never moves and the GPU can fetch from it without the CPU. Python queues the
+#    next work while the copy waits its turn. The copy runs during a computation only on a
+#    second stream, as in the GPU section.
+# 2. **Python.** Record a *trace*, a list of the operations with their start and end
+#    times. Gaps in the GPU's row of the trace are waits. Another cause of waiting is a
+#    loop that creates new tensors on the CPU and copies them to the GPU. Write
+#    `torch.arange(n, device=x.device)` instead of `torch.arange(n).to(x.device)`, which
+#    makes the values on the CPU, copies them, and holds up Python until the copy is made.
+#    A tensor that is made on the GPU costs little, because torch keeps freed blocks and
+#    hands them out again. Reuse a tensor only if the profiler shows that making it is slow.
+# 3. **Memory or arithmetic.** Look at the operations that take the longest. The profiler
+#    lists these operations:
 
 # %% role="concept" compare=false
 from torch.profiler import profile, supported_activities
@@ -1289,11 +1335,12 @@ for event in longest[:5]:
 start.zero_grad()
 
 # %% [markdown] role="concept"
-# Which of the two limits an operation? Divide its FLOPs by the bytes that it moves. This is
-# its *arithmetic intensity*. A card also has such a ratio, the *ridge*: its peak FLOPs per
-# second divided by its bytes per second. Below the ridge an operation waits for memory, above
-# it for arithmetic. The plot shows both limits of one card, a *roofline*, and three products
-# in `bfloat16`:
+# Is an operation limited by memory or by arithmetic? Divide the operation's FLOPs by the
+# bytes that it moves. This ratio is the operation's *arithmetic intensity*. A card also
+# has such a ratio, the *ridge*: its peak FLOPs per second divided by its bytes per
+# second. Below the ridge an operation waits for memory; above the ridge it waits for
+# arithmetic. The plot shows both limits of one card, a *roofline*, with an addition and
+# three matrix products in `bfloat16`:
 
 # %% role="concept"
 card = datasheet("NVIDIA A100-SXM4-80GB")
@@ -1333,19 +1380,20 @@ claim("product of 4,096 rows, as a multiple of the ridge",
 # Below the ridge, move fewer bytes: fuse operations with `torch.compile`, use 16 bits,
 # take a larger batch. Above it, do less arithmetic or use a faster format. For
 # convolutions of fixed sizes, `torch.backends.cudnn.benchmark = True` tries several
-# algorithms at the start and keeps the fastest. If the sizes vary, it tries them again for
-# every new size, which can cost more than it gains. And it may choose a different algorithm
-# in the next run, so leave it off if a run has to be repeatable (stage 12).
+# algorithms at the start and keeps the fastest. If the sizes vary, cuDNN tries the
+# algorithms again for every new size, which can cost more than it gains. cuDNN may also
+# choose a different algorithm in the next run, so leave the flag off if a run has to be
+# repeatable (stage 12).
 
 # %% [markdown] trap="09.10" role="situation" fault="each step asks the GPU for numbers and waits" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
 # ## Who waits for whom
 #
-# A GPU works through a queue. Python puts the operations of a step into the queue and runs
-# ahead, until it needs a value. Then Python waits until the queue is empty. After that, the
-# GPU has nothing to do until Python has queued new work.
+# A GPU works through a queue. Python puts the operations of a step into the queue and
+# runs ahead until it needs a value from the GPU. Then Python waits until the queue is
+# empty. After that, the GPU has nothing to do until Python has queued new work.
 #
-# The step below is an ordinary one. It skips rows without a label, stops on NaN, counts large
-# gradients, and sums up the loss for the log.
+# The ordinary training step below skips rows without a label, stops on NaN, counts large
+# gradients, and sums the loss for the log.
 
 # %% trap="09.10" role="break"
 def step(model, opt, x, y, log):
@@ -1384,7 +1432,8 @@ events = trace(one)
 
 # %% trap="09.10" role="guess"
 guess("09.10",
-      "How many times does Python wait for a value in one such step?",
+      "On a GPU, how many times does Python wait for a value in one call "
+      "of `step`?",
       unit="times")
 
 # %% trap="09.10" role="look"
@@ -1400,9 +1449,10 @@ measured("09.10", len(found), right=(5, 5))
 claim("times that one step asks for a number", len(found), expected=5)
 
 # %% [markdown] trap="09.10" role="why"
-# Only `item()` is easy to find in the code. `if` turns a tensor into a `bool`, twice. And
-# `x[labelled]` has to know how many rows are left before it can make the result, once for `x`
-# and once for `y`. In the trace that is `nonzero`. The trace is from a CPU, where nothing
+# Only `item()` is easy to find in the code. Each of the two `if` statements turns a
+# tensor into a `bool`. And indexing with `labelled`, as in `x[labelled]`, has to know how
+# many rows are left before it can create the result, once for `x` and once for `y`. In
+# the trace, this indexing appears as `nonzero`. The trace is from a CPU, where nothing
 # waits. On a GPU the calls are the same, and each of them drains the queue.
 
 # %% trap="09.10" role="why"
@@ -1422,10 +1472,10 @@ draw_lanes({"Python": python, "GPU": gpu,
                "the GPU runs without a pause and ends earlier.")
 
 # %% [markdown] trap="09.10" role="repair"
-# Most of these values can wait. The mask goes into the labels, where -100 leaves a row out of
-# the loss. Sums stay tensors, and the log and the checks read them once in fifty steps. The
-# price is that you notice a NaN up to fifty steps late, when it is already in the weights. So
-# keep a checkpoint.
+# Most of these values are not needed at once. Put the mask into the labels, where a value
+# of -100 leaves its row out of the loss. Keep the sums as tensors, and let the log and
+# the checks read them once every fifty steps. The price is that you notice a NaN up to
+# fifty steps late, when it is already in the weights. So keep a checkpoint.
 
 # %% trap="09.10" role="repair"
 def quiet_step(model, opt, x, y, log):
@@ -1453,8 +1503,8 @@ claim("values asked for one by one in fifty quiet steps", len(quiet),
       expected=0)
 
 # %% [markdown] trap="09.10" role="more" topics="an event inside another · copies wait, too"
-# An operation that calls another one is an event around it. `item()` is the event
-# around its copy of one value.
+# In a trace, the event of an operation encloses the events of the operations that it
+# calls. The event of `item()`, for example, encloses the copy of its one value.
 
 # %% trap="09.10" role="more"
 last = [e for e in events if e[0] in asks][-1]
@@ -1466,10 +1516,11 @@ print("events around the last one, itself among them:", around)
 claim("times that fifty such steps ask", 50 * len(found), expected=250)
 
 # %% [markdown] trap="09.10" role="more"
-# `tolist()` fetches both values with one copy, the only time that these fifty steps wait. On a
-# GPU a copy may also wait, and then appears in the trace as a `cudaStreamSynchronize`. From
-# pinned memory, with `non_blocking=True`, it does not have to wait. The GPU section at the end
-# counts such waits and times both kinds of memory.
+# `tolist()` fetches both values with one copy, and this copy is the only wait in these
+# fifty steps. On a GPU a copy may also make Python wait, and the wait appears in the
+# trace as `cudaStreamSynchronize`. A copy from pinned memory with `non_blocking=True`
+# does not have to wait. The GPU section at the end counts such waits and times copies
+# from both kinds of memory.
 
 # %% trap="09.10" role="exercise" points=3 difficulty=2 minutes=15
 def find_waits(events: list) -> list[str]:
@@ -1508,13 +1559,13 @@ def find_waits(events: list) -> list[str]:
 
 # %% [markdown] trap="09.10" role="keep"
 # **Keep:** every time Python asks the GPU for a value, it waits for the queue to drain:
-# `item()`, `tolist()`, `print`, `if` on a tensor, indexing with a boolean mask. Keep sums on
-# the device and read them now and then. **In your own code:** look for `aten::item`,
+# `item()`, `tolist()`, `print`, `if` on a tensor, indexing with a boolean mask. Keep sums
+# on the device and read them now and then. **In your own code:** look for `aten::item`,
 # `aten::is_nonzero` and `aten::nonzero` in a trace of one step; on a GPU,
 # `torch.cuda.set_sync_debug_mode("warn")` names the lines. **Seen in the wild:**
 # [`meta-pytorch/torchtune#522`](https://github.com/meta-pytorch/torchtune/pull/522):
-# `loss.item()` in each step waited for `40` to `50` ms, and is now called only where it is
-# logged;
+# `loss.item()` in each step waited for `40` to `50` ms, and is now called only where the
+# loss is logged;
 # [`openvdb/fvdb-reality-capture#308`](https://github.com/openvdb/fvdb-reality-capture/pull/308):
 # a debug message with `{loss.item()}` in it waits even if nothing is logged. **Source:**
 # PyTorch documentation, [CUDA semantics, "Asynchronous
@@ -1523,11 +1574,12 @@ def find_waits(events: list) -> list[str]:
 # %% [markdown] role="concept"
 # ## torch.compile: a graph and its guards
 #
-# `torch.compile` runs your Python once, writes down the tensor operations as a *graph*, and
-# makes fewer, larger kernels of it. It adds *guards*: conditions, such as shapes and dtypes,
-# under which the graph is valid. If a guard fails, torch compiles again. Where Python needs a
-# value, the graph *breaks* in two, and Python runs in between. You can count both without a
-# compiler: the backend "eager" only runs the graph as it is.
+# `torch.compile` runs your Python code once, records its tensor operations as a *graph*,
+# and compiles the graph into fewer, larger kernels. `torch.compile` also adds *guards*:
+# conditions, for example on shapes and dtypes, under which the graph is valid. If a guard
+# fails, torch compiles again. Where Python needs a value, the graph *breaks* in two, and
+# Python runs in between. You can count compilations and breaks without a compiler: the
+# backend `CompileCounter` counts the graphs and runs each one as it is.
 
 # %% role="concept"
 from torch._dynamo.testing import CompileCounter
@@ -1572,32 +1624,33 @@ claim("graphs for one call with an if on a number",
 
 # %% [markdown] role="concept"
 # At the second size, the compiler learns that this dimension varies, and its second graph
-# works for all further sizes of two and more. With `dynamic=False` each size costs a
+# works for all further sizes from two up. With `dynamic=False` each size costs a
 # compilation, up to a limit (`torch._dynamo.config.recompile_limit`). Beyond the limit,
-# further sizes run as plain Python. The `if` again asks the GPU for a value. By default it
-# cuts the graph, and with `fullgraph=True` it raises an error that names the line.
+# further sizes run as plain Python. The `if` again asks the GPU for a value. By default
+# such an `if` cuts the graph in two; with `fullgraph=True`, `torch.compile` raises an
+# error that names the line.
 #
 # The *mode* decides what compile time is spent on. `mode="reduce-overhead"` records the
-# kernels once and replays them as a CUDA graph, which helps small batches, where Python is the
-# limit. `mode="max-autotune"` tries several kernels for each product, for minutes. Compiled
-# code may round differently, because a fused kernel keeps values in `float32` that plain code
-# would write out in 16 bits. So compare it with plain code up to a tolerance, never bit by
-# bit.
+# kernels once and replays them as a CUDA graph, which helps small batches, where Python
+# is the bottleneck. `mode="max-autotune"` tries several kernels for each matrix product,
+# which can take minutes. Compiled code may round differently, because a fused kernel
+# keeps values in `float32` that plain code would write out in 16 bits. So compare
+# compiled code with plain code up to a tolerance, never bit for bit.
 
 # %% [markdown] role="concept"
 # ## Several ranks: processes and their tape
 #
 # Data-parallel training starts the same program once for each GPU. Each copy is a *rank*,
-# counted from 0; all copies together are the *world*. Ranks share no memory. They communicate
-# through *collectives*, calls that all ranks of a group have to make in the same order, and in
-# this stage with tensors of the same size. `all_reduce`, for example, replaces each rank's
-# tensor by the sum over all ranks.
+# counted from 0; all copies together are the *world*. Ranks share no memory. The ranks
+# communicate through *collectives*: calls that all ranks of a group have to make in the
+# same order and, in this stage, with tensors of the same size. `all_reduce`, for example,
+# replaces each rank's tensor by the sum over all ranks.
 #
 # Two processes on your machine stand in for two GPUs. `ranks.run` sends a function's
-# source to both and returns a list of what the function returned, rank 0 first. A rank
-# knows `torch`, `nn`, `F`, `dist`, `DDP`, `fully_shard` and `contextlib`; functions of
-# yours go along with `uses=(...)`. Each rank keeps a *tape*, a list of its collectives:
-# the name and the bytes of each are noted before the call.
+# source code to both processes and returns a list of the return values, rank 0 first. A
+# rank has already imported `torch`, `nn`, `F`, `dist`, `DDP`, `fully_shard` and
+# `contextlib`; pass your own functions with `uses=(...)`. Each rank keeps a *tape*, a
+# list of its collectives: before each call it notes the name and the number of bytes.
 
 # %% role="concept"
 import torch.distributed as dist
@@ -1670,9 +1723,9 @@ warnings.filterwarnings("ignore", "torch.distributed is disabled")
 # %% [markdown] role="concept"
 # ## What data parallelism adds up
 #
-# With two GPUs you want to train on twice as many rows in the same time. Every rank
-# holds the whole model and takes rows of its own. Its gradient is then the mean over
-# its own rows only. How do the ranks get the gradient of *all* rows?
+# With two GPUs you want to train on twice as many rows in the same time. Every rank holds
+# the whole model and takes rows of its own. A rank's gradient is then the mean over its
+# own rows only. How do the ranks get the gradient of *all* rows?
 
 # %% role="concept"
 def its_gradient(x, y):
@@ -1702,12 +1755,12 @@ draw_ranks({"after backward": [["g0"], ["g1"]],
            "by two both hold the mean.")
 
 # %% [markdown] role="concept"
-# If each rank has equally many rows, the mean of their means is the mean over all rows. So one
-# `all_reduce` and a division are enough. Every rank then makes the same step from the same
-# weights, so the models stay equal without sending a single weight. `DistributedDataParallel`,
-# *DDP* for short, does this during the backward pass. The gradients of the last layers are
-# ready first. DDP packs gradients into *buckets* and sends each bucket while the backward pass
-# continues:
+# If each rank has the same number of rows, the mean of the ranks' means is the mean over
+# all rows. So one `all_reduce` and a division are enough. Every rank then makes the same
+# step from the same weights, so the models stay equal although no weight is ever sent.
+# `DistributedDataParallel`, *DDP* for short, does this during the backward pass. The
+# gradients of the last layers are ready first. DDP packs gradients into *buckets* and
+# sends each bucket while the backward pass continues:
 
 # %% role="concept"
 draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
@@ -1720,12 +1773,13 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
            "bucket 2 follows after layer 1.")
 
 # %% [markdown] role="concept"
-# **The effective batch** is the number of rows that one update averages over: rows per pass x
-# accumulated passes x ranks. 8 rows, 4 passes and 16 ranks make a batch of 512. If you add
-# ranks, you change the effective batch, and with it the number of steps in an epoch and the
-# best learning rate. For SGD the rate usually grows with the batch, after a warm-up ([Goyal et
-# al. 2017](https://arxiv.org/abs/1706.02677)); for Adam start with the square root of the
-# factor. To compare two runs, keep the effective batch the same.
+# **The effective batch** is the number of rows that one update averages over: rows per
+# pass x accumulated passes x ranks. 8 rows, 4 passes and 16 ranks make a batch of 512. If
+# you add ranks, you change the effective batch, and with it the number of steps in an
+# epoch and the best learning rate. For SGD the learning rate usually grows with the
+# batch, after a warm-up ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)); for
+# Adam, start by scaling the rate with the square root of the batch's growth. To compare
+# two runs, keep the effective batch the same.
 
 # %% [markdown] trap="09.11" role="situation" core=true fault="the forward pass goes past the DDP wrapper" symptom="DDP: ranks hold different weights, gradients are not synchronized, no error"
 # ## A name for what is inside the wrapper
@@ -1785,11 +1839,12 @@ measured("09.11", 100 * gap(*past), right=(25, 70))
 claim("all_reduce calls in 100 steps", calls("all_reduce"), expected=0)
 
 # %% [markdown] trap="09.11" role="why"
-# Both losses fall and both ranks classify well, but each rank has its own model. `DDP(model)`
-# puts a hook on each parameter. The hooks do not send anything by themselves. Each call of
-# `ddp(x)`, with gradients on, *prepares the reducer* for one backward pass. Only then is a
-# bucket sent, in one `all_reduce`, once all its gradients are ready. A forward pass through
-# `ddp.module` prepares nothing, and the gradients of its backward pass stay on that rank.
+# Both losses fall and both ranks classify well, but each rank has its own model.
+# `DDP(model)` puts a hook on each parameter. The hooks do not send anything by
+# themselves. Each call of `ddp(x)`, with gradients on, *prepares the reducer* for one
+# backward pass. Only after such a call does DDP send a bucket, in one `all_reduce`, as
+# soon as all gradients of the bucket are ready. A forward pass through `ddp.module`
+# prepares nothing, and the gradients of its backward pass stay on that rank.
 
 # %% trap="09.11" role="why"
 draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
@@ -1807,9 +1862,9 @@ draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
             "own.")
 
 # %% [markdown] trap="09.11" role="repair"
-# Usually rank 0's model is saved, so the other half of the data, and of the machines,
-# was wasted. Send every forward pass that leads to the loss through the wrapper. If the
-# loss needs a different method, let the model's `forward` call it.
+# Usually only rank 0's model is saved, so half of the data, and of the GPUs' work, was
+# wasted. Send every forward pass that leads to the loss through the wrapper. If the loss
+# needs a different method, let the model's `forward` call it.
 
 # %% trap="09.11" role="repair" compare=false
 through, _ = both_ranks(wrapped=100)
@@ -1824,8 +1879,8 @@ claim("gap between the ranks, through the wrapper", gap(*through),
       expected=0)
 
 # %% [markdown] trap="09.11" role="repair"
-# The last part of a line is the digest that `watch` requested: eight characters computed from
-# all bits of the parameters, without buffers.
+# The last part of each line on the tape is the digest that `watch` requested: eight
+# characters computed from all bits of the parameters, buffers excluded.
 #
 # The explorer shows the tapes of one update, for this repair and for other strategies. Before
 # you move a control, say how many calls each rank will make and where the curves will
@@ -1837,7 +1892,7 @@ from dlsys_helpers.explorers.tape import tape
 tape
 
 # %% [markdown] trap="09.11" role="more" topics="both runs, as bounds · ranks with unequal rows · one step to warm up"
-# Both runs, as bounds:
+# These claims put bounds on both runs:
 
 # %% trap="09.11" role="more"
 claim("all_reduce calls in the same 100 steps", calls("all_reduce"),
@@ -1851,8 +1906,9 @@ claim("accuracy of the worse rank on the test digits", min(right),
 claim("gap between the weights of the two ranks", gap(*past), above=0.2)
 
 # %% [markdown] trap="09.11" role="more"
-# DDP divides the sum over the ranks by the number of ranks. The result is the mean over all
-# rows only if each rank has equally many. Here rank 0 has three rows and rank 1 has one:
+# DDP divides the sum over the ranks by the number of ranks. The result is the mean over
+# all rows only if each rank has the same number of rows. Here rank 0 has three rows and
+# rank 1 has one:
 
 # %% trap="09.11" role="more"
 def uneven(x, y, seed):
@@ -1883,13 +1939,13 @@ claim("the same, with the sum of losses over the sum of rows",
       gap(by_sums, of_four), below=1e-5)
 
 # %% [markdown] trap="09.11" role="more"
-# A rank without rows, or without a gradient for some parameter (`allow_unused=True` returns
-# None for it, trap 09.3), has to make these calls as well, with zeros.
+# A rank that has no rows, or no gradient for some parameter (`allow_unused=True` returns
+# None for it, trap 09.3), still has to make the same `all_reduce` calls, with zeros.
 
 # %% [markdown] trap="09.11" role="more"
-# Two ranks with half of the rows each must compute what one process computes with all of
-# them. The command `dlsys same` runs both and names the first tensor that differs. Here,
-# the ranks of a training script go past the wrapper:
+# Two ranks that hold half of the rows each must compute the same result as one process
+# with all rows. The command `dlsys same` runs both versions and names the first tensor
+# that differs. Here, the forward pass of a training script bypasses the wrapper:
 #
 # ```sh
 # dlsys same "train.py" "torchrun --nproc-per-node 2 train.py --unwrapped"
@@ -1901,11 +1957,10 @@ claim("the same, with the sum of losses over the sum of rows",
 # ```
 
 # %% [markdown] trap="09.11" role="folklore"
-# **Told:** DDP puts its hooks on the parameters when you make the wrapper, so one pass
-# through it, to warm it up, is enough. **Measured:** with the first of the 100 steps
-# through the wrapper and the others past it, the tape holds one `all_reduce`, and the
-# ranks end nearly as far apart as before. Each step has to prepare its own backward
-# pass.
+# **Told:** DDP puts its hooks on the parameters when you make the wrapper, so one warm-up
+# pass through the wrapper is enough. **Measured:** if only the first of the 100 steps
+# goes through the wrapper, the tape holds one `all_reduce`, and the ranks end nearly as
+# far apart as before. Each step has to prepare its own backward pass.
 
 # %% trap="09.11" role="folklore"
 warm, _ = both_ranks(wrapped=1)
@@ -1958,7 +2013,7 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward prepares the
 # reducer. **Seen in the wild:** [minimind
 # #853](https://github.com/jingyaogong/minimind/issues/853): three trainers unwrapped the
-# policy before its loss; [sd-scripts #604](https://github.com/kohya-ss/sd-scripts/pull/604):
+# policy before they computed its loss; [sd-scripts #604](https://github.com/kohya-ss/sd-scripts/pull/604):
 # "everything may look okay"; [openvla-oft
 # #160](https://github.com/moojink/openvla-oft/issues/160): the loss called a method of
 # `.module`.
@@ -1966,10 +2021,10 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # %% [markdown] trap="09.3" role="situation" fault="find_unused_parameters=True where every parameter is used" symptom="Expected to have finished reduction in the prior iteration, find_unused_parameters=True is slow"
 # ## A flag against an error
 #
-# A net has one body and two heads. In an early version of its training, each batch used one
-# head, and DDP stopped with a long error that named `find_unused_parameters=True`. Somebody
-# set the flag, the error was gone, and the flag has been in every script since. Today each
-# batch uses both heads.
+# A net has one body and two heads. In an early version of its training, each batch used
+# one head, and DDP stopped with a long error that named `find_unused_parameters=True`.
+# Somebody set the flag, the error went away, and the flag has been in every script since.
+# Today each batch uses both heads.
 
 # %% trap="09.3" role="break"
 def two_heads(seed):
@@ -2033,11 +2088,11 @@ claim("all_reduce calls a step, with the flag", len(flagged) / 3,
       expected=2)
 
 # %% [markdown] trap="09.3" role="why"
-# All gradients of this net fit into one bucket, which is one call. With the flag, DDP walks
-# through the graph of each forward pass to find the parameters that backward will not reach,
-# so that their buckets do not wait for them. In a second call, the ranks tell each other which
-# parameters they used, with one value for each tensor. That call is small, but it waits for
-# all ranks.
+# All gradients of this net fit into one bucket, which DDP sends in one call. With the
+# flag, DDP walks through the graph of each forward pass to find the parameters that
+# backward will not reach, so that their buckets do not wait for them. In a second call,
+# the ranks tell each other which parameters they used, with one value for each tensor.
+# That call is small, but it waits for all ranks.
 
 # %% trap="09.3" role="why"
 draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
@@ -2052,8 +2107,8 @@ draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
            "Walk and used? are marked.")
 
 # %% [markdown] trap="09.3" role="repair"
-# Every step pays for all of that (unless you set `static_graph=True`), even if nothing is
-# unused. Without the flag:
+# Every step pays for the walk and the second call (unless you set `static_graph=True`),
+# even if nothing is unused. Compare the calls without the flag:
 
 # %% trap="09.3" role="repair"
 _, unflagged = reduced(search=False, heads=["ab"])
@@ -2068,9 +2123,9 @@ claim("all_reduce calls a step, both heads, without the flag",
       len(unflagged) / 3, expected=1)
 
 # %% [markdown] trap="09.3" role="repair"
-# So the flag is for nets in which a step may leave a parameter without a gradient. A dry run
-# in one process can tell you, before you wrap anything. `torch.autograd.grad` with
-# `allow_unused=True` returns None for such a parameter:
+# So the flag is for nets in which a step may leave a parameter without a gradient. A dry
+# run in one process can find such parameters before you wrap anything.
+# `torch.autograd.grad` with `allow_unused=True` returns None for an unused parameter:
 
 # %% trap="09.3" role="repair"
 dry, some = two_heads(SEED), slice(0, 8)
@@ -2085,7 +2140,7 @@ claim("tensors that head a alone leaves unused",
       sum(grad is None for grad in grads), expected=2)
 
 # %% [markdown] trap="09.3" role="more" topics="what the second call holds · where ranks leave out the same · where they differ: a hang"
-# The second call, and the error without the flag, as bounds:
+# These claims put bounds on the second call and on the error without the flag:
 
 # %% trap="09.3" role="more"
 claim("bytes of the second one, for each parameter tensor",
@@ -2095,11 +2150,11 @@ claim("errors that name the flag, one head, without it",
       expected=2)
 
 # %% [markdown] trap="09.3" role="folklore"
-# **Told:** with an unused parameter DDP hangs. **Measured:** if both ranks leave out
-# the same parameter, DDP raises an error on both in the second forward pass, whether
-# head a is used, head b, or both in turn. The first step is worse than an error: DDP
-# waits for the missing gradients. This net is one bucket, so nothing is exchanged, and
-# each rank makes its own update.
+# **Told:** with an unused parameter DDP hangs. **Measured:** if both ranks leave out the
+# same parameter, DDP raises an error on both in the second forward pass, whether you use
+# head a, head b, or the two heads in turn. The first step is worse than an error: DDP
+# waits for the missing gradients. The gradients of this net form one bucket, so nothing
+# is exchanged, and each rank makes its own update.
 
 # %% trap="09.3" role="folklore"
 ways = [reduced(search=False, heads=heads)
@@ -2113,12 +2168,13 @@ claim("all_reduce calls before the errors",
       sum(len(calls) for _, calls in ways), expected=0)
 
 # %% [markdown] trap="09.3" role="folklore"
-# If the ranks differ, DDP does hang. Here rank 0 uses both heads, and rank 1 only head a. Rank
-# 0 sends its gradients and waits, while rank 1 continues to the `barrier` at the end of the
-# epoch. Neither raises an error until the timeout of the process group is over, which is `30`
-# minutes with gloo and `10` with NCCL unless you set it. An `all_reduce` under `if rank ==
-# 0:`, as when only one rank evaluates, hangs in the same way. With a time limit on the run,
-# the last line of each tape names the two calls that do not match.
+# If the ranks leave out different parameters, DDP does hang. Here rank 0 uses both heads,
+# and rank 1 only head a. Rank 0 sends its gradients and waits, while rank 1 continues to
+# the `barrier` at the end of the epoch. Neither rank raises an error until the timeout of
+# the process group expires, after `30` minutes with gloo and `10` with NCCL unless you
+# set it. An `all_reduce` under `if rank == 0:`, for example when only one rank evaluates,
+# hangs in the same way. With a time limit on the run, the last line of each tape names
+# the two calls that do not match.
 
 # %% trap="09.3" role="folklore"
 def one_without_b(x, y, seed):
@@ -2203,10 +2259,10 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # %% [markdown] trap="09.6" role="situation" fault="no_sync holds backward but not the forward pass" symptom="DDP gradient accumulation sends gradients at every micro-batch, no_sync has no effect"
 # ## Four small batches, one update
 #
-# A batch does not fit, so you add up the gradients of four small batches and then update.
-# Under DDP the ranks exchange gradients in `backward`, and `ddp.no_sync()` switches the
-# exchange off. So you put `with ddp.no_sync():` around the first three calls of `backward` and
-# leave the fourth alone.
+# A batch does not fit in memory, so you add up the gradients of four small batches and
+# then update. Under DDP the ranks exchange gradients in `backward`, and `ddp.no_sync()`
+# switches the exchange off. So you put `with ddp.no_sync():` around the first three calls
+# of `backward` and leave the fourth alone.
 
 # %% trap="09.6" role="break"
 def in_pieces(x, y, seed):
@@ -2249,9 +2305,9 @@ claim("exchanges with no_sync around backward", len(sent), expected=4)
 
 # %% [markdown] trap="09.6" role="why"
 # The gradient is right up to rounding, so no test of its values finds the fault. Only the
-# bytes show it. `ddp(x)` outside `no_sync` has prepared the reducer (trap 09.11), and the next
-# `backward` makes the exchange, wherever you call it. So the forward pass belongs inside
-# `no_sync`.
+# number of bytes sent shows the fault. `ddp(x)` outside `no_sync` has prepared the
+# reducer (trap 09.11), and the next `backward` makes the exchange, wherever you call it.
+# So the forward pass belongs inside `no_sync`.
 
 # %% trap="09.6" role="repair"
 def in_pieces_quiet(x, y, seed):
@@ -2286,7 +2342,7 @@ draw_lanes(lanes, unit="time, schematic: F forward, B backward",
                "a send. With it around both, only the fourth batch does.")
 
 # %% [markdown] trap="09.6" role="more" topics="the gradient is right both times · an epoch that ends in silence"
-# These are the errors of the gradient in both versions, compared with a single process:
+# These claims compare the gradient of each version with the gradient of a single process:
 
 # %% trap="09.6" role="more"
 claim("gradient after it, off the one of a single process",
@@ -2297,9 +2353,9 @@ claim("bytes of the exchange over those of the parameters",
       sent_once[0] / (4 * one_gradient.numel()), expected=1)
 
 # %% [markdown] trap="09.6" role="more"
-# One case is left. An epoch of six batches, with four per update, ends with two batches that
-# were added up without an exchange. If you step on them anyway, each rank steps on its own
-# gradients:
+# One case remains: an epoch of six batches, with four per update, ends with two batches
+# that were added up without an exchange. If you make a step with these two batches
+# anyway, each rank uses only its own gradients:
 
 # %% trap="09.6" role="more"
 def with_rest(last_is_loud, x, y, seed):
@@ -2365,28 +2421,28 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
 # 3. Clear the gradients before each group, step after the group, and count the steps.
 
 # %% [markdown] trap="09.6" role="keep"
-# **Keep:** put the forward pass inside `no_sync`, together with its backward pass.
-# Leave the last batch before each `optimizer.step()` outside, also in the short group
-# at the end. **In your own code:** count the all-reduces of one update in a profiler's
-# trace. **Source:**
+# **Keep:** put the forward pass inside `no_sync`, together with its backward pass. Leave
+# the last batch before each `optimizer.step()` outside `no_sync`, including in the short
+# group at the end. **In your own code:** count the all-reduces of one update in a
+# profiler's trace. **Source:**
 # [DistributedDataParallel.no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html):
-# "The forward pass should be included inside the context manager". **Seen in the
-# wild:** [ClassyVision
+# "The forward pass should be included inside the context manager". **Seen in the wild:**
+# [ClassyVision
 # #706](https://github.com/facebookresearch/ClassyVision/pull/706): `no_sync` was around
 # the backward pass only; [LoongForge
-# #163](https://github.com/baidu-baige/LoongForge/pull/163): around `backward` alone it
-# did nothing; [accelerate #1726](https://github.com/huggingface/accelerate/pull/1726)
-# takes it apart.
+# #163](https://github.com/baidu-baige/LoongForge/pull/163): `no_sync` around `backward`
+# alone did nothing; [accelerate
+# #1726](https://github.com/huggingface/accelerate/pull/1726) explains the fault.
 
 # %% [markdown] trap="09.2" role="situation" core=true fault="accumulation divides by pieces, not by labels that count" symptom="gradient accumulation gives another loss curve than the big batch, padding, ignore_index -100"
 # ## Ten pieces instead of one batch
 #
-# A batch of 160 rows does not fit. You split it into ten pieces of 16 rows, and divide the
-# loss of each piece by ten.
+# A batch of 160 rows does not fit in memory. You split it into ten pieces of 16 rows, and
+# divide the loss of each piece by ten.
 #
-# Some labels are padding. They are -100, and `F.cross_entropy` leaves them out of its mean. In
-# each piece, between 1 and 16 labels count. You compare the sum of the ten gradients with the
-# gradient of all 160 rows at once, at the same weights.
+# Some labels are padding. These padding labels are -100, and `F.cross_entropy` leaves
+# them out of its mean. In each piece, between 1 and 16 labels count. You compare the sum
+# of the ten gradients with the gradient of all 160 rows at once, at the same weights.
 
 # %% trap="09.2" role="break"
 counts = [1, 2, 16, 3, 12, 1, 8, 2, 14, 5]        # labels that count
@@ -2433,10 +2489,10 @@ claim("ten pieces, a tenth each: relative error of the gradient",
       miss(tenths, target), above=0.5)
 
 # %% [markdown] trap="09.2" role="why"
-# With a tenth for each piece, the single label of the first piece counts as much as all
-# sixteen labels of the third together. The mean over all labels needs one divisor for all
-# pieces: the number of labels that count in the whole step. You know that number before the
-# first `backward`, from the labels alone.
+# With a weight of one tenth for each piece, the single label of the first piece counts as
+# much as all sixteen labels of the third together. The mean over all labels needs one
+# divisor for all pieces: the number of labels that count in the whole step. You know that
+# number before the first `backward`, from the labels alone.
 
 # %% trap="09.2" role="why"
 plot_columns({k: 1 / len(pieces) / count
@@ -2451,7 +2507,7 @@ plot_columns({k: 1 / len(pieces) / count
                  "what each label should weigh.")
 
 # %% [markdown] trap="09.2" role="repair"
-# Multiply the mean of each piece by its fraction of the labels:
+# Multiply the mean of each piece by the piece's fraction of all labels that count:
 
 # %% trap="09.2" role="repair"
 def mass(y, weight=None):
@@ -2469,10 +2525,10 @@ claim("divided by the labels that count: relative error",
       below=1e-5)
 
 # %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
-# With class weights, and class numbers as labels, `F.cross_entropy` divides by the sum of the
-# labels' weights. For the pieces, the divisor is the sum over the whole step.
-# `reduction="sum"` returns the sum of each piece without its own divisor, so that you can use
-# one divisor for all:
+# With class weights, and integer class labels, `F.cross_entropy` divides by the sum of
+# the weights of these labels. For the pieces, the divisor is the sum of the weights over
+# the whole step. `reduction="sum"` returns the sum of each piece without dividing it, so
+# that you can use one divisor for all pieces:
 
 # %% trap="09.2" role="more"
 rare = torch.linspace(0.2, 3, 10)                 # weights of ten classes
@@ -2499,10 +2555,11 @@ claim("class weights, divided by the sum of weights: relative error",
       offs["their weights"], below=1e-5)
 
 # %% [markdown] trap="09.2" role="more"
-# The end of the epoch also needs care. If a step takes four of ten pieces, two are left at the
-# end. If you divide these by four, the gradient, and with plain SGD the step, is half as large
-# as it should be. If you make no step, they are lost, or their gradient stays and is added to
-# the first step of the next epoch.
+# The end of the epoch also needs care. If each step takes four pieces, two of the ten are
+# left at the end. If you divide their losses by four, the gradient, and with plain SGD
+# the step, is half as large as it should be. If you make no step with the last two
+# pieces, they are lost, or their gradient stays and is added to the first step of the
+# next epoch.
 
 # %% trap="09.2" role="more"
 plain = [(x_train[k:k + 16], y_train[k:k + 16]) for k in range(0, 160, 16)]
@@ -2516,8 +2573,8 @@ claim("two pieces left, divided by four: norm compared with a fair step",
       (short.norm() / fair.norm()).item(), expected=0.5, within=1e-4)
 
 # %% [markdown] trap="09.2" role="more"
-# A piece in which no label counts has a mean of 0 / 0, which is NaN, and NaN times zero is
-# still NaN. Its sum is 0.
+# A piece in which no label counts has a mean of 0 / 0, which is NaN, and NaN times zero
+# is still NaN. The sum over such a piece is 0.
 
 # %% trap="09.2" role="more"
 nothing = torch.full((16,), -100)
@@ -2530,9 +2587,10 @@ claim("a mean over no label is a number", not empty.isnan().item(),
       expected=False)
 
 # %% [markdown] trap="09.2" role="folklore"
-# **Told:** with the right divisor accumulation *is* the big batch. **Measured:** not if the
-# rows of a batch affect each other. BatchNorm takes its statistics from the piece, so the
-# gradient differs. LayerNorm works row by row, and in float32 only rounding differs.
+# **Told:** with the right divisor accumulation *is* the big batch. **Measured:** that is
+# false if the rows of a batch affect each other. BatchNorm takes its statistics from each
+# piece, so the gradient differs from the gradient of the whole batch. LayerNorm works row
+# by row, and in float32 only rounding differs.
 
 # %% trap="09.2" role="folklore"
 def with_norm(norm):
@@ -2601,15 +2659,16 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 # 3. The loss of a step is the sum of what its batches contribute.
 
 # %% [markdown] trap="09.2" role="keep"
-# **Keep:** divide by the number of labels that count in the whole step, not by the number of
-# pieces. Count them anew for every step, because the last step of an epoch is often smaller.
-# **In your own code:** compare the gradient of the pieces once with the gradient of one big
-# batch, on rows with padding. **Seen in the wild:**
+# **Keep:** divide by the number of labels that count in the whole step, not by the number
+# of pieces. Count the labels again for every step, because the last step of an epoch is
+# often smaller. **In your own code:** compare the gradient of the pieces with the
+# gradient of one big batch once, on rows with padding. **Seen in the wild:**
 # [`huggingface/transformers#24725`](https://github.com/huggingface/transformers/issues/24725)
-# and [`#34191`](https://github.com/huggingface/transformers/pull/34191), the fix a year later;
-# [`meta-pytorch/torchtune#1875`](https://github.com/meta-pytorch/torchtune/pull/1875): "the
-# day the ML community first discovered" that means of unequal parts do not add. **Source:**
-# PyTorch documentation,
+# and [`#34191`](https://github.com/huggingface/transformers/pull/34191), the fix a year
+# later;
+# [`meta-pytorch/torchtune#1875`](https://github.com/meta-pytorch/torchtune/pull/1875):
+# "the day the ML community first discovered" that means of unequal parts do not add.
+# **Source:** PyTorch documentation,
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
 # the formula of the weighted mean.
 
@@ -2646,9 +2705,10 @@ measured("09.5", len(set(orders)), right=(1, 1))
 claim("different orders in 10 epochs", len(set(orders)), expected=1)
 
 # %% [markdown] trap="09.5" role="why"
-# The digits are shuffled, once. All ranks have to deal from the same order, so a sampler may
-# not use its rank's random generator. It seeds a fresh generator with `seed + epoch`. But it
-# does not know the epoch unless you call `set_epoch`, before you ask the loader for batches.
+# The digits are shuffled, but in the same way in every epoch. All ranks have to deal from
+# the same order, so a sampler must not use the random generator of its own rank. Instead,
+# each sampler seeds a fresh generator with `seed + epoch`. But the sampler does not know
+# the epoch unless you call `set_epoch` before you ask the loader for batches.
 
 # %% trap="09.5" role="repair"
 told = []
@@ -2679,10 +2739,10 @@ claim("is the order just 0, 2, 4, ...",
       list(orders[0]) == sorted(orders[0]), expected=False)
 
 # %% [markdown] trap="09.5" role="more"
-# The second surprise comes in evaluation. All ranks get equally many digits, because otherwise
-# one of them would wait in a collective for a batch that a different rank does not have. So if
-# the division leaves a remainder, the sampler repeats digits from the beginning, and an
-# accuracy over all ranks counts these twice.
+# The sampler has a second surprise, in evaluation. All ranks get the same number of
+# digits, because otherwise one rank would wait in a collective for a batch that another
+# rank does not have. So if the division leaves a remainder, the sampler repeats the first
+# digits, and an accuracy over all ranks counts the repeated digits twice.
 
 # %% trap="09.5" role="more"
 ten = [[str(digit) for digit in sampler_of(rank, 4, 10, shuffle=False)]
@@ -2711,9 +2771,9 @@ claim("digits that four ranks evaluate, of 497", len(read), expected=500)
 claim("digits evaluated twice", len(twice), expected=3)
 
 # %% [markdown] trap="09.5" role="more"
-# `drop_last=True` makes the parts equal in the opposite way: it uses 496 digits and leaves one
-# out. If the result has to be exact, deal out the digits yourself, and sum hits and counts
-# over the ranks, not accuracies.
+# `drop_last=True` makes the parts equal in the opposite way: it uses 496 digits and
+# leaves one out. If the result has to be exact, deal out the digits yourself, and sum
+# correct answers and counts over the ranks instead of averaging accuracies.
 
 # %% trap="09.5" role="more"
 dropped = {digit for rank in range(4) for digit in
@@ -2767,10 +2827,10 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # %% [markdown] role="concept"
 # ## The switches of a multi-GPU run
 #
-# Outside a notebook `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE`, `LOCAL_RANK`
-# and the address where the ranks meet, and ends all of them if one fails. `init_process_group`
-# reads these values. `LOCAL_RANK` is the rank's number on its own machine, and therefore the
-# number of its GPU:
+# Outside a notebook `torchrun` starts the ranks. The launcher sets `RANK`, `WORLD_SIZE`,
+# `LOCAL_RANK` and the address where the ranks meet, and ends all of them if one fails.
+# `init_process_group` reads these values. `LOCAL_RANK` is the rank's number on its own
+# machine, and therefore the number of its GPU:
 
 # %% role="concept" tags=["plumbing"]
 import os
@@ -2836,22 +2896,23 @@ claim("ranks of torchrun that hold the sum of both",
 # | `DataLoader(num_workers=..., pin_memory=True)` | for each rank: eight ranks with four workers are 32 processes |
 #
 # The first two are environment variables, so put them in front of the command:
-# `NCCL_DEBUG=INFO torchrun ...`. Every rank then prints NCCL's version, the network interface
-# that it chose, and how it reaches the other cards. If a run hangs at its start, compare these
-# lines: two ranks on different interfaces never meet (`NCCL_SOCKET_IFNAME` names the right
-# one), and `NET/Socket` where you expect InfiniBand means the slow network. With
-# `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a rank that makes a different call from the others, or the
-# same call with a different shape, raises an error that names both. Without it, the run hangs.
+# `NCCL_DEBUG=INFO torchrun ...`. Every rank then prints NCCL's version, the network
+# interface that it chose, and how it reaches the other cards. If a run hangs at its
+# start, compare these lines: two ranks on different interfaces never meet
+# (`NCCL_SOCKET_IFNAME` names the right one), and `NET/Socket` where you expect InfiniBand
+# means that NCCL uses the slow network. With `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a rank
+# that makes a different call from the others, or the same call with a different shape,
+# raises an error that names both calls. Without this setting, the run hangs.
 
 # %% [markdown] role="concept"
 # ## Shards: a model in pieces
 #
-# Under DDP each rank holds the whole model. If the model does not fit, cut it. Each rank then
-# holds only its *shard* of each parameter, gradient and moment. A layer is whole only while it
-# computes: an `all_gather` collects its shards, and afterwards each rank keeps only its own
-# shard again. In the backward pass a `reduce_scatter` adds up the gradients and leaves each
-# rank the sum for its own shard (`fully_shard` divides it by the number of ranks, so that it
-# is the average):
+# Under DDP each rank holds the whole model. If the model does not fit on one GPU, cut it
+# into pieces. Each rank then holds only its *shard* of each parameter, gradient and
+# moment. A layer is whole only while it computes: an `all_gather` collects its shards,
+# and afterwards each rank keeps only its own shard again. In the backward pass a
+# `reduce_scatter` adds up the gradients and leaves each rank the sum for its own shard
+# (`fully_shard` then divides the sum by the number of ranks to get the average):
 
 # %% role="concept"
 own = [["A", ""], ["", "B"]]
@@ -2865,18 +2926,19 @@ draw_ranks({"between": own, "while it works": [["A", "B"], ["A", "B"]],
            "Added up, each rank keeps the sum for its own half.")
 
 # %% [markdown] role="concept"
-# With `n` ranks, each holds an `n`-th of weights, gradients and moments, plus a layer
-# or two. This is *fully sharded data parallel*, FSDP. In this part torch's
-# `fully_shard` cuts the models, and the traps are about what cutting changes: how much is sent, who holds which tensor, what a norm is, what a file
-# holds.
+# With `n` ranks, each rank holds one `n`-th of the weights, gradients and moments, plus
+# one or two whole layers. This is *fully sharded data parallel*, FSDP. In this part
+# torch's `fully_shard` cuts the models, and the traps show what that changes: how much is
+# sent, which rank holds which tensor, what a norm is computed over, and what a file
+# contains.
 
 # %% [markdown] trap="09.4" role="situation" fault="a model that fits is sharded layer by layer" symptom="FSDP slower than DDP, too many all_gather calls, fully_shard of a model that fits"
 # ## Six layers, each by itself
 #
-# Your net has six linear layers. You shard each layer by itself with `fully_shard(layer)`, and
-# then the net. You know what data parallelism sends: one `all_reduce` of the gradients per
-# step. A sharded net has to fetch its weights as well, because each rank holds only a part of
-# them.
+# Your net has six linear layers. You shard each layer separately with
+# `fully_shard(layer)`, and then you shard the net. You know what data parallelism sends:
+# one `all_reduce` of the gradients per step. A sharded net has to fetch its weights as
+# well, because each rank holds only a part of them.
 
 # %% trap="09.4" role="break"
 def one_step(plan, layers=6):
@@ -2920,13 +2982,14 @@ claim("all_gather calls of six layers", len(each["all_gather"]),
       expected=12)
 
 # %% [markdown] trap="09.4" role="why"
-# A layer is gathered for its forward pass, released, and gathered again for its backward pass.
-# Then a `reduce_scatter` leaves each rank the averaged gradients of its own part. That saves
-# memory, because a rank holds only its own part and a layer or two. The price is bytes and
-# calls, and each call waits for the slowest rank.
+# A layer is gathered for its forward pass, released, and gathered again for its backward
+# pass. Then a `reduce_scatter` leaves each rank the averaged gradients of its own part.
+# Sharding by layer saves memory, because a rank holds only its own part and one or two
+# whole layers. The price is more bytes and more calls, and each call waits for the
+# slowest rank.
 #
-# In a ring, an `all_reduce` consists of a `reduce_scatter` and an `all_gather` of the same
-# tensor, and costs as much as both:
+# In a ring, an `all_reduce` consists of a `reduce_scatter` and an `all_gather` of the
+# same tensor, and costs as much as these two calls together:
 
 # %% trap="09.4" role="why"
 hold = [[str(r)] * 3 for r in range(3)]
@@ -2950,10 +3013,11 @@ draw_ranks(steps, arrows=arrows,
                "two more each rank has all shards.")
 
 # %% [markdown] trap="09.4" role="repair"
-# A model that fits need not pay all of that. You can keep layers whole until the backward pass
-# (`reshard_after_forward=False`), shard the net as one piece, or shard nothing at all. The
-# bars count an `all_reduce` once, although it sends as much as two calls. So DDP and kept
-# layers cost the same bytes, and releasing layers adds half.
+# A model that fits need not pay this price. You can keep layers whole until the backward
+# pass (`reshard_after_forward=False`), shard the net as one piece, or shard nothing at
+# all. The bars count an `all_reduce` once, although it sends as much as two of the other
+# calls. So DDP and the plan that keeps layers whole send the same number of bytes, and
+# releasing the layers adds half as much again.
 
 # %% trap="09.4" role="repair"
 plans = ("each", "kept", "as one", "DDP")
@@ -2980,7 +3044,7 @@ claim("bytes with each layer sharded, as a multiple of those of DDP's "
       expected=3)
 
 # %% [markdown] trap="09.4" role="more" topics="the calls, as bounds · what NCCL counts"
-# The calls of the plans, as bounds:
+# These claims put bounds on the calls of the plans:
 
 # %% trap="09.4" role="more"
 claim("reduce_scatter calls", len(each["reduce_scatter"]), expected=6)
@@ -2990,18 +3054,18 @@ claim("calls of the net as one piece",
       sum(map(len, table["as one"].values())), expected=2)
 
 # %% [markdown] trap="09.4" role="more"
-# The net as one piece is gathered once, because the outermost module keeps its weights until
-# the backward pass unless you say `reshard_after_forward=True`. The bytes are those of the
-# whole tensors. [NCCL's page on
-# performance](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md) says which
-# part of these bytes crosses the network, for each collective.
+# The net as one piece is gathered once, because the outermost module keeps its weights
+# until the backward pass unless you set `reshard_after_forward=True`. The bytes in the
+# plot count whole tensors. [NCCL's page on
+# performance](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md) says
+# which part of these bytes crosses the network, for each collective.
 
 # %% [markdown] trap="09.4" role="folklore"
-# **Told:** wrapping the whole model once is enough to shard it. **Measured:** as one piece,
-# the six layers are gathered in a single call, so in the forward pass each rank holds all
-# weights. There are few calls. But only the moments stay sharded during the whole step,
-# because at the end of the backward pass each rank holds all gradients, until the single
-# `reduce_scatter`.
+# **Told:** wrapping the whole model once is enough to shard it. **Measured:** if the net
+# is one piece, its six layers are gathered in a single call, so in the forward pass each
+# rank holds all weights. The net as one piece needs few calls. But only the moments stay
+# sharded during the whole step, because at the end of the backward pass each rank holds
+# all gradients, until the single `reduce_scatter`.
 
 # %% trap="09.4" role="folklore"
 model_bytes = 6 * sum(p.nbytes for p in nn.Linear(16, 16).parameters())
@@ -3058,9 +3122,9 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # %% [markdown] role="concept"
 # ## Four ways to shard, and the bits on the wire
 #
-# How much should you cut? The more you cut, the less memory each card needs, and the more has
-# to be sent. In the table, 1 is what an `all_gather` of the whole model sends; an `all_reduce`
-# then sends 2:
+# How much of a model should you shard? The more you shard, the less memory each card
+# needs, and the more data has to be sent. In the table, 1 stands for what an `all_gather`
+# of the whole model sends, so an `all_reduce` counts as 2:
 #
 # | strategy | each of `n` ranks keeps whole | sent per step | in torch |
 # |---|---|---|---|
@@ -3072,16 +3136,17 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # *Hybrid* cuts the model within a machine, where cards are joined by a fast link, and
 # keeps a copy on each machine, as DDP does. So only gradients cross the slow network.
 #
-# If even the shards do not fit, the host's memory can hold them: *CPU offload*,
+# If even the shards do not fit, the host's memory can hold them. This is *CPU offload*,
 # `fully_shard(layer, offload_policy=CPUOffloadPolicy())`. Each rank then copies its shard
-# of a layer to the card before the layer works, and its gradient back afterwards. The
-# moments stay in the host's memory, and the optimizer steps on the CPU. The card holds
-# little more than the activations and the layer at work. You pay with copies in every
-# step and a slow update, so try a smaller batch and checkpointing first.
+# of a layer to the card before the layer runs, and copies the shard's gradient back
+# afterwards. The moments stay in the host's memory, and the optimizer steps on the CPU.
+# The card holds little more than the activations and the layer that is running. You pay
+# with copies in every step and a slow update, so try a smaller batch and checkpointing
+# first.
 #
-# You can also send fewer bits. `MixedPrecisionPolicy` says in which dtype a layer is
-# gathered and computed, and in which its gradients are added up. The shards stay in
-# `float32`, so the optimizer has its master weights:
+# You can also send fewer bits. `MixedPrecisionPolicy` sets the dtype in which a layer is
+# gathered and computed, and the dtype in which its gradients are added up. The shards
+# stay in `float32`, so the optimizer has its master weights:
 
 # %% role="concept"
 def sharded_in(param, reduce):
@@ -3115,16 +3180,17 @@ claim("bytes of the gradients, added up in float32 both times",
       / wire["float32"]["reduce_scatter"], expected=1)
 
 # %% [markdown] role="concept"
-# If you do not set a `reduce_dtype`, gradients are added up in `param_dtype`. In 16 bits, sums
-# over many ranks lose small gradients, so set `torch.float32` until a measurement shows that
-# you can afford less.
+# If you do not set a `reduce_dtype`, gradients are added up in `param_dtype`. In 16 bits,
+# sums over many ranks lose small gradients, so set `reduce_dtype` to `torch.float32`
+# until a measurement shows that you can afford less.
 
 # %% [markdown] trap="09.13" role="situation" fault="the optimizer is made before fully_shard" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
 # ## One line for shards
 #
 # A script for one GPU makes the model, then the optimizer, then trains. You add the line
-# `fully_shard(net)`, which cuts the model into shards. It changes the model in place and
-# returns it. You put the line where the comment says "distributed", right before the loop.
+# `fully_shard(net)`, which cuts the model into shards. `fully_shard` changes the model in
+# place and returns it. You put the line where the comment says "distributed", right
+# before the loop.
 #
 # Before training, the test loss is about `2.3`. The script makes 60 steps with AdamW.
 
@@ -3179,10 +3245,10 @@ measured("09.13", 2)
 claim("change of the test loss in 60 steps", late[1] - late[0], expected=0)
 
 # %% [markdown] trap="09.13" role="why"
-# `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's shard. The
-# optimizer still holds the old ones. Their `.grad` stays None, and the optimizer silently
-# skips a parameter without a gradient. The old tensors also keep their memory, so you did not
-# save any.
+# `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's
+# shard. The optimizer still holds the old parameters. The `.grad` of the old parameters
+# stays None, and the optimizer silently skips a parameter without a gradient. The old
+# tensors also keep their memory, so sharding has saved no memory.
 
 # %% trap="09.13" role="why"
 draw_tree({"net": "after fully_shard", "optimizer": "made before it",
@@ -3198,10 +3264,11 @@ draw_tree({"net": "after fully_shard", "optimizer": "made before it",
               "None; no arrow leads from it to the shards.")
 
 # %% [markdown] trap="09.13" role="repair"
-# The order that works is model, shard, optimizer. Between the last two, a forward pass is a
-# second way to lose the parameters without an error. While it runs, the model holds whole
-# tensors. In the outermost module these stay until a backward pass ends, so an optimizer made
-# in between holds the whole tensors.
+# The order that works is model, shard, optimizer. A forward pass between sharding the
+# model and making the optimizer is a second way to lose the parameters without an error.
+# During the forward pass, the model holds whole tensors. The outermost module keeps its
+# whole tensors until a backward pass ends, so an optimizer made before then holds the
+# whole tensors.
 
 # %% trap="09.13" role="repair"
 early = ordered("shard, optimizer")
@@ -3215,8 +3282,9 @@ for name, seen in {"shard, optimizer": early,
 claim("test loss, optimizer right after the shard", early[1], below=1)
 
 # %% [markdown] trap="09.13" role="more" topics="what an optimizer holds"
-# An optimizer keeps its parameters in `optimizer.param_groups`. Each group is a dict with a
-# list "params" and the settings, such as "lr". Here they are counted by identity:
+# An optimizer keeps its parameters in `optimizer.param_groups`. Each group is a dict with
+# a list "params" and the settings, such as "lr". These claims count the tensors by
+# identity:
 
 # %% trap="09.13" role="more"
 claim("tensors of the model that the optimizer holds", late[2], expected=0)
@@ -3272,10 +3340,11 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # The gradient of a shard is a shard as well: `p.grad.to_local()` is a plain tensor with
 # this rank's part of the values.
 #
-# You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: it computes
-# the norm of all gradients, and if that norm is larger than 0.1, multiplies every gradient by
-# `0.1 / norm`. On each of two ranks, you run the clip on what `to_local()` returns. In this
-# step, the norm of the whole gradient is well above 0.1.
+# You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: it
+# computes the norm of all gradients, and if that norm is larger than 0.1, multiplies
+# every gradient by `0.1 / norm`. On each of two ranks, you run the clip on the tensors
+# that `to_local()` returns. In this step, the norm of the whole gradient is well above
+# 0.1.
 
 # %% trap="09.12" role="break"
 def norm_of(grads):
@@ -3369,11 +3438,12 @@ claim("norm of the whole gradient after a clip at 0.1",
       own[0][1].norm().item(), above=0.11, below=0.1415)
 
 # %% [markdown] trap="09.12" role="why"
-# Each rank sees only a part of the values, so the norm that it computes is too small, and it
-# clips too little, each rank by a different factor. If all `R` ranks clip, each ends with a
-# norm of 0.1, and together they have $0.1 \sqrt{R}$, with two ranks up to `0.1414`. Nothing
-# diverges here, but the steps are longer, and their direction changes a little. With `64`
-# ranks they could be eight times too long.
+# Each rank sees only a part of the values, so it computes too small a norm and clips too
+# little, and each rank scales by a different factor. If all `R` ranks clip, the gradient
+# on each rank ends with a norm of 0.1, and the whole gradient with $0.1 \sqrt{R}$, which
+# is up to `0.1414` for two ranks. Nothing diverges here, but the steps are too long, and
+# their direction changes a little. With `64` ranks, the steps could be eight times too
+# long.
 
 # %% [markdown] trap="09.12" role="repair"
 # Norms do not add up, but their squares do. One `all_reduce` of a single value is enough:
@@ -3396,7 +3466,7 @@ claim("norm of the whole gradient, squares summed over the ranks",
       shared[0][1].norm().item(), expected=0.1, within=1e-4)
 
 # %% [markdown] trap="09.12" role="more" topics="compared with a single process, as bounds · torch's own clip on DTensors"
-# Both clips, compared with the run of a single process:
+# These claims compare both clips with the run of a single process:
 
 # %% trap="09.12" role="more"
 claim("the larger of the two norms that the ranks compute, compared with "
@@ -3410,11 +3480,12 @@ claim("error of its weights after 30 steps",
       gap(shared[0][2], ended), below=5e-3)
 
 # %% [markdown] trap="09.12" role="folklore"
-# **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:** on the
-# gradients of `fully_shard`, all over the same ranks, it clips as a single process does,
-# because they are `DTensor`s, which know that they are parts. The advice comes from the older
-# FSDP class, which has its own method for this. Torch's clip also *returns* a DTensor, so call
-# `.full_tensor()` on it before you log it.
+# **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:** on
+# gradients from `fully_shard`, all sharded over the same ranks, it clips as it does in a
+# single process, because these gradients are `DTensor`s, which know that they are parts
+# of a whole. The advice comes from the older FSDP class, which has its own method for
+# clipping. Torch's clip also *returns* a DTensor, so call `.full_tensor()` on the result
+# before you log it.
 
 # %% trap="09.12" role="folklore"
 def torch_clip(x, y, seed):
@@ -3471,10 +3542,11 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 
 # %% [markdown] trap="09.12" role="keep"
 # **Keep:** before you clip sharded gradients, sum the squares over all ranks that hold
-# *different* parts, and take the root. Where several ranks hold copies of the same part, as in
-# hybrid sharding, count each part once. **In your own code:** print the gradient norm on two
-# ranks of a sharded run. The two have to be the same. **Source:** [pytorch
-# #72548](https://github.com/pytorch/pytorch/issues/72548), explains why the older FSDP got a
+# *different* parts, and take the root. Where several ranks hold copies of the same part,
+# as in hybrid sharding, count each part once. **In your own code:** print the gradient
+# norm on two ranks of a sharded run. The two norms have to be the same. **Source:**
+# [pytorch
+# #72548](https://github.com/pytorch/pytorch/issues/72548) explains why the older FSDP got a
 # method of its own. **Seen in the wild:** [AReaL
 # #312](https://github.com/areal-project/AReaL/issues/312): the norm was taken over local
 # shards, so clipping changed with the number of GPUs; [miles_diffusion
@@ -3488,9 +3560,9 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # You save it as you always have, in one process: `if dist.get_rank() == 0:
 # torch.save(net.state_dict(), path)`.
 #
-# The next day, two ranks build and shard the net again, from different random weights. Each of
-# them loads the file with `net.load_state_dict(torch.load(path))`. "Names and shapes are the
-# same, so it will load without a complaint," a colleague says.
+# The next day, two ranks build and shard the net again, from different random weights.
+# Each of them loads the file with `net.load_state_dict(torch.load(path))`. "Names and
+# shapes are the same, so the file will load without complaint," a colleague says.
 
 # %% trap="09.7" role="break"
 def shard_and_train(x, y, seed, steps=60):
@@ -3544,10 +3616,11 @@ claim("fraction of values that are not as saved", other, expected=0.5,
       within=1e-3)
 
 # %% [markdown] trap="09.7" role="why"
-# After `fully_shard` the values of `state_dict()` are `DTensor`s. Such a tensor reports the
-# shape of the whole, but holds only the rows of its rank. The file of rank 0 has the rows of
-# rank 0. When rank 1 loads the file, shapes and names match, so its own rows are replaced by
-# those of rank 0. Only shards of different sizes would raise an error.
+# After `fully_shard` the values of `state_dict()` are `DTensor`s. A `DTensor` reports the
+# shape of the whole tensor, but holds only the rows of its own rank. The file that rank 0
+# saved contains only the rows of rank 0. When rank 1 loads the file, shapes and names
+# match, so rank 0's rows replace its own rows. Only shards of different sizes would raise
+# an error.
 
 # %% trap="09.7" role="why"
 upper, lower = read_back[:32 * 64].view(2, 16, 64)
@@ -3563,11 +3636,11 @@ draw_ranks({"trained": [["A", ""], ["", "B"]],
                "B.")
 
 # %% [markdown] trap="09.7" role="repair"
-# Saving a sharded net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short, lets
-# each rank write its own part into one folder, with a table of contents. A program that loads
-# asks only for the parts that it needs, so a different number of ranks can read what two ranks
-# have written. `get_state_dict` names parameters and optimizer state in the same way, however
-# they are sharded.
+# Saving a sharded net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short,
+# lets each rank write its own part into one folder, with a table of contents. A program
+# that loads the checkpoint reads only the parts that it needs, so a different number of
+# ranks can load what two ranks have written. `get_state_dict` names parameters and
+# optimizer state in the same way, however they are sharded.
 
 # %% trap="09.7" role="repair"
 def save(folder, net, optimizer):
@@ -3615,7 +3688,7 @@ claim("numbers in which the resumed run differs after two more steps",
       (resumed != straight).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more" topics="both loads, as bounds · how rows are cut · one file to pass on"
-# Both ways of loading, as bounds:
+# These claims put bounds on both ways of loading:
 
 # %% trap="09.7" role="more"
 claim("test digits read by the net that was saved", correct[0], above=0.75)
@@ -3628,7 +3701,8 @@ claim("numbers in which a single process loaded something else",
       (flat(alone.parameters()) != before).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more"
-# Each rank takes an equal number of rows, rounded up, and the last ranks get what is left:
+# Each rank takes an equal number of rows, rounded up, and the last ranks get the rows
+# that are left:
 
 # %% trap="09.7" role="more"
 def rows_held(features):
@@ -3645,11 +3719,12 @@ print("ten rows on four ranks:", *map(len, torch.arange(10).chunk(4)))
 claim("rows of one that rank 1 holds", second[0], expected=0)
 
 # %% [markdown] trap="09.7" role="more"
-# To pass a model on, one file with whole tensors is often better. All ranks have to help to
-# write it: `get_model_state_dict(net, options=StateDictOptions(full_state_dict=True,
-# cpu_offload=True))` gathers them. So the call belongs outside `if rank == 0`, and only
-# `torch.save` inside. (`dcp.save_state_dict`, in older scripts, is deprecated; it takes a
-# storage writer.)
+# To pass a model on, one file with whole tensors is often better. All ranks have to take
+# part in writing that file: `get_model_state_dict(net,
+# options=StateDictOptions(full_state_dict=True, cpu_offload=True))` gathers the whole
+# tensors. So the call belongs outside `if rank == 0`, and only `torch.save` belongs
+# inside. (`dcp.save_state_dict`, in older scripts, is deprecated; it takes a storage
+# writer.)
 
 # %% trap="09.7" role="exercise" points=3 difficulty=2 minutes=15
 def reshard(shards: list, world: int) -> list[dict]:
@@ -3710,10 +3785,11 @@ def reshard(shards: list, world: int) -> list[dict]:
 # %% [markdown] role="concept"
 # ## Further: the same step in JAX
 #
-# JAX has one program for all devices and no wrapper that you could bypass. Arrays say how they
-# are distributed: here the batch over eight devices, and the weights whole on each. JAX reads
-# that and inserts the all-reduce itself. A flag makes eight devices out of a CPU. It has to be
-# set before JAX starts, so this runs in its own process.
+# JAX has one program for all devices and no wrapper that you could bypass. Each array
+# knows how it is distributed: here the batch is split over eight devices, and each device
+# has all the weights. JAX reads this distribution and inserts the all-reduce itself. A
+# flag makes one CPU appear as eight devices. The flag has to be set before JAX starts, so
+# the script runs in its own process.
 
 # %% role="concept"
 jax_script = Path(disk.name) / "step.py"
@@ -3749,7 +3825,7 @@ disk.cleanup()
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice: each choice explains why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You train with `autocast` in `bfloat16`. The optimizer's moments are in**
@@ -3775,7 +3851,8 @@ disk.cleanup()
 # - [x] stays where it is :: Each sum rounds back to 2.
 
 # %% [markdown] role="quiz"
-# **4. Four pieces with 10, 10, 10 and 2 labels that count. Each mean is divided by four. A label of the last piece counts**
+# **4. Four pieces have 10, 10, 10 and 2 labels that count. The mean loss of each piece is
+# divided by four. A label of the last piece counts**
 #
 # - [ ] as much as any other :: That needs one divisor, 32, for the sums of all pieces.
 # - [ ] a fifth as much :: It is the other way round, because few labels share a whole quarter.
@@ -3792,7 +3869,7 @@ disk.cleanup()
 # %% [markdown] role="quiz"
 # **6. A module has `self.mean = torch.zeros(64)`. After `load_state_dict`, which says that all keys matched, this tensor**
 #
-# - [x] has the value of `__init__` :: It is in no register, so it is neither saved nor missed.
+# - [x] has the value of `__init__` :: This tensor is neither a parameter nor a buffer, so it is neither saved nor missed.
 # - [ ] has the value of the file :: The file does not have it.
 # - [ ] raises an error at the first call :: It may, once the model has moved to a different device.
 
@@ -3812,8 +3889,8 @@ disk.cleanup()
 # - [x] rank 0 waits for a call of rank 1, which makes a different call later :: If that is a barrier, both wait until a timeout ends them. If it is an `all_reduce` of the same size, the two calls pair up, and both results are wrong.
 
 # %% [markdown] role="quiz"
-# **9. Each of four ranks clips its own shard to a norm of 1, and all of the norms were larger.
-# The norm of the whole gradient is then**
+# **9. Each of four ranks clips its own shard to a norm of 1, and before the clip every
+# norm was larger than 1. The norm of the whole gradient is then**
 #
 # - [ ] 1 :: That would take the norm of the whole: squares summed over the ranks.
 # - [x] 2 :: Four squares of 1 make 4, and its root is 2.
@@ -3829,15 +3906,15 @@ disk.cleanup()
 # %% [markdown] role="gpu"
 # ## On a GPU: what fewer bits, copies and waits cost
 #
-# Four things in this stage have to be timed: the rate of each format, the transfer of data to
-# the card, the waits of trap 09.10, and a whole step. The step trains a small GPT, with 4
-# blocks of width 2,048, on 8 texts of 1,024 tokens. Its *MFU*, model FLOPs utilization, is the
-# rate of the step's FLOPs as a fraction of the card's rate.
+# Four things in this stage have to be timed: a matrix product in each format, the
+# transfer of data to the card, the waits of trap 09.10, and a whole step. The step trains
+# a small GPT, with 4 blocks of width 2,048, on 8 texts of 1,024 tokens. Its *MFU*, model
+# FLOPs utilization, is the step's FLOPs per second as a fraction of the card's peak rate.
 #
 # **Before you run anything:** how many FLOPs does a step of this GPT need per token and
-# weight? How many times as fast as in `float32` is a product in `bfloat16`, and in `float8`?
-# How much time does a copy cost if it runs at the same time as a product? And how often do
-# three steps wait if each asks for its loss?
+# weight? How many times as fast as in `float32` is a matrix product in `bfloat16`, and
+# how many times in `float8`? How much time does a copy cost if it runs at the same time
+# as a product? And how often do three steps wait if each asks for its loss?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3996,48 +4073,51 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, a product in `float32` takes 15.6 times as long as in
-# `bfloat16`. In TF32 it takes 1.9 times as long, and in `float8` 0.55 times as long. The
-# cell that measures this leaves TF32 switched on. So in the two cells after it, the rows
-# called float32 compute their products in TF32, and the product next to the copies takes
-# 2.7 ms, not 21 ms.
+# **On the recorded H100**, a matrix product in `float32` takes 15.6 times as long as in
+# `bfloat16`. In TF32 the product takes 1.9 times as long as in `bfloat16`, and in
+# `float8` 0.55 times as long. The cell that measures this leaves TF32 switched on. So in
+# the two cells after it, the rows called float32 compute their products in TF32, and the
+# product that runs during the copies takes 2.7 ms, not 21 ms.
 #
 # Copies from pinned memory are six times as fast as ordinary copies. A product that runs
-# during such a copy is free: both together take as long as the copy. One after the other
-# they would take 1.13 times as long, because this product takes an eighth of the copy's
-# time. The compiled step reaches 47 % of the card's rate, with attention's FLOPs counted as
-# if nothing were masked. Without `torch.compile` the same step takes an eighth more time,
-# and with TF32 instead of autocast it takes twice as long. Three steps wait three times if
-# each asks for its loss, and never if none does.
+# during such a copy costs no extra time: copy and product together take as long as the
+# copy. One after the other, copy and product would take 1.13 times as long, because this
+# product takes an eighth of the copy's time. The compiled step reaches 47 % of the card's
+# rate, with attention's FLOPs counted as if nothing were masked. Without `torch.compile`
+# the same step takes an eighth more time, and with TF32 instead of autocast it takes
+# twice as long. Three training steps wait three times if each asks for its loss, and
+# never if no step asks.
 #
-# **Keep:** count a step's FLOPs and divide them by the card's rate in their format. The step
-# cannot take less time than that, and the MFU says how close you are. Use 16 bits and pinned
-# memory, and do not read values from the card in every step. **Source:** [Narayanan et al.
-# 2021](https://arxiv.org/abs/2104.04473) for utilization at scale, recomputed FLOPs counted;
-# PyTorch documentation, [CUDA
+# **Keep:** count a step's FLOPs and divide them by the card's peak rate in the format you
+# use. The step cannot take less time than this quotient, and the MFU says how close you
+# are. Use 16 bits and pinned memory, and do not read values back from the card in every
+# step. **Source:** [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) for
+# utilization at scale, with recomputed FLOPs included; PyTorch documentation, [CUDA
 # semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned memory
 # and streams.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A format has a range and a gap. `float16` lacks range, and `bfloat16` is coarse.
+# - A number format has a range, and a gap between neighbouring numbers. `float16` lacks
+#   range, and `bfloat16` is coarse.
 # - Use a scaler with `float16` only: scale, backward, unscale, clip, step, update.
-# - With 8 bits, each tensor has its own scale, or each block of a tensor does (`MXFP8`,
-#   `NVFP4`).
-# - Steps below half a gap are lost. A master copy in `float32` adds them up.
+# - With 8 bits or fewer, each tensor has its own scale, or each block of a tensor does
+#   (`MXFP8`, `NVFP4`).
+# - Updates smaller than half a gap are lost. A master copy in `float32` adds up the small
+#   updates.
 # - Profile before you change anything: the data, then Python, then memory or
 #   arithmetic.
-# - AdamW takes 16 bytes per weight in three of four layouts. Mixed precision can halve the
-#   activations.
-# - The effective batch is rows x passes x ranks. Divide by the number of labels that count in
-#   the whole step.
-# - All ranks of a group have to make the same collectives, in the same order. A tape of each
-#   rank shows where they differ.
-# - Compute the loss through the wrapper, sum a norm's squares over the ranks, make the
-#   optimizer after the shards, and save from all ranks.
-# - Every value asked of the GPU is a wait and, unless you set otherwise, a break in a
-#   compiled graph.
+# - AdamW takes 16 bytes per weight in three of the four layouts in trap 09.9. Mixed
+#   precision can halve the memory for activations.
+# - The effective batch is rows x passes x ranks. Divide the loss by the number of labels
+#   that count in the whole step.
+# - All ranks of a group have to make the same collectives, in the same order. The tapes
+#   of the ranks show where their calls differ.
+# - Compute the loss through the wrapper, sum squared norms over the ranks, make the
+#   optimizer after sharding, and save from all ranks.
+# - Every value that Python asks the GPU for causes a wait and, unless you set otherwise,
+#   a break in a compiled graph.
 # - Make what belongs to the model a parameter or a buffer.
 #
 # **Next:** stage 10 trains one percent of a model, and asks which percent.

@@ -910,8 +910,8 @@ claim("longest text with a prefix of 20", room["prefix of 20"][0],
 
 # %% [markdown] trap="10.3" role="why"
 # The prefix is in the cache of keys and values, like twenty tokens that the model has
-# already read. So the text starts at position 20, and the table ends at 64. A tokenizer
-# that truncates texts to 64 tokens does not know about the prefix.
+# already read. So the text starts at position 20, and the table of positions ends at 64.
+# A tokenizer that truncates texts to 64 tokens does not know about the prefix.
 #
 # Which end of the text should you cut? A training text consists of a prompt and an
 # answer, and only the answer has labels. A prompt of 50 tokens and an answer of 8 do not
@@ -985,14 +985,15 @@ claim("tokens that a Llama of 64 positions accepts with the prefix",
 # text yourself, both for GPT-2 and for a Llama.
 
 # %% [markdown] trap="10.3" role="folklore"
-# **Told:** with a prefix, a text that is too long does silent harm. **Measured:** GPT-2
-# is not silent: on a CPU, one token too many raises an `IndexError`. This Llama raises no
-# error. How good the Llama's answers are at positions beyond 64 was not measured.
+# **Told:** with a prefix, a text that is too long does harm without an error.
+# **Measured:** GPT-2 does report it: on a CPU, one token too many raises an `IndexError`.
+# This Llama raises no error. How good the Llama's answers are at positions beyond 64 was
+# not measured.
 
 # %% trap="10.3" role="exercise" points=4 difficulty=2 minutes=15
 def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
              virtual: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make the ids and labels of a training text after a learned prefix.
+    """Build the ids and labels of a training text after a learned prefix.
 
     The prefix of `virtual` tokens and the text share n_positions positions.
     If they need more, the prompt loses its first tokens, as few as needed.
@@ -1124,11 +1125,11 @@ claim("mean accuracy after loading minus the accuracy before saving",
       sum(loaded) / 6 - before, below=-0.05)
 
 # %% [markdown] trap="10.4" role="why"
-# Without a `task_type`, peft does not know that `score` is a head. peft froze the random
-# `score` together with the base, so LoRA learned to work with exactly that head, and only
-# the LoRA matrices were saved. The next classifier starts with a different random head,
-# which can be worse than guessing. `SEQ_CLS` tells peft that there is a head. With this
-# task type, `score` is trained and saved. If your head has a different name, use
+# Without a `task_type`, peft does not know that `score` is a head. So peft froze the
+# random `score` together with the base, LoRA learned to work with exactly that head, and
+# only the LoRA matrices were saved. The next classifier starts with a different random
+# head, which can be worse than guessing. `SEQ_CLS` tells peft that there is a head. With
+# this task type, `score` is trained and saved. If your head has a different name, use
 # `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
@@ -1239,7 +1240,7 @@ claim("the same after a second adapter was made", trains[1], expected=0)
 
 # %% trap="10.4" role="exercise" points=4 difficulty=3 minutes=20
 def passport(model: nn.Module) -> dict:
-    """Report in five parts what is LoRA in model and what is trained.
+    """Report in five parts which layers have LoRA and what is trained.
 
     A LoRA layer is a module that has its own parameters A and B, both, of
     any shapes; it may have others.
@@ -1559,12 +1560,12 @@ claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
 #
 # The trained adapter `whole` from trap 10.1 is saved in a folder, with its parameters and
 # its configuration. The adapter lowers the loss on the new language from over three to
-# less than 2.2. Three versions of a program serve the adapter. All three build the base,
-# read the configuration and pass both to `get_peft_model`, as the training script did.
-# The first version does nothing else. The second also passes the tensors in the file to
-# `load_state_dict`, which complains about missing keys until you add `strict=False`. The
-# third also calls peft's own `load_adapter`, which understands the names in the file and
-# loads the adapter under the name `trained`.
+# less than 2.2. Three versions of a program serve the adapter. All three versions build
+# the base, read the configuration and pass both to `get_peft_model`, as the training
+# script did. The first version does nothing else. The second version also passes the
+# tensors in the file to `load_state_dict`, which complains about missing keys until you
+# add `strict=False`. The third version also calls peft's own `load_adapter`, which
+# understands the names in the file and loads the adapter under the name `trained`.
 #
 # A reviewer writes: "The third version loads the adapter, so the third version is right."
 
@@ -1613,7 +1614,7 @@ claim("loss of the second version minus loss of the base",
 # `get_peft_model` creates a *new* adapter, and a new adapter does nothing, because $B$ is
 # zero. Inside the model, each tensor's name contains the name of its adapter, `default`.
 # The names in the file do not contain `default`, so no name in the file matches a name in
-# the model. You added `strict=False` because the file has no base weights. This setting
+# the model. You added `strict=False` because the file has no base weights. `strict=False`
 # also hides that not a single adapter tensor was loaded. The third version does load the
 # trained adapter, but the new adapter, `default`, stays active.
 
@@ -1761,9 +1762,9 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # **Keep:** if a LoRA adapter was never loaded, you get no error, and the model answers
 # exactly like its base. (A prefix that was never loaded is random.) Load adapters with
 # `PeftModel.from_pretrained`. **In your own code:** after loading, count the keys that
-# matched nothing, check that some $B$ is not zero, and compare an answer with the base's.
-# **Source:** [peft's quicktour](https://huggingface.co/docs/peft/quicktour) loads with
-# `from_pretrained`. **Seen in the wild:** [huggingface/peft
+# matched nothing, check that some $B$ is not zero, and compare an answer with the answer
+# of the base. **Source:** [peft's quicktour](https://huggingface.co/docs/peft/quicktour)
+# loads with `from_pretrained`. **Seen in the wild:** [huggingface/peft
 # 2115](https://github.com/huggingface/peft/issues/2115): a user called `get_peft_model`
 # before loading and got outputs identical to the base; the maintainers then added a
 # warning in [pull request 2118](https://github.com/huggingface/peft/pull/2118).
@@ -1819,7 +1820,7 @@ claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
 # repeats a word that many times and ends with EOS, the token for the end of a text. There
 # is no special token for padding, so you pad the shorter texts of a batch with EOS, on
 # the right. In the labels, you replace every padding id by -100, so that the loss skips
-# it.
+# these positions.
 #
 # The training loss falls well below one. To test the model, you give it seven prompts,
 # one for each number. The model writes until it produces EOS or has written 13 tokens.
@@ -1953,8 +1954,8 @@ claim("answers, of seven, that stop with labels by length",
 # A separate padding token needs one more row in the embedding, and one in the head if the
 # two are not tied. Both repairs produce the same model, because the initial weights, the
 # texts and the labels are the same, and nothing after the end has a label. With so few
-# steps the model learns to stop, but not perfectly. With some seeds it still misses the
-# end of the longest answer, or writes one word too many.
+# steps the model learns to stop, but not perfectly. With some seeds the model still
+# misses the end of the longest answer, or writes one word too many.
 
 # %% trap="10.6" role="more"
 claim("training loss at the end", losses["by id"], below=0.6)
@@ -1999,8 +2000,8 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 # %% [markdown] trap="10.6" role="keep"
 # **Keep:** mask padding by the length of each text, not by its id. If you pad with EOS
 # and mask by id, the model never learns to stop. **In your own code:** count the labels
-# in a batch that are EOS. There should be one for each text that ends. **Source:**
-# `DataCollatorForLanguageModeling` in
+# in a batch that are EOS. There should be one EOS label for each text that ends.
+# **Source:** `DataCollatorForLanguageModeling` in
 # [transformers](https://github.com/huggingface/transformers/blob/main/src/transformers/data/data_collator.py):
 # it sets every label that equals the padding token to -100. **Seen in the wild:**
 # [huggingface/transformers
@@ -2308,10 +2309,11 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# The authors of torchtune measured a whole Llama-2-7B. For this model, a training run
-# reserves 15.57 GB with LoRA and 9.29 GB with QLoRA. In torchtune's measurement four bits
-# save less than here, because the frozen base of its LoRA run has 16 bits per weight, and
-# because the activations and the parts without an adapter need as much memory as before.
+# The authors of torchtune measured this on a whole Llama-2-7B. For this model, a training
+# run reserves 15.57 GB with LoRA and 9.29 GB with QLoRA. In torchtune's measurement four
+# bits save less than here, because the frozen base of its LoRA run has 16 bits per
+# weight, and because the activations and the parts without an adapter need as much memory
+# as before.
 #
 # **On the recorded H100**, the count of FLOPs is right to within 6 %: LoRA processes 1.57
 # times as many rows per second, and the count predicts 1.49. The bytes that a step keeps

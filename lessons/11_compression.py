@@ -2,12 +2,12 @@
 # # 11. Quantization, pruning, distillation and export
 #
 # Your digit classifier has to move to a device with little memory, no Python, and a
-# processor that is fast with small integers. So you round its weights, remove some of
-# them, train a smaller model to imitate it, and write it to a file that another program
-# can run. Each of these steps can change the model a lot without an error message, and
-# often without changing the one number that you happen to check. After every step, this
-# stage measures three things: the size, the error of the output, and the accuracy. It
-# also says which of the three you need.
+# processor that is fast with small integers. So you round the model's weights, remove
+# some of them, train a smaller model to imitate it, and write the result to a file that
+# another program can run. Each of these steps can change the model a lot without an error
+# message, and often without changing the one number that you happen to check. After every
+# step, this stage measures three things: the size, the error of the output, and the
+# accuracy. This stage also says which of these three measurements you need.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -37,7 +37,7 @@ begin(SEED, THREADS, DEVICE)
 # ## A grid, a scale and a zero
 #
 # A weight is a float of 4 bytes, and your device has room for one byte per weight. A byte
-# can hold 256 different numbers. So you lay a *grid* of 256 evenly spaced levels over the
+# can take 256 different values. So you lay a *grid* of 256 evenly spaced levels over the
 # weights, and for each weight you store only the number of the nearest level, its *code*.
 # This is *quantization*. Two more numbers turn a code back into a weight: the *scale*,
 # which is the distance between two levels, and the *zero*, which is the code of the level
@@ -55,8 +55,8 @@ print(f"scale {scale:.5f}   steps {steps.int().tolist()}")
 
 # %% [markdown] role="concept"
 # An unsigned byte cannot hold negative numbers, so add the number of steps between the
-# lowest level and 0. This number is the zero. (A signed byte holds -128 to 127. Both types
-# are called INT8.)
+# lowest level and 0. This number of steps is the zero. (A signed byte holds -128 to 127.
+# Both types are called INT8.)
 
 # %% role="concept"
 zero = round(-low / scale)
@@ -102,10 +102,10 @@ draw_line({"weights": [(v, f"{v:g}") for v in w.tolist()],
 # | *symmetric* | $\max \lvert w \rvert \,/\, (2^{bits-1} - 1)$ | $\mathrm{round}(w / s)$ | $s \cdot code$ |
 # | *affine* | $(high - low) \,/\, (2^{bits} - 1)$ | $\mathrm{round}(w / s) + zero$ | $s \cdot (code - zero)$ |
 #
-# An affine grid always includes 0. If all weights are positive, it starts at 0; if all
-# are negative, it ends at 0. Weights that share a grid also share its scale. These can be
-# the whole matrix, one row of it (the weights of one output, also called a *channel*), or
-# a *group* of neighbours within a row.
+# An affine grid always includes 0. If all weights are positive, the grid starts at 0; if
+# all are negative, the grid ends at 0. One grid, with its scale, serves the whole matrix,
+# one row of it (the weights of one output, also called a *channel*), or a *group* of
+# neighbours within a row.
 
 # %% role="concept"
 def symmetric(w, bits):
@@ -137,11 +137,11 @@ def saved(state):
 # ## Fewer and fewer bits
 #
 # You train five classifiers with four layers each on the digits; only their initial
-# weights differ. Then you round their weight matrices, each with one symmetric grid. At
-# 8, 4 and 3 bits the classifiers lose little. At 2 bits they break down.
+# weights differ. Then you round each weight matrix with its own symmetric grid. At 8, 4
+# and 3 bits the classifiers lose little accuracy. At 2 bits the classifiers break down.
 #
 # Two bits allow four codes, and a symmetric grid uses three of them. Your comment in the
-# script says: "An affine grid has one more level. That cannot be worth much."
+# script says: "An affine grid has one more level, which cannot be worth much."
 
 # %% trap="11.1" role="break"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -222,8 +222,8 @@ claim("accuracy lost at 2 bits", full - read[2], above=0.25)
 
 # %% [markdown] trap="11.1" role="why"
 # Rounding errors are positive or negative, so in a sum of 64 products most of them
-# cancel. But at 2 bits, a symmetric grid has only three levels: minus the largest weight
-# of the matrix, zero, and the largest. Every weight smaller than *half of the largest* is
+# cancel. But at 2 bits, a symmetric grid has only three levels: zero and plus or minus
+# the largest absolute value. Every weight whose absolute value is below *half of that* is
 # rounded to zero:
 
 # %% trap="11.1" role="why"
@@ -247,9 +247,9 @@ claim("smallest fraction of zeros in a matrix at 2 bits",
       min(gone), above=0.7)
 
 # %% [markdown] trap="11.1" role="repair"
-# So the levels are in the wrong place. In an affine grid for these matrices, the levels
-# are two thirds of the largest weight apart, so only weights below a third of it become
-# zero. If each group of 16 neighbours has its own grid, the range depends only on these
+# So the levels are misplaced. In an affine grid for these matrices, the levels are two
+# thirds of that value apart, so only weights below a third of it become zero. If each
+# group of 16 neighbours has its own grid, the range depends only on these
 # 16. The *ends*, the first and the last layer, can also stay at 8 bits.
 
 # %% trap="11.1" role="repair"
@@ -278,10 +278,10 @@ claim("accuracy of affine minus symmetric grids, 2 bits, whole matrices",
 # Groups help further, but each group stores a scale and a zero.
 
 # %% [markdown] trap="11.1" role="repair"
-# The explorer below shows the first layer of a digit classifier. A weight is between two
-# levels (*rounding*) or beyond the last one (*clipping*). *Outlier* divides one pixel's
-# brightness by a number and multiplies its weights by it. Guess first: is the best
-# clipping for the *weights* also best for the layer's *output*?
+# The explorer below shows the first layer of a digit classifier. Weights between two
+# levels are *rounded*, and weights beyond the last level are *clipped*. *Outlier* divides
+# one pixel's brightness by a number and multiplies the pixel's weights by that number.
+# Guess first: is the best clipping for the *weights* also best for the layer's *output*?
 
 # %% role="explore" explorer="quantization"
 from dlsys_helpers.explorers.quantization import quantization
@@ -325,10 +325,10 @@ claim("total bits per weight, 2 bits in groups of 64",
 # %% [markdown] trap="11.1" role="folklore"
 # **Told:** 4 bits cost several points of accuracy, unless the first and the last layer
 # stay at 8 bits. **Measured:** in these classifiers, 4 bits everywhere cost almost
-# nothing. At 2 bits, keeping the ends at 8 bits gets far more digits right, on average
-# over five classifiers. A single classifier may gain nothing, because it depends on the
-# training run which matrix is the most sensitive. So round one matrix at a time, and give
-# more bits to those that cost accuracy.
+# nothing. At 2 bits, keeping the first and the last layer at 8 bits gets far more digits
+# right, on average over five classifiers. A single classifier may gain nothing, because
+# which matrix is the most sensitive depends on the training run. So round one matrix at a
+# time, and give more bits to those whose rounding costs accuracy.
 
 # %% trap="11.1" role="folklore"
 def only(k, rule):
@@ -385,20 +385,21 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # %% [markdown] trap="11.1" role="keep"
 # **Keep:** the error of the weights does not tell you how many predictions change, so
 # measure the accuracy. At 2 bits, a symmetric grid turns most weights into zeros; use
-# affine grids for small groups. Scales and zeros count towards the size. **In your own
-# code:** before you decide which layers keep more bits, round one layer at a time and
-# note the loss. **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
-# Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
+# affine grids for small groups. Scales and zeros count towards the model's size. **In
+# your own code:** before you decide which layers keep more bits, round one layer at a
+# time and note how the loss changes. **Source:** [Nagel et al. 2021, "A White Paper on
+# Neural Network Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
 
 # %% [markdown] role="concept"
 # ## Static or dynamic: who chooses the scale of the inputs?
 #
 # Trap 11.1 rounds only the weights. A processor that is fast with integers also needs the
 # inputs of the layer as integers, so the inputs need a scale as well. The weights are
-# known before the model ships, so you compute their scale once. The inputs are different
-# in every row. *Dynamic* quantization finds the largest input of each row while the model
-# runs. *Static* quantization fixes one scale in advance, from a few rows that are called
-# the *calibration* data.
+# known before the model ships, so you compute their scale once. The inputs change from
+# row to row. *Dynamic* quantization finds the largest input of each row while the model
+# runs. So does torchao, whereas onnxruntime takes one scale for the whole input. *Static*
+# quantization fixes one scale in advance, from a few rows that are called the
+# *calibration* data.
 
 # %% role="concept"
 draw_blocks({"weights only": ["inputs: float", "weights: codes to floats",
@@ -418,8 +419,9 @@ draw_blocks({"weights only": ["inputs: float", "weights: codes to floats",
                 "scale comes from calibration.")
 
 # %% [markdown] role="concept"
-# Both compute the product of integers in the same way. You multiply the codes, add the
-# products as integers, and multiply the sums by the two scales at the end:
+# Dynamic and static quantization compute the product of integers in the same way. You
+# multiply the codes, add the products as integers, and multiply the sums by the two
+# scales at the end:
 
 # %% role="concept"
 def to_codes(x, scale):
@@ -468,9 +470,9 @@ claim("relative error of the product, static, 40 dark digits",
 #
 # ## Training with the rounding: quantization-aware
 #
-# Rounding a trained model is called *post-training quantization*. If it costs too much
-# accuracy, you can keep training while the weights are being rounded, so that the model
-# learns weights that survive rounding. Training needs a gradient, but the slope of
+# Rounding a trained model is called *post-training quantization*. If rounding costs too
+# much accuracy, you can keep training while the weights are being rounded, so that the
+# model learns weights that survive it. Training needs a gradient, but the slope of
 # rounding is 0: if you move a weight a little, the rounded weight does not move at all.
 
 # %% role="concept"
@@ -497,18 +499,18 @@ claim("smallest slope with the straight-through estimator", w.grad.min(),
       expected=1)
 
 # %% [markdown] role="concept"
-# First try rounding after training, because it takes only minutes and needs no labels. If
-# the result is not good enough, which mostly happens below 4 bits, train with the
-# rounding. The section *A model that learns with the rounding*, near the end, recovers
-# the accuracy of a 2-bit model this way.
+# First try rounding after training, because rounding takes only minutes and needs no
+# labels. If the result is not good enough, which mostly happens below 4 bits, use
+# quantization-aware training. The section *A model that learns with the rounding*, near
+# the end, recovers the accuracy of a 2-bit model this way.
 #
 # ## Which weights can go
 #
 # *Pruning* removes weights. The usual assumption is that small weights matter least, so
 # *magnitude pruning* sets the smallest weights to 0. How much this saves depends on the
-# pattern of the zeros. They can be anywhere. They can be two of every four neighbours,
-# *2:4*, which some GPUs multiply faster. Or they can fill whole rows, which is called
-# *structured pruning*.
+# pattern of the zeros. The zeros can be anywhere, they can be two of every four
+# neighbours (the pattern *2:4*, which some GPUs can multiply faster), or they can fill
+# whole rows (*structured pruning*).
 
 # %% role="concept"
 w = torch.randn(8, 8, generator=torch.Generator().manual_seed(SEED))
@@ -528,10 +530,10 @@ draw_grids(stays, rows="output", columns="input",
                "and in the third four whole rows.")
 
 # %% [markdown] role="concept"
-# Zeros in arbitrary positions still take four bytes and one multiplication each. A row of
-# zeros does not have to. The row belongs to one *unit*, and you can cut out a unit: its
-# row in this layer and its column in the next one. What is left is an ordinary, smaller
-# pair of layers that computes the same:
+# Zeros in arbitrary positions still take four bytes and one multiplication each. A whole
+# row of zeros does not have to be stored or multiplied. The row belongs to one *unit*,
+# and you can cut out a unit: its row in this layer and its column in the next one. What
+# is left is an ordinary, smaller pair of layers that computes the same outputs:
 
 # %% role="concept"
 keep = norms[:, 0] > norms.median()               # four units of eight
@@ -548,17 +550,17 @@ claim("largest gap between the masked and the smaller pair of layers",
       (masked_out - smaller_out).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# (These layers have no bias. If they have one, you also remove the unit's bias.) The
-# section *Three patterns of zeros* prunes a whole model in each of these ways and
-# retrains it.
+# (These layers have no bias. If your layers have a bias, you also remove the unit's
+# bias.) The section *Three patterns of zeros* prunes a whole model in each of these ways
+# and retrains it.
 
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
 # ## Retraining a pruned net
 #
 # You set the smallest four fifths of a classifier's weights to zero, and it gets far
 # fewer digits right. To make the pruning permanent, you call
-# `torch.nn.utils.prune.remove`. Then you retrain the classifier for 100 steps of Adam. It
-# is as accurate as before the pruning, and you write your report.
+# `torch.nn.utils.prune.remove`. Then you retrain the classifier for 100 steps of Adam.
+# The classifier is as accurate as before the pruning, and you write your report.
 
 # %% trap="11.2" role="break"
 from torch.nn.utils import prune
@@ -613,9 +615,9 @@ claim("fraction of zeros after retraining", zeros(retrained), below=0.35)
 # `remove` writes the zeros into the weight and drops the mask. A zero is a value like any
 # other, so the first training step moves it. Only weights that no gradient reaches stay
 # zero: those of pixels that are always dark, and those of hidden units that the pruning
-# has cut off. The good accuracy is that of a dense net, and neither the loss nor the
-# accuracy tells you so. Keep the masks, and set the pruned weights to zero again after
-# *every* step:
+# has cut off. The good accuracy belongs to a net that is dense again, and neither the
+# loss nor the accuracy tells you so. Keep the masks, and set the pruned weights to zero
+# again after *every* step:
 
 # %% trap="11.2" role="repair"
 def retrain(model, after_backward=None, after_step=None, steps=100,
@@ -703,10 +705,11 @@ claim("fraction of the remaining zeros that no gradient reached",
 
 # %% [markdown] trap="11.2" role="more"
 # A tempting half-measure is to set only the *gradients* of the pruned weights to zero.
-# With a new Adam optimizer this works. With an Adam that has already trained the dense
-# net it does not, because its running averages remember earlier gradients and move a
-# weight whose gradient is now zero. Muon updates a matrix as a whole, so from the first
-# step on, the update of one weight depends on the gradients of the others.
+# With a new Adam optimizer, masking the gradients works. With an Adam optimizer that has
+# already trained the dense net, masking fails, because the running averages remember
+# earlier gradients and move a weight whose gradient is now zero. Muon updates a matrix as
+# a whole, so from the first step on, the update of one weight depends on the gradients of
+# the others.
 
 # %% trap="11.2" role="more"
 def zero_gradients(model):
@@ -739,8 +742,8 @@ claim("fraction of zeros with masked gradients, one step of a new Muon",
 # weights costs little accuracy and removing four fifths costs a lot; retraining with
 # masks recovers most of it. And zeros alone save neither memory nor time, because the
 # dense tensor has as many bytes and needs as many products as before. (A file with zeros
-# compresses better, but not in memory.) Removing whole rows makes a layer smaller; single
-# zeros need a special format and a special kernel.
+# compresses better, but the tensors in memory stay as large.) Removing whole rows makes a
+# layer smaller; single zeros need a special format and a special kernel.
 
 # %% trap="11.2" role="folklore"
 half = accuracy(cut(dense, 0.5), x_test, y_test)
@@ -798,9 +801,9 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # %% [markdown] role="concept"
 # ## What a teacher knows that a label does not
 #
-# A label says which digit it is, and nothing about the other nine. A trained model says
-# more. Take the test digit that the classifier `dense` from above gets right with the
-# least certainty:
+# A label says which digit an image shows, and nothing about the other nine. A trained
+# model says more. Take the test digit that the classifier `dense` from above gets right
+# with the least certainty:
 
 # %% role="concept"
 with torch.no_grad():
@@ -821,9 +824,10 @@ draw_grids({"one test digit": told}, values=True,
 # %% [markdown] role="concept"
 # *Distillation* trains a small *student* on the probabilities of a large *teacher*, which
 # are also called *soft targets*. The loss is the Kullback-Leibler divergence of the
-# student's probabilities $q$ from the teacher's $p$, $\sum p \,(\log p - \log q)$. It is
-# 0 if the two agree. Its gradient with respect to the student's logits has the same form
-# as that of cross-entropy, with $p$ instead of the label:
+# student's probabilities $q$ from the teacher's $p$, $\sum p \,(\log p - \log q)$. The
+# divergence is 0 if the two sets of probabilities agree. The gradient of this loss with
+# respect to the student's logits has the same form as the gradient of cross-entropy, with
+# $p$ instead of the label:
 
 # %% role="concept"
 z = torch.zeros(10, requires_grad=True)       # a student that knows nothing
@@ -845,11 +849,11 @@ claim("digits that the teacher pushes up here",
 #
 # The dense classifier is the *teacher* of a student with 16 hidden units. The student
 # trains on 100 images, with the teacher's probabilities instead of labels. The logits of
-# both are divided by a *temperature* $T$ before the softmax: $p_T = \mathrm{softmax}(z /
-# T)$. A higher temperature makes the probabilities softer.
+# teacher and student are divided by a *temperature* $T$ before the softmax: $p_T =
+# \mathrm{softmax}(z / T)$. A higher temperature makes the probabilities softer.
 #
-# You train students at the temperatures `1`, `4`, `20` and `100`. Your log says: "At `100` the teacher gives none of the ten classes even a fifth of its
-# probability."
+# You train students at temperatures `1`, `4`, `20` and `100`. Your log says: "At `100` the
+# teacher gives none of the ten classes even a fifth of its probability."
 
 # %% trap="11.3" role="break"
 teacher = dense
@@ -912,9 +916,9 @@ claim("accuracy at temperature 4 minus that at temperature 1",
 
 # %% [markdown] trap="11.3" role="why"
 # The teacher is nearly certain: at temperature 1, it leaves a few hundredths of the
-# probability for the other nine digits. These would tell the student which digits look
-# similar, but they are too small to matter. With the logits divided by 4, the other
-# digits get a large part:
+# probability for the other nine digits. This remainder would tell the student which
+# digits look similar, but is too small to matter. Dividing the logits by 4 gives the
+# other digits a large part of the probability:
 
 # %% trap="11.3" role="why"
 def others(T):
@@ -937,9 +941,9 @@ claim("probability left for the other digits at temperature 1",
 
 # %% [markdown] trap="11.3" role="repair"
 # At 100 the probabilities are nearly equal, but their *differences* still reflect the
-# teacher's logits, and the gradient depends on differences. The gradient is small,
-# because both divisions by $T$ shrink it, at high temperatures by $1 / T^2$. So multiply
-# the loss by $T^2$. Next to a loss on labels, forgetting the square silences the teacher:
+# teacher's logits, and the gradient depends on differences. Both divisions by $T$ shrink
+# the gradient, at high temperatures by a factor of $T^2$. So multiply the loss by $T^2$.
+# With a second loss on labels, forgetting the factor $T^2$ silences the teacher:
 
 # %% trap="11.3" role="repair"
 beside = {
@@ -962,7 +966,8 @@ claim("accuracy with the square minus without, labels and teacher at 20",
 # %% [markdown] trap="11.3" role="repair"
 # The explorer below shows a teacher, one digit, and the pull on the student's logits.
 # Guess first: if the teacher gets a digit wrong, does it push the student away from the
-# right answer at `1`, `4`, `8`? For which digits do teacher and label differ at 1?
+# right answer at temperatures `1`, `4` and `8`? For which digits do teacher and label
+# disagree at temperature 1?
 
 # %% role="explore" explorer="temperature"
 from dlsys_helpers.explorers.temperature import temperature
@@ -973,7 +978,8 @@ temperature
 # Adam follows the direction of a gradient more than its size, so a forgotten $T^2$ hardly
 # matters if the loss has no other part. With the square and a high $T$, the loss is close
 # to a squared error between the logits, after the mean of each row is subtracted. The
-# advantage of 100 over 1 is the least certain: with two of fifty seeds there was none.
+# advantage of temperature 100 over temperature 1 is the least certain: with two of fifty
+# seeds there was none.
 
 # %% trap="11.3" role="more"
 claim("largest probability of a digit under the teacher at 100",
@@ -992,10 +998,10 @@ claim("accuracy with the teacher at 20, no square, minus labels alone",
 
 # %% [markdown] trap="11.3" role="folklore"
 # **Told:** use a temperature of 3 to 5, because above 10 all signal is lost.
-# **Measured:** with the square, these students learn about as well at 20 and at 100 as at
-# 4, and better than from labels. With a less certain teacher there may be no gain, and if
-# you have plenty of labels, they may teach more than the teacher. Try three temperatures,
-# and also try no teacher at all.
+# **Measured:** with the factor $T^2$, these students learn about as well at temperatures
+# 20 and 100 as at 4, and better than from labels. With a less certain teacher there may
+# be no gain, and if you have plenty of labels, they may teach more than the teacher. Try
+# three temperatures, and also try no teacher at all.
 
 # %% trap="11.3" role="folklore"
 claim("accuracy at temperature 20 minus labels alone",
@@ -1042,9 +1048,9 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # **Keep:** if the teacher is nearly certain and you have few labels, distil at a
 # temperature above 1, and multiply the loss by the square of the temperature. Print how
 # much probability the teacher leaves for the other classes. **In your own code:** use
-# `reduction="batchmean"`, not the default. It divides by the first dimension only, so
-# flatten the batch and the positions of a language model first. Compare with a student
-# trained only on the labels. **Seen in the wild:** in
+# `reduction="batchmean"`, not the default. `batchmean` divides by the first dimension
+# only, so flatten the batch and the positions of a language model first. Compare your
+# student with a student trained only on the labels. **Seen in the wild:** in
 # [`IntelLabs/distiller#122`](https://github.com/IntelLabs/distiller/issues/122) the
 # square was missing; in [`HikariTJU/LD#74`](https://github.com/HikariTJU/LD/issues/74) a
 # mean over classes made the loss far too small. **Source:** [Hinton, Vinyals & Dean 2015,
@@ -1055,14 +1061,14 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # ## Distilling a language model
 #
 # A language model predicts a token at every position, so the teacher provides a soft
-# target at every position. Two more things help the student. It can start from some of
-# the teacher's layers, and it can imitate the teacher's *hidden states* between the
-# blocks. [DistilBERT](https://arxiv.org/abs/1910.01108) does both: it starts from every
-# second layer.
+# target at every position. Two more things help: the student can start from some of the
+# teacher's layers, and it can imitate the teacher's *hidden states* between the blocks.
+# [DistilBERT](https://arxiv.org/abs/1910.01108) does both, and starts from every second
+# layer of its teacher.
 #
-# The teacher here is a transformer with four blocks. It learns a language of 16 tokens in
-# which each token depends on the two tokens before it. (A folded cell draws the text and
-# trains the teacher.)
+# The teacher here is a transformer with four blocks that learns a language of 16 tokens,
+# in which each token depends on the two tokens before it. (A folded cell draws the text
+# and trains the teacher.)
 
 # %% role="concept" tags=["plumbing"]
 class TinyLM(nn.Module):
@@ -1121,8 +1127,8 @@ with fork_rng():                     # the traps below keep their numbers
     students = {"fresh": TinyLM(2), "every second layer": TinyLM(2)}
 
 # %% [markdown] role="concept"
-# The student has half as many blocks. Give it the teacher's embeddings, its head, and its
-# blocks 0 and 2:
+# The student has half as many blocks as the teacher. Give the student the teacher's
+# embeddings, head, and blocks 0 and 2:
 
 # %% role="concept"
 copied = students["every second layer"]
@@ -1140,8 +1146,8 @@ print(f"teacher {taught_lm:.2f}; not trained yet:",
 
 # %% [markdown] role="concept"
 # The divergence is a mean over *tokens*. `reduction="batchmean"` divides by the first
-# dimension only, so first flatten rows and positions into one dimension. If you do not,
-# the loss is too large by a factor equal to the number of positions in a row:
+# dimension only, so first flatten rows and positions into one dimension. If you do not
+# flatten, the loss is too large by a factor equal to the number of positions in a row:
 
 # %% role="concept"
 def lm_soft(model, tokens, T=2):
@@ -1167,10 +1173,10 @@ claim("loss before training, random weights minus every second layer",
       untrained["fresh"] - untrained["every second layer"], above=0.3)
 
 # %% [markdown] role="concept"
-# To imitate hidden states, add the mean squared difference between the student's and the
-# teacher's to the loss. If the student is narrower, as BERT-base with 768 values per
-# token is narrower than BERT-large with 1,024, you need a linear layer in between. It is
-# trained together with the student and discarded afterwards.
+# To imitate hidden states, add to the loss the mean squared difference between the hidden
+# states of student and teacher. If the student is narrower, as BERT-base with 768 values
+# per token is narrower than BERT-large with 1,024, you need a linear layer in between.
+# This layer is trained together with the student and discarded afterwards.
 
 # %% role="concept"
 with fork_rng():
@@ -1191,18 +1197,18 @@ claim("loss after 40 steps, random start minus every second layer",
 
 # %% [markdown] role="concept"
 # After 40 steps on the teacher's probabilities, the student that started from the
-# teacher's layers is still well ahead of the one with random weights. (The teacher was
-# trained for only 200 steps, so a student can overtake it.)
+# teacher's layers is still well ahead of the student that started from random weights.
+# (The teacher was trained for only 200 steps, so a student can overtake it.)
 
 # %% [markdown] role="concept"
 # ## GPTQ: one weight is rounded, the others make up for it
 #
-# Rounding to nearest treats each weight alone. But a layer adds up its products, so one
-# weight can compensate for the error of another. For inputs `x` of shape `(N, in)`, an
-# error `e` in the weights of one output changes that output by `x @ e`. The sum of the
-# squares of this change is `e @ H @ e` with `H = x.T @ x`. `H` is the *Hessian* of this
-# squared error, up to a factor of 2. It says which errors are costly, and which of them
-# cancel.
+# Rounding to nearest treats each weight independently of the others. But a layer adds up
+# its products, so one weight can compensate for the error of another. For inputs `x` of
+# shape `(N, in)`, an error `e` in the weights of one output changes that output by `x @
+# e`. The sum of the squares of this change is `e @ H @ e` with `H = x.T @ x`. `H` is the
+# *Hessian* of this squared error, up to a factor of 2. The Hessian says which errors are
+# costly and which errors cancel.
 
 # %% role="concept"
 rng = torch.Generator().manual_seed(SEED)
@@ -1232,9 +1238,9 @@ plot_lines(moves, curves, xlabel="move of the second weight",
                "lowest point is at 0.")
 
 # %% [markdown] role="concept"
-# Where is the lowest point? Set the derivative with respect to the move to zero, and you
-# get a move of `-error * H[1, 0] / H[1, 1]`. For many weights, the quotient becomes a
-# system of linear equations over all weights that are not rounded yet:
+# Where is the lowest point of such a curve? Set the derivative with respect to the move
+# to zero, and you get a move of `-error * H[1, 0] / H[1, 1]`. For many weights, the
+# quotient becomes a system of linear equations over all weights that are not rounded yet:
 
 # %% role="concept"
 H = H_of["rise and fall together"]
@@ -1258,8 +1264,8 @@ claim("largest gap between the two ways to write the update",
 
 # %% [markdown] role="concept"
 # This is all that *GPTQ* does: it rounds one column, moves the columns that are still
-# free by the solution of that system, and continues with the next column. *AWQ*, near the
-# end of the lesson, changes the scale of a column instead.
+# free by the solution of such a system of equations, and continues with the next column.
+# *AWQ*, near the end of the lesson, changes the scale of a column instead.
 
 # %% [markdown] trap="11.4" role="situation" core=true fault="GPTQ without act-order: costly columns get no help" symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
 # ## Rounding one column after the other
@@ -1335,9 +1341,10 @@ claim("output error of largest first, divided by smallest first",
       off["largest first"][1] / off["smallest first"][1], below=0.8)
 
 # %% [markdown] trap="11.4" role="why"
-# Only columns that are *not yet rounded* can compensate for an error. The first column
-# has all the others to help it. The last has none, so its error stays. So round the
-# costly columns first, while there is help. Implementations call this *act-order*.
+# Only columns that are *not yet rounded* can compensate for an error. For the first
+# column, all other columns can compensate. For the last column, none can, so its error
+# stays. So round the costly columns first, while others can still compensate.
+# Implementations call this order *act-order*.
 
 # %% trap="11.4" role="why"
 draw_grids({"free to help": torch.ones(8, 8).triu(1)},
@@ -1349,8 +1356,8 @@ draw_grids({"free to help": torch.ones(8, 8).triu(1)},
                "filled: seven at the first step, none at the last.")
 
 # %% [markdown] trap="11.4" role="why"
-# Now look at the weights. GPTQ leaves them *further* from the trained weights than
-# rounding to nearest does, and yet its output is several times closer:
+# GPTQ leaves the weights *further* from the trained ones than rounding to nearest does,
+# and yet the layer's output is several times closer:
 
 # %% trap="11.4" role="why"
 claim("error of the weights, largest first, divided by to nearest",
@@ -1358,7 +1365,7 @@ claim("error of the weights, largest first, divided by to nearest",
 
 # %% [markdown] trap="11.4" role="repair"
 # So round the columns of the largest inputs first, and judge the result by the output.
-# GPTQ needs some rows of data for calibration. Here 40 digits are enough, because they
+# GPTQ needs some rows of data for calibration. Here, 40 digits are enough, because they
 # resemble the test digits. With noise, calibration fails silently:
 
 # %% trap="11.4" role="repair"
@@ -1381,12 +1388,12 @@ claim("output error of largest first, divided by to nearest",
 
 # %% [markdown] trap="11.4" role="repair"
 # Pruning can use the same idea. If you remove an input from a layer, the remaining
-# columns can compensate for part of the loss. This is your exercise. The order does not
-# matter there, because all remaining columns change at once.
+# columns can compensate for part of the loss. You write this compensation in the
+# exercise, where the order does not matter, because all remaining columns change at once.
 
 # %% [markdown] trap="11.4" role="more" topics="independent inputs"
 # One column can help another only if their inputs rise and fall together. Here is the
-# control: independent inputs of the same size with mean zero, for which one column can
+# control: independent inputs of the same size with mean zero, among which one column can
 # hardly compensate for another.
 
 # %% trap="11.4" role="more"
@@ -1405,9 +1412,10 @@ claim("output error calibrated with noise, divided by to nearest",
 
 # %% [markdown] trap="11.4" role="folklore"
 # **Told:** quantize the most influential weights last, because by then the others have
-# compensated for their errors. **Measured:** the opposite is true. In each of this
-# classifier's three layers, largest inputs first beats smallest inputs first, in one
-# layer by a little and in two by a lot. In the second layer this also holds at 2 bits.
+# compensated for their errors. **Measured:** the opposite order is better. In each of
+# this classifier's three layers, largest inputs first beats smallest inputs first, in one
+# layer by a little and in two by a lot. In the second layer, largest first also wins at 2
+# bits.
 
 # %% trap="11.4" role="folklore"
 ratios, x_layer, x_later = [], x_train, x_test
@@ -1471,17 +1479,18 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
 # error of each layer on rows that the calibration has not seen, and compare it with
 # rounding to nearest. **Seen in the wild:**
 # [`huggingface/optimum#1216`](https://github.com/huggingface/optimum/pull/1216) offers
-# this order as `desc_act`: off is faster, and on has a slightly better perplexity.
-# **Source:** [Frantar et al. 2022, "GPTQ"](https://arxiv.org/abs/2210.17323), section 3.
+# this order as `desc_act`: switched off it is faster, and switched on it has a slightly
+# better perplexity. **Source:** [Frantar et al. 2022,
+# "GPTQ"](https://arxiv.org/abs/2210.17323), section 3.
 
 # %% [markdown] trap="11.5" role="situation" fault="numel times element_size misses what is stored" symptom="model size after quantization: parameters() counts too much or zero, file size differs"
 # ## How large is it now?
 #
 # You quantize a larger classifier with the library `torchao`: each weight of a linear
 # layer gets 8 bits, and the biases stay as they are. Your report has to state the size.
-# You use a popular line: for each parameter, it multiplies the number of entries by the
-# bytes per entry, and it adds up the results. The ticket says: "One byte instead of four,
-# so expect about a quarter."
+# You use a popular line of code: for each parameter, it multiplies the number of entries
+# by the bytes per entry, and it adds up the results. The ticket says: "One byte instead
+# of four, so expect about a quarter."
 
 # %% trap="11.5" role="break" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):   # a note of its own
@@ -1499,7 +1508,7 @@ def counted(model):
 
 # %% trap="11.5" role="guess" quoted="wrong"
 guess("11.5",
-      "How many bytes does this line report after the quantization, "
+      "How many bytes does this line of code report after quantization, "
       "compared with before?",
       choices=["just as many",
                "about half as many",
@@ -1522,9 +1531,9 @@ claim("bytes that the line reports after quantization, divided by before",
       expected=1)
 
 # %% [markdown] trap="11.5" role="why"
-# The new weight is a wrapper. It *claims* to be a float32 matrix, so that the rest of
-# torch can work with it. It stores its values in other tensors: codes of one byte, and
-# one scale per row.
+# The new weight is a wrapper that *claims* to be a float32 matrix, so that the rest of
+# torch can work with it. The wrapper stores its values in other tensors: one-byte codes,
+# and one scale per row.
 
 # %% trap="11.5" role="why"
 weight = small_reader[2].weight
@@ -1538,8 +1547,8 @@ draw_boxes(stacks, unit="kB",
                "codes and a thin layer of scales.")
 
 # %% [markdown] trap="11.5" role="repair"
-# So measure what is stored: write the file, and check its length. `saved` does this in
-# memory.
+# So measure what is stored: save the model to a file, and check the length of the file.
+# `saved` does this in memory.
 
 # %% trap="11.5" role="repair"
 print("says:", weight.dtype, weight.element_size(), "bytes each")
@@ -1555,8 +1564,8 @@ claim("length of the file after quantization, divided by before",
 
 # %% [markdown] trap="11.5" role="repair"
 # A file can mislead you as well. `torch.save` writes *storages*, the memory behind the
-# tensors. It writes each storage once, no matter how many tensors share it, and it writes
-# the whole storage, even if a tensor shows only a few rows of it.
+# tensors. `torch.save` writes each storage once, no matter how many tensors share it, and
+# always the whole storage, even if a tensor shows only a few rows of it.
 
 # %% trap="11.5" role="repair"
 table = torch.randn(10_000, 16)
@@ -1582,10 +1591,10 @@ claim("accuracy lost at 8 bits", both[0] - both[1],
       below=0.02)
 
 # %% [markdown] trap="11.5" role="folklore"
-# **Told:** with the older function `quantize_dynamic`, that line reports that a model
-# shrinks to a third or less. **Measured:** its packed weights are not parameters at all,
-# so the line does not count them. This model has no other parameters, so the line reports
-# zero bytes. The file shows how large the model is.
+# **Told:** with the older function `quantize_dynamic`, the popular line reports that a
+# model shrinks to a third or less. **Measured:** the packed weights of that function are
+# not parameters at all, so the line does not count them. This model has no other
+# parameters, so the line reports zero bytes. Only the file shows how large the model is.
 
 # %% trap="11.5" role="folklore"
 with warnings.catch_warnings():
@@ -1642,8 +1651,9 @@ def stored_bytes(state: dict) -> int:
 # **Keep:** measure the size of a quantized model by the length of its files, not by
 # `numel` times `element_size`. A parameter may report one type and store another, and
 # packed weights may not be parameters at all. **In your own code:** compare the file with
-# your estimate of the bits for weights, scales and zeros. If they differ, something is
-# not quantized, or a view has saved its whole storage. **Seen in the wild:** in
+# your estimate of the bits for weights, scales and zeros. If the two sizes differ,
+# something is not quantized, or a view has saved its whole storage. **Seen in the wild:**
+# in
 # [`huggingface/transformers#34317`](https://github.com/huggingface/transformers/issues/34317)
 # a model seemed to have lost most of its parameters, and the user was told to "check
 # directly the size of your files";
@@ -1656,8 +1666,8 @@ def stored_bytes(state: dict) -> int:
 # ## Two scanners, one program
 #
 # A second scanner delivers inverted digits, dark on a light background. So your model
-# first inverts every batch whose mean is above one half. It gets more than nine out of
-# ten digits right, from either scanner.
+# first inverts every batch whose mean is above one half. The model gets more than nine
+# out of ten digits right, from either scanner.
 #
 # The model has to run without Python. You pass the model and one digit from the first
 # scanner to `torch.jit.trace`, which returns a program.
@@ -1715,9 +1725,10 @@ for kind in sorted({warning.category.__name__ for warning in said}):
 
 # %% [markdown] trap="11.6" role="why"
 # `torch.jit.trace` runs the model on the example and records every torch operation.
-# Python's `if` is not one of them. For the example, an ordinary digit, the condition was
-# `False`, so Python skipped the branch. The trace contains neither the condition nor the
-# branch. The only sign of this is a `TracerWarning` among other warnings.
+# Python's `if` is not a torch operation. For the example, an ordinary digit, the
+# condition was `False`, so Python skipped the branch. The trace contains neither the
+# condition nor the branch. The only sign of this is a `TracerWarning` among other
+# warnings.
 
 # %% trap="11.6" role="why"
 draw_blocks({"model": ["x", "mean > 0.5 ?", ("1 - x", "x as it is"),
@@ -1730,8 +1741,8 @@ draw_blocks({"model": ["x", "mean > 0.5 ?", ("1 - x", "x as it is"),
                 "goes straight to the net.")
 
 # %% [markdown] trap="11.6" role="why"
-# A test with normally distributed random numbers does not find this fault. Their mean is
-# near 0, so every batch takes the same path as the example:
+# A test with normally distributed random numbers does not find this fault. The mean of
+# such numbers is near 0, so every batch takes the same path as the example:
 
 # %% trap="11.6" role="why" compare=false
 noise = [torch.randn(n, 64) for n in (1, 7, 100, 1000)]
@@ -1745,8 +1756,8 @@ claim("largest gap on batches of noise", gap_on_noise, below=1e-4)
 
 # %% [markdown] trap="11.6" role="repair"
 # Write the branch as an operation: `torch.cond(condition, one, other, inputs)` keeps both
-# branches in the program. Both must return new tensors with the same type and the same
-# number of dimensions. Returning `x` itself is not allowed, hence the `clone`.
+# branches in the program. Both branches must return new tensors with the same dtype and
+# the same number of dimensions. Returning `x` itself is not allowed, hence the `clone`.
 
 # %% trap="11.6" role="repair"
 class Cond(EitherWay):
@@ -1823,9 +1834,9 @@ claim("largest gap of the exported program, both branches", gaps["export"],
 
 # %% [markdown] trap="11.6" role="repair"
 # In the exercise you compare a program with its model, and that takes some care. The
-# model must be in eval mode, or dropout makes the two differ. Either may write into its
-# input, so each gets a copy. Compare shapes before values. And the batches have to reach
-# each branch, but that is the caller's job.
+# model must be in eval mode, or dropout makes model and program differ. The program or
+# the model may write into its input, so give each a copy. Compare shapes before values.
+# The batches also have to reach each branch, but choosing them is the caller's job.
 
 # %% [markdown] trap="11.6" role="more" topics="gaps in numbers · today's exporters refuse the if"
 # These are the gaps for the bars above:
@@ -1842,9 +1853,10 @@ claim("accuracy of the ONNX file on inverted digits",
       share(onnx_file, inverted), above=0.9)
 
 # %% [markdown] trap="11.6" role="more"
-# Today's exporters run the model with tensors that have shapes but no values. Then the
-# condition `x.mean() > 0.5` cannot be evaluated, and they raise an error. (If a `try` in
-# the model catches the error, one branch is kept, as in a trace.)
+# Today's exporters run the model with tensors that have shapes but no values. Without
+# values, the condition `x.mean() > 0.5` cannot be evaluated, and the exporters raise an
+# error. (If a `try` in the model catches the error, the exporter keeps only one branch,
+# as a trace does.)
 
 # %% trap="11.6" role="more"
 def refusal(way, model, example):
@@ -1868,8 +1880,8 @@ claim("exporters that accept the branch without an error",
 # %% [markdown] trap="11.6" role="folklore"
 # **Told:** the ONNX exporter silently keeps one branch; `torch.jit.script` keeps both.
 # **Measured:** the old exporter, `dynamo=False`, keeps one branch; today's exporter
-# raises an error, as you saw. `torch.jit.script` keeps both, but it is deprecated, and
-# today's exporter does not accept its result.
+# raises an error, as you saw. `torch.jit.script` keeps both branches, but it is
+# deprecated, and today's exporter does not accept a scripted model.
 
 # %% trap="11.6" role="folklore"
 import onnx
@@ -1955,7 +1967,7 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # asks about the warning, and is told that it can be ignored. **Source:** PyTorch,
 # [`torch.cond`](https://docs.pytorch.org/docs/stable/cond.html) and
 # [`torch.jit.trace`](https://docs.pytorch.org/docs/stable/generated/torch.jit.trace.html),
-# the warning there.
+# with its warning.
 
 # %% [markdown] trap="11.7" role="situation" fault="an example of one row fixes the batch size" symptom="ONNX file takes only batch size 1 although dynamic_shapes was given; got invalid dimensions for input"
 # ## One digit, or several
@@ -2042,7 +2054,7 @@ claim("does the ONNX exporter mention the size",
 
 # %% [markdown] trap="11.7" role="repair"
 # Whether something checks the size depends on the model; in the plain classifier nothing
-# does. For both models, an example with two rows solves the problem.
+# checks it. For both models, an example with two rows solves the problem.
 
 # %% trap="11.7" role="repair"
 plain_file = OnnxFile(dense.eval(), x_test[:1], dynamic_shapes=batch)
@@ -2070,16 +2082,16 @@ claim("numbers, of four, that are accepted, by rows, example of two digits",
 
 # %% [markdown] trap="11.7" role="repair"
 # The file itself says which sizes it accepts, in the inputs that it declares. If a size
-# is a number, it is fixed. If it is a name, any size should work.
+# is a number, it is fixed. If a declared size is a name, any size should work.
 #
 # An example fixes more than sizes. Everything that is not a tensor becomes a constant: a
-# number, a string, the length of a list. In the exercise you compare examples for all of
-# these.
+# number, a string, the length of a list. In the exercise you check all of these by
+# comparing examples.
 
 # %% [markdown] trap="11.7" role="more" topics="the switch of the exporter · a dict of settings"
 # On its own, `torch.export` treats every size of 1 in the example as fixed and refuses to
-# make it dynamic, even for the plain classifier. The ONNX exporter calls it with a
-# switch, `backed_size_oblivious`, under which a 1 stands for any size.
+# make it dynamic, even for the plain classifier. The ONNX exporter calls `torch.export`
+# with a switch, `backed_size_oblivious`, which lets a 1 stand for any size.
 
 # %% trap="11.7" role="more"
 from torch.fx.experimental import _config as switches
@@ -2114,9 +2126,9 @@ claim("largest gap, by rows, example of two digits",
       largest_gap(two_digits, by_rows), below=1e-3)
 
 # %% [markdown] trap="11.7" role="more"
-# Here is a classifier with settings, a dict of values with different types.
-# `torch.jit.script` treats every argument without a type annotation as a tensor, and
-# refuses this model. `torch.export` accepts it, and everything that is not a tensor
+# The classifier in the next cell also takes settings, a dict of values of different
+# types. `torch.jit.script` treats every argument without a type annotation as a tensor,
+# and refuses this model. `torch.export` accepts it, and everything that is not a tensor
 # becomes a constant (except for an integer that you declare as dynamic):
 
 # %% trap="11.7" role="more"
@@ -2223,9 +2235,10 @@ def free_dims(examples: list):
 # you ship the file, print the inputs that it declares, and call it with several sizes.
 # **Seen in the wild:** in
 # [`pytorch/pytorch#157621`](https://github.com/pytorch/pytorch/issues/157621) the dynamic
-# size of a ResNet was written as a fixed one, and the answer was to use an example of
-# two; [`hqucms/weaver-core#29`](https://github.com/hqucms/weaver-core/pull/29) fixed the
-# same problem with an example of two and tests at several sizes. **Source:** PyTorch,
+# size of a ResNet was exported as a fixed size, and the answer was to use a batch of two
+# as the example; [`hqucms/weaver-core#29`](https://github.com/hqucms/weaver-core/pull/29)
+# fixed the same problem with an example batch of two and tests at several sizes.
+# **Source:** PyTorch,
 # [`torch.export`](https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/export.html).
 
 # %% [markdown] trap="11.8" role="situation" fault="block scales along the tokens, not along the sum" symptom="emulated MXFP4 or MXFP8 is much better than the hardware: block scales along the wrong axis, outlier channels"
@@ -2236,10 +2249,10 @@ def free_dims(examples: list):
 # it: you round to the format and multiply in float32.
 #
 # Two inputs of the classifier's second layer are *loud*: you made them 35 times as large
-# and divided their weights by 35, so the product is the same. (Language models have such
-# channels naturally.) A comment in your emulation says: "The 32 neighbours are 32 digits
-# at the same input, so no quiet number shares a scale with a loud one." The emulation
-# gets more than nine out of ten digits right.
+# and divided their weights by 35, which leaves the product the same. (Language models
+# have such channels naturally.) A comment in your emulation says: "The 32 neighbours are
+# 32 digits at the same input, so no quiet number shares a scale with a loud one." The
+# emulation gets more than nine out of ten digits right.
 
 # %% trap="11.8" role="break"
 def to_fp4(x):
@@ -2305,8 +2318,8 @@ claim("accuracy of the emulation minus the device's", emulated - on_device,
 # %% [markdown] trap="11.8" role="why"
 # An entry of the product is a *sum* over the inputs. The device multiplies 32 pairs of
 # codes, adds the products, and only then multiplies by two scales. This works because all
-# 32 pairs have the same two scales. Scales that change from pair to pair, like yours,
-# cannot be factored out of the sum. So blocks run along the axis that is summed:
+# 32 pairs share both scales. Scales that change from pair to pair, as in your emulation,
+# cannot be factored out of the sum. So blocks have to run along the summed axis:
 
 # %% trap="11.8" role="why"
 def product(x, w):
@@ -2324,9 +2337,9 @@ claim("relative gap between codes first, then scales, and rounding first",
       below=1e-5)
 
 # %% [markdown] trap="11.8" role="why"
-# Along that axis, a loud input sets the scale of its quiet neighbours, and most of them
-# become zero. In your emulation, its neighbours were the same input of other digits,
-# equally loud:
+# Along the summed axis, a loud input sets the scale of its quiet neighbours, and most of
+# them become zero. In your emulation, a loud input's neighbours were the same input for
+# other digits, and just as loud:
 
 # %% trap="11.8" role="why"
 shown = slice(int(loudest[0]) // 16 * 16, int(loudest[0]) // 16 * 16 + 16)
@@ -2344,9 +2357,10 @@ draw_grids(grids, rows="digit", columns="input", legend="loud",
                "filled except for the loud column.")
 
 # %% [markdown] trap="11.8" role="repair"
-# If you emulate along the sum, you see what the device will do. Then you can help it,
-# because a factor of one *input* may move into its weights. Before rounding, divide each
-# input by its largest size on the training digits, and multiply its weights by that size:
+# With blocks along the sum, your emulation shows what the device will do. Then you can
+# help the device, because a factor of one *input* can move into its weights. Before
+# rounding, divide each input by its largest size on the training digits, and multiply its
+# weights by that size:
 
 # %% trap="11.8" role="repair"
 size = (gain * units).amax(0)
@@ -2361,13 +2375,13 @@ claim("accuracy lost along the sum, with sizes moved into the weights",
 
 # %% [markdown] trap="11.8" role="more" topics="a test that shows nothing · torchao's numbers · which way a power of two is rounded"
 # On inputs without a loud unit, blocks along either axis have about the same error, so a
-# test on random numbers shows nothing. With a loud *digit* instead of a loud input, it is
-# the emulation that loses the quiet digits next to it. Our rounding is that of the
-# format: torchao's `MXTensor`, whose blocks always run along the last axis, returns the
-# same numbers to the last bit.
+# test on random numbers shows nothing. With a loud *digit* instead of a loud input, the
+# emulation is the one that loses the quiet digits in the same block. Our rounding follows
+# the format exactly: torchao's `MXTensor`, whose blocks always run along the last axis,
+# returns the same numbers to the last bit.
 #
-# The weights of loud inputs suffer as well. They are 35 times as small, share scales with
-# ordinary weights and become zero, on the device and in the emulation.
+# The weights of loud inputs suffer as well. These weights are smaller by a factor of 35,
+# share scales with ordinary weights and become zero, on the device and in the emulation.
 
 # %% trap="11.8" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -2395,15 +2409,16 @@ claim("fraction of the quiet inputs that become zero along the sum",
       / (inputs[:, gain == 1] != 0).sum(), above=0.7)
 
 # %% [markdown] trap="11.8" role="more"
-# Blocks along the tokens are fine for numbers that are only *stored*: the keys of trap
-# 13.7 are converted to a wider type before they are multiplied. And some sums do run
-# along the tokens: over the keys in the product of attention weights and values, and over
-# the batch in the gradient of a weight. So training rounds a tensor twice, once along
-# each axis, unless its blocks are squares, which work for both sums.
+# Blocks along the tokens are fine for numbers that are only *stored*, such as the keys of
+# trap 13.7, which are converted to a wider type before they are multiplied. And some sums
+# do run along the tokens: over the keys in the product of attention weights and values,
+# and over the batch in the gradient of a weight. So training rounds a tensor twice, once
+# along each axis, unless its blocks are squares, which work for both sums.
 #
-# It is also a choice which power of two becomes the scale. The cell below uses blocks of
-# MXFP8, whose largest level is 448. The specification uses only the exponent, so it
-# rounds down. Some kernels round to the nearest power, and some round up.
+# Which power of two becomes the scale is also a choice. The cell below uses blocks of
+# MXFP8, whose largest level is 448. The specification uses only the exponent of the
+# largest number, so its scale is rounded down. Some kernels round the scale to the
+# nearest power, and some round it up.
 
 # %% trap="11.8" role="more"
 drawn_blocks = torch.randn(4096, 32)
@@ -2475,8 +2490,8 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # 3. The power is `largest.frexp().exponent - 3`, because `frexp` returns a mantissa from 0.5 to 1. Zeros get a power as well, so you never divide by 0.
 
 # %% [markdown] trap="11.8" role="keep"
-# **Keep:** let blocks that share a scale run along the summed axis, as they do in
-# hardware. An emulation with other blocks promises what no device delivers. **In your own
+# **Keep:** let blocks that share a scale run along the summed axis, as in hardware. An
+# emulation with other blocks reports an accuracy that no device reaches. **In your own
 # code:** make one column of a tensor 35 times as large and round the tensor. If the
 # blocks run along the sum, the column's neighbours become zeros, because the loud column
 # sets their scale. **Seen in the wild:**
@@ -2495,14 +2510,14 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # ## Gradients in four bits, and a larger batch
 #
 # In *NVFP4*, every 16 neighbours share a scale that is finer than a power of two: a
-# float8 number in E4M3. Normally distributed numbers are rounded with an error of about a
-# tenth. So you train a classifier with gradients in NVFP4. In the backward pass, a layer
-# uses the gradient of its output in two products, for its inputs and for its weights. For
-# each product, you round the gradient along the summed axis. Everything else stays in
-# float32.
+# float8 number in E4M3. Normally distributed numbers are rounded with a relative error of
+# about a tenth. So you train a classifier with gradients in NVFP4. In the backward pass,
+# a layer uses the gradient of its output in two products, one for its inputs, one for its
+# weights. For each product, you round the gradient along the summed axis. Everything else
+# stays in float32.
 #
-# With 16 digits per step the classifier learns. Then you use 256 digits per step, with
-# Adam as before. With float32 gradients, this second run ends at a loss of about 0.1.
+# With 16 digits per step, the classifier learns. Then you use 256 digits per step, with
+# Adam as before. With float32 gradients, this run ends at a loss of about 0.1.
 
 # %% trap="11.9" role="break"
 def nvfp4(x, axis):
@@ -2557,7 +2572,8 @@ in_float = curve(lambda g, axis: g, 256)
 
 # %% trap="11.9" role="guess"
 guess("11.9",
-      "At what loss does this second run end with gradients in NVFP4?",
+      "At what loss does the run with 256 digits per step and NVFP4 "
+      "gradients end?",
       unit="nats")
 
 # %% trap="11.9" role="look"
@@ -2583,10 +2599,9 @@ claim("loss with 256 digits per step divided by that with 16",
 # The loss is a mean, so the gradient of one digit is divided by the number of digits. In
 # float32 this does not matter, and Adam ignores the size of a gradient. But the scale of
 # a block, its largest number divided by 6, has to be stored in E4M3, whose smallest
-# positive number is `2 ** -9`. A scale below half of that becomes zero, and with it the
-# block. This happens to every block whose largest number is below `6 * 2 ** -10`, or
-# `0.0059`. With 256 digits, no gradient of an output is larger than `1 / 256`, or
-# `0.0039`.
+# positive number is `2 ** -9`. A scale below half of that is rounded to zero. So every
+# block whose largest number is below `6 * 2 ** -10`, or `0.0059`, becomes zero. With 256
+# digits per step, no output gradient is larger than `1 / 256`, or `0.0039`.
 
 # %% trap="11.9" role="why"
 def error_at(size, rounding, axis=1):
@@ -2620,9 +2635,9 @@ claim("relative error with one scale, numbers of size 0.001", alone[1],
 
 # %% [markdown] trap="11.9" role="repair"
 # So NVFP4 has a second scale, one float32 for the tensor: its largest number divided by
-# `6 * 448`. After division by it, the block with the largest number has the scale 448,
-# the largest in E4M3, and smaller blocks can use the whole range below. With `nvfp4_two`
-# from above, training works as in float32:
+# `6 * 448`. After division by this scale, the block with the largest number has the scale
+# 448, the largest in E4M3, and other blocks use the range below 448. With `nvfp4_two`,
+# training works as in float32:
 
 # %% trap="11.9" role="repair" compare=false
 repaired = curve(nvfp4_two, 256)
@@ -2634,9 +2649,10 @@ claim("loss with two scales minus float32's, 256 digits per step",
       repaired[1][-1] - in_float[1][-1], below=0.1)
 
 # %% [markdown] trap="11.9" role="more" topics="the first step · torchao · a floor, and the other end · what two scales cannot represent"
-# With 256 digits, not a single weight has moved. With 16 digits per step, the model
-# learns from a digit only if the right answer has a probability below about `0.9`, with
-# 64 below about `0.6`. The output gradients of all other digits are below the cliff.
+# With 256 digits per step, not a single weight of the model has moved. With 16 digits per
+# step, the model learns from a digit only if the right answer has a probability below
+# about `0.9`; with 64 digits, the probability has to be below about `0.6`. The output
+# gradients of all other digits are so small that they are rounded to zero.
 
 # %% trap="11.9" role="more"
 def first_step(batch):
@@ -2656,9 +2672,9 @@ claim("fraction of the weights that a first step of 16 digits moves",
       reached[16], above=0.1)
 
 # %% [markdown] trap="11.9" role="more"
-# torchao returns the same numbers, with one scale and with two. Its block scales never
-# become zero, because it keeps them at 1 / 64 or above. Small numbers are lost anyway:
-# here their codes become zero, and before it was their scale.
+# torchao returns the same numbers, with one scale and with two. torchao's block scales
+# never become zero, because the library keeps them at 1 / 64 or above. Small numbers are
+# lost anyway, because in torchao their codes become zero, as their scales do in `nvfp4`.
 
 # %% trap="11.9" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -2692,9 +2708,10 @@ claim("fraction of zeros by torchao, one scale, numbers of size 0.001",
       lost, above=0.98)
 
 # %% [markdown] trap="11.9" role="more"
-# At the other end, all scales are 448, and every number larger than `6 * 448` is clipped.
-# Two scales can represent tensors of any size, but not any two sizes in the same tensor:
-# a block whose largest number is a millionth of the tensor's is lost again.
+# For very large numbers, all block scales are 448, and every number larger than `6 * 448`
+# is clipped. Two scales can represent tensors of any size, but not sizes that are far
+# apart in the same tensor: a block whose largest number is a millionth of the tensor's is
+# lost again.
 
 # %% trap="11.9" role="more"
 with_outlier = numbers.clone()
@@ -2746,9 +2763,9 @@ def nvfp4_scales(parts: list) -> tuple:
 
 # %% [markdown] trap="11.9" role="keep"
 # **Keep:** the block scale of NVFP4 is a float8 number with a small range. So use the
-# second scale for the whole tensor as well, or small tensors become zeros and large ones
-# are clipped. **In your own code:** round a tensor, then the same tensor a thousandth and
-# a thousand times as large. The relative error has to stay the same. **Seen in the
+# second scale, for the whole tensor, or small tensors become zeros and large ones are
+# clipped. **In your own code:** round a tensor, then the same tensor a thousandth and a
+# thousand times as large. The relative error has to be the same each time. **Seen in the
 # wild:** in [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39) weights
 # became zeros because their float8 scales did; in
 # [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467) a global scale was not
@@ -2767,8 +2784,8 @@ def nvfp4_scales(parts: list) -> tuple:
 # recipes for a whole model. *Weight-only* quantization stores the codes and converts them
 # back to floats before the product, which saves memory. If the inputs have 8 bits as
 # well, the product itself can use integers. *Dynamic* quantization computes the scale of
-# the inputs for each row while the model runs. *Static* quantization uses one number per
-# layer, from the rows that it was *calibrated* with.
+# the inputs for each row while the model runs. *Static* quantization uses one scale per
+# layer, computed from the rows that it was *calibrated* with.
 
 # %% role="concept" tags=["plumbing"]
 from torch.random import fork_rng
@@ -2839,10 +2856,11 @@ claim("relative error of the logits, larger of dynamic and static",
       below=0.5)
 
 # %% [markdown] role="concept"
-# This table depends on your processor. If it has instructions for 8-bit products (VNNI),
-# the dynamic and the static classifier have an error below a hundredth. If not, pairs of
-# products are added in 16 bits and clipped, and both have a large error. oneDNN explains
-# this in [Nuances of int8
+# This table depends on your processor. If your processor has instructions for 8-bit
+# products (VNNI), the dynamic and the static classifier each have an error below a
+# hundredth. Without such instructions, pairs of products are added in 16 bits and
+# clipped, and both classifiers have a large error. oneDNN explains this in [Nuances of
+# int8
 # computations](https://oneapi-src.github.io/oneDNN/dev_guide_int8_computations.html). So
 # test a quantized file on the kind of machine that will run it.
 
@@ -2854,13 +2872,13 @@ claim("accuracy, static, calibrated in the dark",
 
 # %% [markdown] role="concept"
 # Two lines of the table deserve a second look. For the static scale, 40 digits are
-# enough, because they resemble the test digits. If you calibrate with the same digits at
-# a quarter of their brightness, the bright pixels are clipped. The logits are far off,
-# and yet most digits are classified correctly, so you might not notice if you only check
-# the accuracy. A dynamic scale needs no calibration, but costs one extra pass over each
-# input.
+# enough, because these digits resemble the test digits. If you calibrate with the same
+# digits at a quarter of their brightness, the bright pixels are clipped. With such a
+# scale the logits are far off, and yet most digits are classified correctly, so you might
+# not notice if you only check the accuracy. A dynamic scale needs no calibration, but
+# costs one extra pass over each input.
 #
-# And the file with 4 bits is *longer* than the file with 8 bits. Look at how this recipe
+# The file with 4 bits is also *longer* than the file with 8 bits. Look at how this recipe
 # stores a code, and at how many weights share a scale and a zero:
 
 # %% role="concept"
@@ -2880,14 +2898,16 @@ claim("weights that share a scale", code.numel() / code.scale.numel(),
 # %% [markdown] role="concept"
 # ### Four bits that are not integers: NF4, MXFP4, NVFP4
 #
-# Sixteen levels need not be evenly spaced. *NF4* puts them at quantiles of a normal
-# distribution. *FP4* is a float with two bits of exponent and one of mantissa, E2M1. Its
-# levels are 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives. On their own they cover
-# only a small range, so each block of neighbours has a scale. Two formats differ in this
-# scale. *MXFP4*, of the [OCP
+# Sixteen levels of a 4-bit format need not be evenly spaced. *NF4* puts its levels at
+# quantiles of a normal distribution. *FP4* is a float with two exponent bits and one
+# mantissa bit, E2M1. The levels of FP4 are 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their
+# negatives. On their own, these levels cover only a small range, so each block of
+# neighbours has a scale. Two formats, MXFP4 and NVFP4, differ in this scale. *MXFP4*, of
+# the [OCP
 # specification](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf),
-# shares a power of two (E8M0, 8 bits) among 32 values. *NVFP4* shares a float of 8 bits
-# (E4M3) among 16, and has one float32 scale for the whole tensor.
+# has one scale for every 32 values, a power of two (E8M0, 8 bits). *NVFP4* has one scale
+# for every 16 values, a float of 8 bits (E4M3), and one float32 scale for the whole
+# tensor.
 
 # %% role="concept"
 def to_levels(w, levels, scale):
@@ -2942,12 +2962,12 @@ claim("error of the weights in NVFP4, divided by that in int4 by 16",
       off_four["NVFP4"] / off_four["int4, groups of 16"], above=1.05)
 
 # %% [markdown] role="concept"
-# On the weights of this layer, the float formats are no more precise than integers in
-# groups of 16, which take 6 bits per weight with their float32 scales. The float formats
-# are made for the product: GPUs such as Blackwell multiply weights and inputs directly in
-# these formats, block scales included. Traps 11.8 and 11.9 round inputs and gradients to
-# them. Torch has the types `float4_e2m1fn_x2`, for two codes in a byte, and
-# `float8_e8m0fnu`, for the power of two.
+# On the weights of this layer, the float formats are no more precise than 4-bit integers
+# in groups of 16, which take 6 bits per weight with their float32 scales. The float
+# formats are made for matrix products: GPUs such as Blackwell multiply weights and inputs
+# directly in these formats, block scales included. Traps 11.8 and 11.9 round inputs and
+# gradients to these formats. Torch has the types `float4_e2m1fn_x2`, for two codes in a
+# byte, and `float8_e8m0fnu`, for the power of two.
 
 # %% [markdown] role="concept"
 # ### A model that learns with the rounding
@@ -3011,11 +3031,12 @@ claim("that accuracy minus that with the slope of the rounding",
 
 # %% [markdown] role="concept"
 # At 2 bits, training with the rounding recovers this classifier's accuracy. The same
-# number of steps before the rounding does not. Neither does training with the true slope
-# of the rounding, which is zero except at each row's largest weight, on which the scale
-# depends. At 3 bits there is little to recover. In torchao, you do this with
-# [`QATConfig`](https://docs.pytorch.org/ao/stable/generated/torchao.quantization.qat.QATConfig.html),
-# with `step="prepare"` before the training and `step="convert"` after it.
+# number of training steps before the rounding does not recover it. Training with the true
+# slope of the rounding does not recover it either, because this slope is zero except at
+# each row's largest weight, on which the scale depends. At 3 bits there is little
+# accuracy to recover. In torchao,
+# [`QATConfig`](https://docs.pytorch.org/ao/stable/generated/torchao.quantization.qat.QATConfig.html)
+# does this, with `step="prepare"` before the training and `step="convert"` after it.
 
 # %% role="concept"
 claim("accuracy recovered by the straight-through estimator at 3 bits",
@@ -3026,11 +3047,12 @@ claim("accuracy recovered by the straight-through estimator at 3 bits",
 #
 # GPTQ needs inputs that are correlated. [*AWQ*](https://arxiv.org/abs/2306.00978) uses
 # the size of each input instead. If an input is large, an error in its weights costs a
-# lot. So AWQ multiplies the column by a factor before the rounding and divides the input
-# by the same factor, which leaves the product the same. The step of the grid also stays
-# the same, as long as the row's largest weight is in a different column. So the relative
-# rounding error of the enlarged weights is smaller. AWQ finds the factors by search: they
-# are the inputs' sizes to a power between 0 and 1.
+# lot. So AWQ multiplies the column of that input by a factor before the rounding and
+# divides the input by the same factor, which leaves the product the same. The step of a
+# row's grid also stays the same, as long as the row's largest weight is in a different
+# column. So the enlarged weights of that column have a smaller relative rounding error.
+# AWQ finds the factors by searching over powers: each factor is the input's size to a
+# power between 0 and 1.
 
 # %% role="concept"
 def by_size(w, x, bits=4):
@@ -3066,10 +3088,11 @@ claim("the same, independent inputs of different sizes",
       over["unlike, independent"][0], below=0.95)
 
 # %% [markdown] role="concept"
-# The middle line is the control: if all inputs have the same size, AWQ has nothing to
-# scale. The last line separates the two methods: the sizes differ, so AWQ has something
-# to scale, but the inputs are independent, so GPTQ has nothing to compensate with. On the
-# inputs from digits, where both can work, GPTQ is far ahead in this layer.
+# The middle line of the output is the control: if all inputs have the same size, AWQ has
+# nothing to scale. The last line separates AWQ from GPTQ: the sizes differ, so AWQ has
+# something to scale, but the inputs are independent, so GPTQ has nothing to compensate
+# with. On the inputs from digits, where AWQ and GPTQ can both work, GPTQ is far ahead in
+# this layer.
 
 # %% role="concept"
 claim("output error of GPTQ divided by to nearest, independent inputs",
@@ -3080,10 +3103,10 @@ claim("output error of GPTQ divided by AWQ's, inputs from digits",
 # %% [markdown] role="concept"
 # ### Which layer needs the bits
 #
-# Round one matrix at a time and note how much the *loss* rises. The list tells you which
-# layers need more bits. In this classifier, the error of the weights does not tell you,
-# because it is nearly the same in all four matrices. In the cell below, two matrices get
-# 4 bits and the other two get 2 bits.
+# Round one matrix at a time and note how much the *loss* rises. This list of rises tells
+# you which layers need more bits. In this classifier, the error of the weights does not
+# show which layers need more bits, because it is nearly the same in all four matrices. In
+# the cell below, two matrices get 4 bits and the other two get 2 bits.
 
 # %% role="concept"
 @torch.no_grad()
@@ -3130,7 +3153,7 @@ claim("loss with 4 bits where it does not help minus where it helps",
 #
 # Here a whole net loses half of its weights in one of three patterns: the smallest
 # weights *anywhere*, the two smallest of *each four* neighbours in a row (2:4), or the
-# *units* with the smallest norms, as whole rows. The last layer is not pruned. Then each
+# *units* with the smallest norms, as whole rows. The last layer stays unpruned. Then each
 # net is retrained for 100 steps with its masks, as in trap 11.2.
 
 # %% role="concept"
@@ -3188,9 +3211,10 @@ claim("smallest fraction of zeros after retraining",
 
 # %% [markdown] role="concept"
 # Before retraining, removing whole units nearly always costs the most accuracy.
-# Retraining recovers almost all of it in each pattern. How much the patterns save is a
-# different question. You can cut out units, and what is left is an ordinary, smaller net.
-# Single zeros need a list of positions, one for each weight that stays.
+# Retraining recovers almost all of the lost accuracy with each pattern. How much memory
+# the patterns save is a different question. If you cut out units, what is left is an
+# ordinary, smaller net. Single zeros need a list of positions, one for each weight that
+# stays.
 
 # %% role="concept"
 def without_units(model, masks):
@@ -3226,11 +3250,11 @@ claim("length of the file with positions, divided by the dense one's",
       size["with places"] / size["dense"], above=1.2)
 
 # %% [markdown] role="concept"
-# Half of the weights are gone, and the file has grown, because by default torch stores a
-# column index of 8 bytes with each 4-byte weight. The pattern 2:4 needs less, because a
-# position among four takes only two bits; torch's [sparse
+# Half of the weights are gone, and yet the file has grown, because by default torch
+# stores a column index of 8 bytes with each 4-byte weight. The pattern 2:4 needs less
+# space, because a position among four takes only two bits; torch's [sparse
 # tensors](https://docs.pytorch.org/docs/stable/sparse.html) support it on GPUs. The
-# explorer at trap 11.2 counts its bytes.
+# explorer at trap 11.2 counts the bytes of this pattern.
 
 # %% role="concept"
 claim("bytes of a column index",
@@ -3248,12 +3272,13 @@ claim("bytes of a column index",
 # | TensorRT | an engine, as a rule for one kind of NVIDIA GPU | TensorRT | shown, not run |
 # | TorchScript | its own language and tensors | libtorch | deprecated: read old files, write no new ones |
 #
-# *TorchScript* was torch's first way out. `torch.jit.trace` records one run (trap 11.6), and
-# `torch.jit.script` compiles a subset of Python, with its branches and loops, so that C++
-# can run the result without Python. Both warn today that they are deprecated and name
-# `torch.export` instead. You will still meet such files in older services.
+# *TorchScript* was torch's first way out of Python. `torch.jit.trace` records one run
+# (trap 11.6), and `torch.jit.script` compiles a subset of Python, with its branches and
+# loops, so that C++ can run the result without Python. Both functions now warn that they
+# are deprecated and name `torch.export` instead. You will still meet TorchScript files in
+# older services.
 #
-# Here are the first three ways, for the large classifier from above:
+# Here are the first three ways in the table, for the large classifier from above:
 
 # %% role="concept"
 def program_file(example):
@@ -3293,16 +3318,17 @@ for rows in (1, 256):
     print(f"{rows:3} digits:", {n: f"{t:.0f} us" for n, t in us.items()})
 
 # %% [markdown] role="concept"
-# The files have about the same length, because nearly all of each is weights. The longer
-# one fell into trap 11.5: an exported program keeps its example, and two rows of the test
-# digits are a view of a storage that holds all of them. The times depend on the machine
-# that ran this notebook. Measure your own, with the number of rows that you serve, on the
-# processor that will serve them. An `ExportedProgram` is not faster by itself, because it
-# runs the same kernels from a graph. To make it faster, you need a compiler.
+# The files have about the same length, because nearly all of each file is weights. The
+# longer file fell into trap 11.5: an exported program keeps its example, and two rows of
+# the test digits are a view of a storage that holds all of them. The times depend on the
+# machine that ran this notebook. Measure your own times, with the number of rows that you
+# serve, on the processor that will serve them. An `ExportedProgram` is not faster than
+# the model by itself, because it runs the same kernels from a graph. To make such a
+# program faster, you need a compiler.
 #
 # `AOTInductor` compiles the graph to C++ and the C++ to machine code. For this classifier
-# that takes about half a minute of processor time, so it is only shown. Its documentation
-# calls it a
+# the compilation takes about half a minute of processor time, so the code is only shown.
+# PyTorch's documentation calls AOTInductor a
 # [prototype](https://docs.pytorch.org/docs/stable/torch.compiler_aot_inductor.html):
 #
 # ```python
@@ -3310,41 +3336,45 @@ for rows in (1, 256):
 # reader = torch._inductor.aoti_load_package("reader.pt2")
 # ```
 #
-# *TensorRT* is NVIDIA's compiler for inference. It reads the graph, fuses neighbouring
-# operations into one kernel, times several kernels for each on your GPU, and keeps the
-# fastest. If you allow it, it also uses 16 or 8 bits. The result, the *engine*, is a file
-# for this kind of GPU, this version of TensorRT and a range of sizes, so build it again
-# when one of these changes. We have not run this line for the course:
+# *TensorRT* is NVIDIA's compiler for inference. TensorRT reads the graph, fuses
+# neighbouring operations into one kernel, times several kernels for each operation on
+# your GPU, and keeps the fastest. If you allow lower precision, TensorRT also uses 16 or
+# 8 bits. The result, the *engine*, is a file for this kind of GPU, this version of
+# TensorRT and a range of sizes, so build it again when one of these changes. We have not
+# run this line for the course:
 #
 # ```sh
 # trtexec --onnx=reader.onnx --saveEngine=reader.plan \
 #         --minShapes=input:1x64 --optShapes=input:32x64 --maxShapes=input:256x64
 # ```
 #
-# Its options are listed [in NVIDIA's
+# The options of `trtexec` are listed [in NVIDIA's
 # documentation](https://docs.nvidia.com/tao/tao-toolkit/text/trtexec_integration/index.html).
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then open a choice. Each choice explains why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. A symmetric grid of 2 bits, one for a whole matrix. Which weights become zero?**
+# **1. You use a symmetric grid of 2 bits, one for a whole matrix. Which weights become
+# zero, judged by their absolute values?**
 #
 # - [x] those below half of the largest :: The gap between two levels is the largest weight, and weights below half of the gap are rounded to zero.
 # - [ ] those below a quarter of the largest :: Two bits have four codes, but a symmetric grid uses only three levels: minus the largest, zero and the largest.
 # - [ ] those below half of the mean :: The mean does not matter; only the largest weight sets the scale.
 
 # %% [markdown] role="quiz"
-# **2. You can round a layer in two ways. A has the smaller error in the weights, B in the output on new rows. You choose**
+# **2. You can round a layer in two ways. Way A has the smaller error in the weights, and
+# way B has the smaller error in the output on new rows. You choose**
 #
 # - [ ] A, because its weights are closer to the trained ones :: The next layer receives the output, not the weights. In trap 11.4 the better output had the worse weights.
 # - [ ] either, because both errors measure the same :: They agree only if the inputs have the same size, are independent and have mean zero.
 # - [x] B, and check the accuracy as well :: The next layer receives the output, and in the end the accuracy decides.
 
 # %% [markdown] role="quiz"
-# **3. You mask the gradients of pruned weights and use SGD with momentum that has trained before. After a step the pruned weights are**
+# **3. You mask the gradients of pruned weights and use an SGD optimizer with momentum
+# that has already trained the net. After a step the pruned weights are**
 #
 # - [ ] zero, because nothing moves without a gradient :: The momentum remembers earlier gradients and still moves the weights.
 # - [x] no longer zero where the momentum is not zero :: So set the weights to zero after the step, not the gradients before it.
@@ -3365,28 +3395,33 @@ for rows in (1, 256):
 # - [x] the line does not measure what is stored, so you check the file :: A device has to store the bytes of the file.
 
 # %% [markdown] role="quiz"
-# **6. Model and program agree on a thousand batches of random numbers. The model has an `if` on the mean of its input. You conclude that**
+# **6. The model and its exported program agree on a thousand batches of random numbers.
+# The model has an `if` on the mean of its input. You conclude that**
 #
 # - [ ] the program is right :: Random numbers with mean 0 take the same branch each time, so the other was never tested.
 # - [ ] it is right up to rounding :: What matters is not the size of the gap but which branch was taken.
 # - [x] one branch is right, and you need inputs that test the other :: A test needs an input for each branch.
 
 # %% [markdown] role="quiz"
-# **7. You export a model with one row as the example, and declare its first size as dynamic. With a different model, this produced a file for any number of rows. This time**
+# **7. You export a model with one row as the example, and declare its first size as
+# dynamic. With a different model, the same call produced a file for any number of rows.
+# This time**
 #
 # - [ ] it does so again, because the call is the same :: Whether a size of 1 stays dynamic depends on whether the model checks it.
 # - [x] you check what the file declares, and call it with several sizes :: In trap 11.7, the same call wrote a fixed size for one of two models.
 # - [ ] the exporter warns you if it does not :: It changed the size without an error.
 
 # %% [markdown] role="quiz"
-# **8. Inputs `(tokens, channels)` times weights, in MXFP4. One channel is loud in every token. Its 31 neighbours in the sum**
+# **8. You multiply inputs `(tokens, channels)` by weights, in MXFP4. One channel is loud
+# in every token. Its 31 neighbours in the sum**
 #
 # - [ ] keep their precision if the blocks run along the tokens :: The device cannot multiply such blocks; only an emulation can.
 # - [x] share its scale and lose most of their precision :: The blocks run along the channels, which are summed, so the loud channel sets the scale.
 # - [ ] are clipped to the largest level :: The loud channel is the largest, so its neighbours are not too large for the levels but too small.
 
 # %% [markdown] role="quiz"
-# **9. You round weights to NVFP4 with only the block scales. Weights of size 1 have an error of a tenth. If they are a thousandth as large, they come back**
+# **9. You round weights to NVFP4 with only the block scales. Weights of size 1 have a
+# relative error of a tenth. If the weights are a thousandth as large, they come back**
 #
 # - [ ] with the same relative error, because these are floats :: The scale is a float of 8 bits, which has a smallest positive number.
 # - [ ] with twice the relative error :: Between the two sizes, the error rises a little. At a thousandth, nothing is left.
@@ -3396,16 +3431,16 @@ for rows in (1, 256):
 # ## On a GPU: when fewer bits save time
 #
 # If its input has one row, a layer reads each weight once and uses it once. If its input
-# has 4,096 rows, it uses each weight 4,096 times. So in the first case the bytes
-# determine the time, and in the second case the products do. A weight stored in 8 or 4
-# bits is converted back to 16 bits before it is multiplied, unless the hardware can
-# multiply the narrow type directly.
+# has 4,096 rows, the layer uses each weight 4,096 times. So in the first case the bytes
+# read determine the time, and in the second case the multiplications do. A weight stored
+# in 8 or 4 bits is converted back to 16 bits before it is multiplied, unless the hardware
+# can multiply values of the narrow type directly.
 #
 # **Before you run anything:** take a weight matrix of 16,384 x 16,384. With one row, how
 # long does the product take with 8-bit and 4-bit weights, compared with 16 bits? With
 # 4,096 rows, how much time do you save with 8-bit weights that are converted back first,
-# and with the kernel that torchao calls for 4 bits? And how long do products of 8-bit
-# integers, of 8-bit floats, and with a 2:4 matrix take for 4,096 rows?
+# and with the kernel that torchao calls for 4 bits? And compared with 16 bits, how long
+# do products of 8-bit integers, of 8-bit floats, and of a 2:4 matrix take for 4,096 rows?
 
 # %% role="gpu"
 from torch.nn.functional import ScalingType, scaled_mm
@@ -3554,25 +3589,26 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, one row takes 0.55 of the 16-bit time with 8-bit weights, and
-# 0.44 with 4-bit weights. Halving the bytes saves nearly half the time, but halving them
-# again saves little. With 16 bits, the kernel reads the weights at 3.1 TB/s, 94 % of the
-# datasheet's rate; with 4 bits, at 1.8 TB/s. With 4,096 rows, 8-bit weights take 9 %
-# longer than 16-bit weights, and 4-bit weights take 24 times as long. A 2:4 matrix, which
-# needs half of the products, takes 0.87 of the time. The exported and compiled net takes
-# 129 µs instead of 207. But that is nine times the 14 µs of a small product in stage 1,
-# so a call costs more than its single launch.
+# **On the recorded H100**, the product with one row takes 0.55 of the 16-bit time with
+# 8-bit weights, and 0.44 with 4-bit weights. Halving the bytes saves nearly half the
+# time, but halving them again saves little. With 16 bits, the kernel reads the weights at
+# 3.1 TB/s, 94 % of the datasheet's rate; with 4 bits, it reads them at 1.8 TB/s. With
+# 4,096 rows, 8-bit weights take 9 % longer than 16-bit weights, and 4-bit weights take 24
+# times as long. A product with a 2:4 matrix, which needs half of the multiplications,
+# takes 0.87 of the dense product's time. The exported and compiled net takes 129 µs
+# instead of 207 µs. But 129 µs is nine times the 14 µs of a small product in stage 1, so
+# a call costs more than its single launch.
 #
 # **Keep:** for one row, the bytes of the weights set the minimum time. With 16 and 8 bits
-# a kernel comes close to it; with 4 bits, this kernel does not. For many rows, the
-# products determine the time. Weights that are converted back to 16 bits save no
-# products, and the 4-bit kernel, fastest for one row, is by far the slowest for 4,096
-# rows. Products of 8-bit integers should take half the time. Here PyTorch's own call
-# achieves less than half of this saving, and the call for 8-bit floats nearly all of it.
-# torchao's tables differ as well: in the table of 2024, on an A100, 8-bit weights take
-# 0.62 of the time; in the table of 2026, where an H100 serves 32 prompts at once, they
-# take 1.5 times as long. So measure with the batch size that you serve. **Source:**
-# torchao, [benchmarks of
+# a kernel comes close to this minimum; with 4 bits, the kernel measured here does not.
+# For many rows, the products determine the time. Weights that are converted back to 16
+# bits save no multiplications, and the 4-bit kernel, which is fastest for one row, is by
+# far the slowest for 4,096 rows. Products of 8-bit integers should take half the 16-bit
+# time. Here PyTorch's own call achieves less than half of this saving, and the call for
+# 8-bit floats achieves nearly all of it. torchao's tables differ as well: in the table of
+# 2024, on an A100, 8-bit weights take 0.62 of the 16-bit time; in the table of 2026,
+# where an H100 serves 32 prompts at once, they take 1.5 times as long. So measure with
+# the batch size that you serve. **Source:** torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
 # [sparsity](https://github.com/pytorch/ao/blob/0021c2f043aada339f3cad62535941b01f196bdc/torchao/sparsity/README.md),
@@ -3581,22 +3617,24 @@ answers_here
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A grid has a scale, a zero and a number of bits. You choose where it ends.
+# - A grid has a scale, a zero and a number of bits. You choose where the grid ends.
 # - The error of the weights, the error of the output and the accuracy are three different
-#   numbers. Decide by the accuracy.
-# - Scales and zeros count towards the size.
+#   numbers. Decide between methods by the accuracy.
+# - Scales and zeros count towards the size of the model.
 # - A static scale is only as good as its calibration data. A dynamic scale needs no data.
 # - Keep the mask of a pruned net. Without the mask, retraining brings pruned weights
 #   back.
-# - With few labels, distil at a temperature above 1 and multiply the loss by its square.
-# - In GPTQ, round the columns of the largest inputs first, while others can still
-#   compensate. Calibrate with data like those the model will see.
-# - The size of a model is the length of its files.
-# - A trace records one run. Test an exported program on inputs for each branch.
-# - An exporter may build its example into the program. Give it two of everything, and
-#   read what the file declares.
-# - Blocks that share a scale run along the axis that is summed. The scale is stored in a
-#   type as well, and that type has a smallest and a largest number.
+# - With few labels, distil at a temperature above 1 and multiply the loss by the square
+#   of the temperature.
+# - In GPTQ, round the columns of the largest inputs first, while other columns can still
+#   compensate. Calibrate with data that resemble what the model will see.
+# - Measure the size of a model by the length of its files.
+# - A trace records a single run of the model. Test an exported program on inputs for each
+#   branch.
+# - An exporter may build its example into the program. Give the exporter an example with
+#   two of everything, and read what the file declares.
+# - Blocks that share a scale run along the axis that is summed. The scale is itself
+#   stored in a number format, and that format has a smallest and a largest number.
 #
 # The page *Which compression first* says which of these methods to try first.
 #

@@ -53,6 +53,10 @@ begin(SEED, THREADS, DEVICE)
 # only on how far apart the two positions are. Second, attention reads the keys and values
 # of earlier letters from a *cache*.
 #
+# A *KV cache* stores the key and the value of every letter that the model has read. With
+# the cache, a new letter costs the work of one position, not of the whole text again. The
+# price is memory: every letter of every request adds a key and a value in each layer.
+#
 # The model produces an answer in two phases. *Prefill* reads the whole prompt in one call
 # and fills the cache. *Decode* then writes one letter per call, and each call reads all
 # the weights and the whole cache.
@@ -2795,8 +2799,7 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 #
 # - [x] until it moves to a different row :: There it continues with the random numbers of
 #   that row's previous request.
-# - [ ] always, because no other request draws from its generator :: Rows are reused, and
-#   the generator stays with the row.
+# - [ ] always, because no other request draws from its generator :: Rows are reused, and each row keeps its generator.
 # - [ ] never, because the batch size changes :: The other rows draw from their own
 #   generators.
 

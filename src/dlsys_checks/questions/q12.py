@@ -11,7 +11,7 @@ ask("12.1", {"bad": range(1, 9)}, lambda bad: whole(
     f"finite, and all outputs from module {bad} on hold a NaN. In which one did it arise?", bad,
     "It is the first module that receives finite numbers and returns a NaN.", bad + 1, 9))
 ask("12.1", {"layer": range(2, 31)}, lambda layer: choice(
-    f"Layer {layer} of 40 divides zero by zero on its way forward. What does `detect_anomaly` "
+    f"Layer {layer} of 40 divides zero by zero in the forward pass. What does `detect_anomaly` "
     "name, if the loss is a cross-entropy?", "the log-softmax of the loss",
     "It checks gradients, and the first gradient with a NaN is that of the log-softmax.",
     f"the division in layer {layer}", "the first layer", f"layer {layer + 1}"))

@@ -20,8 +20,8 @@ ex.promise("text", "Args: prompt, answer: (P,) and (Q,), int64. The text is the 
            says=("ids of the text", "labels of the text"))
 ex.promise("repeats", "Ids may repeat, also between the two.",
            says=("labels of the text", "ids of the text"))
-ex.promise("room", "Make the ids and labels of a training text after a learned prefix. The prefix "
-           "of `virtual` tokens and the text share n_positions positions.",
+ex.promise("room", "Build the ids and labels of a training text after a learned prefix. The "
+           "prefix of `virtual` tokens and the text share n_positions positions.",
            says=("ids of the text", "raised"))
 ex.promise("cut", "If they need more, the prompt loses its first tokens, as few as needed.",
            says=("ids of the text",))

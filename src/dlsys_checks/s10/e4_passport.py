@@ -17,8 +17,8 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("10.4", "passport", seen=("params", "tied"), says="layers")
 
 ex.promise_table("""
-dict       | Report in five parts what is LoRA in model and what is trained. | parts of the
-             passport; type of the passport
+dict       | Report in five parts which layers have LoRA and what is trained. | parts
+             of the passport; type of the passport
 layer      | A LoRA layer is a module that has its own parameters A and B, both, of any shapes; it
              may have others. | case names that look alike; at the root; deep; one layer; A without
              B; no layer; a frozen layer comes last; no parameters of its own; a weight of its own;
