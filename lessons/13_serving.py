@@ -667,11 +667,13 @@ draw_tree({"start": "", "A": "1st, at 0", "B after A": "1st, at 8",
                 ("A after B", "C after B, A")],
           marks=["B", "A after B", "C after B, A"],
           cut_name="found under a key that belongs to the other branch",
-          title="The same letters have different keys and values",
+          title="A key of the letters alone finds the wrong branch",
           alt="A tree of blocks. From the start, one branch is A, then B "
               "after A, then C after both: the first request. The other "
               "is B, then A after B, then C after both: the second "
-              "request, which is marked.")
+              "request, which is marked. Its edges are dashed and crossed: "
+              "these blocks are found under keys that belong to the "
+              "first branch.")
 
 # %% [markdown] trap="13.2" role="repair"
 # So put the key of the previous block into the key of each block. Then two keys are equal
@@ -2407,8 +2409,8 @@ for i in range(busiest - 3, busiest + 1):
         (arrival, start, "waits"), (start, min(end, start + 2), "served")]
 
 # %% trap="13.9" role="why"
-draw_lanes(lanes, unit="s", marks=["waits"],
-           title="The clock starts where the wait ends",
+draw_lanes(lanes, unit="seconds since the first arrival", marks=["waits"],
+           title="Most of each user's time is over when the clock starts",
            alt="Four lanes, one for each of four users who arrive one "
                "after another. Each waits for seconds, which is marked, "
                "and is then served. The benchmark's clock starts between "
