@@ -7,8 +7,9 @@
 #
 # The mistakes in this stage come down to three things: what a layer computes, how its
 # weights are initialised, and what its output means. This stage first builds a network
-# from a single neuron, then breaks it with five mistakes that look like correct code. All
-# you need is Python and school mathematics.
+# from a single neuron, then breaks it with five mistakes that look like correct code.
+# It starts from nothing but Python (functions and classes) and school mathematics, up
+# to the derivative of a function.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -48,11 +49,12 @@ begin(SEED, THREADS, DEVICE)
 # picks rows, so `x_train[y_train < 2]` are the images whose label is 0 or 1. `.view(-1,
 # 8, 8)` turns each row of 64 numbers back into 8 rows of 8 pixels.
 #
-# `middle` is a *mask*, a grid of True and False. The mask is True for the eight pixels in
-# rows 2 to 5 and columns 3 and 4. (Python counts from 0, and `2:6` leaves out the 6.) So
-# `images[:, middle]` takes these eight pixels from every image, and `~middle`, the
-# opposite mask, takes the other 56. `.mean(1)` computes one mean for each image, and
-# `torch.stack` puts the two means next to each other:
+# `middle` is a *mask*, a grid of True and False. (A tensor's `dtype` is the type of its
+# values, and `torch.bool` is the type of True and False.) The mask is True for the
+# eight pixels in rows 2 to 5 and columns 3 and 4. (Python counts from 0, and `2:6`
+# leaves out the 6.) So `images[:, middle]` takes these eight pixels from every image,
+# and `~middle`, the opposite mask, takes the other 56. `.mean(1)` computes one mean for
+# each image, and `torch.stack` puts the two means next to each other:
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -74,9 +76,11 @@ print(f"{len(points)} images, {points.shape[1]} numbers each")
 # exactly zero, and the points with $z = 0$ form a line. So choosing the weights and the
 # bias means choosing a line. The weights turn the line, and the bias shifts it.
 #
-# The code below writes the sum as `x @ w + b`. If `x` holds one image per row, `x @ w +
-# b` is one $z$ for each image. To find the fraction of right answers, the code compares
-# each answer with the label, turns True into 1 and False into 0, and takes the mean:
+# The code below writes the sum as `x @ w + b`. For an image with the values 2 and 3,
+# and the weights 5 and $-1$, `x @ w` is $2 \cdot 5 + 3 \cdot (-1) = 7$. If `x` holds
+# one image per row, `x @ w + b` is one $z$ for each image. To find the fraction of
+# right answers, the code compares each answer with the label, turns True into 1 and
+# False into 0, and takes the mean:
 
 # %% role="concept"
 def says_one(x, w, b):
@@ -161,7 +165,9 @@ perceptron
 # The rule stops only after a whole pass without a mistake, and such a pass is possible
 # only if some line separates the points. If a separating line exists, the perceptron's
 # rule finds one, as Novikoff proved in 1962. No line separates these images, because a
-# few zeros and ones are too similar in both brightness values:
+# few zeros and ones are too similar in both brightness values. The folded code asks a
+# solver for such a line. (`F.pad` appends a 1 to each point, so that the bias is one
+# more weight.)
 
 # %% role="concept" tags=["plumbing"]
 from scipy.optimize import linprog               # looks for such a line
@@ -202,7 +208,23 @@ claim("mistakes in the last pass", wrong, above=0)
 #
 # Two lines together can solve XOR. One neuron asks whether at least one input is 1, a
 # second neuron asks whether both are 1, and a third says "yes" if the first neuron says
-# "yes" and the second does not:
+# "yes" and the second does not.
+#
+# Two neurons have two rows of weights, which form a matrix `W`. To compute all sums at
+# once, multiply the inputs by `W.T`, the *transpose* of `W`, in which the rows of `W`
+# are columns. In the product, the entry in row $i$ and column $j$ multiplies row $i$ of
+# the inputs with the weights of neuron $j$, value by value, and adds up. Here is an
+# example with two images of three values each, and two neurons:
+#
+# ```
+# x             W.T           x @ W.T
+# 1  2  3       1  0          4  7
+# 0  1  0       0  2          0  2
+#               1  1
+# ```
+#
+# The 7 is the sum of the second neuron for the first image: $1 \cdot 0 + 2 \cdot 2 + 3
+# \cdot 1$. In the code below, `W1` is `W`, and the four corners are the inputs:
 
 # %% role="concept"
 W1 = torch.tensor([[1., 1.], [1., 1.]])     # two neurons, two weights each
@@ -231,13 +253,13 @@ draw_tree({"x1": "1", "x2": "0", "at least one": f"{least}",
 # %% [markdown] role="concept"
 # ## From one neuron to a network
 #
-# Neurons that look at the same inputs form a *layer*. The weights of a layer, one row for
-# each neuron, form a matrix, so one matrix product computes the whole layer. The output
-# of the first layer is the input of the second. A layer between the input and the output
-# is called *hidden*, and several layers in a row form a *multilayer perceptron* (MLP).
-# After each hidden layer comes a function $\sigma$, the *activation*. In the XOR network
-# above, the activation was the comparison with zero. This is what three layers compute,
-# from the input $x$ to the output:
+# Neurons that look at the same inputs form a *layer*. The weights of a layer, one row
+# for each neuron, form a matrix, so one matrix product, `x @ W.T`, computes the whole
+# layer. The output of the first layer is the input of the second. A layer between the
+# input and the output is called *hidden*, and several layers in a row form a
+# *multilayer perceptron* (MLP). After each hidden layer comes a function $\sigma$, the
+# *activation*. In the XOR network above, the activation was the comparison with zero.
+# This is what three layers compute, from the input $x$ to the output:
 #
 # $$h_1 = \sigma(W_1 x + b_1) \qquad h_2 = \sigma(W_2 h_1 + b_2) \qquad
 # \text{out} = W_3 h_2 + b_3$$
@@ -315,12 +337,14 @@ claim("largest gap between two layers and the one they collapse into",
 # layer, we need to know whether making it a little larger would help.
 #
 # **Step 1: how wrong are we?** A *loss* is one number that falls as the outputs get
-# better. For a choice among ten digits, we use the cross-entropy loss. `F.cross_entropy`
-# turns the ten outputs into probabilities with a *softmax*, which raises $e$ to the power
-# of each output and divides each result by the sum of all ten. The function then takes
-# the negative logarithm of the right digit's probability, and returns the mean over the
-# images. A uniform guess among ten digits costs $\ln 10$, and the unit of this loss is
-# called the *nat*. Stage 3 derives all this.
+# better. For a choice among ten digits, we use the cross-entropy loss.
+# `F.cross_entropy` turns the ten outputs into probabilities with a *softmax*, which
+# raises $e$ to the power of each output and divides each result by the sum of all ten.
+# The function then takes the negative logarithm of the right digit's probability, and
+# returns the mean over the images. A *uniform guess* gives each of the ten digits the
+# same probability, 1/10. Its loss is $-\ln(1/10) = \ln 10$, or about 2.3, and the unit
+# of this loss is called the *nat*. Stage 3 says where this loss comes from and checks
+# its formulas in numbers.
 
 # %% role="concept"
 net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -429,7 +453,9 @@ claim("largest gap between our losses and those of fit",
 # column of shape `(N, 1)`, so the targets must also form a column: `[:, None]` turns
 # `(N,)` into `(N, 1)`, and `[:, 0]` takes the column out again. When you use a network
 # without training it, you need no slopes, so you put the call inside `torch.no_grad()`.
-# The first trap is about the output of a model that answers a binary question.
+# The first trap is about the output of a model that answers a binary question. (The
+# number of a trap is only its name. The lesson takes the traps in the order in which it
+# explains what they need, so 01.2 comes first and 01.1 fourth.)
 
 # %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
@@ -676,12 +702,12 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
                "height is a quarter.")
 
 # %% [markdown] role="concept"
-# This table lists the usual activations. Its last column names networks that later stages
-# explain, so you may skip that column for now. CNNs, such as EfficientNet, process images
-# (stage 7). BERT, GPT-2 and LLaMA are language models. Such language models and vision
-# transformers are built from *transformer* blocks (stage 8). A *recurrent* network reads
-# a sequence step by step, and its *state* is what it remembers. A *gate* is a number
-# between 0 and 1 that decides how much of another number gets through.
+# This table lists the usual activations. You may skip its last column for now, because
+# it names networks that later stages explain. CNNs, such as EfficientNet, process
+# images (stage 7). The language models BERT, GPT-2 and LLaMA, and also vision
+# transformers, are built from *transformer* blocks (stage 8). A *recurrent* network
+# reads a sequence step by step, and its *state* is what it remembers. A *gate* is a
+# number between 0 and 1 that decides how much of another number gets through.
 #
 # | function | formula | slope | where you meet it |
 # |---|---|---|---|
@@ -695,12 +721,13 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
 #
 # *In hidden layers*, begin with ReLU. ReLU needs a single comparison, about half of its
 # outputs are exactly zero, and where a unit is on, its slope of 1 does not shrink the
-# gradient. In a transformer, use GELU or SiLU, as the published models do. GELU
-# multiplies $z$ by $\Phi(z)$, the probability that a standard normal variable is below
-# $z$. The factor $\Phi(z)$ is a soft gate, whereas ReLU's gate is hard, so in GELU
-# slightly negative inputs still let a gradient through. If you need a bounded value,
-# prefer tanh to the sigmoid, whose outputs are all positive and push the next layer's
-# sums in one direction.
+# gradient. In a transformer, use GELU or SiLU, as the published models do. ReLU
+# multiplies $z$ by either 0 or 1. GELU multiplies $z$ by a factor that rises smoothly
+# from 0 to 1: $\Phi(z)$, the probability that a standard normal variable is below $z$.
+# So GELU's slope is not zero for slightly negative inputs, and a gradient still gets
+# through. If you need a value between two limits, prefer tanh to the sigmoid. The
+# outputs of a sigmoid are all positive, so they push the next layer's sums in one
+# direction.
 #
 # *At the output*, use no activation. Return the weighted sums as they are, and let the
 # loss do the rest.
@@ -779,7 +806,7 @@ claim("healthy units that the detector flags, of 64",
 
 # %% [markdown] trap="01.4" role="look"
 # No unit of the healthy layer is dead, although some are off for most rows. The sunk
-# layer's units are dead, because they are off for every row:
+# layer's units are dead, off for every row:
 
 # %% trap="01.4" role="look"
 claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
@@ -787,8 +814,9 @@ claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 # %% [markdown] trap="01.4" role="why"
 # Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is off
 # for half the rows on average. Such a unit is healthy. *Dead* means that the unit is off
-# for every row. Its slope is zero for every row, so the gradient of its weights is zero.
-# Only changed inputs, weight decay or momentum can revive the unit.
+# for every row. Its slope is then zero everywhere, so its weights get no gradient. Only
+# changed inputs can revive the unit, or momentum and weight decay, which need no
+# gradient.
 
 # %% trap="01.4" role="why"
 zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
@@ -858,9 +886,10 @@ claim("largest change of a weight with leaky ReLU", moves["leaky"],
 claim("fraction right with the dead layer", score_dead, below=0.6)
 
 # %% [markdown] trap="01.4" role="more"
-# Far below zero, a leaky unit is a straight line, so a layer of such units learns linear
-# tasks and few others. On the XOR points, compare a leaky layer whose biases are all $-5$
-# with a fresh ReLU layer:
+# Far below zero, a leaky unit is a straight line, so a layer of such units learns
+# linear tasks and few others. A line gets at most about three quarters of the XOR
+# points right, and many lines get fewer than half. On these points, compare a leaky
+# layer whose biases are all $-5$ with a fresh ReLU layer:
 
 # %% trap="01.4" role="more"
 bends = {}
@@ -880,8 +909,9 @@ claim("fraction right on XOR, fresh ReLU", bends["ReLU, fresh"],
       above=0.9)
 
 # %% [markdown] trap="01.4" role="more"
-# Counting zeros misses two more kinds of trouble. Far above zero, tanh returns 1 and, in
-# float32, has a slope of zero. And a layer whose outputs are all NaN has no zeros either.
+# Counting zeros misses two more kinds of trouble. Far above zero, tanh returns 1 and,
+# in float32 (the usual type of a tensor), has a slope of zero. And a layer whose
+# outputs are all NaN has no zeros either.
 
 # %% trap="01.4" role="more"
 depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
@@ -900,8 +930,12 @@ claim("units that count as off in a layer of NaN",
       off_for_all(broken_layer), expected=0)
 
 # %% [markdown] trap="01.4" role="more"
-# Can training kill units? Train 64 ReLU units on the digits using SGD with a learning rate
-# of 2, which is more than ten times too large. Then lower the rate to 0.1 and keep training.
+# Can training kill units? Train 64 ReLU units on the digits using SGD with a learning
+# rate of 2, nearly seven times the rate that trained the first network of this stage.
+# Then lower the rate to 0.1 and keep training. A second network gets a rate of 100 and
+# a different loss, the *squared error* `F.mse_loss`: the mean of the squared
+# differences between outputs and targets. To compare ten outputs with a label,
+# `F.one_hot` writes the label as nine zeros and a 1.
 
 # %% trap="01.4" role="more"
 def digit_net():
@@ -1058,11 +1092,13 @@ claim("most pieces, among 100 random layers of eight units", max(random),
 # - what the network answers for inputs that it has never seen.
 #
 # Whether training finds the weights is easy to measure. Two hidden units are enough for
-# XOR: you have seen the weights for units that jump, and suitable weights also exist for
-# ReLU. Now train fifty networks that start from different random weights, and count how
-# many find a solution. (The folded code trains all fifty at once. Each tensor in that
-# code has an extra first axis, with one entry per network. For such a stack of matrices,
-# `@` multiplies the matrices of each network separately.)
+# XOR: you have seen the weights for units that jump, and suitable weights also exist
+# for ReLU. Now train fifty networks that start from different random weights, and count
+# how many find a solution. (The folded code trains all fifty at once. Each tensor in
+# that code has an extra first axis, with one entry per network. For such a stack of
+# matrices, `@` multiplies the matrices of each network separately. `expand` repeats the
+# four labels for every network, and `reduction="sum"` adds up the losses instead of
+# averaging them.)
 
 # %% role="concept" tags=["plumbing"]
 def found_xor(width, starts=50, steps=600):
@@ -1125,10 +1161,12 @@ print(f"by hand {product:.5f}, by autograd {back:.5f}")
 claim("gap between the two", (back - product).abs(), below=1e-6)
 
 # %% [markdown] role="concept"
-# This product is all that the chain rule says (stage 2 derives it). In a real layer, the
-# weights are a matrix. To compare layers, you take the *norm* of each gradient: the
-# square root of the sum of its squared entries. The optimizer in the next trap is `SGD`,
-# which does nothing but step 3 above.
+# This product is all that the chain rule says (stage 2 follows it through whole layers
+# and checks it in numbers). In a real layer, the weights are a matrix with one column
+# for each input, and the number of inputs is called the *fan-in* (`fan_in` in code). To
+# compare layers, you take the *norm* of each gradient: the square root of the sum of
+# its squared entries. The optimizer in the next trap is `SGD`, which does nothing but
+# step 3 above.
 
 # %% [markdown] trap="01.3" role="situation" core=true fault="the init does not fit the activation: gradients vanish" symptom="deep network with sigmoid or ReLU does not learn, loss stays at chance, vanishing gradients"
 # ## Eight slopes of a quarter
@@ -1198,14 +1236,14 @@ claim("fraction right with eight default ReLU layers, SGD at 0.03",
       share, below=0.3)
 
 # %% [markdown] trap="01.3" role="why"
-# Every layer multiplies the gradient by its slope **and** by its weights, and the default
-# weights of `nn.Linear` are small. For a layer with $n$ inputs, the variance of the
-# default weights is $1 / (3n)$. To keep a signal at the same size, a layer needs a weight
-# variance of about $1 / n$ (*Xavier* init, for tanh). Before a ReLU, a layer needs a
-# weight variance of $2 / n$ (*He* init), because ReLU sets half of the values to zero. So
-# for ReLU, the default variance is six times too small. Every layer passes on a smaller
-# gradient than it received, and hardly any gradient reaches the first layer. Choose the
-# activation and the init together.
+# Every layer multiplies the gradient by its slope **and** by its weights. A unit adds
+# up $n$ independent products of an input and a weight. The variances of the products
+# add up as well, so to keep a signal at the same size, the weights need a variance of
+# about $1 / n$ (*Xavier* init, for tanh). Before a ReLU, they need $2 / n$ (*He* init),
+# because ReLU sets half of the values to zero. The default weights of `nn.Linear` have
+# a variance of only $1 / (3n)$, which is six times too small for ReLU. Every layer
+# passes on a smaller gradient than it received, and hardly any gradient reaches the
+# first layer. Choose the activation and the init together.
 
 # %% trap="01.3" role="why"
 he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
@@ -1241,8 +1279,10 @@ claim("fraction right with the same ReLU layers and He init", share_he,
 
 # %% [markdown] trap="01.3" role="more" topics="what the quarter bounds · sigmoids at ten times the rate · tanh with Xavier"
 # With He and with Xavier init, the first gradient is of the same order of magnitude as
-# the last one. If the sigmoids get large weights, the ratio of the first to the last
-# gradient norm is far above $0.25^8$:
+# the last one. (For a square layer, Xavier's rule, $2 / (\text{fan-in} +
+# \text{fan-out})$, is the same as $1 / n$. The fan-out is the number of outputs.) If
+# the sigmoids get large weights (`gain=4` makes Xavier's weights four times as large),
+# the ratio of the first to the last gradient norm is far above $0.25^8$:
 
 # %% trap="01.3" role="more"
 loud = gradient_norms(stack(
@@ -1316,10 +1356,11 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and does not touch any `.grad`.
 
 # %% [markdown] trap="01.3" role="keep"
-# **Keep:** the gradient of the first layer is a product that contains the slopes and the
-# weights of all later layers. So choose the init that fits the activation: He for ReLU,
-# Xavier for tanh. **In your own code:** before the first long run, print the first
-# layer's gradient norm divided by the last layer's. **Source:** [Glorot & Bengio
+# **Keep:** the gradient of the first layer is a product that contains the slopes and
+# the weights of all later layers. So choose the init that fits the activation: He for
+# ReLU, Xavier for tanh. **In your own code:** before the first long run, print the
+# first layer's gradient norm divided by the last layer's. Print both norms, too: if
+# *all* are tiny, the ratio looks healthy (trap 03.4). **Source:** [Glorot & Bengio
 # 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015, "Delving Deep
 # into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
@@ -1353,10 +1394,12 @@ claim("stored mean of the second unit, a tenth of the way from 0 to 20",
       norm.running_mean[1], expected=2, within=1e-6)
 
 # %% [markdown] role="concept"
-# Every module has a flag, `training`, that selects its behaviour: training or production.
-# A fresh module is in *train mode*, and `fit` leaves it there. One more thing happens in
-# every call: PyTorch records what `backward` will need, and this record is called the
-# *graph*. `torch.no_grad()` switches the recording off.
+# Every module has a flag, `training`, that selects its behaviour: training or
+# production. `model.modules()` goes through the model itself and every module inside
+# it, and each of them has its own flag. A fresh module is in *train mode*, and `fit`
+# leaves it there. One more thing happens in every call: PyTorch records what `backward`
+# will need, and this record is called the *graph*. `torch.no_grad()` switches the
+# recording off.
 
 # %% [markdown] trap="01.1" role="situation" core=true fault="no_grad without eval: dropout and BatchNorm stay on" symptom="predictions change between two calls on the same input"
 # ## The same images, sent twice
@@ -1404,13 +1447,13 @@ claim("fraction of labels on which the passes differ", flips, above=0.02)
 claim("largest change of a stored mean in two passes", drift, above=0.005)
 
 # %% [markdown] trap="01.1" role="why"
-# `no_grad` switches off the recording of the graph, and nothing else. A model's mode is a
-# separate switch. `model.eval()` would have set *eval mode*, but your code never called
-# it. In train mode, dropout draws a new mask in every call, and BatchNorm updates its
-# stored statistics, so every image that you serve changes the model. A fixed seed would
-# hide the changing masks but not the changing statistics. If you continue training after
-# an evaluation, call `model.train()` first. Otherwise dropout stays off, and the stored
-# statistics no longer follow the data.
+# `no_grad` switches off the recording of the graph, and nothing else. A model's mode is
+# a separate switch. `model.eval()` would have set *eval mode*, but your code never
+# called it. In train mode, dropout draws a new mask in every call, and BatchNorm
+# updates its stored statistics, so every image that you serve changes the model. If you
+# set the seed again before each call, you hide the changing masks but not the changing
+# statistics. If you continue training after an evaluation, call `model.train()` first.
+# Otherwise dropout stays off, and the stored statistics no longer follow the data.
 
 # %% trap="01.1" role="why" tags=["plumbing"]
 import copy
@@ -1728,7 +1771,7 @@ claim("parameters of the wide network divided by the deep one's",
 # **1. What can a network of five `nn.Linear` layers without activations represent?**
 #
 # - [ ] More than one layer can, because it has more parameters :: The network has more parameters but represents no more functions, because the product of five matrices is one matrix.
-# - [x] At most what one linear layer with the same inputs and outputs can :: With a narrow layer in the middle, the network represents even less, because a narrow layer limits the rank.
+# - [x] At most what one linear layer with the same inputs and outputs can :: With a narrow layer in the middle, the network represents even less, because everything has to pass through the few values of that layer.
 # - [ ] Any continuous function, by the universal approximation theorem :: The theorem needs an activation that is not a polynomial. Without an activation, the network stays linear.
 
 # %% [markdown] role="quiz"

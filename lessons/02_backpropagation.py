@@ -148,19 +148,21 @@ claim("gradient at a = 3: 3 + 3 from the square, 5 from 5 * a",
       a.grad, expected=11)
 
 # %% [markdown] role="concept"
-# *Skip connections* rely on this sum of gradients. A residual block computes $h = x +
-# F(x)$, where $F$ is a layer or two, so `x` is used twice. One gradient comes back
+# *Skip connections* rely on this sum of gradients. A *residual block* is a small part
+# of a network that computes $h = x + F(x)$. Here $F$ stands for a layer or two (and not
+# for PyTorch's collection of functions), so `x` is used twice. One gradient comes back
 # through $F$. The other gradient comes back unchanged, however small the slopes inside
-# $F$ are. That is why networks with skip connections can be trained at depths where plain
-# networks cannot. *Further* measures this. A skip connection is no guarantee, because if
-# $F(x) = -x$, the two gradients cancel.
+# $F$ are. That is why networks with skip connections can be trained at depths where
+# plain networks cannot. *Further* measures this. A skip connection is no guarantee,
+# because if $F(x) = -x$, the two gradients cancel.
 #
 # ## Backward through a layer
 #
 # A layer has a whole matrix of weights, and nobody writes down their slopes one by one.
-# Two matrix products and a sum are enough to compute all of these slopes. Take a batch of
-# `N` rows with `D` features each, and a layer of `U` units followed by a ReLU, which
-# replaces negative values with zero: $z = xW^T + b$ and $h = \max(0, z)$.
+# Two matrix products and a sum are enough to compute all of these slopes. Take a batch
+# of `N` rows with `D` input values (*features*) each, and a layer of `U` units followed
+# by a ReLU, which replaces negative values with zero: $z = xW^T + b$ and $h = \max(0,
+# z)$.
 
 # %% role="concept"
 draw = torch.Generator().manual_seed(SEED)
@@ -196,12 +198,14 @@ draw_grids({"slope of ReLU": mask, "arrives: d_h": arrives,
                "pass, with the blocked cells crossed out.")
 
 # %% [markdown] role="concept"
-# Then the gradient passes back through the product. Unit $u$ computes
-# $z_u = b_u + \sum_d W_{ud}\, x_d$. So the slope for the weight $W_{ud}$ is $x_d$,
-# and the slope for the input $x_d$ is $W_{ud}$. Every row uses each weight once, so the
-# gradient of a weight is a sum over rows. Every unit uses each input once, so the
-# gradient of an input is a sum over units. Each of these sums is a matrix product. The
-# gradient of a bias is a plain sum over rows:
+# Then the gradient passes back through the product. Unit $u$ computes $z_u = b_u +
+# \sum_d W_{ud}\, x_d$. So the slope for the weight $W_{ud}$ is $x_d$, and the slope for
+# the input $x_d$ is $W_{ud}$. Every row uses each weight once, so the gradient of a
+# weight is a sum over rows. Every unit uses each input once, so the gradient of an
+# input is a sum over units. Each of these sums is a matrix product. The gradient of a
+# bias is a plain sum over rows. The cell also asks autograd for the three gradients.
+# Its output is not a single number, so the third argument of `torch.autograd.grad` is
+# the gradient that arrives from the next layer, `d_h`:
 
 # %% role="concept"
 d_weight = d_z.T @ x                          # (U, D), like weight
@@ -227,12 +231,23 @@ claim("largest gap between our three gradients and autograd's", gap,
 # %% [markdown] role="concept"
 # ### No need for the whole Jacobian
 #
-# For a layer that maps $n$ values to $m$ values, all slopes together form a matrix, the
-# *Jacobian* $J$ of shape $(m, n)$. In matrix notation, the chain rule is a product of
-# Jacobians. But the backward pass never builds a Jacobian. A node receives a vector $v$
-# with one value per *output*, and returns $vJ$, which has one value per *input*. This
-# product is called a *vector-Jacobian product*. Both the mask and the matrix products
-# above compute vector-Jacobian products.
+# A layer that maps $n$ values to $m$ values has $m \cdot n$ slopes, one for each pair
+# of an output and an input. Together they form a matrix, the *Jacobian* $J$, with a row
+# for each output and a column for each input. Take a node that computes $x_1 x_2$ and
+# $x_1 + x_2$, at $x_1 = 3$ and $x_2 = 2$. Each entry says how much an output changes
+# with an input:
+#
+# ```
+#               for x1   for x2
+# x1 * x2          2        3
+# x1 + x2          1        1
+# ```
+#
+# The backward pass never builds such a matrix. A node receives a vector $v$ with one
+# value per *output*, and returns $vJ$, which has one value per *input*. If the node above
+# receives $v = (1, 10)$, it returns $1 \cdot 2 + 10 \cdot 1 = 12$ for $x_1$, and
+# $1 \cdot 3 + 10 \cdot 1 = 13$ for $x_2$. The product $vJ$ is called a *vector-Jacobian
+# product*. The mask and the matrix products above compute such products.
 
 # %% role="concept"
 weight, point = torch.randn(4, 6), torch.randn(6, requires_grad=True)
@@ -257,9 +272,11 @@ claim("bytes in the Jacobian of one layer",
 
 # %% [markdown] role="concept"
 # A loss is a single number, so $v$ starts with one entry, and **one** backward pass
-# computes the slopes for all parameters, even for a billion of them. The other direction,
-# forward mode, needs one pass for each *input* value. That is why training computes its
-# gradients backwards.
+# computes the slopes for all parameters, even for a billion of them. You could also
+# start at the other end: pick one parameter, and follow through the network how much a
+# small change of it changes each value. This is called *forward mode*. One such pass
+# computes the slope for that one parameter only, so a billion parameters need a billion
+# passes. That is why training computes its gradients backwards.
 #
 # ## What is saved for the backward pass
 #
@@ -515,9 +532,10 @@ claim("is set_to_none on by default",
 
 # %% [markdown] trap="02.1" role="more"
 # By default, `zero_grad` sets each gradient to None, which does more than save memory.
-# Adam keeps running means of past gradients. If a weight's gradient is None, Adam leaves
-# the weight alone. If the gradient is a tensor of zeros, Adam still takes a step, using
-# the running means:
+# Next to the running average of the gradients' size, Adam keeps a running mean of the
+# gradients themselves, and steps along that mean. If a weight's gradient is None, Adam
+# leaves the weight alone. If the gradient is a tensor of zeros, Adam still takes a
+# step, using the running means:
 
 # %% trap="02.1" role="more"
 def after_idle_step(to_none):
@@ -797,9 +815,10 @@ print(recorded.requires_grad, recorded.detach().requires_grad,
 
 # %% [markdown] role="concept"
 # Use `detach` if the forward pass needs a value, but the part that computed the value
-# must get no gradient from it. In a GAN, a *generator* makes samples, and a *judge*
-# learns to recognise them as fakes. The judge's training step must not train the
-# generator, so the judge gets `fake.detach()`:
+# must get no gradient from it. A GAN (generative adversarial network) is trained to
+# make new samples that look like those of a data set. In it, a *generator* makes
+# samples, and a *judge* learns to recognise them as fakes. The judge's training step
+# must not train the generator, so the judge gets `fake.detach()`:
 
 # %% role="concept"
 generator, judge = nn.Linear(2, 4), nn.Linear(4, 1)
@@ -823,20 +842,18 @@ draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
               "loss. The edge from fake to judge is cut.")
 
 # %% [markdown] role="concept"
-# Targets are detached for the same reason. A *momentum encoder* is a slow copy of a model
-# that supplies outputs for the model to match, and the target network of Q-learning is a
-# copy that supplies values to aim at. In a long sequence, `h = h.detach()` after every
-# chunk keeps the hidden state and cuts its graph, so that the backward pass does not go
-# all the way back to the beginning (*truncated backpropagation through time*).
+# Values that a copy of the model supplies as targets are detached for the same reason,
+# as with a *momentum encoder* or the target network of Q-learning. In a long sequence,
+# `h = h.detach()` after every chunk keeps the hidden state and cuts its graph, so that
+# the backward pass does not go all the way back to the beginning (*truncated
+# backpropagation through time*).
 #
 # The last two switches are for a second backward pass. If you have two losses over one
 # graph, add them and call `backward` once, because the gradient of a sum is the sum of
 # the gradients. You need `retain_graph` only if you want the two gradients separately.
-# You need `create_graph` for the gradient of a gradient, as in second derivatives and
-# gradient penalties. *MAML* needs the gradient of a gradient as well. MAML looks for
-# initial weights from which a single training step on a new task already helps a lot. So
-# MAML computes its loss *after* such a step, and the gradient of this loss passes through
-# the gradient that the step used:
+# You need `create_graph` for the gradient of a gradient, as in second derivatives, in
+# gradient penalties, or in *MAML*, whose loss is computed after a training step and has
+# to be differentiated through that step:
 
 # %% role="concept"
 t = torch.tensor(3.0, requires_grad=True)

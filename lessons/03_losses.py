@@ -86,10 +86,15 @@ plot_lines(p.tolist(), {"7 heads of 10": nats.tolist()},
 #
 # $$L = -\big[\,y \log p + (1 - y) \log (1 - p)\,\big]$$
 #
-# A network can output any number, positive or negative. This number is called a *logit*,
-# $z$, and the *sigmoid*, $p = 1 / (1 + e^{-z})$, turns it into a probability. So the
-# obvious code has two steps. If you substitute the sigmoid into the formula and simplify
-# the result on paper, the two steps become one:
+# A network can output any number, positive or negative. This number is called a
+# *logit*, $z$, and the *sigmoid*, $p = 1 / (1 + e^{-z})$, turns it into a probability.
+# So the obvious code has two steps. If you substitute the sigmoid into the formula, the
+# two steps become one. For $y = 0$, the loss is $-\log(1 - p) = \log(1 + e^z)$, and for
+# $y = 1$, it is $\log(1 + e^z) - z$. So both are $\log(1 + e^z) - zy$. For a large $z$,
+# $e^z$ overflows, and therefore the code takes the $z$ out of the logarithm: $\log(1 +
+# e^z) = z + \log(1 + e^{-z})$. For a negative $z$, it leaves the formula as it is.
+# (`log1p` of a value is the logarithm of 1 plus that value, exact even for tiny
+# values.)
 
 # %% role="concept"
 def in_two_steps(z, y):
@@ -130,11 +135,13 @@ claim("largest gap between the one step and PyTorch",
 # $$L = \log \sum_k e^{z_k} - z_y, \qquad
 #   \frac{\partial L}{\partial z_k} = p_k - [k = y]$$
 #
-# The gradient is again the probability minus the label, here written as $[k = y]$, which
-# is 1 for the right class and 0 for the others. Each entry of this gradient is between
-# minus one and one, whatever the logits are. On paper, the first formula is exact, but in
-# float32 $e^{89}$ is infinite. So subtract the largest logit $m$ first, which does not
-# change the result: $L = m + \log \sum_k e^{z_k - m} - z_y$.
+# Here $\partial L / \partial z_k$ is the slope of $L$ for the logit $z_k$ alone, while
+# the other logits stay as they are. This slope is again the probability minus the
+# label, here written as $[k = y]$, which is 1 for the right class and 0 for the others.
+# Each entry of this gradient is between minus one and one, whatever the logits are. On
+# paper, the first formula is exact, but in float32 $e^{89}$ is infinite. So subtract
+# the largest logit $m$ first, which does not change the result: $L = m + \log \sum_k
+# e^{z_k - m} - z_y$.
 #
 # This stage uses the same letters throughout: `N` is the number of rows and `C` the
 # number of classes, `z` are logits of shape `(N, C)`, and `y` are labels of shape `(N,)`.
@@ -276,12 +283,13 @@ loss_curves
 # %% [markdown] trap="03.1" role="why"
 # `F.cross_entropy` applies a softmax of its own, so here the logits pass through two
 # softmaxes. The first softmax returns probabilities between 0 and 1. Taken as logits,
-# values between 0 and 1 are nearly equal, so the second softmax returns a nearly uniform
-# distribution. With 10 classes, the loss cannot fall below $\ln(e + 9) - 1$, and the
-# first gradient of the training run is about a tenth of what it should be. With SGD at a
-# learning rate of 0.1, such small gradients ruin the run. Adam divides by the size of the
-# gradient and so hides the fault. The textbook is right about the formula, but
-# `F.cross_entropy` computes the probabilities itself, so pass it the logits.
+# such values are nearly equal, so the second softmax returns a nearly uniform
+# distribution. With 10 classes, the loss cannot fall below $\ln(e + 9) - 1$. The
+# confident row above loses nearly all of its gradient. At the start of training, no row
+# is confident, and the gradient is about a tenth of what it should be. With SGD at a rate
+# of 0.1, such small gradients ruin the run. Adam divides by the size of the gradient
+# and so hides the fault. The textbook is right about the formula, but `F.cross_entropy`
+# computes the probabilities itself, so pass it the logits.
 
 # %% trap="03.1" role="repair"
 def trained(loss, optimizer, lr):
@@ -392,10 +400,11 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # %% [markdown] role="concept"
 # ## A loss is a statement about noise
 #
-# Not every target is a class. If the target is a number, you can still ask under which
-# model the data are most probable, but you have to say how the measurements scatter
-# around the truth. Each of the usual losses is the negative log-likelihood under one
-# assumption about the noise:
+# Not every target is a class. Predicting a number, such as a price, is called
+# *regression*, and the true numbers are the *regression targets*. For these, you can
+# still ask under which model the data are most probable, but you have to say how the
+# measurements scatter around the truth. Each of the usual losses is the negative
+# log-likelihood under one assumption about the noise:
 #
 # | you assume | the loss is | up to |
 # |---|---|---|
@@ -404,8 +413,10 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # | one of C classes | cross-entropy | nothing |
 # | yes or no | binary cross-entropy | nothing |
 #
-# The last column says what the loss leaves out. A constant or a factor does not move the
-# minimum. `torch.distributions` can compute the likelihoods, so you can check the table.
+# A *Laplace distribution* has a sharp peak, and large errors are much more probable
+# under it than under a normal distribution. The last column says what the loss leaves
+# out. A constant or a factor does not move the minimum. `torch.distributions` can
+# compute the likelihoods, so you can check the table.
 
 # %% role="concept"
 from torch import distributions as dist
@@ -435,16 +446,19 @@ claim("largest of the four gaps between likelihood and loss",
       expected=0, within=1e-5)
 
 # %% [markdown] role="concept"
-# The assumption about the noise determines which answer the loss asks for. Suppose that a
-# model has no inputs and can only output one constant. Then squared error asks for the
-# mean of the data, and absolute error asks for the median. A single outlier of 100 among
-# four readings drags the mean far away and does not change the median.
+# The assumption about the noise determines which answer the loss asks for. Suppose that
+# a model has no inputs and can only output one constant. Then squared error asks for
+# the mean of the data, and absolute error asks for the median. A single outlier of 100
+# among four readings drags the mean far away and hardly matters for the median. (For
+# the readings 1, 2, 3 and 100, every value from 2 to 3 is a median, and all of them
+# have the same absolute error. The search below returns the first one, 2.)
 #
 # *Huber's loss* is a compromise, quadratic near zero and linear further out. It is
-# $\frac12 e^2$ for small errors and $\delta(|e| - \frac12\delta)$ for large ones, so that
-# the two pieces agree in value and slope at $|e| = \delta$. If you joined squared and
-# absolute error directly, the two pieces would not match. At an error of 1, the slopes
-# are 2 and 1, and at other errors even the values differ.
+# $\frac12 e^2$ for errors up to $\delta$ and $\delta(|e| - \frac12\delta)$ beyond that,
+# so that the two pieces agree in value and slope at $|e| = \delta$. Why not simply use
+# $e^2$ for small errors and $|e|$ for large ones? These two curves meet at $|e| = 1$,
+# but there the slope of $e^2$ is 2 and the slope of $|e|$ is 1, so the joined curve has
+# a kink.
 
 # %% role="concept"
 readings = torch.tensor([1.0, 2.0, 3.0, 100.0])
@@ -658,12 +672,14 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 #
 # Ratings from one to five stars do have an order. Cross-entropy ignores the order, so
 # calling a 5 a 1 costs no more than calling it a 4. Squared error on the number assumes
-# that all steps between stars are equal, which you do not know. *Ordinal regression* is a
-# compromise between cross-entropy and squared error. With five classes, it asks four
-# yes-or-no questions, from "more than one star?" to "more than four?", each trained with
-# binary cross-entropy. In the variant CORAL, the four questions share their weights and
-# differ only in their biases. As long as these biases are in order, the answers cannot
-# contradict each other.
+# that all steps between stars are equal, which you do not know. *Ordinal regression*
+# uses the order and assumes nothing about the steps. For five classes, it asks four
+# yes-or-no questions, from "more than one star?" to "more than four?", and trains each
+# with binary cross-entropy. If each question had weights of its own, the answers could
+# contradict each other: "more than three stars", but not "more than two". In the
+# variant CORAL, all four questions use the same weighted sum, and each adds only its
+# own bias. If the biases fall from the first question to the last, a yes to one
+# question implies a yes to all earlier ones.
 
 # %% role="concept"
 stars = torch.tensor([1, 3, 5])
@@ -683,11 +699,12 @@ claim("questions with a yes for five stars", more_than[2].sum(), expected=4)
 # weight of 29 / 3 = 9.67.
 #
 # *Focal loss* instead multiplies each row's loss by $(1 - p_y)^\gamma$, where $p_y$ is
-# the probability of the right answer. Rows that the model already gets right then hardly
-# count. Focal loss usually comes with a factor $\alpha$ for positives and $1 - \alpha$
-# for negatives. Be careful with the much-copied $\alpha = 0.25$, because it makes the
-# positives count *less*. The value was tuned together with $\gamma = 2$ for an object
-# detector, where $\gamma$ had already reduced the loss of the many easy negatives.
+# the probability of the right answer. Rows that the model already gets right then
+# hardly count. Focal loss usually comes with a factor $\alpha$ for positives and $1 -
+# \alpha$ for negatives. Be careful with the much-copied $\alpha = 0.25$, because it
+# makes the positives count *less*. The value was tuned together with $\gamma = 2$ for
+# an object detector, a network that finds objects in photos. There, $\gamma$ had
+# already reduced the loss of the many easy negatives.
 
 # %% role="concept"
 logits = torch.randn(32)
@@ -740,7 +757,9 @@ claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
 # - *Triplet*: $\max(0, d(a, p) - d(a, n) + m)$ for an anchor, a positive and a negative.
 #   The negative has to be farther from the anchor than the positive, by at least the
 #   margin.
-# - *InfoNCE*: cross-entropy over similarities, where row `i` has to pick column `i`.
+# - *InfoNCE*: a table of similarities, in which row `i` and column `j` hold how similar
+#   photo `i` is to caption `j`. The caption that belongs to photo `i` is in column `i`. So
+#   each row is a classification whose right class is `i`, and the loss is cross-entropy.
 #   CLIP, a model that matches images with captions, uses InfoNCE in both directions, from
 #   images to captions and back.
 #
@@ -891,10 +910,11 @@ claim("largest gradient of x plus minus x", x.grad.abs().max(),
 # *Weights that fit*: for ReLU, He's rule draws the weights with a variance of
 # `2 / fan_in`, where `fan_in` is the number of inputs. Tanh needs a variance of `1 / fan_in`
 # on the way forward and, for the same reason, one of `1 / fan_out` on the way back.
-# Xavier's rule, `2 / (fan_in + fan_out)`, is a compromise between the two directions.
-# *Clipping* measures the norm of all gradients together. If the norm is above a limit,
-# clipping multiplies every gradient by limit / norm. The gradient then keeps
-# its direction, and its norm is bounded.
+# Xavier's rule, `2 / (fan_in + fan_out)`, is a compromise between the two directions,
+# and if a layer has as many outputs as inputs, all three agree. *Clipping* measures the
+# norm of all gradients together. If the norm is above a limit, clipping multiplies
+# every gradient by limit / norm. The gradient then keeps its direction, and its norm is
+# bounded.
 
 # %% role="concept"
 wide = nn.init.xavier_normal_(torch.empty(100, 300))
@@ -968,10 +988,11 @@ claim("distance that the weights moved, clipped after the step",
 # A step uses the gradient that is in `.grad` at that moment. Here the clip comes after
 # the step, when nothing reads the gradient any more, so it changes values that
 # `zero_grad` is about to throw away. The log shows the clipped gradient, but the
-# optimizer stepped with the full gradient, and the weights moved a distance of more than
-# 1,000. The large inputs multiply this move, and the loss squares the result. Clip
-# between `backward` and `step`. Then a step of plain SGD moves the weights by at most the
-# learning rate times the limit.
+# optimizer stepped with the full gradient, and the weights moved a distance of more
+# than 1,000. The large inputs multiply this move, and the loss squares the result. Clip
+# between `backward` and `step`. (`optimizer.param_groups` is a list of dictionaries,
+# and `group["params"]` lists the parameters of a group.) Then a step of plain SGD moves
+# the weights by at most the learning rate times the limit.
 
 # %% trap="03.3" role="why"
 draw_blocks({"what you ran": ["zero_grad", "backward", "step", "clip"],
@@ -1010,9 +1031,9 @@ plot_bars({"no clipping": (unclipped - start).norm().item(),
               "thousands. With clipping before the step it is 0.1.")
 
 # %% [markdown] trap="03.3" role="more" topics="what the log showed · momentum · a gradient that is infinite already"
-# `clip_grad_norm_` returns the norm *before* clipping. If you log this value, you see the
-# norm of the gradient that arrived, not of the one that the step used. With momentum, the
-# clipped gradients of several steps add up.
+# `clip_grad_norm_` returns the norm *before* clipping. If you log this value, you see
+# the norm of the gradient that arrived, not of the one that the step used. With
+# momentum, the clipped gradients of several steps add up.
 
 # %% trap="03.3" role="more"
 claim("norm of the gradient, clipped too late", norm_now, expected=1,
@@ -1084,9 +1105,9 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="03.3" role="hint"
-# 1. You have to clear, call backward, undo the scale, clip, and step. Which of these must come before which?
+# 1. You have to clear, call backward, undo the scale, clip, and step. Which of these must come before which? (If the loss is 1024 times too large, so are all its gradients. To undo the scale, divide by it: either the loss before `backward`, or every gradient after it.)
 # 2. The limit applies to the true gradient. If you clipped a gradient that is still 1024 times too large, almost nothing would be left of it.
-# 3. `clip_grad_norm_` returns the norm before clipping. For the norm after clipping, measure again with `nn.utils.get_total_norm`.
+# 3. The parameters are in `group["params"]` for each `group` in `optimizer.param_groups`. `clip_grad_norm_` returns the norm before clipping. For the norm after clipping, measure again with `nn.utils.get_total_norm`.
 
 # %% [markdown] trap="03.3" role="keep"
 # **Keep:** clip after `backward` and before `step`. If the loss was scaled, undo the
@@ -1148,8 +1169,9 @@ claim("first layer's norm divided by the last layer's",
       above=0.01, below=100)
 
 # %% [markdown] trap="03.4" role="look"
-# The ratio does not show the fault. Both layers' gradients are tiny, because the signal
-# already dies on its way *forward*:
+# In trap 01.3, the gradient shrank on its way back, and this ratio showed it. Here the
+# ratio hides the fault. Both layers' gradients are tiny, because the signal already
+# dies on its way *forward*:
 
 # %% trap="03.4" role="look"
 def second_moments(init, sizes=(256,) * 11):
@@ -1171,13 +1193,14 @@ claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
 
 # %% [markdown] trap="03.4" role="why"
 # A layer multiplies the mean square of its inputs by `fan_in` times the variance of its
-# weights, and ReLU discards half of the result. These weights leave a factor of 0.0128
-# per layer, so after ten layers next to nothing is left of the signal. With biases of
-# zero, every layer's gradient contains all of these tiny factors, some from the way
-# forward and the rest from the way back. So all gradients are about equally tiny, and you
-# have to look at their absolute size. *He initialization* draws the weights with a
-# variance of $2 / n$, where $n$ is the layer's `fan_in`, and so makes the factor per
-# layer equal to one.
+# weights, and ReLU halves the result. Here this factor is $256 \cdot 0.01^2 / 2 =
+# 0.0128$, so after ten layers next to nothing is left of the signal. The gradient of a
+# layer's weights is a product of two things: the layer's input, which the earlier
+# layers have shrunk, and the gradient that comes back, which the later layers have
+# shrunk. Together, these are all the other layers. So all gradients are about
+# equally tiny, and you have to look at their absolute size. *He initialization* draws
+# the weights with a variance of $2 / n$, where $n$ is the layer's `fan_in`, and so
+# makes the factor per layer equal to one.
 
 # %% trap="03.4" role="repair"
 def he(weight):
@@ -1448,14 +1471,14 @@ claim("mean probability / base rate, ln w subtracted", fixed,
 # %% [markdown] role="concept"
 # In this run, the weighted model also ranked the digits better than the plain model
 # (*average precision* measures the ranking over all thresholds). The price is that the
-# weighted model's probabilities are on average several times the base rate. On paper, you
-# can undo the effect of the weight. A weight of `w` multiplies the odds that the loss
-# asks for by `w`, so for a model at the minimum of that loss, you subtract $\ln w$ from
-# the logit. After these 400 steps, the correction overshoots, and the corrected
-# probabilities are on average well below the base rate. So compare the mean of the
-# corrected probabilities with the base rate before you trust them. If you need a
-# decision, you can move the threshold of the plain model for free. If you need a
-# probability, do not weight the loss.
+# weighted model's probabilities are on average several times the *base rate*, the
+# fraction of positives in the data. On paper, you can undo the effect of the weight. A
+# weight of `w` multiplies the odds that the loss asks for by `w`, so for a model at the
+# minimum of that loss, you subtract $\ln w$ from the logit. After these 400 steps, the
+# correction overshoots, and the corrected probabilities are on average well below the
+# base rate. So compare the mean of the corrected probabilities with the base rate
+# before you trust them. If you need a decision, you can move the threshold of the plain
+# model for free. If you need a probability, do not weight the loss.
 
 # %% [markdown] role="concept"
 # ### Calibration: what probability does a loss ask for?

@@ -806,8 +806,7 @@ claim("bytes a weight in bfloat16 with masters",
 # %% [markdown] trap="09.9" role="repair"
 # Split what does not fit: with several GPUs, each can keep only a part of the moments and
 # masters, then of the gradients, then of the weights. DeepSpeed calls these *ZeRO* stages
-# 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The plot shows the
-# memory used on each of eight cards, with master weights in `float32`:
+# 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The plot shows the memory of each of eight cards, with master weights:
 
 # %% trap="09.9" role="repair"
 def on_each(weights, gradients, state, gpus=8, billions=7):

@@ -248,6 +248,21 @@ def test_the_way_past_the_ideas_leads_to_a_trap_that_a_copy_of_the_core_path_hol
     assert f"the first trap of its core path, {views.to_trap(source, '01.4')}. In" in line
 
 
+def test_a_line_before_the_first_cell_names_the_core_path_and_its_minutes(tmp_path):
+    source = read(tmp_path, TEXT)
+    [line] = views.short_way(source, all_views(source)["lesson"].cells)
+    assert re.match(r"- The core path is \[01\.2 .*: about [\d to]+ minutes to read, 45 for its "
+                    r"exercises\.", line)
+
+
+def test_a_stage_whose_traps_are_all_core_says_so_with_its_minutes(tmp_path):
+    off = 'trap="01.5" role="situation"'
+    source = read(tmp_path, TEXT.replace(off, f"{off} core=true"))
+    [line] = views.short_way(source, all_views(source)["lesson"].cells)
+    assert re.fullmatch(r"- All 5 traps of this stage are on the core path: about [\d to]+ minutes "
+                        r"to read, 55 for the exercises\.", line)
+
+
 def test_a_lesson_that_begins_with_a_trap_has_no_ideas_to_skip(tmp_path):
     first, last = TEXT.index('# %% [markdown] role="concept"'), TEXT.index('role="situation"')
     bare = read(tmp_path, TEXT[:first] + TEXT[TEXT.rindex("# %%", 0, last):], draft=True)

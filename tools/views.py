@@ -227,13 +227,16 @@ def past_the_ideas(source: Source) -> list[str]:
 
 
 def short_way(source: Source, cells: list[NotebookNode]) -> list[str]:
-    """The line that names the core path, where it leaves a trap out; none in an unmarked draft."""
+    """The line that names the core path and its minutes; none in an unmarked draft."""
     core = [trap for trap in source.traps if source.is_core(trap)]
-    if not core or core == source.traps:
+    if not core:
         return []
     spent = sum(source.minutes(trap) for trap in core)
-    links = ", ".join(to_trap(source, trap) for trap in core)
     read = book_minutes.between(book_minutes.core(cells))
+    if core == source.traps:
+        return [f"- All {len(core)} traps of this stage are on the core path: about {read} minutes "
+                f"to read, {spent} for the exercises."]
+    links = ", ".join(to_trap(source, trap) for trap in core)
     return [f"- The core path is {links}: about {read} minutes to read, {spent} for its exercises. "
             "You can run it without the other traps and come back to them when you need them."]
 
