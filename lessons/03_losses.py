@@ -488,7 +488,7 @@ plot_columns({"squared error": answers["mse_loss"],
              form=".1f", title="One outlier moves the mean, not the median",
              alt="Three columns: the constant with the lowest squared "
                  "error is 26.5, with Huber's loss near 2.5 and with "
-                 "absolute error about 2 to 3.")
+                 "absolute error 2.")
 
 # %% role="concept"
 zero, e = torch.zeros(2), torch.tensor([0.5, 4.0])
@@ -551,8 +551,7 @@ plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
              ylabel="fraction of the digits", form=".2f",
              title="Nearly right is wrong: a 4 is not a 3 or a 5",
              alt="Columns: the fraction of the test digits by distance. "
-                 "Fewer than half are right, and about as many are off "
-                 "by one.")
+                 "A third are right; more, 0.43, are off by one.")
 
 # %% [markdown] trap="03.2" role="look"
 # Many of the wrong answers are off by one. The network from the second script gives
@@ -1803,7 +1802,8 @@ plot_bars({"hidden states": 8192 * 4096 * 2 / 1e9,
            "head": 128_256 * 4096 * 2 / 1e9,
            "logits, 16 bits": 8192 * 128_256 * 2 / 1e9,
            **{f"peak, chunks: {n}": gb for n, gb in chunk.items()}},
-          xlabel="GB", title="In one chunk, the logits dwarf the rest",
+          xlabel="GB",
+          title="In one chunk the peak is six times the logits",
           alt="Six bars in GB. The hidden states take 0.067, the head 1.05 "
               "and the logits 2.1. The peak of loss and gradients is 12.6 "
               "in one chunk, 4.25 in four and 3.22 in sixteen.")

@@ -302,7 +302,7 @@ gap = (turned - table[505:555]).abs().max()
 draw_grids(
     {"16 positions, 32 values": (sinusoids(16) + 1) / 2},
     rows="position", columns="fast sines ... slow, fast cosines ... slow",
-    title="Each position has a pattern of its own",
+    title="Fast values change with every position, slow ones hardly",
     alt="A grid of 16 positions and 32 values. The leftmost columns change "
         "from row to row, the columns further right more slowly; the same "
         "again in the right half.")
@@ -2926,8 +2926,9 @@ plot_columns(
     marks=["one by one", "32, sorted by class"],
     xlabel="how the test digits are sent", ylabel="accuracy, %",
     title="The answer depends on the other digits of the batch",
-    alt="Four columns. The accuracy is best in batches of 32 mixed digits. "
-        "It is clearly lower one by one, and in batches sorted by class.")
+    alt="Four columns. The accuracy is best in batches of 32 mixed digits "
+        "and with all 497 at once. It is clearly lower one by one, and in "
+        "batches sorted by class.")
 
 # %% trap="08.11" role="look"
 measured("08.11", 1)

@@ -1290,7 +1290,7 @@ plot_bars({"policy in training": 8 * 16, "reference": 8 * 2,
            "logits": given[0].nbytes / 1e9,
            "log_softmax, whole": peaks["whole"],
            "log_softmax, by row": peaks["by_row"],
-           "result": 8 * 1024 * 4 / 1e9},
+           "result, 33 kB": 8 * 1024 * 4 / 1e9},
           xlabel="GB", title="All this for a result of 33 kB",
           alt="Bars in GB: a policy in training 128, its reference 16, "
               "logits 2.1, log_softmax of all rows 8.4 and of one row 1.1. "

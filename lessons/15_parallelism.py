@@ -853,10 +853,10 @@ def looks(net, cut):
     return torch.cat(seen)[16:].clamp(0, 1)
 
 # %% trap="15.3" role="why"
-draw_grids({"two ranks": looks(split_net, halves),
-            "one GPU": looks(split_net, unsplit)},
+draw_grids({"two ranks, as trained": looks(split_net, halves),
+            "one GPU, as used later": looks(split_net, unsplit)},
            rows="positions 16 to 31", columns="positions 0 to 31",
-           title="The rule it learned holds for ranks that count from 0",
+           title="The rule it learned holds only where ranks count from 0",
            alt="Two grids that show where the second half looks, over 32 "
                "positions. On two ranks there is a sharp diagonal through "
                "the first half, at the letter to copy. On one GPU the "
@@ -1433,7 +1433,7 @@ print(f"balance: {printed[0]:.2f} at first, {printed[-1]:.2f} at last")
 plot_columns({f"{e}": load for e, load in enumerate(loads(crowd).tolist())},
              xlabel="expert", ylabel="fraction of the tokens that visit it",
              form=".2f", reference=(0.25, "even"),
-             title="Most experts are idle, at ten times the weight",
+             title="Most experts are idle",
              alt="Eight columns, one per expert, and a dashed line at "
                  "0.25. A few columns are far above the line, one at "
                  "nearly 1; most are empty.")
