@@ -2249,8 +2249,8 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
            xlabel="training digits", ylabel="test error",
            title="More digits, less error", logx=True, logy=True,
            alt="The test error falls with each doubling of the training "
-               "digits. On two logarithmic axes it falls roughly along a "
-               "line.")
+               "digits. On two logarithmic axes it falls steeply to 0.05 "
+               "at 320 digits, then flattens at 0.04.")
 
 # %% [markdown] role="quiz"
 # ## Check yourself
