@@ -582,8 +582,8 @@ claim("ratio of the mean first steps at a rate of 0.01, Adam to "
 plot_bars({"Adam": by_adam, "SGD + momentum": by_sgd}, log=True,
           xlabel="mean first step at a rate of 0.01",
           title="At the same rate Adam's step is hundreds of times as long",
-          alt="Two bars on a log scale. Adam's first step is as long as "
-              "the rate. SGD's is hundreds of times shorter.")
+          alt="Two bars on a log scale. Adam's first step is about 0.8 "
+              "of the rate. SGD's is hundreds of times shorter.")
 
 # %% [markdown] trap="04.2" role="look"
 # So a rate that suits SGD does not suit Adam, and vice versa. You ran Adam at SGD's rate,
@@ -1257,8 +1257,8 @@ print(f"Adam: {small:.2f} and {large:.2f}   "
       f"AdamW: {low:.2f} and {high:.2f}")
 
 # %% trap="04.4" role="repair"
-plot_bars({"Adam, small gradients": small, "Adam, large": large,
-           "AdamW, small": low, "AdamW, large": high},
+plot_bars({"Adam, small gradients": small, "Adam, large gradients": large,
+           "AdamW, small gradients": low, "AdamW, large gradients": high},
           xlabel="what is left of a weight of 1 after 300 steps",
           title="Adam's decay spares weights with large gradients",
           alt="Four bars. Adam leaves nothing of the weight with small "
