@@ -3087,9 +3087,8 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
         reshard: release what forward gathered and gather it again for
             backward, or else keep it until backward ends.
 
-    Before a call, a layer (or the model as one piece) is padded to a
-    multiple of world values. With a world of one there are no calls, and
-    all layers are whole.
+    Before a call, a layer (or the one piece) is padded to a multiple of
+    world values. A world of one makes no calls and holds all layers.
     Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, 96 bytes,
     24 whole.
     """

@@ -27,8 +27,8 @@ ex.promise("sizes", f"Args: sizes: {str(DTYPE)[6:]} values per layer, unchanged;
                     f"values makes no call, and one value has {BYTES} bytes.",
            cases=("a layer without numbers", "no numbers at all", "no layers"))
 ex.promise_table("""
-padded  | Before a call, a layer (or the model as one piece) is padded to a multiple of world
-          values. | case layers that world does not divide; a model that world does not divide; kept
+padded  | Before a call, a layer (or the one piece) is padded to a multiple of world values. |
+          case layers that world does not divide; a model that world does not divide; kept
           layers that world does not divide; eight ranks, tiny layers
 each    | each: shard every layer by itself, or else the model as one piece, gathered once for
           forward. | case each layer, resharded; each layer, kept; as one, resharded; as one, kept;
@@ -36,7 +36,7 @@ each    | each: shard every layer by itself, or else the model as one piece, gat
 reshard | reshard: release what forward gathered and gather it again for backward, or else keep it
           until backward ends. | case each layer, resharded; each layer, kept; as one, resharded; as
           one, kept; kept layers that world does not divide
-alone   | With a world of one there are no calls, and all layers are whole. | case a world of one
+alone   | A world of one makes no calls and holds all layers. | case a world of one
 """)
 ex.promise("example", "Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, "
            f"{24 * BYTES} bytes, {6 * BYTES} whole.", cases=("the example",))
