@@ -166,8 +166,8 @@ CASES["trap after the quiz"] = (TEXT.replace('# %% [markdown] role="gpu"',
                                              '# %% [markdown] trap="01.6" role="situation"\n'
                                              '# ## Late\n\n# %% [markdown] role="gpu"', 1),
                                 "trap, quiz, trap, gpu")
-CASES["unexplained choice"] = (re.sub(r" :: That is what `eval\(\)` does\.", "", TEXT),
-                               "not explained")
+CASES["unexplained choice"] = (re.sub(
+    r" :: `eval\(\)` switches BatchNorm, and `no_grad` does not\.", "", TEXT), "not explained")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -398,7 +398,7 @@ def rebuilt(tmp_path, text, view="lesson"):
 
 
 PROSE = {"a trap": ("Each step looks like", "Every step looks like"),
-         "a quiz": ("That is what `eval()` does.", "So does `eval()`."),
+         "a quiz": ("`eval()` switches BatchNorm, and", "`eval()` switches it, and"),
          "a hint": ("# 1. Do not", "# 1. Never"), "a symptom": ('symptom="', 'symptom="my ')}
 
 
