@@ -507,6 +507,8 @@ def test_what_waited_behind_a_hand_in_that_ends_its_worker_is_graded(tmp_path, m
             dashboard_address=cluster.ANY_PORT) as local, Client(local) as client:
         found = {job.sha256: result["status"]
                  for job, result in cluster.spread(client, settings(), iter(jobs))}
+        cluster.wait_for_restarts(client, 1)
+        assert len(client.scheduler_info()["workers"]) == 1
 
     assert found == {"ends": "failed", "waits": "refused", "waits, too": "refused"}
 

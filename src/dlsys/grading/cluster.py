@@ -34,6 +34,7 @@ AHEAD = 3  # submissions for each worker that are on their way or waiting there
 WORKER_MEMORY = "3GiB"
 ANY_PORT = "127.0.0.1:0"  # without it Dask listens at 8787, as other programs do
 WAIT_SECONDS = 60  # for the first worker of a cluster
+RESTART_SECONDS = 10  # for a worker that is started again
 # Dask serves no pages about the cluster: any user of the machine could read them. A submission that
 # has ended two workers is not given to a third.
 _CONFIG: dict[str, Any] = {
@@ -68,7 +69,14 @@ def local(settings: Settings, n_workers: int) -> Workers:
                     silence_logs=logging.CRITICAL)
             with cluster, Client(cluster) as client:
                 yield from spread(client, settings, jobs)
+                wait_for_restarts(client, n_workers)
     return run
+
+
+def wait_for_restarts(client: Client, n_workers: int) -> None:
+    """Wait for workers that are being started again: Dask fails to close one without a process."""
+    with contextlib.suppress(TimeoutError):
+        client.wait_for_workers(n_workers, timeout=RESTART_SECONDS)
 
 
 @contextlib.contextmanager
