@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from dlsys.grading import cohort
 from dlsys.grading.books.journal import BEGUN
 from dlsys.grading.books.run_folder import JOURNAL
 from dlsys.grading.settings import Limits, Settings
+from dlsys.grading.walls.sandbox import SandboxRefused
 from dlsys_helpers import catalog, paths
 
 POINTS = {trap.id: trap.points for trap in catalog.traps(1)}
@@ -43,6 +47,17 @@ def without_sandbox(reason: object) -> NoReturn:
     if os.environ.get("DLSYS_MUST_RUN_WALLS") == "1":
         pytest.fail(f"{text} DLSYS_MUST_RUN_WALLS is 1, so these tests have to run.")
     pytest.skip(text)
+
+
+@contextmanager
+def open_grader(how: Settings) -> Iterator[cohort.Grader]:
+    """A grader; where there is no sandbox, the test that asks for it is skipped, aloud."""
+    try:
+        made = cohort.Grader(how)
+    except SandboxRefused as error:
+        without_sandbox(error)
+    with closing(made):
+        yield made
 
 
 def code(source: str, **more: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from grading_samples import FULL, journal_results, settings, without_sandbox, worksheet
+from grading_samples import FULL, journal_results, open_grader, settings, worksheet
 
 from dlsys.grading import cohort, judge
 from dlsys.grading.books import budget, scoring, submissions
@@ -27,7 +27,6 @@ from dlsys.grading.books.run_folder import (
     RunError,
 )
 from dlsys.grading.settings import fresh_key
-from dlsys.grading.walls import sandbox
 
 WRONG = "def dead_units(h):\n    return -1"
 
@@ -384,12 +383,7 @@ def grade(*args: object, user: list[str] | None = None, **more) -> subprocess.Co
 
 @pytest.fixture(scope="module")
 def grader():
-    """A grader; what needs a sandbox is skipped where there is none, aloud."""
-    try:
-        made = cohort.Grader(settings())
-    except sandbox.SandboxRefused as error:
-        without_sandbox(error)
-    with contextlib.closing(made):
+    with open_grader(settings()) as made:
         yield made
 
 

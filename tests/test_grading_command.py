@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from grading_samples import journal_results, settings, without_sandbox, worksheet
+from grading_samples import journal_results, open_grader, settings, worksheet
 
 from dlsys import cli
 from dlsys.grading import cluster, cohort, command
@@ -23,7 +23,6 @@ from dlsys.grading.books.journal import Journal
 from dlsys.grading.books.run_folder import GRADES, JOURNAL, RunError
 from dlsys.grading.options import GradeOptions
 from dlsys.grading.settings import Settings
-from dlsys.grading.walls import sandbox
 from dlsys_helpers.paths import ROOT
 
 
@@ -140,11 +139,8 @@ def test_a_learner_is_graded_again_on_request(capsys, one, graded):
     before = journal_results(graded)
     [name] = {result["learner"]["name"] for result in before}
 
-    try:
-        cohort.Grader(settings()).close()
-    except sandbox.SandboxRefused as error:
-        without_sandbox(error)
-    cli.main(["grade", str(one), "--out", str(graded), "--resume", "--regrade", name])
+    with open_grader(settings()):  # the command needs a sandbox, too
+        cli.main(["grade", str(one), "--out", str(graded), "--resume", "--regrade", name])
     assert len(journal_results(graded)) == len(before) + 1
 
 

@@ -9,15 +9,14 @@ import zipfile
 
 import pytest
 import torch
-from grading_samples import entry, without_sandbox, worksheet
+from grading_samples import entry, open_grader, worksheet
 
 from dlsys import cli, model_rows, my_parts
-from dlsys.grading import acts, cohort, judge, model_laws
+from dlsys.grading import acts, judge, model_laws
 from dlsys.grading.books import due, pages, submissions, submitted_notebook
 from dlsys.grading.books.submitted_notebook import Refused
 from dlsys.grading.settings import Limits, Settings
 from dlsys.grading.walls import serialization
-from dlsys.grading.walls.sandbox import SandboxRefused
 from dlsys_helpers import acting, paths
 from dlsys_model import answers, rehearsal
 from dlsys_model.part_table import BY_ID, CATALOGUE
@@ -136,12 +135,8 @@ def test_it_is_found_in_a_zip_beside_the_worksheets_of_its_learner(tmp_path):
 
 @pytest.fixture(scope="module")
 def grader():
-    try:
-        made = cohort.Grader(Settings("00" * 16, Limits(seconds=15)))
-    except SandboxRefused as error:
-        without_sandbox(error)
-    yield made
-    made.close()
+    with open_grader(Settings("00" * 16, Limits(seconds=15))) as made:
+        yield made
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from grading_samples import (
     entry,
     lost,
     notebook,
+    open_grader,
     right_answers,
     settings,
     statuses,
@@ -37,7 +38,7 @@ from grading_samples import (
 )
 from IPython.core.inputtransformer2 import TransformerManager
 
-from dlsys.grading import cohort, judge
+from dlsys.grading import judge
 from dlsys.grading.books import reports, submitted_notebook
 from dlsys.grading.walls import (
     framing,
@@ -65,15 +66,10 @@ def grader():
     It draws cases from one seed, not from three, and every third of them: what counts here is what
     code does to the grader, and each case costs acts and laws for every submission.
     """
-    try:
-        made = cohort.Grader(settings())
-    except sandbox.SandboxRefused as error:
-        without_sandbox(error)
-    with pytest.MonkeyPatch.context() as patch:
+    with open_grader(settings()) as made, pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge, "SEEDS", 1)
         patch.setattr(judging.Exercise, "arrange", lambda *ask: ARRANGE(*ask)[::3])
         yield made
-    made.close()
 
 
 @pytest.fixture
