@@ -18,6 +18,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
 from dlsys.lab import EXTENSIONS, START
+from dlsys_helpers.paths import ROOT
 from tools import chromium
 
 START_S = 60  # JupyterLab on a cold disk
@@ -54,6 +55,15 @@ def offline_page(browser, **options):
 
 
 PHONE = {"width": 390, "height": 900}
+
+
+def page_with_script(folder: Path, name: str, data: str) -> Path:
+    """A page with the element that a script of the website fills, its data, and nothing else."""
+    script = (ROOT / "book" / "assets" / name / f"{name}.js").read_text("utf-8")
+    file = folder / "page.html"
+    file.write_text(f'<meta charset="utf-8"><div id="{name}"></div><script>{data}</script>'
+                    f"<script>{script}</script>", "utf-8")
+    return file
 
 
 def forgetful_phone(tab, address):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from browser import offline_page
+from browser import offline_page, page_with_script
 
 from dlsys import cli, overview, placed, placement, review, start_page
 from dlsys import placement_model as model
@@ -244,11 +244,7 @@ def test_wrong_sure_and_skipped_answers_come_back_in_review_the_sure_ones_first(
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     """A page with the questions and their script, and nothing else."""
-    script = (paths.ROOT / "book" / "assets" / "placement" / "placement.js").read_text("utf-8")
-    found = tmp_path_factory.mktemp("site") / "page.html"
-    found.write_text(f'<meta charset="utf-8"><div id="placement"></div><script>'
-                     f"{book_placement.script()}</script><script>{script}</script>", "utf-8")
-    return found
+    return page_with_script(tmp_path_factory.mktemp("site"), "placement", book_placement.script())
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import random
 import re
 
 import pytest
-from browser import offline_page
+from browser import offline_page, page_with_script
 from sklearn.metrics import roc_auc_score
 
 from dlsys import cli, review_diff
@@ -14,7 +14,6 @@ from dlsys_diffs import case_files, reading, recorded, repository, runs, scoring
 from dlsys_diffs.reading import NOTHING, AnswerError
 from dlsys_diffs.repository import Edit, EditRefused
 from dlsys_diffs.scoring import Review
-from dlsys_helpers import paths
 from tools import book_diffs, diffs
 
 CASES = list(case_files.cases().values())
@@ -490,11 +489,7 @@ def test_a_change_that_nobody_made_is_refused(kept, capsys):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """A page with the changes and their script, and nothing else."""
-    script = (paths.ROOT / "book" / "assets" / "diffs" / "diffs.js").read_text("utf-8")
-    file = tmp_path_factory.mktemp("site") / "page.html"
-    file.write_text(f'<meta charset="utf-8"><div id="diffs"></div><script>{book_diffs.script()}'
-                    f"</script><script>{script}</script>", "utf-8")
-    return file.as_uri()
+    return page_with_script(tmp_path_factory.mktemp("site"), "diffs", book_diffs.script()).as_uri()
 
 
 @pytest.fixture
