@@ -4,7 +4,7 @@
     python -m benchmarks.silent run "python my_adapter.py"  an adapter; prints its scores
 
 Each answer is kept as soon as it is given, so a stopped run goes on where it was; --again begins
-anew. The table is benchmarks/silent/table.json.
+anew. The table is benchmarks/silent/table.json, its page RESULTS.md.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.silent import baselines, build, play, score
+from benchmarks.silent import baselines, build, page, play, score
 from benchmarks.silent.score import Answer, Score
 from dlsys_helpers.errors import UserError
 
 SAID = build.FOLDER / "said"  # answers as they come; not in the repository
-TABLE = build.FOLDER / "table.json"
+TABLE = page.TABLE
 Ask = Callable[[dict, dict], Answer]
 
 
@@ -124,6 +124,7 @@ def main() -> None:
     if asked.asked != "run":
         found = json.loads(json.dumps(measure(asked.again)))
         TABLE.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        page.main()
         return
     cases, held, rest = build.loaded()
     mine = {case: one for case, one in cases.items() if one["form"] in (asked.form or build.FORMS)}
