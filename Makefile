@@ -13,6 +13,7 @@ export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
 endif
 
 .PHONY: help lab hub test nightly new try finish build book book-serve booklet site versions bench
+.PHONY: bench-silent
 .PHONY: diffs incidents picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
 .DEFAULT_GOAL := help
 
@@ -48,6 +49,7 @@ help:
 	@echo "make gallery     train the gallery's program once with each fault: what is not recorded of"
 	@echo "                 today's program; half an hour of CPU for all of it"
 	@echo "make bench       how fast, on which machine: measured, recorded, written to a page"
+	@echo "make bench-silent  SilentTraps: score the baselines on every case; AGAIN=1 from the beginning"
 	@echo "make lock        requirements.lock from the packages installed in .venv"
 	@echo "make wheel       the package with worksheets and lessons as one file, in dist/; next to"
 	@echo "                 it dlsys-watch, which runs without the course"
@@ -125,6 +127,9 @@ versions:
 
 bench: setup
 	@$(RUN) -m benchmarks
+
+bench-silent: setup
+	@OMP_NUM_THREADS=1 $(RUN) -m benchmarks.silent $(if $(AGAIN),--again)
 
 diffs: setup
 	@OMP_NUM_THREADS=1 $(RUN) -m tools.diffs

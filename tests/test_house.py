@@ -27,8 +27,8 @@ BELOW = {
               "dlsys_model", "dlsys_same", "dlsys_watch"},
     "tools": {"dlsys", "dlsys_checks", "dlsys_diffs", "dlsys_files", "dlsys_helpers",
               "dlsys_incidents", "dlsys_model", "dlsys_watch"},
-    "benchmarks": {"dlsys", "dlsys_checks", "dlsys_helpers", "dlsys_model", "dlsys_warm",
-                   "dlsys_watch", "tools"},
+    "benchmarks": {"dlsys", "dlsys_checks", "dlsys_diffs", "dlsys_helpers", "dlsys_model",
+                   "dlsys_warm", "dlsys_watch", "tools"},
 }
 LESSONS = {
     "lessons/0[0-9]_*.py": {"dlsys_helpers"},
