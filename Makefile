@@ -14,7 +14,7 @@ endif
 
 .PHONY: help lab hub test nightly new try finish build book book-serve booklet site versions bench
 .PHONY: bench-silent
-.PHONY: diffs picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
+.PHONY: diffs incidents picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
 .DEFAULT_GOAL := help
 
 help:
@@ -45,6 +45,7 @@ help:
 	@echo "                 is stale; LESSON=01 for one, SWEEP_ARGS='--seeds 50' or --all"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
 	@echo "make diffs       run the changes of dlsys review-diff that are not recorded; two minutes"
+	@echo "make incidents   run the incidents of dlsys incident that are not recorded; three minutes"
 	@echo "make gallery     train the gallery's program once with each fault: what is not recorded of"
 	@echo "                 today's program; half an hour of CPU for all of it"
 	@echo "make bench       how fast, on which machine: measured, recorded, written to a page"
@@ -132,6 +133,9 @@ bench-silent: setup
 
 diffs: setup
 	@OMP_NUM_THREADS=1 $(RUN) -m tools.diffs
+
+incidents: setup
+	@OMP_NUM_THREADS=1 $(RUN) -m tools.incidents
 
 gallery: setup
 	@OMP_NUM_THREADS=1 $(RUN) -m tools.gallery
