@@ -87,8 +87,8 @@ def on_a_gpu() -> str:
             f"which was also doing other work. Negative values are noise:\n\n{steps}\n\n"
             f"Of the {record['programs']} programs that the corpus held on that day, {ran} run on "
             f"this machine with all their tensors on the GPU. {alike}, the watch reports the same "
-            f"findings as on a CPU. In {len(record['computed otherwise'])} of the runs, the results "
-            f"differ in some bits when the watch is on "
+            f"findings as on a CPU. In {len(record['computed otherwise'])} of the runs, the "
+            f"results differ in some bits when the watch is on "
             f"({code(stem(name) for name in record['computed otherwise'])}); we have not tested "
             f"whether two runs without the watch differ as well.")
 
@@ -155,7 +155,8 @@ def others() -> str:
     found += [(f"{tool}: {why}", "not measured", "", "", "")
               for tool, why in record["not_measured"].items()]
     return markdown(("tool", "faults found", "found by it and missed by the watch",
-                     "healthy programs with a false alarm", "healthy programs with advice only"), found)
+                     "healthy programs with a false alarm",
+                     "healthy programs with advice only"), found)
 
 
 def wild() -> str:
