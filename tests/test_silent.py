@@ -189,7 +189,7 @@ def test_the_table_is_that_of_todays_cases():
     """Run: make bench-silent"""
     cases, held, rest = build.loaded()
     stored = json.loads(command.TABLE.read_text("utf-8"))
-    assert stored["version"] == build.stored(build.CASES)["version"]
+    assert stored["cases"] == build.digest()
     for name in ("random", "range", *baselines.CHEATS):
         decide = (baselines.BASELINES | baselines.CHEATS)[name]
         said = {case: play.in_process(decide, shown, rest[case].get("probes", {}))
@@ -199,14 +199,15 @@ def test_the_table_is_that_of_todays_cases():
                                       command.scores(said, held).items()})) == stored["rows"][name]
 
 
-BLIND = [name for name in baselines.CHEATS if name != "compares the cases"]
+SEES = {"compares the cases", "counts letters"}  # what the datasheet tells of
+BLIND = [name for name in baselines.CHEATS if name not in SEES]
 
 
 @pytest.mark.parametrize("name", ["random", *BLIND])
 def test_cheats_and_chance_solve_nothing(name):
-    for form, row in json.loads(command.TABLE.read_text("utf-8"))["rows"][name].items():
-        assert abs(row["auroc"] - 0.5) < 0.2, form  # 2.5 deviations of 40 and 20 drawn numbers
-        assert row["net"] <= 0, form
+    rows = json.loads(command.TABLE.read_text("utf-8"))["rows"][name].values()
+    assert all(row["net"] <= 0 for row in rows)
+    assert 0.35 < sum(row["auroc"] for row in rows) / len(rows) < 0.65
 
 
 # ---- adapters
@@ -284,4 +285,5 @@ def test_answers_are_kept_as_they_come_and_not_asked_again(tmp_path, monkeypatch
     assert asked == ["a", "b", "b", "c"]
     assert found == dict.fromkeys("abc", Answer(0.25, "02.1", "", 2, ("place",)))
     command.answers("mine", ask, {"a": {"id": "a", "text": "another"}}, held)
-    assert asked[-1] == "a"
+    command.answers("mine", ask, {"a": {"id": "a"}}, {"a": {"probes": {"trace": {"rate": 1.0}}}})
+    assert asked[4:] == ["a", "a"]  # for another text, and for other probes behind the same one

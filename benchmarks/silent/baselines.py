@@ -183,6 +183,11 @@ def file_reader(case: dict, _buy: Callable) -> dict:
     return {"confidence": [*every].index(case["id"]) / len(every)}
 
 
+def letters(case: dict, _buy: Callable) -> dict:
+    """The longer, the more likely faulty."""
+    return {"confidence": min(1.0, len(case.get("text", "") or case["files"]["main.py"]) / 20_000)}
+
+
 def comparer(case: dict, _buy: Callable) -> dict:
     """A line that no other program of the file has: in a public file, it is seldom a decoy."""
     others = collections.Counter(line for one in build.stored(build.CASES)["cases"].values()
@@ -195,6 +200,6 @@ def comparer(case: dict, _buy: Callable) -> dict:
 
 BASELINES = {"random": guess, "range": in_range, "finder": finder, "watch": watch, "same": same}
 CHEATS = {"always faulty": always, "names everything": everything, "reads the case file":
-          file_reader, "compares the cases": comparer}
+          file_reader, "compares the cases": comparer, "counts letters": letters}
 FORMS = {"range": ("curves", "probes"), "finder": ("diff",), "watch": ("source",),
-         "same": ("diff",), "compares the cases": ("source",)}  # all, where nothing is said
+         "same": ("diff",), "compares the cases": ("source",), "counts letters": ("source", "diff")}  # all, where nothing is said

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,10 +19,12 @@ from benchmarks.silent import candidates, reader
 from benchmarks.silent.admit import RULES, refused
 from benchmarks.silent.candidates import Candidate
 from benchmarks.silent.score import Held
+from dlsys_diffs.scoring import auroc
 
 FOLDER = Path(__file__).parent
 CASES, ANSWERS = FOLDER / "cases.json", FOLDER / "answers.json"
 VERSION = hashlib.sha256(reader.KEY.encode()).hexdigest()[:8]
+EVEN = 0.05  # how far from chance the order of the cases may be
 FORMS = ("curves", "probes", "source", "diff")
 
 
@@ -43,7 +46,20 @@ def chosen(every: Iterable[Candidate], key: str = reader.KEY) -> tuple[list[Cand
             admitted.remove(one)
             counts["admitted"] -= 1
             counts["not needed"] += 1
-    return admitted, {form: dict(counts) for form, counts in tried.items()}
+    order = [one for form in tried for one in
+             shuffled([one for one in admitted if one.form == form], key)]
+    return order, {form: dict(counts) for form, counts in tried.items()}
+
+
+def shuffled(cases: list[Candidate], key: str) -> list[Candidate]:
+    """The cases in the first of the orders that a key deals whose places say nothing."""
+    for draw in itertools.count():
+        hashes = {dealt(f"{key} {draw}", one.key): one for one in cases}
+        cases = [hashes[name] for name in sorted(hashes)]
+        places = {kind: [place for place, one in enumerate(cases) if one.held["faulty"] is kind]
+                  for kind in (True, False)}
+        if abs((auroc(places[True], places[False]) or 0.5) - 0.5) < EVEN:
+            return cases
 
 
 def dealt(key: str, name: str) -> str:
@@ -66,6 +82,12 @@ def files(admitted: list[Candidate], tried: dict) -> tuple[dict, dict]:
 @functools.cache
 def stored(path: Path) -> dict:
     return json.loads(path.read_text("utf-8"))
+
+
+def digest() -> str:
+    """Of both files, which a table names."""
+    both = b"".join(path.read_bytes() for path in (CASES, ANSWERS))
+    return hashlib.sha256(both).hexdigest()[:12]
 
 
 def shown(case: str, cases: dict) -> dict[str, Any]:

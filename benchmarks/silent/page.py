@@ -26,7 +26,8 @@ WHAT = {"random": "a number, a cause and a line, drawn",
         "always faulty": "cheat: always 0.9, and always one cause",
         "names everything": "cheat: every cause and every line",
         "reads the case file": "cheat: what the file of cases gives away",
-        "compares the cases": "cheat: what only one program of the file has"}
+        "compares the cases": "cheat: what only one program of the file has",
+        "counts letters": "cheat: the longer, the more likely faulty"}
 
 
 def page() -> str:
@@ -107,7 +108,8 @@ def results(stored: dict[str, Any]) -> str:
     """A row for each tool and form."""
     rows = [(tool, form, *cells(found)) for tool, by_form in stored["rows"].items()
             for form, found in by_form.items()]
-    what = "\n".join(f"- *{tool}*: {WHAT[tool]}." for tool in stored["rows"])
+    what = "\n".join(f"- *{tool}*: {text}{'' if tool in stored['rows'] else ' (not measured yet)'}."
+                     for tool, text in WHAT.items())
     return table(("tool", "form", "AUROC", "named", "placed", "accused", "net", "paid"),
                  rows) + "\n\n" + what
 
