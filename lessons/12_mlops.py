@@ -1459,6 +1459,7 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 #
 # A NaN can come from six places, and most other faults can come from more. A separate
 # page, *Search for an unknown cause*, shows how to search for a cause that is on no list.
+# `dlsys incident` gives you six such searches to practise on, with a price for each look.
 
 # %% [markdown] trap="12.6" role="situation" core=true fault="a stored loss keeps the trained weights alive" symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
 # ## Five losses in a list

@@ -103,6 +103,14 @@ def test_the_budget_does_not_pay_for_everything_and_pays_for_an_expert_twice(one
 
 
 @each
+def test_the_price_of_a_probe_does_not_say_whether_it_helps(one):
+    """Who buys the cheapest ones first pays more than an expert for the same evidence."""
+    dearest_needed = max(one.probe(step.probe).hours for step in one.expert)
+    cheap = sum(probe.hours for probe in one.probes if probe.hours <= dearest_needed)
+    assert cheap >= 1.3 * one.expert_hours
+
+
+@each
 def test_some_probes_lead_nowhere(one):
     """They rule out no cause, and no expert makes them."""
     useful = {cause.probe for cause in one.causes} | {step.probe for step in one.expert}
@@ -145,7 +153,8 @@ def event(what, name="", words=BELIEF, key="", of=ONE):
 def test_a_search_is_what_its_events_say():
     first, second = ONE.probes[0], ONE.probes[1]
     found = searches.search_of(ONE, [event("probe", first.id), event("probe", second.id),
-                                     event("cause", ONE.causes[0].id, "the cause")])
+                                     event("words", words="the cause"),
+                                     event("cause", ONE.causes[0].id)])
     assert [look.probe for look in found.looks] == [first.id, second.id]
     assert found.spent == first.hours + second.hours
     assert found.found
@@ -162,10 +171,11 @@ def test_what_the_rules_do_not_allow_counts_as_not_made():
     found = searches.search_of(ONE, [*every, *every])
     assert found.spent <= BUDGET
     assert len({look.probe for look in found.looks}) == len(found.looks)
-    late = searches.search_of(ONE, [event("cause", ONE.causes[1].id), *every,
+    late = searches.search_of(ONE, [event("words"), *every, event("cause", ONE.causes[1].id),
                                     event("cause", ONE.causes[0].id)])
     assert late.looks == ()
-    assert not late.found
+    assert late.named == ONE.causes[1].id
+    assert not searches.search_of(ONE, [event("cause", ONE.causes[0].id)]).named
     strange = searches.search_of(ONE, [event("probe", "no-such"), event("cause", "no-such")])
     assert not strange.begun
 
@@ -314,11 +324,23 @@ def test_an_interrupted_search_goes_on_and_loses_nothing(kept, monkeypatch, caps
     assert not incident.Log().search(ONE).named
 
 
+def test_who_has_seen_the_list_of_causes_makes_no_probe_any_more(kept, monkeypatch, capsys):
+    """Stopped while the list is shown, and begun again."""
+    assert played(monkeypatch, ["name", "it is this"]) == 0
+    assert flat(ONE.causes[0].says) in flat(capsys.readouterr().out)
+    played(monkeypatch, [place_of(ONE, ONE.causes[0])])
+    told = flat(capsys.readouterr().out)
+    assert "GPU hours left" not in told
+    assert "The cause in your words: it is this" in told
+    assert "✓ You found it." in told
+
+
 def test_two_terminals_share_one_budget(kept, monkeypatch, capsys):
     """The other one makes the same probe, and names the cause, while this one is asked."""
     probe, other = ONE.probes[0], incident.Log()
     lines = iter([("1", None), (BELIEF, lambda: other.add(ONE, "probe", probe.id, "theirs")),
-                  ("2", None), (BELIEF, lambda: other.add(ONE, "cause", ONE.causes[0].id, "it"))])
+                  ("2", None), (BELIEF, lambda: [other.add(ONE, "words", words="it"),
+                                        other.add(ONE, "cause", ONE.causes[0].id)])])
 
     def answer(_=""):
         said, first = next(lines)
@@ -343,7 +365,7 @@ def test_a_search_that_is_done_is_shown_again_and_can_begin_anew(kept, monkeypat
     assert "✓ You found it." in capsys.readouterr().out
     played(monkeypatch, ["q"], "1", "--again")
     assert f"{BUDGET} GPU hours left" in capsys.readouterr().out
-    assert kept.read_text('utf-8').count('\n') == 2
+    assert kept.read_text('utf-8').count('\n') == 3
     assert cli.main(["incident", "--list"]) == 0
     assert f"0 of {len(ALL)} causes found." in capsys.readouterr().out
 
@@ -381,6 +403,8 @@ def test_the_page_tells_no_cause_at_a_glance():
             assert json.dumps(text)[1:40] not in script
             assert text[:40] not in page
     assert "no secret" in page
+    assert "Here are six incidents" in page
+    assert len(ALL) == 6
 
 
 def test_the_packed_part_holds_what_the_terminal_tells():
@@ -441,7 +465,8 @@ def test_the_page_and_the_terminal_read_the_same_events_alike(page):
     """Too dear, twice, unknown, after the end: the page obeys the rules of searches.py."""
     every = [event("probe", probe.id, key=f"k{n}") for n, probe in enumerate(dearest())]
     events = [event("probe", "no-such"), every[0], every[0], *every,
-              event("cause", "no-such"), event("probe", ONE.probes[0].id) | {"digest": "old"}]
+              event("cause", ONE.causes[0].id), event("cause", "no-such"),
+              event("probe", ONE.probes[0].id) | {"digest": "old"}]
     page.evaluate("events => localStorage.setItem('dlsys-incidents', JSON.stringify(events))",
                   [*events, {"id": ONE.id}, 7])
     page.get_by_role("button", name="Open").click()

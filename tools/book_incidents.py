@@ -21,12 +21,11 @@ NEEDS_SCRIPT = ("This part of the page is a program in JavaScript. Without it, s
 
 
 def page() -> str:
-    count = book_pages.count(len(incident_files.ORDER), "incident")
     return "\n\n".join([
         f"# {TITLE}",
         "At work, a fault has no number and no heading. Somebody shows you a curve on Monday "
-        "morning, the chat is full of opinions, and every look costs machine time. Here are "
-        f"{count} of this kind, each a week at work. What you see is true, and it is not enough.",
+        "morning, the chat is full of opinions, and every look costs machine time. Here are six "
+        "incidents of this kind, each a week at work. What you see is true, and it is not enough.",
         f"You have {BUDGET} GPU hours, {BUDGET * DOLLARS:.0f} dollars at {DOLLARS:.2f} an hour. "
         "Choose a probe, and before you see its answer, write down what you believe and what you "
         "expect. Several explanations stay alive for a while, and some probes lead nowhere. When "
@@ -40,12 +39,12 @@ def page() -> str:
             '<script defer src="incidents/data.js"></script>\n'
             '<script defer src="incidents/incidents.js"></script>'),
         "## What is real, and what is not",
-        "Every number was measured: each fault was planted in a small program that trains or "
-        "serves for a few seconds on a CPU, and what a probe shows is what that program gave. With "
-        "five seeds the symptom is there with the fault and gone with the repair, and "
-        "`make incidents` records them again. The company, the chat, the size of the cluster and "
-        "the prices are invented. What went wrong is not: each incident rests on public reports, "
-        "which the debrief names.",
+        "Every number in a curve or a probe was measured: each fault was planted in a small "
+        "program that trains or serves for a few seconds on a CPU, and what a probe shows is what "
+        "that program gave. With five seeds the symptom is there with the fault and gone with the "
+        "repair, and `make incidents` records them again. The company, the chat, the size of the "
+        "cluster and the prices are invented. What went wrong is not: each incident rests on "
+        "public reports, which the debrief names.",
         "You name the cause in your own words first and then choose in a list, which is shown only "
         "when no probe can follow. Words alone would be judged by a program that "
         "may not know your way to say it, and a list that you saw earlier would do the search for "

@@ -19,7 +19,7 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.json_lines import Store
 from dlsys_incidents import searches
 from dlsys_incidents.incident_files import BUDGET, DOLLARS, Curve, Incident, incidents
-from dlsys_incidents.searches import AGAIN, CAUSE, PROBE, AnswerError, Search
+from dlsys_incidents.searches import AGAIN, CAUSE, PROBE, WORDS, AnswerError, Search
 
 T = TypeVar("T")
 INTERRUPTED = 130
@@ -123,8 +123,11 @@ def explain() -> None:
 
 
 def search_on(incident: Incident, log: Log) -> None:
-    show_probes(log.search(incident))
+    if not log.search(incident).words:
+        show_probes(log.search(incident))
     while not (search := log.search(incident)).named:
+        if search.words:
+            return choose_cause(incident, log)
         if not search.affordable:
             paragraph("The budget pays for no probe that you have not made. Name the cause.")
             return name_cause(incident, log)
@@ -164,7 +167,7 @@ def probe(incident: Incident, name: str, log: Log) -> None:
     if key not in {look.key for look in after.looks} and name not in {
             look.probe for look in after.looks}:
         raise AnswerError("probe: another terminal was faster: the budget no longer pays for it, "
-                          "or the cause was named. Nothing was paid.")
+                          "or the cause was given. Nothing was paid.")
     show_answer(incident, name)
 
 
@@ -176,25 +179,29 @@ def refuse_dear(search: Search, name: str) -> None:
 
 
 def name_cause(incident: Incident, log: Log) -> None:
-    """Ask for the cause, in own words and then in the list, which no probe follows."""
+    """Ask for the cause in own words; then the list is shown, and no probe follows."""
+    may_go_back = log.search(incident).affordable
     say("")
     paragraph("Name the cause in your own words first. Then you choose in a list, and no probe "
-              "follows any more. An empty line goes back.")
-    words = ""
-    while not words:
+              f"follows any more.{' An empty line goes back.' if may_go_back else ''}")
+    while True:
         said = input("cause > ")
-        if not said.strip() and log.search(incident).affordable:
+        if not said.strip() and may_go_back:
             return search_on(incident, log)
         try:
-            words = searches.sentence(said, "cause")
+            log.add(incident, WORDS, words=searches.sentence(said, "cause"))
+            return search_on(incident, log)
         except AnswerError as error:
             paragraph(str(error))
+
+
+def choose_cause(incident: Incident, log: Log) -> None:
+    """Ask which cause of the list is meant."""
+    paragraph(f"The cause in your words: {log.search(incident).words}")
     for place, cause in enumerate(incident.listed, 1):
         say(f"  {place}  {cause.says}")
-    named = ask("Which of these comes closest to what you mean?",
-                lambda text: searches.cause_of(text, incident))
-    log.add(incident, CAUSE, named, words)
-    return None
+    log.add(incident, CAUSE, ask("Which of these comes closest to what you mean?",
+                                 lambda text: searches.cause_of(text, incident)))
 
 
 def ask(question: str, read: Callable[[str], T]) -> T:

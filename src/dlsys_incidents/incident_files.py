@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).with_name("cases")
 RECORDED = Path(__file__).with_name("recorded.json")
-ORDER = ("restart",)  # in which they are numbered
+ORDER = ("restart", "throughput", "launch", "quantization", "preference", "memory")
 BUDGET = 120  # GPU hours for one search
 DOLLARS = 2.5  # of a rented GPU, each hour
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
@@ -128,7 +128,7 @@ def _incident(name: str, row: dict) -> Incident:
     measured = recorded()[name]
 
     def filled(text: str) -> str:
-        return text.strip().format(**measured["numbers"])
+        return text.strip("\n").format(**measured["numbers"])
 
     def curves(rows: list[list[str]]) -> tuple[Curve, ...]:
         return tuple(_curve(measured["curves"][key], title, axis) for key, title, axis in rows)

@@ -2,7 +2,8 @@
 
 A search is read from its events, oldest first, so that an interrupted one goes on and two terminals
 share one budget. An event that the rules do not allow where it stands counts as not made: a
-probe that was made before, one that costs more than is left, anything after the cause was named.
+probe that was made before, one that costs more than is left, and any probe after the cause was
+given in own words, when the list of causes is shown.
 """
 
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from dlsys_helpers.errors import UserError
 from dlsys_incidents.incident_files import BUDGET, DAYS, Incident
 
-PROBE, CAUSE, AGAIN = "probe", "cause", "again"
+PROBE, WORDS, CAUSE, AGAIN = "probe", "words", "cause", "again"
 LETTERS = 5  # of a hypothesis, at least
 MOST = 600  # characters of one
 SHOWN = 40  # characters of an answer that a message repeats
@@ -35,7 +36,7 @@ class Search(NamedTuple):
     incident: Incident
     looks: tuple[Look, ...] = ()
     named: str = ""
-    words: str = ""  # the cause in own words
+    words: str = ""  # the cause in own words; no probe follows
     again: int = 0  # how often it was begun anew
 
     @property
@@ -53,7 +54,7 @@ class Search(NamedTuple):
 
     @property
     def begun(self) -> bool:
-        return bool(self.looks or self.named)
+        return bool(self.looks or self.words)
 
     @property
     def found(self) -> bool:
@@ -71,7 +72,7 @@ def whole(entry: dict) -> bool:
     """Whether a stored event is one."""
     texts = ("id", "digest", "what", "name", "words", "key")
     return (all(isinstance(entry.get(part), str) for part in texts)
-            and entry["what"] in (PROBE, CAUSE, AGAIN))
+            and entry["what"] in (PROBE, WORDS, CAUSE, AGAIN))
 
 
 def search_of(incident: Incident, events: Iterable[dict]) -> Search:
@@ -91,7 +92,11 @@ def _after(search: Search, event: dict) -> Search:
         return search
     if event["what"] == CAUSE:
         known = name in {cause.id for cause in incident.causes}
-        return search._replace(named=name, words=event["words"]) if known else search
+        return search._replace(named=name) if known and search.words else search
+    if search.words:
+        return search
+    if event["what"] == WORDS:
+        return search._replace(words=event["words"])
     known = {probe.id: probe.hours for probe in incident.probes}
     made = {look.probe for look in search.looks}
     if name not in known or name in made or known[name] > search.left:

@@ -22,7 +22,7 @@
   }
 
   const whole = (one) => one && ["id", "digest", "what", "name", "words", "key"].every((part) => typeof one[part] === "string") &&
-    ["probe", "cause", "again"].includes(one.what);
+    ["probe", "words", "cause", "again"].includes(one.what);
 
   function events() {
     const kept = stored();
@@ -54,8 +54,10 @@
       if (one.what === "again") search = { looks: [], named: "", words: "" };
       else if (search.named) continue;
       else if (one.what === "cause") {
-        if (causes.includes(one.name)) Object.assign(search, { named: one.name, words: one.words });
-      } else if (Object.hasOwn(hours, one.name) && !made(search, one.name) && hours[one.name] <= data.budget - spent()) {
+        if (causes.includes(one.name) && search.words) search.named = one.name;
+      } else if (search.words) continue;
+      else if (one.what === "words") search.words = one.words;
+      else if (Object.hasOwn(hours, one.name) && !made(search, one.name) && hours[one.name] <= data.budget - spent()) {
         search.looks.push({ probe: one.name, hypothesis: one.words });
       }
     }
@@ -66,7 +68,7 @@
   }
 
   const made = (search, name) => search.looks.some((look) => look.probe === name);
-  const begun = (search) => search.looks.length > 0 || search.named !== "";
+  const begun = (search) => search.looks.length > 0 || search.words !== "";
   const probeOf = (incident, name) => incident.probes.find((probe) => probe.id === name);
   const dollars = (hours) => `${hours} GPU hours, ${Math.round(hours * data.dollars)} dollars`;
 
@@ -116,7 +118,7 @@
   }
 
   function figure(curve) {
-    const [W, H, left, right, top, bottom] = [640, 240, 60, 12, 12, 40];
+    const [W, H, left, right, top, bottom] = [460, 230, 66, 14, 14, 44];
     const lines = Object.entries(curve.lines);
     const values = lines.flatMap(([, line]) => line);
     const [low, high] = [Math.min(...values), Math.max(...values)];
@@ -126,7 +128,7 @@
     const svg = drawing("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${curve.title}. ${lines.map(([name, line]) => `${name}: from ${number(line[0])} to ${number(line.at(-1))}, lowest ${number(Math.min(...line))}, highest ${number(Math.max(...line))}`).join(". ")}. The numbers are below.` });
     svg.append(drawing("polyline", { class: "axis", points: `${left},${top} ${left},${H - bottom} ${W - right},${H - bottom}` }));
     for (const y of [low, high]) svg.append(written(left - 6, py(y) + 4, number(y), "end"));
-    svg.append(written(left, H - bottom + 16, number(start), "middle"), written(W - right, H - bottom + 16, number(end), "end"),
+    svg.append(written(left, H - bottom + 18, number(start), "middle"), written(W - right, H - bottom + 18, number(end), "end"),
       written((left + W - right) / 2, H - 6, curve.axis, "middle"));
     lines.forEach(([, line], n) => svg.append(drawing("polyline", { class: `line-${n % 4}`, points: line.map((y, k) => `${px(curve.x[k]).toFixed(1)},${py(y).toFixed(1)}`).join(" ") })));
     const found = make("figure");
@@ -191,6 +193,7 @@
     for (const look of search.looks) log.append(looked(incident, look));
     body.replaceChildren(...parts, log, next);
     if (search.named) debrief(incident, next);
+    else if (search.words) list(incident, next);
     else ask(incident, log, next);
     if (focus) body.firstChild.focus();
     overview();
@@ -243,7 +246,7 @@
       if (words === null) return;
       const kept = add(incident, "probe", name, words);
       const after = searchOf(incident);
-      if (!made(after, name) || after.named) { // another tab was faster
+      if (!made(after, name) || after.words) { // another tab was faster
         show(incident);
         return;
       }
@@ -264,28 +267,31 @@
   function name(incident, place) {
     const said = make("p", "", { role: "status", class: "said" });
     const own = field("The cause in your own words");
-    const list = make("div");
-    const back = button("Back to the probes", () => show(incident));
     const next = button("That is the cause; show me the list", () => {
       const words = sentence(own.value, "Cause", said);
       if (words === null) return;
-      said.textContent = "";
-      own.disabled = next.disabled = true;
-      back.remove();
-      const done = button("That is what I mean", () => {
-        if (chosen("cause") === undefined) {
-          said.textContent = "Cause: got nothing, expected one of them.";
-          return;
-        }
-        add(incident, "cause", chosen("cause"), words);
-        show(incident);
-      });
-      list.append(group("Which of these comes closest to what you mean?",
-        ...unpacked(incident.packed).causes.map((cause) => radio("cause", cause.id, cause.says))), done);
-      list.querySelector("input").focus();
+      add(incident, "words", "", words);
+      show(incident, false);
+      body.querySelector('input[name="cause"]')?.focus();
     });
-    place.replaceChildren(group("The cause in your own words. After this you choose in a list.", own, next, back), list, said);
+    place.replaceChildren(group("The cause in your own words. After this you choose in a list, and no probe follows.",
+      own, next, button("Back to the probes", () => show(incident))), said);
     own.focus();
+  }
+
+  function list(incident, place) {
+    const said = make("p", "", { role: "status", class: "said" });
+    const done = button("That is what I mean", () => {
+      if (chosen("cause") === undefined) {
+        said.textContent = "Cause: got nothing, expected one of them.";
+        return;
+      }
+      add(incident, "cause", chosen("cause"));
+      show(incident, false);
+      document.getElementById("incident-verdict").focus();
+    });
+    place.replaceChildren(make("p", `The cause in your words: ${searchOf(incident).words}`),
+      group("Which of these comes closest to what you mean?", ...unpacked(incident.packed).causes.map((cause) => radio("cause", cause.id, cause.says))), done, said);
   }
 
   // ---- the debrief
@@ -294,7 +300,7 @@
     const search = searchOf(incident);
     const end = unpacked(incident.packed);
     const cause = (id) => end.causes.find((one) => one.id === id);
-    const parts = [make("h2", search.named === end.right ? "✓ You found it" : "✗ That was not it"),
+    const parts = [make("h2", search.named === end.right ? "✓ You found it" : "✗ That was not it", { id: "incident-verdict", tabindex: "-1" }),
       make("p", `The cause: ${cause(end.right).says}`), make("p", `In your words: ${search.words}`)];
     if (search.named !== end.right) {
       const named = cause(search.named);
