@@ -202,4 +202,5 @@ BASELINES = {"random": guess, "range": in_range, "finder": finder, "watch": watc
 CHEATS = {"always faulty": always, "names everything": everything, "reads the case file":
           file_reader, "compares the cases": comparer, "counts letters": letters}
 FORMS = {"range": ("curves", "probes"), "finder": ("diff",), "watch": ("source",),
-         "same": ("diff",), "compares the cases": ("source",), "counts letters": ("source", "diff")}  # all, where nothing is said
+         "same": ("diff",), "compares the cases": ("source",),
+         "counts letters": ("source", "diff")}  # all forms, where nothing is said
