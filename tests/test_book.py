@@ -347,7 +347,7 @@ def test_the_page_of_gpu_evidence_counts_what_is_recorded(monkeypatch, recorded)
                for n in range(2)]
     monkeypatch.setattr(book_pages.gpu_evidence, "evidence", lambda: entries)
     monkeypatch.setattr(book_pages, "record", lambda entry: "")
-    assert f"wherever there is none: {recorded} of 2 by now." in book_pages.gpu_page({})
+    assert f"on machines without one: {recorded} of 2 so far." in book_pages.gpu_page({})
 
 
 def gpu_lesson(*lines):
