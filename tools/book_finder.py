@@ -93,7 +93,7 @@ def measured() -> str:
     every = unseen["with"] + unseen["without"] + unseen["rows"]
     sentences = [
         "The finder's confidence comes from a curve fitted to phrases from public threads.",
-        f"{every} further phrases, from other repositories, were then tried once.",
+        f"Then {every} further phrases, from other repositories, were tried once.",
         f"The cause of {unseen['with']} of these phrases is a trap. For {unseen['shown']} of them, "
         "the right trap is among the three causes shown, and for "
         f"{unseen['found']} the finder gives that trap as its answer instead of saying that none "
