@@ -68,8 +68,8 @@ def introduction(found: list[Fault]) -> str:
             f"faulty in {healthy['alarms']} of {asked} cases. We ran "
             f"{twice} of the faults with a second seed as well, and then both runs have to show "
             "the fault. All of this holds for this program, its size, its learning rate and its "
-            "600 steps: a longer run or a larger model may show what this one does not. In a sample, "
-            "`_` is the end of a sentence.\n\n[Your model](notebooks/your_model.ipynb) "
+            "600 steps: a longer run or a larger model may show what this one does not. In a "
+            "sample, `_` is the end of a sentence.\n\n[Your model](notebooks/your_model.ipynb) "
             "assembles a model like this one from your own answers and trains it.")
 
 
