@@ -1722,33 +1722,37 @@ claim("warnings", len(told), above=0)
 def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
     """Load an adapter from a file into model, completely or not at all.
 
-    The adapter of model consists of the parameters in
-    model.named_parameters() with a path whose last part is A or B, such as
-    "layers.0.A". There is at least one of each.
+    The adapter of model is each parameter in model.named_parameters() whose
+    path has the last three parts lora_A.default.weight or
+    lora_B.default.weight, such as
+    "base_model.model.q_proj.lora_A.default.weight". There is at least one
+    of each. In a file, the part default is missing:
+    "base_model.model.q_proj.lora_A.weight".
 
     Args:
         file: a dict from such paths to tensors of a floating-point dtype.
 
     Raises:
         ValueError: if a path of the adapter is missing in file, if file has
-            any other path, if a shape differs, or if every B in file is all
-            zeros. Then model does not change.
+            any other path, if a shape differs, or if every lora_B in file
+            is all zeros. Then model does not change.
 
     Each parameter gets the values of its tensor, in its own dtype. It stays
     the same object, keeps its requires_grad and shares no memory with file.
-    The rest of model, file and the grad mode do not change. Example: a file
-    for LoRA(nn.Linear(2, 2), r=1) has "A", (1, 2), and "B", (2, 1).
+    The rest of model, file and the grad mode do not change.
     """
     # BEGIN SOLUTION
-    mine = {path: p for path, p in model.named_parameters()
-            if path.split(".")[-1] in ("A", "B")}
+    ends = ("lora_A.default.weight", "lora_B.default.weight")
+    mine = {path.removesuffix("default.weight") + "weight": p
+            for path, p in model.named_parameters()
+            if ".".join(path.split(".")[-3:]) in ends}
     if mine.keys() != file.keys():
         raise ValueError("paths of the adapter and of file differ")
     for path, p in mine.items():
         if p.shape != file[path].shape:
             raise ValueError(f"{path}: its shape differs")
     if not any(tensor.any() for path, tensor in file.items()
-               if path.split(".")[-1] == "B"):
+               if path.endswith("lora_B.weight")):
         raise ValueError("every B is zero: this adapter does nothing")
     with torch.no_grad():
         for path, p in mine.items():
@@ -1756,7 +1760,7 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="10.5" role="hint"
-# 1. `model.named_parameters()` yields paths such as `layers.0.A`. The last part of a path is `path.split(".")[-1]`.
+# 1. `model.named_parameters()` yields paths such as `base_model.model.q_proj.lora_A.default.weight`. The last three parts of a path are `path.split(".")[-3:]`. Build a dict of the adapter's parameters by the paths that a file has for them.
 # 2. Check everything first, and write only when nothing can go wrong any more. You can compare the `keys()` of two dicts like sets.
 # 3. `copy_` under `no_grad` writes values into a parameter without replacing the object or changing its dtype. But it broadcasts, so compare the shapes yourself.
 

@@ -119,6 +119,18 @@ def test_an_adapter_begins_as_nothing_learns_and_merges(parts, model, text, tmp_
         torch.testing.assert_close(other(test.ids), lora(test.ids), atol=1e-4, rtol=0)
 
 
+def test_the_paths_of_an_adapter_are_those_of_peft(model, tmp_path):
+    lora = adapters.adapted(model)
+    lora.get_parameter("blocks.0.qkv.B").data.fill_(1.0)  # of zeros alone, no adapter is loaded
+    adapters.through_file(lora, tmp_path / "adapter.pt")
+    file = torch.load(tmp_path / "adapter.pt")
+    assert "base_model.model.blocks.0.qkv.lora_A.weight" in file
+    view = dict(adapters.under_peft_paths(lora).named_parameters())
+    own = view["base_model.model.blocks.0.qkv.lora_A.default.weight"]
+    assert own is lora.get_parameter("blocks.0.qkv.A")
+    assert len(file) == len(view) == 16
+
+
 def test_an_adapter_that_the_disk_does_not_take_is_one_line_and_leaves_nothing(model, tmp_path):
     lora, (_, hard) = adapters.adapted(model), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))

@@ -104,9 +104,32 @@ def tune(model: Network, rows: Rows, epochs: int = 3, batch: int = 8, lr: float 
 
 
 def adapter(model: Network) -> dict[str, Tensor]:
-    """The adapter alone, by path."""
-    return {path: p.detach().clone() for path, p in model.named_parameters()
+    """The adapter alone, by the paths that peft writes into a file: x.A is x.lora_A.weight."""
+    return {_in_peft(path, "weight"): p.detach().clone() for path, p in _own(model).items()}
+
+
+def under_peft_paths(model: Network) -> nn.Module:
+    """A module that holds the adapter's own parameters as peft does: x.lora_A.default.weight."""
+    view = nn.Module()
+    for path, p in _own(model).items():
+        *holders, last = _in_peft(path, "default.weight").split(".")
+        at = view
+        for holder in holders:
+            if holder not in dict(at.named_children()):
+                at.add_module(holder, nn.Module())
+            at = at.get_submodule(holder)
+        at.register_parameter(last, p)
+    return view
+
+
+def _own(model: Network) -> dict[str, nn.Parameter]:
+    return {path: p for path, p in model.named_parameters()
             if path.rpartition(".")[2] in ("A", "B")}
+
+
+def _in_peft(path: str, end: str) -> str:
+    layer, _, letter = path.rpartition(".")
+    return f"base_model.model.{layer}.lora_{letter}.{end}"
 
 
 def through_file(model: Network, path: Path) -> Network:
@@ -123,9 +146,9 @@ def through_file(model: Network, path: Path) -> Network:
                            "adapter is in memory.") from None
     fresh = copy.deepcopy(model)
     with torch.no_grad():
-        for weight in adapter(fresh):
-            fresh.get_parameter(weight).normal_()
-    model.parts.load_adapter(fresh, torch.load(path))
+        for p in _own(fresh).values():
+            p.normal_()
+    model.parts.load_adapter(under_peft_paths(fresh), torch.load(path))
     return fresh
 
 

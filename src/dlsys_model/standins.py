@@ -271,7 +271,8 @@ def train_cosine(opt, losses, epochs, accumulate):
 
 
 def load_adapter(model, file):
-    strange = model.load_state_dict(file, strict=False).unexpected_keys
+    named = {f"{path.removesuffix('weight')}default.weight": t for path, t in file.items()}
+    strange = model.load_state_dict(named, strict=False).unexpected_keys
     if strange:
         raise ValueError(f"adapter: the model has no {strange[0]}")
 

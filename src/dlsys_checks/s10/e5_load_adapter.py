@@ -12,6 +12,7 @@ from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 from dlsys_helpers.judging import not_an_answer
 
+# Paths are those of peft: the file's lack the part `default`, the adapter's name in the model.
 # A parameter is [path, shape, dtype, requires_grad, start], a tensor of the file [path, shape,
 # dtype, start]: its numbers follow from start. In place of requires_grad, "buffer" is a buffer, and
 # a path means the parameter of that path. Starts: 0 zeros, -1 minus zeros, -2 a sum of zero, -3
@@ -21,23 +22,26 @@ ex = exercise("10.5", "load_adapter", seen=("params", "file"), says="raised for 
 ex.promise_table("""
 whole      | Load an adapter from a file into model, completely or not at all. | raised; adapter
              tensor
-paths      | The adapter of model consists of the parameters in model.named_parameters() with a path
-             whose last part is A or B, such as "layers.0.A". There is at least one of each. | case
-             names that look alike; at the root; deep; two layers; one layer; an adapter at the end;
-             buffers named A and B; an A without its B; six layers; of other shapes; a layer under
-             two paths
+paths      | The adapter of model is each parameter in model.named_parameters() whose path has the
+             last three parts lora_A.default.weight or lora_B.default.weight, such as
+             "base_model.model.q_proj.lora_A.default.weight". There is at least one of each. | case
+             names that look alike; a second adapter; at the root; deep; two layers; one layer; an
+             adapter at the end; buffers named A and B; an A without its B; six layers; of other
+             shapes; a layer under two paths
+names      | In a file, the part default is missing: "base_model.model.q_proj.lora_A.weight". | case
+             one layer; paths as in the model; a module named default
 file       | Args: file: a dict from such paths to tensors of a floating-point dtype. | case another
              order; layers in another order; float64 in the file; float64 in both; bfloat16 in the
              file; views in the file; zero in float32 only | raised for a file that fits
 missing    | Raises: ValueError: if a path of the adapter is missing in file, | case an A is
              missing; a B is missing; an empty file
 others     | if file has any other path, | case a layer too many; a base weight in the file; an
-             unknown path; paths with a prefix
+             unknown path; paths without their prefix
 shapes     | if a shape differs, | case a shape that broadcasts; a transposed shape; the first shape
              differs; a B that broadcasts; another rank; one number where there are many; an axis
              too many
-zero       | or if every B in file is all zeros. | case every B zero; one B zero of two; every A
-             zero; a B of one number; a B with a zero in it; B first in the file; minus zero; the
+zero       | or if every lora_B in file is all zeros. | case every B zero; one B zero of two; every
+             A zero; a B of one number; a B with a zero in it; B first in the file; minus zero; the
              first B zero; B sums to zero; B not above zero; a tiny B; the last number of B alone;
              zero in float32 only; a fresh model
 not half   | Then model does not change. | tensors of model that moved
@@ -46,9 +50,18 @@ object     | It stays the same object, keeps its requires_grad | parameters repl
 no sharing | and shares no memory with file. | memory shared
 rest       | The rest of model, file and the grad mode do not change. | other tensor of model;
              tensors of file; modes and gradients; grad mode
-example    | Example: a file for LoRA(nn.Linear(2, 2), r=1) has "A", (1, 2), and "B", (2, 1). | case
-             the example
 """)
+
+
+def letter(path):
+    """A or B for a parameter of the adapter, by its path in the model; None for any other."""
+    return {"lora_A.default.weight": "A", "lora_B.default.weight": "B"}.get(
+        ".".join(path.split(".")[-3:]))
+
+
+def in_file(path):
+    """The path in a file of a parameter of the adapter."""
+    return path.removesuffix("default.weight") + "weight"
 
 
 @ex.cases
@@ -57,12 +70,13 @@ def cases(g):
 
     def layer(path, d_in, d_out, r, live=True):
         dot = f"{path}." if path else ""
-        return [[f"{dot}base.weight", [d_out, d_in], "float32", False],
-                [f"{dot}A", [r, d_in], "float32", live], [f"{dot}B", [d_out, r], "float32", live]]
+        return [[f"{dot}base_layer.weight", [d_out, d_in], "float32", False],
+                [f"{dot}lora_A.default.weight", [r, d_in], "float32", live],
+                [f"{dot}lora_B.default.weight", [d_out, r], "float32", live]]
 
     def saved(params, kind="float32"):
-        return [[path, shape, kind, whole(20, 900)] for path, shape, _, _ in params
-                if path.split(".")[-1] in ("A", "B")]
+        return [[in_file(path), shape, kind, whole(20, 900)] for path, shape, _, _ in params
+                if letter(path)]
 
     def change(file, path, shape=None, start=None):
         return [[p, shape or s, kind, n if start is None else start] if p == path
@@ -73,43 +87,53 @@ def cases(g):
 
     def one(name, params, file):
         fresh = name == "a fresh model"
-        starts = [0 if fresh and p[0][-1] == "B" else 1000 + k for k, p in enumerate(params)]
+        starts = [0 if fresh and letter(p[0]) == "B" else 1000 + k for k, p in enumerate(params)]
         return name, {"params": [[*p, start] for p, start in zip(params, starts)], "file": file}
 
     def both(start, kind="float32"):
-        return [[p, s, kind, start if p[-1] == "B" else n] for p, s, _, n in doubled]
+        return [[p, s, kind, start if "lora_B" in p else n] for p, s, _, n in doubled]
     d, r = whole(5, 8), whole(2, 4)
-    single = layer("layers.0", d, d + 1, r)
-    double = single + layer("layers.1", d + 1, d + 2, r, live=False)
-    deep = layer("a.b.c.d.e", d, d, r) + layer("a.b.c.f", d, d, r)
-    alike = [*double, ["layers.0.bA", [r, d], "float32", True], ["A.weight", [d], "float32", True],
-             ["layers.1.AB", [d], "float32", False], ["layers.1.A0", [r], "float32", True],
-             ["layers.0.a", [r, d], "float32", True], ["B.bias", [d], "float32", True]]
-    halves = [[p, s, "bfloat16" if p.endswith("B") else k, f] for p, s, k, f in double]
+    peft = "base_model.model"
+    QA, QB, VA, VB = (f"{peft}.{name}_proj.lora_{part}.weight" for name in "qv" for part in "AB")
+    single = layer(f"{peft}.q_proj", d, d + 1, r)
+    double = single + layer(f"{peft}.v_proj", d + 1, d + 2, r, live=False)
+    deep = layer(f"{peft}.a.b.c.d.e", d, d, r) + layer(f"{peft}.a.b.c.f", d, d, r)
+    alike = [*double, [f"{peft}.q_proj.my_lora_A.default.weight", [r, d], "float32", True],
+             [f"{peft}.lora_A.weight", [d], "float32", True],
+             [f"{peft}.q_proj.lora_A.default.bias", [r], "float32", True],
+             [f"{peft}.v_proj.lora_C.default.weight", [r], "float32", False],
+             ["lora_B.default.weight.scale", [d], "float32", True],
+             [f"{peft}.lora_B.default.norm.weight", [d], "float32", True]]
+    second = [*double, [f"{peft}.q_proj.lora_A.trained.weight", [r, d], "float32", True],
+              [f"{peft}.q_proj.lora_B.trained.weight", [d + 1, r], "float32", True]]
+    default = layer(f"{peft}.default.q_proj", d, d, r)
+    halves = [[p, s, "bfloat16" if letter(p) == "B" else k, f] for p, s, k, f in double]
     doubled = saved(double)
-    many = [part for k in range(6) for part in layer(f"layers.{k}", d, d, r)]
-    buffers = [*double, ["layers.0.mean.A", [d], "float32", "buffer"],
-               ["layers.0.mean.B", [d], "float32", "buffer"]]
-    alone = [*double, ["layers.2.A", [r, d], "float32", True]]
-    odd = [["c.A", [d], "float32", True], ["c.B", [2, 3, r], "float32", True], *single]
-    twice = [*double, ["z.A", [r, d + 1], "float32", "layers.1.A"],
-             ["z.B", [d + 2, r], "float32", "layers.1.B"]]
+    many = [part for k in range(6) for part in layer(f"{peft}.layers.{k}", d, d, r)]
+    buffers = [*double, [f"{peft}.mean.lora_A.default.weight", [d], "float32", "buffer"],
+               [f"{peft}.mean.lora_B.default.weight", [d], "float32", "buffer"]]
+    alone = [*double, [f"{peft}.o_proj.lora_A.default.weight", [r, d], "float32", True]]
+    odd = [["c.lora_A.default.weight", [d], "float32", True],
+           ["c.lora_B.default.weight", [2, 3, r], "float32", True], *single]
+    twice = [*double, *([f"z.lora_{part}.default.weight", shape, "float32",
+                         f"{peft}.v_proj.lora_{part}.default.weight"]
+                        for part, shape in (("A", [r, d + 1]), ("B", [d + 2, r])))]
     wide = [[p, s, "float64", f] for p, s, k, f in double]
     unit = layer("u", 1, 1, 1)
-    flat = [["weight", [d, d], "float32", False], ["A", [r, d], "float32", True],
-            ["B", [d, r], "float32", True]]
+    flat = [["weight", [d, d], "float32", False], *layer("", d, d, r)[1:]]
     return [one("one layer", single, saved(single)), one("two layers", double, doubled),
             one("another order", double, doubled[::-1]),
             one("layers in another order", deep, saved(deep)[2:] + saved(deep)[:2]),
             one("deep", deep, saved(deep)),
             one("at the root", layer("", d, d, r), saved(layer("", d, d, r))),
-            one("names that look alike", alike, saved(alike)),
+            one("names that look alike", alike, doubled), one("a second adapter", second, doubled),
+            one("a module named default", default, saved(default)),
             one("buffers named A and B", buffers, doubled), one("six layers", many, saved(many)),
             one("an A without its B", alone, saved(alone)), one("of other shapes", odd, saved(odd)),
             one("a layer under two paths", twice, doubled),
             one("float64 in both", wide, saved(wide, "float64")),
             one("views in the file", double, doubled),
-            one("the first B zero", double, change(doubled, "layers.0.B", start=0)),
+            one("the first B zero", double, change(doubled, QB, start=0)),
             one("B sums to zero", double, both(-2)), one("B not above zero", double, both(-3)),
             one("a tiny B", double, both(-4)), one("the last number of B alone", double, both(-5)),
             one("zero in float32 only", double, both(-6, "float64")),
@@ -117,35 +141,35 @@ def cases(g):
             one("float64 in the file", double, saved(double, "float64")),
             one("bfloat16 in the file", double, saved(double, "bfloat16")),
             one("B in bfloat16 in the model", halves, saved(halves)),
-            one("an A is missing", double, without(doubled, "layers.1.A")),
-            one("a B is missing", double, without(doubled, "layers.1.B")),
+            one("an A is missing", double, without(doubled, VA)),
+            one("a B is missing", double, without(doubled, VB)),
             one("an empty file", double, []),
             one("a layer too many", single, doubled),
             one("a base weight in the file", double,
-                [*doubled, ["layers.1.base.weight", [d + 2, d + 1], "float32", 77]]),
+                [*doubled, [f"{peft}.v_proj.base_layer.weight", [d + 2, d + 1], "float32", 77]]),
             one("an unknown path", double, [*doubled, ["note", [3], "float32", 5]]),
-            one("paths with a prefix", double,
-                [[f"base_model.model.{p}", *rest] for p, *rest in doubled]),
-            one("a shape that broadcasts", double, change(doubled, "layers.1.A", [1, d + 1])),
-            one("a B that broadcasts", double, change(doubled, "layers.1.B", [d + 2, 1])),
-            one("a transposed shape", double, change(doubled, "layers.1.B", [r, d + 2])),
-            one("another rank", double, change(change(doubled, "layers.1.B", [d + 2, r + 1]),
-                                               "layers.1.A", [r + 1, d + 1])),
-            one("one number where there are many", double, change(doubled, "layers.1.A", [1])),
-            one("an axis too many", double, change(doubled, "layers.1.A", [1, r, d + 1])),
-            one("every B zero", double, change(change(doubled, "layers.0.B", start=0),
-                                               "layers.1.B", start=0)),
-            one("minus zero", single, change(saved(single), "layers.0.B", start=-1)),
-            one("one B zero of two", double, change(doubled, "layers.1.B", start=0)),
-            one("every A zero", double, change(change(doubled, "layers.0.A", start=0),
-                                               "layers.1.A", start=0)),
-            one("a B with a zero in it", single, change(saved(single), "layers.0.B", start=15)),
+            one("paths without their prefix", double,
+                [[p.removeprefix(f"{peft}."), *rest] for p, *rest in doubled]),
+            one("paths as in the model", double, [[p[:-6] + "default.weight", *rest]
+                                                  for p, *rest in doubled]),
+            one("a shape that broadcasts", double, change(doubled, VA, [1, d + 1])),
+            one("a B that broadcasts", double, change(doubled, VB, [d + 2, 1])),
+            one("a transposed shape", double, change(doubled, VB, [r, d + 2])),
+            one("another rank", double, change(change(doubled, VB, [d + 2, r + 1]),
+                                               VA, [r + 1, d + 1])),
+            one("one number where there are many", double, change(doubled, VA, [1])),
+            one("an axis too many", double, change(doubled, VA, [1, r, d + 1])),
+            one("every B zero", double, change(change(doubled, QB, start=0),
+                                               VB, start=0)),
+            one("minus zero", single, change(saved(single), QB, start=-1)),
+            one("one B zero of two", double, change(doubled, VB, start=0)),
+            one("every A zero", double, change(change(doubled, QA, start=0),
+                                               VA, start=0)),
+            one("a B with a zero in it", single, change(saved(single), QB, start=15)),
             one("B first in the file", single, saved(single)[::-1]),
             one("an adapter at the end", flat, saved(flat)),
-            one("the first shape differs", double, change(doubled, "layers.0.A", [1, d])),
-            one("a B of one number", unit, change(saved(unit), "u.B", start=31)),
-            one("the example", layer("", 2, 2, 1), [["A", [1, 2], "float32", 33],
-                                                    ["B", [2, 1], "float32", 44]])]
+            one("the first shape differs", double, change(doubled, QA, [1, d])),
+            one("a B of one number", unit, change(saved(unit), "u.lora_B.weight", start=31))]
 
 
 @ex.act
@@ -239,8 +263,8 @@ def numbers_of(shape, start, kind):
 
 def fault(params, file):
     """What is wrong with a file, in a word; empty where it may be loaded."""
-    shapes = {path: shape for path, shape, _, live, _ in params
-              if path.split(".")[-1] in ("A", "B") and not isinstance(live, str)}
+    shapes = {in_file(path): shape for path, shape, _, live, _ in params
+              if letter(path) and live != "buffer" and not isinstance(live, str)}
     found = {path: (shape, start) for path, shape, _, start in file}
     for kind, paths in (("a missing path", set(shapes) - set(found)),
                         ("another path", set(found) - set(shapes))):
@@ -250,7 +274,7 @@ def fault(params, file):
         if found[path][0] != shape:
             return f"a shape that differs, {found[path][0]} for {path} of {shape}"
     live = [start for path, (_, start) in found.items()
-            if path.split(".")[-1] == "B" and start not in (0, -1)]
+            if path.endswith("lora_B.weight") and start not in (0, -1)]
     return "" if live else "every B zero"
 
 
@@ -269,7 +293,8 @@ def law(out, params, file):
     expect_equal("requires_grad of the tensors", out["live"],
                  [*(int(live is True) for *_, live, _ in own), 0])
     expect_equal("memory shared with file", out["shared"], 0)
-    saved = {path: numbers_of(shape, start, kind) for path, shape, kind, start in file}
+    saved = {path.removesuffix("weight") + "default.weight": numbers_of(shape, start, kind)
+             for path, shape, kind, start in file}
     before = {path: numbers_of(shape, start, kind) for path, shape, kind, _, start in own}
     after = before | ({} if wrong else {p: t.to(before[p].dtype) for p, t in saved.items()})
     expect_tensors(out["after"], after, saved)
@@ -296,29 +321,19 @@ def expect_tensors(got, wanted, saved, when=""):
 STEPS = torch.tensor([3.0, 4.0])
 
 
-def parts(model):
-    return {path: p for path, p in model.named_parameters() if path.rsplit(".", 1)[-1] in "AB"
-            and path[-1:] in ("A", "B")}
-
-
 # ---- wrong, by name
-
-def last(path):
-    """The last part of a path."""
-    return path.split(".")[-1]
-
 
 @not_an_answer
 @torch.no_grad()
 def loaded(model, file):
-    mine = {path: p for path, p in model.named_parameters() if last(path) in ("A", "B")}
+    mine = {in_file(path): p for path, p in model.named_parameters() if letter(path)}
     if mine.keys() - file.keys():
         raise ValueError("missing")
     if file.keys() - mine.keys():
         raise ValueError("others")
     if any(p.shape != file[path].shape for path, p in mine.items()):
         raise ValueError("shapes")
-    b = [t for path, t in file.items() if last(path) == "B"]
+    b = [t for path, t in file.items() if path.endswith("lora_B.weight")]
     if not any(t.any() for t in b):
         raise ValueError("zero")
     for path, p in mine.items():
@@ -326,17 +341,24 @@ def loaded(model, file):
 
 
 wrong = ex.edits(loaded)
-ADAPTER, SHAPES = 'last(path) in ("A", "B")', "p.shape != file[path].shape"
+ADAPTER, SHAPES = "if letter(path)", "p.shape != file[path].shape"
 MISSING, ZERO = "mine.keys() - file.keys()", "not any(t.any() for t in b)"
 EACH, COPY = "for path, p in mine.items():", "p.copy_(file[path])"
 AFTER = COPY + "\n    "
 
 
-@ex.wrong("calling load_state_dict(strict=False)", says="raised for",
-          breaks=("whole", "missing", "others", "zero", "not half"))
+@ex.wrong("calling load_state_dict(strict=False): no name matches", says="adapter tensor",
+          breaks=("whole", "missing", "others", "zero", "names", "numbers"))
 def not_strict(model, file):
+    model.load_state_dict(file, strict=False)
+
+
+@ex.wrong("calling load_state_dict(strict=False) with `default` put in", says="raised for",
+          breaks=("whole", "missing", "others", "zero", "not half"))
+def with_names(model, file):
     try:
-        model.load_state_dict({k: t.clone() for k, t in file.items()}, strict=False)
+        model.load_state_dict({f"{path[:-6]}default.weight": t.clone() for path, t in file.items()},
+                              strict=False)
     except RuntimeError as error:
         raise ValueError(str(error)) from None
 
@@ -351,7 +373,7 @@ def strict(model, file):
 
 
 wrong("not looking for missing paths", "missing",
-      ADAPTER, ADAPTER + " and path in file", ZERO, f"b and {ZERO}",
+      ADAPTER, ADAPTER + " and in_file(path) in file", ZERO, f"b and {ZERO}",
       says="raised for a missing path")
 wrong("passing over other paths", "others",
       "file.keys() - mine.keys()", "False",
@@ -376,24 +398,32 @@ wrong("testing B for zero by its first row", "zero", "t.any()", "t.flatten()[:2]
 wrong("treating B as zero where it is small", "zero", "t.any()", "t.float().abs().max() >= 1e-8")
 wrong("testing for zero only after converting to float32", "zero", "t.any()", "t.float().any()")
 wrong("looking at the model's B, not the file's", "zero",
-      ZERO, f'{ZERO} or not any(p.any() for path, p in mine.items() if last(path) == "B")',
+      ZERO, f'{ZERO} or not any(p.any() for path, p in mine.items() if "lora_B" in path)',
       says="raised")
 wrong("treating buffers as the adapter", "paths",
-      MISSING, f"{MISSING} or any({ADAPTER} and path not in file for path, _ in "
+      MISSING, f"{MISSING} or any({ADAPTER[3:]} and in_file(path) not in file for path, _ in "
       "model.named_buffers())")
 wrong("counting A only where there is a B beside it", "paths",
-      MISSING, f'{MISSING} or any(path[:-1] + "B" not in file for path in mine if last(path) == '
-      '"A")')
+      MISSING, f'{MISSING} or any(path.replace("lora_A", "lora_B") not in file for path in mine)')
+wrong("counting the adapter `trained` as well", "paths",
+      ADAPTER, 'if letter(path.replace("trained", "default"))')
+wrong("looking for the model's paths in the file", ("names", "whole"),
+      "{in_file(path): p", "{path: p", says="raised for a file that fits")
+wrong("leaving out every part `default`", "names",
+      "{in_file(path): p", '{path.replace(".default", ""): p')
+wrong("accepting the model's paths in the file", ("names", "others", "missing"),
+      "mine =", "file = {in_file(path) if letter(path) else path: t for path, t in file.items()}; "
+      "mine =", says="raised for a missing path")
 wrong("asking twice for a layer under two paths", "paths",
       "parameters()", "parameters(remove_duplicate=False)")
 wrong("handling eight tensors at most", "paths",
       EACH, "for path, p in list(mine.items())[:8]:", says="adapter tensor")
-wrong("cutting off prefixes in the file", ("others", "missing"),
-      "mine =",
-      'file = {path.removeprefix("base_model.model."): t for path, t in file.items()}; mine =',
+wrong("putting a missing prefix in front of the file's paths", ("others", "missing"),
+      "mine =", 'own = [in_file(path) for path, _ in model.named_parameters()]; file = {path if '
+      'path in own else f"base_model.model.{path}": t for path, t in file.items()}; mine =',
       says="raised for a missing path")
 wrong("comparing shapes of A, but not of B", "shapes",
-      SHAPES, f'{SHAPES} and (last(path) == "A" or file[path].shape != (len(p), 1))',
+      SHAPES, f'{SHAPES} and (path.endswith("lora_A.weight") or file[path].shape != (len(p), 1))',
       says="raised for a shape")
 wrong("sending numbers through bfloat16",
       ("numbers", "file"), COPY, "p.copy_(file[path].bfloat16())")
@@ -402,16 +432,20 @@ wrong("reading memory in its order, whatever the strides", ("file", "whole"),
       'p.copy_(torch.as_strided(file[path], p.shape, torch.empty(p.shape, device="meta").stride('
       ')))')
 wrong("refusing an A of zeros", "zero",
-      ZERO, f'{ZERO} or not any(t.any() for path, t in file.items() if last(path) == "A")')
-wrong("taking all names that end in A or B", "paths", ADAPTER, 'path.endswith(("A", "B"))')
-wrong("forgetting A and B at the root", ("paths", "example"),
-      ADAPTER, 'path.endswith((".A", ".B"))', says="raised for")
+      ZERO, f'{ZERO} or not any(t.any() for path, t in file.items() if "lora_A" in path)')
+wrong("taking every path that ends like one of the adapter", "paths",
+      ADAPTER, 'if path.endswith(("lora_A.default.weight", "lora_B.default.weight"))')
+wrong("looking for lora_A and lora_B anywhere in the path", "paths",
+      ADAPTER, 'if "lora_A" in path or "lora_B" in path')
+wrong("forgetting A and B at the root", "paths",
+      ADAPTER, 'if path.endswith((".lora_A.default.weight", ".lora_B.default.weight"))',
+      says="raised for")
 
 
 @ex.wrong("writing while it looks: half loaded when it raises", breaks="not half")
 @torch.no_grad()
 def half(model, file):
-    mine = {path: p for path, p in model.named_parameters() if last(path) in ("A", "B")}
+    mine = {in_file(path): p for path, p in model.named_parameters() if letter(path)}
     for path, p in mine.items():
         if path not in file or file[path].shape != p.shape:
             raise ValueError(path)
@@ -421,7 +455,7 @@ def half(model, file):
 
 wrong("resetting the base as well", "rest",
       COPY, AFTER + "for path, p in model.named_parameters():\n        "
-      'if path.endswith("base.weight"): p.mul_(0.5)')
+      'if path.endswith("base_layer.weight"): p.mul_(0.5)')
 wrong("putting the model into eval mode", "rest", COPY, AFTER + "model.eval()")
 wrong("throwing gradients away", "rest", COPY, AFTER + "model.zero_grad()")
 ex.wrong("switching gradients off and not on again", breaks="rest",
@@ -451,9 +485,9 @@ wrong("emptying file while it loads", "rest", COPY, AFTER + "file.clear()")
 def new_parameters(model, file):
     loaded(model, file)
     made = {}
-    for module in model.modules():
+    for path, module in model.named_modules():
         for key, p in list(module.named_parameters(recurse=False)):
-            if key in ("A", "B"):
+            if letter(f"{path}.{key}"):
                 twin = nn.Parameter(p.detach().clone(), p.requires_grad)
                 setattr(module, key, made.setdefault(p, twin))
 
@@ -465,12 +499,11 @@ wrong("taking over the dtype of the file", "numbers",
       COPY, "p.data = file[path].clone()", says="dtype of the adapter tensor")
 wrong("adding the numbers to what was there", ("numbers", "whole"),
       COPY, "p.add_(file[path].to(p.dtype))")
-wrong("loading B alone", ("whole", "numbers"), COPY, f'if last(path) == "B": {COPY}')
+wrong("loading B alone", ("whole", "numbers"), COPY, f'if "lora_B" in path: {COPY}')
 wrong("reading only float32 files", "file",
       SHAPES, f"{SHAPES} or file[path].dtype != torch.float32")
 wrong("pairing by position, not by path", ("file", "whole"),
       EACH, "if all(p.shape == t.shape for p, t in zip(mine.values(), file.values())):\n        "
       f"file = dict(zip(mine, file.values()))\n    {EACH}")
-wrong("refusing an adapter of rank one", "example",
-      SHAPES, f'{SHAPES} or (last(path) == "A" and file[path].shape == (1, 2))',
-      says="raised for")
+wrong("refusing an adapter of rank one", "zero",
+      SHAPES, f'{SHAPES} or ("lora_A" in path and len(p) == 1)', says="raised for")
