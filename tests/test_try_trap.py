@@ -194,6 +194,8 @@ def test_a_claim_that_does_not_hold_is_found_by_its_text(source):
     assert text[:30] in line_at(row.place)
     [row] = trap_rows.claim_rows(source, ["01_x, seed 3: a cell failed.\nTrace\nKeyError: 1"])
     assert row.says.endswith("KeyError: 1")
+    [row] = trap_rows.claim_rows(source, ["01_x, seed 3: a cell failed.\n"])  # it was killed
+    assert row.says == "01_x, seed 3: the run ended without a word"
 
 
 def test_the_linter_names_its_rule_and_the_line(tmp_path, monkeypatch):

@@ -56,7 +56,8 @@ def claim_rows(source: lessons.Source, lines: list[str]) -> list[Row]:
     for line in lines:
         run, stopped, error = line.partition(": a cell failed.")
         if stopped:
-            found.append(Row(source.name, f"{run}: {error.strip().splitlines()[-1]}"))
+            last = error.strip().splitlines()[-1:] or ["the run ended without a word"]
+            found.append(Row(source.name, f"{run}: {last[0]}"))
         else:
             found.append(Row(rows.line_of(source.path, line.partition(": ")[0]), f"{line}. A claim "
                              "holds for every seed: claim less, or measure more."))
