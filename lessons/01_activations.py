@@ -729,8 +729,8 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
 # outputs of a sigmoid are all positive, so they push the next layer's sums in one
 # direction.
 #
-# *At the output*, use no activation. Return the weighted sums as they are, and let the
-# loss do the rest.
+# *At the output* of a classifier, use no activation. Return the weighted sums, and choose
+# a loss that expects them, such as `cross_entropy`.
 #
 # The slope of ReLU is undefined exactly at 0, where the function bends. PyTorch uses a
 # slope of 0 at that point. This choice hardly ever matters, because a weighted sum is
@@ -886,10 +886,11 @@ claim("largest change of a weight with leaky ReLU", moves["leaky"],
 claim("fraction right with the dead layer", score_dead, below=0.6)
 
 # %% [markdown] trap="01.4" role="more"
-# Far below zero, a leaky unit is a straight line, so a layer of such units learns
-# linear tasks and few others. A line gets at most about three quarters of the XOR
-# points right, and many lines get fewer than half. On these points, compare a leaky
-# layer whose biases are all $-5$ with a fresh ReLU layer:
+# Far below zero, a leaky unit is a straight line, so a layer of such units learns only
+# linear tasks while its units stay there. The slope is not zero, so a long run or a high
+# rate can bring them back. A line gets at most about three quarters of the XOR points
+# right, and many lines get fewer than half. On these points, compare a leaky layer whose
+# biases are all $-5$ with a fresh ReLU layer:
 
 # %% trap="01.4" role="more"
 bends = {}

@@ -2120,11 +2120,11 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # 3. The decay multiplies the weight by `1 - lr * weight_decay`. It never enters the sign.
 
 # %% [markdown] trap="04.9" role="keep"
-# **Keep:** Lion needs both betas: $\beta_1$ sets the direction of the step, and
-# $\beta_2$ sets how long the momentum remembers. If you lower the rate, raise the
-# weight decay by the same factor. **In your own code:** feed your port pure noise and
-# compare its directions with the paper's. Accuracy will not show the fault. **Source:**
-# Chen et al. 2023, ["Symbolic Discovery of Optimization
+# **Keep:** Lion needs both betas: $\beta_1$ sets the direction of the step, and $\beta_2$
+# sets how long the momentum remembers. If you give Lion a lower rate than AdamW for as
+# many steps, raise the weight decay by the same factor. **In your own code:** feed your
+# port pure noise and compare its directions with the paper's. Accuracy will not show the
+# fault. **Source:** Chen et al. 2023, ["Symbolic Discovery of Optimization
 # Algorithms"](https://arxiv.org/abs/2302.06675), algorithm 2 and section 5.
 
 # %% [markdown] trap="04.11" role="situation" fault="Adam's second moment in bfloat16 never falls" symptom="bfloat16 model with AdamW: steps stay too short after large gradients, exp_avg_sq does not fall"

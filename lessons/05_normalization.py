@@ -46,10 +46,11 @@ before = torch.get_rng_state()    # put back below, before the first trap
 # inputs, is no longer right. So you have to keep the learning rate low, or start from
 # carefully chosen weights.
 #
-# A *normalization layer*, or *norm*, removes the dependence on earlier layers. Whatever
-# the inputs of a norm are, its outputs have mean 0 and standard deviation 1. At each of
-# six learning rates, use plain SGD to train a classifier with four hidden layers, once
-# with `nn.BatchNorm1d`, the best-known norm, and twice without a norm:
+# A *normalization layer*, or *norm*, removes the dependence on earlier layers. In
+# training, a norm such as BatchNorm turns inputs of any size into values with mean 0
+# and standard deviation 1, unless the inputs hardly vary. At each of six learning
+# rates, use plain SGD to train a classifier with four hidden layers, once with
+# `nn.BatchNorm1d`, the best-known norm, and twice without a norm:
 
 # %% role="concept"
 def deep(norm):

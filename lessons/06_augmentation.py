@@ -681,11 +681,12 @@ claim("ratio of the rises between 0.3 and 0.7 of the way, with Mixup to "
       / (walks["without Mixup"][7] - walks["without Mixup"][3]), below=0.9)
 
 # %% [markdown] role="concept"
-# A network whose output changes gradually cannot make an exception for a single row. This
-# constraint is what makes Mixup a regulariser. A network trained with Mixup is also less
-# sure of whole digits, as the right end of its curve shows. Mixup helps if the data have
-# wrong labels, as the bar chart of the remedies showed. With clean labels and enough
-# digits Mixup can cost accuracy.
+# A network whose output changes gradually needs longer to make an exception for a single
+# row, and is less sure of the exception. This is how Mixup regularises; a long training
+# learns the wrong labels, too. A network trained with Mixup is also less sure of whole
+# digits, as the right end of its curve shows. Mixup helps if the data have wrong labels,
+# as the bar chart of the remedies showed. With clean labels and enough digits Mixup can
+# cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)

@@ -2809,16 +2809,17 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 # 3. Query i may see keys 0 to past + i: `torch.ones(n, past + n, dtype=torch.bool).tril(past)`.
 
 # %% [markdown] trap="08.10" role="keep"
-# **Keep:** with a cache, the new queries are the *last* rows of the whole triangle, so the
-# mask and the positions have to begin where the cache ends. **In your own code:** run a prompt
-# in one call and in pieces, and compare the logits. **Source:** [torch's documentation of
+# **Keep:** with a cache that keeps every token, the new queries are the *last* rows of
+# the whole triangle, so the mask and the positions have to begin where the cache ends.
+# **In your own code:** run a prompt in one call and in pieces, and compare the logits.
+# **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html);
-# [Su et al. 2021, "RoFormer"](https://arxiv.org/abs/2104.09864), section 3.2.2, for RoPE; its
-# equation 15 pairs neighbouring values instead. **Seen in the wild:** [pytorch/pytorch
-# 144858](https://github.com/pytorch/pytorch/issues/144858): a single query saw only the
-# earliest key, and each step returned the same vector. [pytorch/pytorch
-# 110144](https://github.com/pytorch/pytorch/issues/110144): the same happened with two new
-# tokens on a cache of four.
+# [Su et al. 2021, "RoFormer"](https://arxiv.org/abs/2104.09864), section 3.2.2, for RoPE;
+# its equation 15 pairs neighbouring values instead. **Seen in the wild:**
+# [pytorch/pytorch 144858](https://github.com/pytorch/pytorch/issues/144858): a single
+# query saw only the earliest key, and each step returned the same vector.
+# [pytorch/pytorch 110144](https://github.com/pytorch/pytorch/issues/110144): the same
+# happened with two new tokens on a cache of four.
 
 # %% [markdown] role="concept"
 # ## What a cache weighs, and grouped queries
@@ -3808,7 +3809,7 @@ answers
 #   the formula. But flash attention needs less memory and moves fewer bytes.
 # - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
 # - Reads of different words in one bank wait for each other. An odd step between
-#   neighbouring threads avoids such bank conflicts.
+#   neighbouring threads, counted in words of 4 bytes, avoids such bank conflicts.
 # - A warp issues every path that at least one of its threads takes.
 # - On small tensors launches decide the time, on large tensors memory traffic does. Fuse
 #   operations, and mask the last block.

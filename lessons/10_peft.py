@@ -2355,7 +2355,8 @@ answers_here
 #   with the factor $\alpha / r$, in float32, and compare the logits.
 # - In peft, learned tokens use up positions. Cut the start of the prompt, never the
 #   answer.
-# - Name a new head, or peft neither trains nor saves it.
+# - Tell peft of a new head, by `task_type` or `modules_to_save`, or peft neither trains
+#   nor saves it.
 # - If a LoRA adapter was never loaded, the model answers like the base, to the last bit.
 # - Mask the labels of padding by the length of each text. If padding is EOS, masking by
 #   id removes the label that teaches the model to stop.
