@@ -13,7 +13,7 @@ import inspect
 import json
 from functools import cache
 
-from dlsys_checks.exam import faults, laws, mends, numbers, probes
+from dlsys_checks.exam import decoys, faults, laws, mends, numbers, probes, variants
 from tools import fingerprints
 from tools.records import Facts, Record
 
@@ -24,9 +24,11 @@ Found = dict[str, dict[str, float]]
 
 
 def scripts() -> dict[str, str]:
-    """The recorded scripts by name: healthy, with each fault, with a complete or partial fix."""
+    """Recorded scripts by name: healthy, each fault and form, each oddity, right and half fixes."""
     named = {"healthy": faults.healthy()}
     named |= {id: fault.planted(faults.healthy()) for id, fault in faults.FAULTS.items()}
+    named |= {name: one.planted(faults.healthy()) for name, one in variants.every().items()}
+    named |= decoys.alone()
     for word, some in (("right", mends.RIGHT), ("half", mends.HALF)):
         named |= {f"{word} {k} {id}": mends.mended(id, changes)
                   for k, (id, changes) in enumerate(some)}
