@@ -150,6 +150,22 @@ def test_each_ticket_has_cases_of_its_own(folder):
     assert len(sheets) == len(set(tickets)) == 20
 
 
+def test_a_look_that_cannot_be_noted_is_not_shown(folder, monkeypatch):
+    desk = exam_desk.of_class(folder)
+    desk.note({"sheet": 80, "ticket": "BCDFGHJK", "case": 0, "begun": ""})
+    monkeypatch.setattr(exam_desk.Store, "append", lambda *_: None)  # as on a full disk
+    with pytest.raises(exam_desk.ExamError, match="Nothing was noted"):
+        desk.ask(80, "BCDFGHJK", 1, "read", "data")
+
+
+def test_a_desk_sees_what_another_process_added(folder):
+    one, other = exam_desk.of_class(folder), exam_desk.of_class(folder)
+    for desk, word in ((one, "clip"), (other, "units"), (one, "kept")):
+        desk.note({"sheet": 80, "ticket": "BCDFGHJK", "case": 1, "paid": word})
+    for desk in (one, other, exam_desk.of_class(folder)):
+        assert desk.happened(80, "BCDFGHJK", 1).paid == ("clip", "units", "kept")
+
+
 def test_key_and_record_are_private_and_a_folder_without_them_is_told(folder, tmp_path, capsys):
     desk = exam_desk.of_class(tmp_path / "new", make=True)
     desk.note({"sheet": 80, "ticket": "BCDFGHJK", "case": 0, "begun": ""})

@@ -244,14 +244,33 @@ def of_class(folder: Path, over: bool = False, make: bool = False) -> Desk:
 
 
 class Record(Store):
-    """The record in a class's folder."""
+    """The record in a class's folder, which one desk writes; it is read again where it changed."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(file.name, "The exam's record", ledger.STORE.valid)
-        self.file = file
+        self.file, self._known, self._size = file, [], 0
 
     def path(self) -> Path:
         return self.file
+
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.file.stat().st_size if self.file.exists() else 0
+
+    def entries(self) -> list[dict]:
+        """All readable entries, oldest first."""
+        if self.size() != self._size:
+            self._known, self._size = super().entries(), self.size()
+        return self._known
+
+    def append(self, *entries: dict) -> None:
+        """Append. Raises ExamError where the disk did not take it: then nothing is shown."""
+        known, before = [*self.entries(), *entries], self.size()
+        super().append(*entries)
+        if self.size() <= before:
+            raise ExamError("exam: the desk's disk takes nothing more. Nothing was noted. Tell "
+                            "your instructor.")
+        self._known, self._size = known, self.size()
 
 
 def _key(path: Path) -> bytes:
