@@ -13,7 +13,8 @@ export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
 endif
 
 .PHONY: help lab hub test nightly new try finish build book book-serve booklet site versions bench
-.PHONY: diffs picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
+.PHONY: bench-silent
+.PHONY: diffs incidents picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
 .DEFAULT_GOAL := help
 
 help:
@@ -44,9 +45,11 @@ help:
 	@echo "                 is stale; LESSON=01 for one, SWEEP_ARGS='--seeds 50' or --all"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
 	@echo "make diffs       run the changes of dlsys review-diff that are not recorded; two minutes"
+	@echo "make incidents   run the incidents of dlsys incident that are not recorded; three minutes"
 	@echo "make gallery     train the gallery's program once with each fault: what is not recorded of"
 	@echo "                 today's program; half an hour of CPU for all of it"
 	@echo "make bench       how fast, on which machine: measured, recorded, written to a page"
+	@echo "make bench-silent  SilentTraps: score the baselines on every case; AGAIN=1 from the beginning"
 	@echo "make lock        requirements.lock from the packages installed in .venv"
 	@echo "make wheel       the package with worksheets and lessons as one file, in dist/; next to"
 	@echo "                 it dlsys-watch, which runs without the course"
@@ -125,8 +128,14 @@ versions:
 bench: setup
 	@$(RUN) -m benchmarks
 
+bench-silent: setup
+	@OMP_NUM_THREADS=1 $(RUN) -m benchmarks.silent $(if $(AGAIN),--again)
+
 diffs: setup
 	@OMP_NUM_THREADS=1 $(RUN) -m tools.diffs
+
+incidents: setup
+	@OMP_NUM_THREADS=1 $(RUN) -m tools.incidents
 
 gallery: setup
 	@OMP_NUM_THREADS=1 $(RUN) -m tools.gallery

@@ -287,6 +287,7 @@ def test_without_a_script_all_rows_stand_and_no_box(browser, html):
 
 def test_an_answer_without_a_cause_leads_to_the_method():
     assert 'href="method.html"' in book_finder.BOX.partition("finder-search")[2]
+    assert 'href="incidents.html"' in book_finder.BOX.partition("finder-search")[2]
 
 
 def test_the_log_of_the_method_is_the_report_that_it_names():

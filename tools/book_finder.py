@@ -47,7 +47,8 @@ BOX = """<p class="finder" hidden><label for="finder">What do you see?</label>
 <div class="finder-taught" hidden><p></p><ul></ul></div>
 <div class="finder-causes" hidden><p></p><ol></ol></div>
 <div class="finder-search" hidden><p></p><ul></ul>
-<a href="method.html">The whole method, with a log</a></div>
+<a href="method.html">The whole method, with a log</a>, and
+<a href="incidents.html">incidents to practise it on</a></div>
 <div class="finder-found" hidden></div>
 <script defer src="finder/rows.js"></script>
 <script defer src="finder/finder.js"></script>"""

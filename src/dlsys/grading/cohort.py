@@ -82,10 +82,9 @@ class Grader:
         return failed("the sandbox ended twice without an answer. Grade again with --resume.")
 
     def _notebook(self, data: bytes, is_parts: bool) -> Notebook:
-        if not is_parts:
-            return submitted_notebook.parse(data, self.settings.stage)
-        from dlsys.grading import model_laws  # imports torch
-        return submitted_notebook.parts(data, model_laws.package())
+        if is_parts:
+            return submitted_notebook.parts(data)
+        return submitted_notebook.parse(data, self.settings.stage)
 
 
 def refused(reason: str) -> Result:
