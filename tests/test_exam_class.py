@@ -17,6 +17,7 @@ from test_exam import a_phrase, right_answer
 
 from dlsys import cli, exam, exam_desk, exam_served, exam_sheet
 from dlsys.class_wheel import belongs
+from dlsys.grading.books import pages, reports
 from dlsys.grading.books.submitted_notebook import Refused, parse
 from dlsys.grading.judge import Judge
 from dlsys.grading.walls.sandbox import SandboxRefused, Zygote
@@ -305,6 +306,18 @@ def test_the_grader_takes_names_and_prices_from_the_record(graded):
     assert points == [10, 4, 0, 0, 0]
     assert "begun as 'Ada <b>'" in " ".join(result["notes"])
     assert "has no name yet" in row_of(result, "80.15")["message"]
+
+
+def test_a_sheet_does_no_harm_in_the_sandbox_and_accuses_nobody(graded):
+    """Its first cell asked for the checks there, and its learner was named for it."""
+    result, _ = graded
+    named = {"name": "a.ipynb", "learner": {"name": "a", "id": "", "source": "", "raw": ""}}
+    assert result["cells"] == []
+    assert reports.asked_for_checks([{**named, **result}]) == []
+    assert reports.nbgrader([{**named, **result}])[1][0] == "80_exam_a"
+    page = pages.feedback([{**named, **result}], {"run": {"begun": "2027-01-15T10:00:00+00:00"}})
+    assert "Case 1: the evidence" in page
+    assert "begun as &#39;Ada &lt;b&gt;&#39;" in page
 
 
 def test_a_sheet_of_another_desk_or_of_an_earlier_exam_is_refused(graded):

@@ -19,6 +19,14 @@ class SheetError(UserError):
     """A sheet cannot be used as it was asked for; the message says what to do."""
 
 
+def in_sandbox() -> bool:
+    """Whether the grader runs this notebook, where there are no checks and no desk."""
+    try:
+        return importlib.util.find_spec("dlsys_checks.exam.sheet") is None
+    except ModuleNotFoundError:
+        return True
+
+
 def has_desk() -> bool:
     """Whether this copy of the course can draw sheets: a class's wheel cannot."""
     return all(map(importlib.util.find_spec, PARTS))
