@@ -71,6 +71,7 @@ def _named(text: str) -> tuple[bool, str, bool]:
     return True, best if first >= LEAST else "", first >= AHEAD * second
 
 
+@functools.lru_cache(4096)
 def ranked(text: str) -> list[tuple[str, float]]:
     """Each fault with how well the words name it, best first."""
     asked = find.asked_of(_index(), text)
