@@ -6,7 +6,6 @@ then neither the key nor anything that a case is made of is on a learner's machi
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -298,8 +297,3 @@ def _key(path: Path) -> bytes:
 def new_ticket() -> str:
     """Eight letters: whose sheet it is."""
     return "".join(secrets.choice("BCDFGHJKLMNPQRSTVWXZ") for _ in range(8))
-
-
-def as_json(**parts: object) -> bytes:
-    """A message of a class's desk."""
-    return json.dumps(parts).encode()

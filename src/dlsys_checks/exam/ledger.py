@@ -55,9 +55,3 @@ def missed() -> list[dict]:
     """For each fault that was not named when its exam ended: the trap's `id`, and the `time`."""
     return [{"id": id, "time": entry.get("time")} for entry in STORE.entries()
             for id in entry.get("missed", ())]
-
-
-def is_told(number: int) -> bool:
-    """Whether the learner was told the answers of a sheet with this number."""
-    return any("missed" in entry and entry.get("sheet") == number and "ticket" in entry
-               for entry in STORE.entries())
