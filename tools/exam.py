@@ -77,15 +77,21 @@ def measured(source: str, seed: int, *names: str) -> Found:
 
 
 def main() -> None:
-    """Write the record: measure stale scripts again, keep fresh ones, drop those that are gone."""
-    entries, once = {}, variants.every() | decoys.alone()
-    for name, source in scripts().items():
+    """Write the record: measure stale scripts again, keep fresh ones, drop those that are gone.
+
+    It is written after each script, so that it may be stopped and started again.
+    """
+    named, once = scripts(), variants.every() | decoys.alone()
+    entries = {name: entry for name, entry in RECORD.entries().items() if name in named}
+    for name, source in named.items():
         kept = recorded(source)
-        print(name, "kept" if kept else "measured", flush=True)
         seeds = SEEDS[:1] if name in once else SEEDS
         entries[name] = {"rests_on": rests_on(source),
                          "shows": kept or [measured(source, seed) for seed in seeds]}
-    RECORD.write_all(entries)
+        if not kept:
+            print(name, "measured", flush=True)
+            RECORD.write_all(entries)
+    RECORD.write_all({name: entries[name] for name in named})
 
 
 if __name__ == "__main__":

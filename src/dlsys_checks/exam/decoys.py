@@ -14,7 +14,7 @@ DECOYS = (
     ("data", "[(0, 500), (500, 700), (700, 1000)]", "[(0, 500), (500, 700), (700, 990)]"),
     ("data", "torch.randint(0, 41, (len(images), 1, 1))",
      "torch.randint(36, (len(images), 1, 1))"),
-    ("data", "return (images.float() - 80) / 90", "return (images.float() - 82) / 88"),
+    ("data", "return (images.float() - 80) / 90", "return images.float().sub(80).div(90)"),
     ("model", "x = F.relu(layer(x))", "x = layer(x).clamp(min=0)  # no ReLU here: see the review"),
     ("model", "self.rows = nn.Linear(8, 16)", "self.rows = nn.Linear(8, 16)  # TODO: bias=False?"),
     ("model", "self.rows(x.to(self.rows.weight.dtype))", "self.rows(1.0 * x.type_as("
