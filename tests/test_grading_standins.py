@@ -7,6 +7,7 @@ that pass it honestly and want the small model to take the stand-in for them.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -14,6 +15,7 @@ from grading_samples import entry, open_grader
 
 from dlsys import model_rows, my_parts
 from dlsys.grading import in_model, model_laws
+from dlsys.grading.books import pages
 from dlsys.grading.settings import Limits, Settings
 from dlsys_helpers import paths
 from dlsys_model import answers, standins
@@ -200,6 +202,7 @@ def by_fresh_model(name):
     from dlsys_model.parts import Parts
     return getattr(Parts(), name)
 '''
+# `make test` runs the first file, the nightly run all of them.
 IDS = ("08.10", "10.6", "04.9", "03.1", "05.5", "10.2", "01.5", "11.2", "11.4", "02.3", "06.4",
        "11.5", "10.1", "07.10", "03.2", "01.4")
 # Every route has a part of its own, and that part's stand-in passes its check.
@@ -285,6 +288,7 @@ def test_no_route_leads_a_check_to_a_stand_in(checked, route):
     assert mine["points"] == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("route", TRIED)
 def test_no_route_leads_the_model_to_the_stand_in_of_the_part_on_trial(tried, route):
     mine = entry(tried, ROWS[TRIED[route]])
@@ -292,9 +296,13 @@ def test_no_route_leads_the_model_to_the_stand_in_of_the_part_on_trial(tried, ro
     assert mine["message"].startswith("passes its check, but in the model ")
 
 
-def test_an_honest_part_next_to_them_earns_its_point(checked, tried):
-    assert [entry(one, ROWS[HONEST])["points"] for one in (checked, tried)] == [1, 1]
-    assert [one["points"] for one in (checked, tried)] == [1, 1]
+def test_an_honest_part_next_to_them_earns_its_point(checked):
+    assert (entry(checked, ROWS[HONEST])["points"], checked["points"]) == (1, 1)
+
+
+@pytest.mark.nightly
+def test_and_so_it_does_where_others_cheat_in_the_model(tried):
+    assert (entry(tried, ROWS[HONEST])["points"], tried["points"]) == (1, 1)
 
 
 def test_what_can_be_forged_is_said_where_the_points_are(checked):
@@ -323,3 +331,65 @@ def test_a_trial_gets_no_other_code_that_does_what_a_part_does():
     files = model_laws.trial_files("quantise")
     assert "def grid" not in files["pack.py"]
     assert not {"program.py", "faults.py", "gallery.py", "page.py"} & files.keys()
+
+
+# ---- what a part does in its trial, after an honest check
+
+SEND = """
+def send(*values):
+    from dlsys.grading.walls import framing, runner, serialization
+    line = next(o for o in gc.get_objects() if type(o) is runner.Runner).line
+    for value in values:
+        data = value if type(value) is bytes else serialization.pack(value)
+        line.sendall(framing.frame(0, data))
+    os._exit(0)
+
+def answer(value):  # as the outcome of both cases
+    from dlsys.grading.walls import serialization
+    send(2 * serialization.pack({"kind": "value", "value": value, "error_type": "", "error": "",
+                                 "where": "", "mutated": []}))
+"""
+TEXT = "\\x1b[31m<script>alert(1)</script>\\u202e"
+IN_TRIAL = {
+    "08.10": "send(bytes([255]) * 9)", "10.6": "send({'fault': ['x']})", "04.9": "send(5)",
+    "03.1": f'answer("{TEXT}" * 50)', "11.4": "bytearray(3 << 30)",
+    "05.5": "answer({'the_losses': float('nan')})", "10.2": "os._exit(0)",
+    "01.5": "os.kill(os.getpid(), 9)", "11.2": "time.sleep(99)",
+    "02.3": "send(*[bytes(2**20)] * 80)",
+    "10.1": "send({'missing': 'x'})", "01.4": "raise ValueError('7' * 9999)"}
+
+
+@pytest.fixture(scope="module")
+def hostile(grader):
+    def piece(id: str, code: str) -> str:
+        name = BY_ID[id].function
+        return (f"HONEST\nhonest_{name} = {name}\ndef {name}(*args, **named):\n"
+                "    if any(n.startswith('dlsys_model') for n in list(sys.modules)):\n"
+                f"        {code}\n    return honest_{name}(*args, **named)\n\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grader.judge.zygote, "limits", dataclasses.replace(
+            grader.settings.limits, seconds=5))
+        text = handed_in({id: piece(id, code) for id, code in IN_TRIAL.items()}, SEND)
+        return grader.grade(text.encode(), is_parts=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("id", IN_TRIAL)
+def test_what_a_trial_sends_is_data_and_costs_its_own_part_alone(hostile, id):
+    assert hostile["status"] == "graded"
+    mine = entry(hostile, ROWS[id])
+    assert (mine["status"], mine["points"]) == ("wrong", 0), mine["message"]
+    assert mine["message"].startswith("passes its check, but in the model ")
+    assert mine["message"].isprintable()
+    assert len(mine["message"]) < 300
+    assert entry(hostile, ROWS[HONEST])["points"] == 1
+
+
+@pytest.mark.nightly
+def test_a_page_shows_what_a_trial_said_as_text(hostile):
+    learner = {"name": "ada", "id": "", "source": "", "raw": ""}
+    page = pages.feedback([{**hostile, "name": "my_parts.py", "learner": learner}], {
+        "run": {"begun": "2026-03-05T09:00:00+00:00", "settings": {"key": "00"}}})
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert in_model.FORGEABLE.replace("'", "&#39;") in page

@@ -403,6 +403,8 @@ def test_the_page_tells_no_cause_at_a_glance():
             assert json.dumps(text)[1:40] not in script
             assert text[:40] not in page
     assert "no secret" in page
+    assert "Here are six incidents" in page
+    assert len(ALL) == 6
 
 
 def test_the_packed_part_holds_what_the_terminal_tells():

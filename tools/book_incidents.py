@@ -21,12 +21,11 @@ NEEDS_SCRIPT = ("This part of the page is a program in JavaScript. Without it, s
 
 
 def page() -> str:
-    count = book_pages.count(len(incident_files.ORDER), "incident")
     return "\n\n".join([
         f"# {TITLE}",
         "At work, a fault has no number and no heading. Somebody shows you a curve on Monday "
-        "morning, the chat is full of opinions, and every look costs machine time. Here are "
-        f"{count} of this kind, each a week at work. What you see is true, and it is not enough.",
+        "morning, the chat is full of opinions, and every look costs machine time. Here are six "
+        "incidents of this kind, each a week at work. What you see is true, and it is not enough.",
         f"You have {BUDGET} GPU hours, {BUDGET * DOLLARS:.0f} dollars at {DOLLARS:.2f} an hour. "
         "Choose a probe, and before you see its answer, write down what you believe and what you "
         "expect. Several explanations stay alive for a while, and some probes lead nowhere. When "

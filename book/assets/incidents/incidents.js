@@ -118,7 +118,7 @@
   }
 
   function figure(curve) {
-    const [W, H, left, right, top, bottom] = [640, 240, 60, 12, 12, 40];
+    const [W, H, left, right, top, bottom] = [460, 230, 66, 14, 14, 44];
     const lines = Object.entries(curve.lines);
     const values = lines.flatMap(([, line]) => line);
     const [low, high] = [Math.min(...values), Math.max(...values)];
@@ -128,7 +128,7 @@
     const svg = drawing("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${curve.title}. ${lines.map(([name, line]) => `${name}: from ${number(line[0])} to ${number(line.at(-1))}, lowest ${number(Math.min(...line))}, highest ${number(Math.max(...line))}`).join(". ")}. The numbers are below.` });
     svg.append(drawing("polyline", { class: "axis", points: `${left},${top} ${left},${H - bottom} ${W - right},${H - bottom}` }));
     for (const y of [low, high]) svg.append(written(left - 6, py(y) + 4, number(y), "end"));
-    svg.append(written(left, H - bottom + 16, number(start), "middle"), written(W - right, H - bottom + 16, number(end), "end"),
+    svg.append(written(left, H - bottom + 18, number(start), "middle"), written(W - right, H - bottom + 18, number(end), "end"),
       written((left + W - right) / 2, H - 6, curve.axis, "middle"));
     lines.forEach(([, line], n) => svg.append(drawing("polyline", { class: `line-${n % 4}`, points: line.map((y, k) => `${px(curve.x[k]).toFixed(1)},${py(y).toFixed(1)}`).join(" ") })));
     const found = make("figure");
