@@ -23,6 +23,7 @@ GUESS_FIRST = """<script src="{up}site/guess_first.js"{which}></script>
 <link rel="stylesheet" href="{up}explorers/guess.css">
 <script defer src="{up}explorers/guess.js"></script>"""
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+SILENT = ROOT / "benchmarks" / "silent" / "RESULTS.md"
 Lessons = dict[int, NotebookNode]
 
 
@@ -32,6 +33,8 @@ def generated(lessons: Lessons) -> dict[str, str]:
              "errata": errata_page(lessons), "gpu_evidence": gpu_page(lessons)}
     if RESULTS.exists():
         pages["benchmarks"] = RESULTS.read_text("utf-8")
+    if SILENT.exists():
+        pages["silent_traps"] = SILENT.read_text("utf-8")
     return pages
 
 

@@ -186,10 +186,3 @@ def price_of(word: str) -> int:
     """The price of a look, of `read PART` or of `swap FUNCTIONS`. Raises KeyError."""
     kind, _, rest = word.partition(" ")
     return {"read": READ, "swap": SWAP}[kind] if rest else LOOKS[word].price
-
-
-# The prices of whole probes, as SilentTraps sells them.
-PRICES = {"loss_curve": 1, "look_at_batch": 2, "one_batch": 2,
-          **dict.fromkeys([name for name in HEALTHY if name not in (
-              "loss_curve", "look_at_batch", "one_batch")], 3)}
-BUDGETS = {1: BUDGET}
