@@ -5,7 +5,7 @@ PORT ?= 8888
 TESTS ?= tests notebooks solutions
 WORKERS ?= 3
 RUN = .venv/bin/python
-export PYTHON TORCH WHEELHOUSE
+export PYTHON TORCH WHEELHOUSE HASHES
 # Kernels forked from one that has torch imported, for make lab, make test and whatever else starts
 # some. The variable is jupyter_client's own and does the same outside of make.
 ifeq ($(DLSYS_WARM),1)
@@ -13,7 +13,8 @@ export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
 endif
 
 .PHONY: help lab hub test nightly new try finish build book book-serve booklet site versions bench
-.PHONY: diffs picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
+.PHONY: bench-silent
+.PHONY: diffs incidents picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +22,7 @@ help:
 	@echo "                 DLSYS_WARM=1 for kernels forked from a warm one (Linux)"
 	@echo "                 PORT=8889, LAB_ARGS=--no-browser, PYTHON=python3.12"
 	@echo "                 TORCH=cpu: no CUDA, three GB less; WHEELHOUSE=folder: no network"
+	@echo "                 HASHES=off: from an index with builds of its own, files not compared"
 	@echo "make hub         many learners on this machine, for trying: JupyterHub on PORT=8000"
 	@echo "make test        set up, then run the tests; fresh records are believed, see"
 	@echo "                 tools/nightly.py. TESTS=tests/test_setup.py for some, in full,"
@@ -44,10 +46,13 @@ help:
 	@echo "                 is stale; LESSON=01 for one, SWEEP_ARGS='--seeds 50' or --all"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
 	@echo "make diffs       run the changes of dlsys review-diff that are not recorded; two minutes"
+	@echo "make incidents   run the incidents of dlsys incident that are not recorded; three minutes"
 	@echo "make gallery     train the gallery's program once with each fault: what is not recorded of"
 	@echo "                 today's program; half an hour of CPU for all of it"
 	@echo "make bench       how fast, on which machine: measured, recorded, written to a page"
-	@echo "make lock        requirements.lock from the packages installed in .venv"
+	@echo "make bench-silent  SilentTraps: score the baselines on every case; AGAIN=1 from the beginning"
+	@echo "make lock        requirements.lock from the packages installed in .venv, and the hashes of"
+	@echo "                 their files from the package index"
 	@echo "make wheel       the package with worksheets and lessons as one file, in dist/; next to"
 	@echo "                 it dlsys-watch, which runs without the course"
 	@echo "make wheelhouse  all packages as files, for machines without network"
@@ -125,8 +130,14 @@ versions:
 bench: setup
 	@$(RUN) -m benchmarks
 
+bench-silent: setup
+	@OMP_NUM_THREADS=1 $(RUN) -m benchmarks.silent $(if $(AGAIN),--again)
+
 diffs: setup
 	@OMP_NUM_THREADS=1 $(RUN) -m tools.diffs
+
+incidents: setup
+	@OMP_NUM_THREADS=1 $(RUN) -m tools.incidents
 
 gallery: setup
 	@OMP_NUM_THREADS=1 $(RUN) -m tools.gallery

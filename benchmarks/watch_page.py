@@ -85,11 +85,12 @@ def on_a_gpu() -> str:
     alike = f"On all {ran}" if same == ran else f"On {same} of them"
     return (f"Wall-clock times on an {where['device']} (torch {where['torch']}, {where['date']}), "
             f"which was also doing other work. Negative values are noise:\n\n{steps}\n\n"
-            f"{ran} of the {record['programs']} programs of the corpus run there with all their "
-            f"tensors on the GPU. {alike}, the watch reports what it reports on a CPU. "
-            f"{len(record['computed otherwise'])} of the runs end with different bits when the "
-            f"watch is on ({code(stem(name) for name in record['computed otherwise'])}); we have "
-            f"not tested whether two runs without it differ as well.")
+            f"Of the {record['programs']} programs that the corpus held on that day, {ran} run on "
+            f"this machine with all their tensors on the GPU. {alike}, the watch reports the same "
+            f"findings as on a CPU. In {len(record['computed otherwise'])} of the runs, the "
+            f"results differ in some bits when the watch is on "
+            f"({code(stem(name) for name in record['computed otherwise'])}); we have not tested "
+            f"whether two runs without the watch differ as well.")
 
 
 def stem(name: str) -> str:
@@ -153,8 +154,9 @@ def others() -> str:
                       f"{row['advice']} of {row['healthy']}"))
     found += [(f"{tool}: {why}", "not measured", "", "", "")
               for tool, why in record["not_measured"].items()]
-    return markdown(("tool", "faults found", "found by it and missed here",
-                     "healthy with a false alarm", "healthy with advice only"), found)
+    return markdown(("tool", "faults found", "found by it and missed by the watch",
+                     "healthy programs with a false alarm",
+                     "healthy programs with advice only"), found)
 
 
 def wild() -> str:

@@ -546,22 +546,25 @@ viewed = grpo(by_view)
 
 # %% trap="14.2" role="guess"
 guess("14.2",
-      "What is the mean probability of the right answers after the 60 "
-      "steps?", unit="%")
+      "What is the mean probability of the right answers after 60 steps?",
+      choices=["98 %",
+               "50 %",
+               "12.5 %",
+               "below 12.5 %"])
 
 # %% trap="14.2" role="look"
 print(f"probability of the right answer: {100 * viewed[0]:.1f} % at first, "
       f"{100 * viewed[-1]:.0f} % after 60 steps")
 
 # %% trap="14.2" role="look"
-measured("14.2", 100 * viewed[-1], right=(35, 75))
+measured("14.2", 1)
 
 # %% trap="14.2" role="look"
 claim("probability of the right answer, groups by view", viewed[-1],
-      below=0.75)
+      above=0.35, below=0.75)
 
 # %% [markdown] trap="14.2" role="look"
-# Some of the right answers sampled in the first step are even pushed *down*:
+# In the first step, some right answers are even pushed *down*:
 
 # %% trap="14.2" role="look"
 asked, answers = rounds(torch.full((N, 8), -math.log(8)))
@@ -937,14 +940,13 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # answers. Meanwhile, the policy in training moves away from the one that sampled these
 # answers. The *ratio* measures how far the policy has moved: it is the answer's
 # probability now, divided by its probability when it was sampled. PPO clips the ratio at
-# 1 - eps and 1 + eps, with an eps of 0.2, so an answer whose ratio has moved that far is
-# not pushed any further.
+# 1 - eps and 1 + eps, with an eps of 0.2. Your old notes say: "An answer whose ratio has
+# moved that far is not pushed any further."
 #
 # The code below runs one such round of sixteen inner steps. The judge is in a hurry, so
 # each reward comes with noise. Of the eight answers to a prompt, the *winner* earned the
 # most reward, by merit or by luck. Before the first step, the winner's probability is
-# about a tenth on average. Your old notes say: "With a single inner step, nothing is
-# clipped, and that is right."
+# about a tenth on average.
 
 # %% trap="14.4" role="break"
 def sample(policy, n=8):
@@ -985,7 +987,11 @@ winner = answers.gather(1, adv.argmax(1, keepdim=True))
 # %% trap="14.4" role="guess" quoted="right"
 guess("14.4",
       "What is the mean probability of the winners after the sixteen "
-      "inner steps?", unit="%")
+      "inner steps?",
+      choices=["more than 30 %",
+               "about 20 %",
+               "12 %, where the clip stops them",
+               "about 10 %, as before"])
 
 # %% trap="14.4" role="look"
 at_first, at_last = (p.gather(1, winner).exp().mean().item()
@@ -994,11 +1000,10 @@ print(f"probability of the winner: {at_first:.2f}, then {at_last:.2f}; "
       f"the round moved the policy by {kl(start, way[-1]):.2f} nats")
 
 # %% trap="14.4" role="look"
-measured("14.4", 100 * at_last, right=(32, 96))
+measured("14.4", 0)
 
 # %% trap="14.4" role="look"
-claim("KL that one round moves the policy, nats", kl(start, way[-1]),
-      above=0.5)
+claim("probability of the winner after the round", at_last, above=0.3)
 
 # %% [markdown] trap="14.4" role="why"
 # `old` is the log-probability under the *current* policy. So the ratio compares each

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from grading_samples import FULL, journal_results, open_grader, settings, worksheet
+from grading_samples import FULL, entry, journal_results, open_grader, settings, worksheet
 
 from dlsys.grading import cohort, judge
 from dlsys.grading.books import budget, scoring, submissions
@@ -517,6 +518,23 @@ def test_a_judge_that_stops_at_a_notebook_goes_on_with_the_next(grader, monkeypa
     assert "ZeroDivisionError" in stopped["reason"]
     assert next_one["points"] == FULL
     assert all(e["cases_held"] == e["cases"] > 0 for e in next_one["exercises"])
+
+
+def test_an_errors_text_does_not_name_the_machine(grader):
+    code = "import os\ndef predict(*_):\n    raise ValueError(os.uname().nodename)\n"
+    said = entry(grader.grade(worksheet(e1=code)), "01.1")["message"]
+    assert said.startswith("raised ValueError: sandbox ")
+
+
+def test_a_learner_never_reads_the_text_of_the_graders_own_error(grader, monkeypatch):
+    """It may hold what an answer is compared with."""
+    def stop(*_):
+        raise AssertionError("expected 0.73105")
+    with monkeypatch.context() as patch:
+        patch.setattr(grader.judge, "grade", stop)
+        reason = grader.grade(worksheet())["reason"]
+    assert "0.73105" not in reason
+    assert re.search(r"\(AssertionError in test_grading_cohort\.py, line \d+\)", reason)
 
 
 def test_a_scheduler_without_workers_is_named(tmp_path, monkeypatch):

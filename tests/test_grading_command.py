@@ -23,6 +23,7 @@ from dlsys.grading.books.journal import Journal
 from dlsys.grading.books.run_folder import GRADES, JOURNAL, RunError
 from dlsys.grading.options import GradeOptions
 from dlsys.grading.settings import Settings
+from dlsys.grading.walls import isolation
 from dlsys_helpers.paths import ROOT
 
 
@@ -198,6 +199,23 @@ def test_a_scheduler_that_goes_away_is_named(error):
 
     with pytest.raises(RunError, match="the scheduler is gone"):
         cluster.result_of(Future())
+
+
+@pytest.mark.parametrize(("address", "warned"), [
+    ("tcp://host:8786", True), ("host:8786", True), ("tls://host:8786", False)])
+def test_a_scheduler_without_tls_is_warned_of(capsys, address, warned):
+    command.warn_without_tls(address)
+    said = capsys.readouterr().err
+    assert ("can run code on its workers" in said) == warned
+    assert said.count("\n") == warned
+
+
+@pytest.mark.parametrize(("user", "setting", "told"), [
+    (0, None, True), (0, "sudo sysctl ...", False), (1000, None, False)])
+def test_root_is_told_where_it_is_not_needed(monkeypatch, user, setting, told):
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    monkeypatch.setattr(isolation, "forbidding_setting", lambda: setting)
+    assert command.root_is_not_needed() == told
 
 
 def test_a_ctrl_c_that_a_destructor_swallows_still_counts():

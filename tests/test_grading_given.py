@@ -201,6 +201,15 @@ def test_the_course_of_this_folder_counts_and_never_one_that_was_handed_in(place
     assert looked_for(".")[0].course.samefile(places / "class/course.toml")
 
 
+@pytest.mark.parametrize("name", ["my_parts.py", "w.ipynb", "my_parts-1.py"])
+def test_a_course_next_to_a_file_that_is_named_itself_is_its_learners(tmp_path, monkeypatch, name):
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada" / "course.toml").write_text('late = "0%/day"\n')
+    (tmp_path / "ada" / name).write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert course_file.candidates([Path("ada", name)]) == []
+
+
 def test_a_run_that_goes_on_keeps_its_course(places):
     out = {"out": places / "out", "resume": True}
     assert looked_for("../class/in", **out) == (GradeOptions((Path("../class/in"),), **out), [])

@@ -124,6 +124,7 @@ def test_the_remedy_follows_from_what_the_kernel_says(monkeypatch, setting, valu
         raise FileNotFoundError
     monkeypatch.setattr(Path, "read_text", read)
     assert command in isolation.remedy()
+    assert (isolation.forbidding_setting() is None) == (command == "docker run")
 
 
 def test_nothing_that_is_shown_leads_to_the_course():

@@ -120,6 +120,30 @@ def test_a_list_to_look_at_names_groups_and_the_published_answer():
         ("08.4", "exact", ("max", "moe"), "")]  # both with one mistake
 
 
+def variant(number: int) -> str:
+    """An answer whose form is that of no other number below 64."""
+    lines = (f"    patience = patience {'+-'[number >> k & 1]} losses[{k}]\n" for k in range(6))
+    return f"def stop(losses, patience):\n{''.join(lines)}    return patience\n"
+
+
+def test_forty_hand_ins_of_one_learner_are_not_compared_with_each_other(monkeypatch):
+    compared = []
+    monkeypatch.setattr(shapes, "likeness", lambda a, b: compared.append((a, b)) or 0.0)
+    monkeypatch.setattr(similar, "published", lambda _: ())
+    many = [alike("mal", variant(number)) for number in range(40)]
+
+    assert similar.alike_answers([*many, alike("ada", variant(40))]) == []
+    assert len({one["exercises"][2]["shape"]["form"] for one in many}) == 40
+    assert len(compared) == 40  # each with ada's
+
+
+def test_answers_of_quite_another_length_are_told_apart_at_a_glance(monkeypatch):
+    monkeypatch.setattr(shapes, "likeness", lambda *_: 1 / 0)
+    more = "".join(f"    losses[{k}] = [losses, {k}]\n" for k in range(40))
+    long = shape(variant(1).replace("    return", f"{more}    return"))
+    assert similar.kind_of(shape(variant(2)), long) == ""
+
+
 def test_peoples_names_are_for_the_instructor_alone(tmp_path):
     results = [alike("ada", ANSWER), alike("bob", RENAMED)]
     grades = {"run": RUN, "results": results}

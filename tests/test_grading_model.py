@@ -5,6 +5,11 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
+import json
+import os
+import site
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -12,7 +17,7 @@ import torch
 from grading_samples import entry, open_grader, worksheet
 
 from dlsys import cli, model_rows, my_parts
-from dlsys.grading import acts, judge, model_laws
+from dlsys.grading import acts, in_model, model_laws
 from dlsys.grading.books import due, pages, submissions, submitted_notebook
 from dlsys.grading.books.submitted_notebook import Refused
 from dlsys.grading.settings import Limits, Settings
@@ -56,39 +61,70 @@ def test_a_strange_row_is_refused(id):
 
 
 @pytest.mark.parametrize("id", SOME)
-def test_the_act_that_travels_asks_the_check_and_the_model(id):
+def test_the_act_that_travels_asks_the_check(id):
     """Where it runs nothing of this module is in scope, and what comes out crosses the wire."""
     row = model_laws.find(ROWS[id])
     fn = answers.functions(paths.SOLUTIONS, [id])[0][id]
     cases = row.arrange(5)
-    act = acting.load_act(acts.act_source(row))
+    act = acting.load_act(acts.act_source(row)) if acts.act_source(row) else acting.call_function
     outcomes = [acting.run_act(act, fn, case) for case in cases]
-    assert cases[-1].name == model_laws.IN_MODEL
     assert row.judge(cases, outcomes).status == "pass"
-    serialization.unpack(serialization.pack(outcomes[-1].value))
+    assert row.judge(cases, outcomes).id == row.id
+
+
+@pytest.mark.parametrize("id", SOME)
+def test_the_trial_that_travels_asks_the_model(id, tmp_path):
+    """In a process without the course's package, as in the sandbox."""
+    row = model_laws.find(ROWS[id])
+    case = row.trial(5)
+    job = {"trial": model_laws.TRIAL, "inputs": case.inputs,
+           "answer": answers.chosen(paths.SOLUTIONS, [id], [])[0][1].source(row.part.function)}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    src = tmp_path / "src"
+    src.mkdir()
+    for name in ("dlsys", "dlsys_files", "dlsys_helpers"):
+        (src / name).symlink_to(paths.ROOT / "src" / name)
+    done = subprocess.run([sys.executable, "-S", "-c", ALONE], cwd=tmp_path, capture_output=True,
+                          text=True, env={**os.environ, "PYTHONPATH": f"{src}:" + ":".join(
+                              site.getsitepackages())})
+    assert done.returncode == 0, done.stderr
+    sent = torch.load(tmp_path / "sent.pt")
+    assert row.fault_in_model(case, acting.Outcome("value", sent)) == ""
+    serialization.unpack(serialization.pack(sent))
+
+
+ALONE = """import json, sys, torch
+sys.path.insert(0, "")
+job = json.load(open("job.json"))
+space, act = {}, {}
+exec(job["answer"], space)
+exec(job["trial"], act)
+name = job["inputs"]["function"]
+torch.save(act["trial_of_a_part"](space[name], **job["inputs"]), "sent.pt")
+"""
 
 
 @pytest.mark.parametrize("sent", [None, "broke in the model", {}, 7, {"the_letters": "abc"},
                                   {"the_letters": torch.zeros(12, dtype=torch.int8)}])
 def test_whatever_a_stranger_sends_about_the_model_is_no_pass(sent):
     row = model_laws.find(ROWS["01.2"])
-    cases = row.arrange(5)
-    wanted = rehearsal.wanted("01.2", cases[-1].inputs["seed"])
+    case = row.trial(5)
+    wanted = rehearsal.wanted("01.2", case.inputs["seed"])
     if type(sent) is dict and sent:
         sent = {**wanted, **sent}
-    assert row.fault_in_model(cases[-1], acting.Outcome("value", sent))
+    assert row.fault_in_model(case, acting.Outcome("value", sent))
     spoilt = {**wanted, "the_logits": wanted["the_logits"] * float("nan")}
-    assert row.fault_in_model(cases[-1], acting.Outcome("value", spoilt))
-    assert not row.fault_in_model(cases[-1], acting.Outcome("value", wanted))
+    assert row.fault_in_model(case, acting.Outcome("value", spoilt))
+    assert not row.fault_in_model(case, acting.Outcome("value", wanted))
 
 
 # ---- the file
 
 def test_the_file_is_cut_at_its_parts_and_lines_keep_their_numbers():
     text = handed_in(*SOME) + "mine = 1\n"
-    found = submitted_notebook.parts(text.encode(), model_laws.package())
+    found = submitted_notebook.parts(text.encode())
     assert found.stage == model_rows.NUMBER
-    sources = [source for _, source in found.cells[:-1]]
+    sources = [source for _, source in found.cells]
     assert len(sources) == 1 + len(SOME) + 1  # imports, parts, the learner's own half
     lines = text.split("\n")
     for source in sources:
@@ -106,7 +142,7 @@ def test_the_file_is_cut_at_its_parts_and_lines_keep_their_numbers():
     (b"# ---- 01.2 x\n" + b"#" * 2**20, "expected at most 1.0 MiB")])
 def test_a_file_that_is_none_is_refused(data, said):
     with pytest.raises(Refused, match=said):
-        submitted_notebook.parts(data, "")
+        submitted_notebook.parts(data)
 
 
 @pytest.mark.parametrize("name", ["my_parts.py", "ada_7734_99120_my_parts.py",
@@ -142,7 +178,7 @@ def grader():
 @pytest.fixture
 def graded(grader, monkeypatch):
     """Grades a file; the notebook's claims are asked in a test of their own."""
-    monkeypatch.setattr(judge, "_claims_of_the_notebook", lambda _: [])
+    monkeypatch.setattr(in_model, "_claims", lambda *_: [])
     return lambda text: grader.grade(text.encode(), is_parts=True)
 
 
@@ -204,7 +240,7 @@ def test_a_hostile_part_gets_nothing_and_costs_the_others_nothing_it_need_not(gr
     assert result["status"] == "graded"
     assert entry(result, ROWS["01.2"])["points"] == 0
     forged = "fake" in code  # who takes the model away has none
-    assert result["points"] == (0 if forged else len(SOME) - 1)
+    assert result["points"] == (0 if forged else len(SOME) - 1)  # in the model
 
 
 def test_a_part_that_never_ends_gets_nothing_and_costs_the_others_nothing(grader, graded,
@@ -228,6 +264,7 @@ def test_claims_of_the_notebook_are_asked_with_the_parts_that_hold(grader, monke
     result = grader.grade(handed_in("01.2").encode(), is_parts=True)
     assert result["points"] == 1
     assert result["notes"] == [
+        in_model.FORGEABLE,
         "The notebook of the course with these parts: of its 3 claims 1 hold, 1 do not; 1 were "
         "not reached: they need processes of their own, or more time than a cell has in the "
         "sandbox.",

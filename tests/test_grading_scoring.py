@@ -51,6 +51,14 @@ def counted(dead_units, fn) -> dict:
             tally.count(exercise, cases, outcomes, verdict))
 
 
+def test_an_answer_made_to_take_the_judges_time_is_not_counted_to_its_end(dead_units, monkeypatch):
+    """A tensor of a million numbers costs a law that goes on two seconds, in each case."""
+    clock = iter(range(0, 10_000, 3))
+    monkeypatch.setattr(tally.time, "process_time", lambda: next(clock))
+    with pytest.raises(tally.TooLong):
+        counted(dead_units, lambda h: 0)
+
+
 def test_an_answer_keeps_no_promise_that_it_is_registered_to_break(dead_units):
     texts = {promise.key: promise.text for promise in dead_units[0].promises}
     some_held = 0

@@ -70,8 +70,27 @@ def test_the_commands_of_the_workflows_exist():
         elif program == "pip":
             extras = set(re.fullmatch(r"\.\[(.*)\]", rest[-1])[1].split(","))
             assert extras == lock.LESSONS | {"points"}  # then it runs pytest
-        elif program not in {"dlsys", "gh", "python", "sudo"}:
+        elif program not in {"dlsys", "gh", "pipx", "python", "sudo"}:
             assert files == [program]
+
+
+def test_every_action_is_pinned_by_commit_and_says_its_version():
+    used = [line.split("uses:")[1].strip() for path in WORKFLOWS
+            for line in path.read_text("utf-8").splitlines() if "uses:" in line]
+    others = [line for line in used if not line.startswith("./")]
+    assert len(others) > 20
+    pinned = r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+"
+    assert [line for line in others if not re.fullmatch(pinned, line)] == []
+    # One version of each, wherever it is used.
+    assert len({line.partition("@")[0] for line in others}) == len(set(others))
+
+
+def test_the_audit_reads_the_lock_each_day_and_fails_where_it_cannot_look_a_package_up():
+    assert triggers("audit").keys() == {"schedule", "push", "pull_request", "workflow_dispatch"}
+    (program, run, tool, *words), = commands(jobs("audit")["audit"])
+    assert (program, run) == ("pipx", "run")
+    assert re.fullmatch(r"pip-audit==[\d.]+", tool)
+    assert {"--strict", "--no-deps", "requirements.lock"} <= {*words}
 
 
 @pytest.mark.parametrize(("workflow", "command"), [

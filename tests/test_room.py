@@ -545,7 +545,7 @@ def test_names_are_kept_only_where_asked_for_and_given(tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
 def test_files_with_answers_and_names_are_the_presenters_alone_also_where_they_lay(
         tmp_path, items):
-    for name in (log.NAME, report.NAMED, report.HTML):
+    for name in (log.NAME, f"{log.NAME}-wal", f"{log.NAME}-shm", report.NAMED, report.HTML):
         (tmp_path / name).touch()
         (tmp_path / name).chmod(0o644)
     kept = log.Log(tmp_path)

@@ -1,6 +1,7 @@
 """The set-up: one line for each thing that can be missing, floors and pins, README."""
 
 import ast
+import hashlib
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+import zipfile
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -48,7 +50,7 @@ case "$*" in
                  echo "command = $0 -m venv $(pwd -P)/.venv" >.venv/pyvenv.cfg ;;
     "-m pip install -r "*) echo "pip $*" >>calls
                            [ -z "${FAKE_PIP:-}" ] || eval "$FAKE_PIP" ;;
-    *" uv=="*) echo "pip $*" >>calls
+    *" --only-binary "*) echo "pip $*" >>calls
                [ -n "${FAKE_PIP:-}" ] && eval "$FAKE_PIP" || echo "$FAKE_UV" >.venv/bin/uv
                chmod +x .venv/bin/uv ;;
     "-m pip config list") printf '%s\n' "$FAKE_CONFIG" ;;
@@ -70,6 +72,7 @@ class Tree:
         self.bin.mkdir()
         shutil.copy(ROOT / "tools/setup.sh", self.root / "tools")
         (self.root / "requirements.lock").write_text("dlsys-no-such-package==1\n")
+        (self.root / "requirements.hashes").write_text("")
         (self.root / "pyproject.toml").write_text("")
         self.program("python3", PYTHON)
         self.free(50)
@@ -88,7 +91,7 @@ class Tree:
     def setup(self, **env: str) -> subprocess.CompletedProcess:
         path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
         clean = {k: v for k, v in os.environ.items()
-                 if not k.startswith(("PIP_", "UV_", "TORCH", "WHEELHOUSE"))}
+                 if not k.startswith(("PIP_", "UV_", "TORCH", "WHEELHOUSE", "HASHES"))}
         return subprocess.run(
             ["sh", "tools/setup.sh", *filter(None, [env.pop("PART", "")])], cwd=self.root,
             text=True, capture_output=True, timeout=60,
@@ -181,8 +184,9 @@ def test_any_other_failure_names_the_log(tree):
 def test_first_run_installs_the_lock_then_the_package_and_the_second_does_nothing(tree):
     first, calls = tree.setup(), tree.calls()
     assert first.returncode == 0, first.stderr
-    assert re.search(r"pip install --only-binary :all: uv==[\d.]+$", calls[0])
-    assert re.search("uv pip install .* -r requirements.lock$", calls[1])
+    assert calls[0].endswith("pip install --only-binary :all: -r .venv/uv.lock")
+    assert re.fullmatch(r"uv==[\d.]+\n", (tree.root / ".venv/uv.lock").read_text())
+    assert re.search("uv pip install .* -r .venv/hashed.lock$", calls[1])
     assert "install --no-deps --no-build-isolation -e ." in calls[2]
     second = tree.setup(PYTHON="python9")  # a ready environment needs no other Python
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
@@ -241,7 +245,7 @@ def test_the_learners_part_comes_without_cuda_where_that_is_asked_for(tree):
 def test_where_uv_cannot_pip_installs_the_lock(tree, refuses):
     done = tree.setup(**refuses)
     assert done.returncode == 0, done.stderr
-    assert [call for call in tree.calls() if call.endswith("pip install -r requirements.lock")]
+    assert [call for call in tree.calls() if call.endswith("pip install -r .venv/hashed.lock")]
     for said in (done.stdout, (tree.root / ".venv/setup.log").read_text()):
         assert "setup: uv could not install the packages (" in said
 
@@ -264,7 +268,7 @@ def test_the_words_of_uv_for_a_network_that_fails_are_known(tree, words, told):
 
 def test_what_pip_says_counts_where_pip_went_on(tree):
     line = tree.refusal(FAKE_UV=f"{UV}echo 'dns error'; exit 2",
-                        FAKE_PIP='case "$*" in *uv==*) echo "$FAKE_UV" >.venv/bin/uv;; '
+                        FAKE_PIP='case "$*" in *--only-binary*) echo "$FAKE_UV" >.venv/bin/uv;; '
                                  "*) echo a package is broken; exit 1;; esac")
     assert "The last lines of" in line
 
@@ -306,7 +310,7 @@ def test_torch_for_cpus_comes_without_the_libraries_of_cuda_and_stays(tree):
 
 def test_torch_for_cpus_is_never_replaced_by_the_other_one(tree):
     assert "The last lines of .venv/setup.log" in tree.refusal(TORCH="cpu", FAKE_UV=f"{UV}exit 2")
-    assert not [call for call in tree.calls() if "-r" in call.split() and "pip" in call.split()[:1]]
+    assert not [call for call in tree.calls() if call.startswith("pip") and "hashed" in call]
 
 
 def test_an_environment_with_cuda_has_to_go_first(tree):
@@ -335,8 +339,105 @@ def test_a_wheelhouse_is_filled_from_a_ready_environment(tree):
     assert "Run: make setup" in tree.refusal(PART="wheelhouse")
     tree.setup()
     assert "complete" in tree.setup(PART="wheelhouse").stdout
-    assert re.search(r"pip wheel --no-deps --wheel-dir wheelhouse uv==\S+ -r requirements.lock$",
-                     tree.calls()[-1])
+    assert [call.partition(" wheel ")[2] for call in tree.calls()[-2:]] == [
+        f"--no-deps --wheel-dir wheelhouse -r .venv/{name}.lock" for name in ("uv", "hashed")]
+
+
+# ---- hashes
+
+HASHED = "a==1 --hash=sha256:aa --hash=sha256:ab\ntorch==1 --hash=sha256:cc\n"
+PINS = "a==1 ; platform_system == 'Linux'\ntorch==1\nb==1\n"
+
+
+def hashed_list(tree, **how: str) -> list[str]:
+    """What uv is told to install of PINS, with the hashes of HASHED."""
+    (tree.root / "requirements.lock").write_text(PINS)
+    (tree.root / "requirements.hashes").write_text(HASHED)
+    assert tree.setup(**how).returncode == 0
+    return (tree.root / ".venv/hashed.lock").read_text().splitlines()
+
+
+def test_each_pin_is_installed_with_the_hashes_of_its_files(tree):
+    assert hashed_list(tree) == [
+        "a==1 ; platform_system == 'Linux' --hash=sha256:aa --hash=sha256:ab",
+        "torch==1 --hash=sha256:cc", "b==1"]
+
+
+def test_files_of_another_index_are_not_compared_with_those_of_the_common_one(tree):
+    assert hashed_list(tree, TORCH="cpu")[1:] == ["torch==1", "b==1"]
+
+
+@pytest.mark.parametrize("how", [{"HASHES": "off"}, {"WHEELHOUSE": "stick"}])
+def test_a_wheelhouse_and_an_index_with_its_own_builds_go_without(tree, how):
+    (tree.root / "stick").mkdir()
+    assert hashed_list(tree, **how) == PINS.splitlines()
+
+
+def test_without_the_file_of_hashes_nothing_is_installed(tree):
+    (tree.root / "requirements.hashes").unlink()
+    assert "git checkout requirements.hashes" in tree.refusal()
+    assert not (tree.root / "calls").exists()
+
+
+def test_a_file_that_is_not_the_locked_one_is_named_and_pip_does_not_take_it_instead(tree):
+    line = tree.refusal(FAKE_UV=f"{UV}echo 'Hash mismatch for `a==1`'; exit 2")
+    assert "another file than the one in requirements.hashes" in line
+    assert "HASHES=off" in line
+    assert not [call for call in tree.calls() if "pip install -r" in call]
+
+
+def test_the_real_pip_refuses_a_file_that_is_not_the_locked_one(tmp_path):
+    """The lists are pip's own format, with a marker before the hashes."""
+    package = tmp_path / "a-1-py3-none-any.whl"
+    with zipfile.ZipFile(package, "w") as wheel:
+        wheel.writestr("a-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: a\nVersion: 1\n")
+        wheel.writestr("a-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"
+                                              "Tag: py3-none-any\n")
+        wheel.writestr("a-1.dist-info/RECORD", "")
+    right = hashlib.sha256(package.read_bytes()).hexdigest()
+    codes = []
+    for digest in (right, "0" * 64):
+        (tmp_path / "list").write_text(f"a==1 ; python_version > '3' --hash=sha256:{digest}\n")
+        codes.append(subprocess.run(
+            [sys.executable, "-m", "pip", "--isolated", "download", "--no-deps", "--no-index",
+             "--find-links", tmp_path, "-d", tmp_path / "out", "-r", tmp_path / "list"],
+            capture_output=True, text=True))
+    assert [done.returncode for done in codes] == [0, 1]
+    assert "DO NOT MATCH THE HASHES" in codes[1].stderr
+
+
+def test_every_pin_has_its_hashes_and_they_are_of_no_other_version():
+    lines = lock.HASHES.read_text("utf-8").splitlines()
+    assert [line.split()[0] for line in lines] == lock.pins(lock.LOCK.read_text("utf-8"))
+    assert all(re.fullmatch(r"\S+==\S+( --hash=sha256:[0-9a-f]{64})+", line) for line in lines)
+
+
+def test_hashes_are_written_one_line_for_each_pin(monkeypatch):
+    said = ("a==1 \\\n    --hash=sha256:aa \\\n    --hash=sha256:ab\n"
+            "uv==0.1 \\\n    --hash=sha256:bb\n")
+    asked = []
+    monkeypatch.setattr(lock.subprocess, "run", lambda *_, input, **__: asked.append(input) or (
+        subprocess.CompletedProcess([], 0, said, "")))
+    assert lock.hashed("# Written\na==1 ; platform_system == 'Linux'\n").splitlines() == [
+        "a==1 --hash=sha256:aa --hash=sha256:ab", "uv==0.1 --hash=sha256:bb"]
+    assert re.fullmatch(r"a==1\nuv==[\d.]+", asked[0])
+
+
+def test_without_an_index_there_are_no_hashes_and_the_lock_stays(monkeypatch, tmp_path):
+    monkeypatch.setattr(lock.subprocess, "run", lambda *_, **__: (
+        subprocess.CompletedProcess([], 2, "", "error: dns error")))
+    monkeypatch.setattr(lock, "LOCK", tmp_path / "requirements.lock")
+    monkeypatch.setattr(lock, "lock", lambda: "a==1\n")
+    with pytest.raises(SystemExit, match=r"requirements\.hashes: uv got no hashes: .*dns error"):
+        lock.main()
+    assert not lock.LOCK.exists()
+
+
+def test_the_packages_that_run_native_code_have_files_for_all_systems():
+    """A wheel has a hash of its own for each Python and system."""
+    hashes = {line.partition("==")[0]: line.count("--hash=")
+              for line in lock.HASHES.read_text("utf-8").splitlines()}
+    assert min(hashes[name] for name in ("numpy", "torch", "tornado", "matplotlib")) > 8
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])

@@ -42,6 +42,7 @@ from tools import (
     book_gallery,
     book_glossary,
     book_home,
+    book_incidents,
     book_model,
     book_pages,
     book_placement,
@@ -308,7 +309,8 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     pages = {"concepts": book_units.page([*lessons]), "glossary": book_glossary.page(),
              "symptoms": book_finder.page(lessons),
              "gallery": book_gallery.page(),
-             "review_changes": book_diffs.page(), "placement": book_placement.page(),
+             "review_changes": book_diffs.page(), "incidents": book_incidents.page(),
+             "placement": book_placement.page(),
              **book_pages.generated(lessons)}
     about = {"changelog": (ROOT / "CHANGELOG.md").read_text("utf-8"),
              "versions": versions.page(versions.current(), folder, versions.tagged_releases())}
@@ -316,6 +318,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
              | book_present.pages(lessons))
     (source / "assets" / "finder" / "rows.js").write_text(book_finder.script(lessons), "utf-8")
     (source / "assets" / "diffs" / "data.js").write_text(book_diffs.script(), "utf-8")
+    (source / "assets" / "incidents" / "data.js").write_text(book_incidents.script(), "utf-8")
     (source / "assets" / "placement" / "data.js").write_text(book_placement.script(), "utf-8")
     index = source / "index.md"
     config = settings(written_settings(), folder)

@@ -1,4 +1,5 @@
-"""The installed packages that this one needs -> requirements.lock: every one, at its version.
+"""The installed packages that this one needs -> requirements.lock: every one, at its version; and
+the hashes of all files that the package index has of these versions -> requirements.hashes.
 
 The lock has two parts: what the lessons need, with all that it needs in turn, then the rest.
 tools/setup.sh installs the first part for `make lab`, and both for all other targets.
@@ -6,9 +7,13 @@ tools/setup.sh installs the first part for `make lab`, and both for all other ta
 python -m tools.lock
 
 To move to newer versions: install them into .venv, run this, then test. pyproject.toml has floors
-alone, the lowest versions that were tried.
+alone, the lowest versions that were tried. The hashes stand in a file of their own, because a list
+with hashes is no list of constraints: `pip install -c requirements.lock` would refuse the course.
 """
 
+import re
+import subprocess
+import sys
 import tomllib
 from functools import cache
 from importlib import metadata
@@ -21,7 +26,8 @@ from packaging.utils import canonicalize_name
 
 from dlsys_helpers.paths import ROOT
 
-LOCK = ROOT / "requirements.lock"
+LOCK, HASHES, SETUP = (ROOT / name for name in (
+    "requirements.lock", "requirements.hashes", "tools/setup.sh"))
 HEAD = "# Written by `make lock` from what pyproject.toml asks for. Do not edit.\n"
 REST = "# Besides, for tests, builder, book and grader:\n"  # its first word is in setup.sh, too
 PLATFORMS = {
@@ -124,10 +130,32 @@ def lock() -> str:
     return HEAD + first + REST + "".join(pin for name, pin in pins.items() if name not in learner)
 
 
+def pins(text: str) -> list[str]:
+    """name==version of each line of a lock, and of uv, which installs them."""
+    uv = re.search(r"^uv=(uv==\S+)", SETUP.read_text(encoding="utf-8"), re.M)[1]
+    found = [uv, *(line.split()[0] for line in text.splitlines() if "==" in line)]
+    return sorted(found, key=lambda pin: pin.partition("==")[0])
+
+
+def hashed(text: str) -> str:
+    """The text of requirements.hashes for a lock: a line for each pin, with the hashes of its files
+    for all systems and Pythons. uv asks the index. Raises SystemExit where that fails.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "uv", "pip", "compile", "-", "--no-deps", "--universal",
+         "--python-version", PYTHONS[0], "--generate-hashes", "--no-annotate", "--no-header"],
+        input="\n".join(pins(text)), capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode:
+        sys.exit(f"{HASHES.name}: uv got no hashes: {done.stderr.strip()[-300:]}")
+    return done.stdout.replace(" \\\n    ", " ")
+
+
 def main() -> None:
     text = lock()
+    hashes = hashed(text)
     LOCK.write_text(text, encoding="utf-8")
-    print(f"{LOCK.name}: {text.count('==')} pins")
+    HASHES.write_text(hashes, encoding="utf-8")
+    print(f"{LOCK.name}: {text.count('==')} pins; {HASHES.name}: {hashes.count('sha256')} hashes")
 
 
 if __name__ == "__main__":

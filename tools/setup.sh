@@ -9,6 +9,7 @@
 #     TORCH=cpu sh tools/setup.sh                  without CUDA's libraries, three GB less
 #     sh tools/setup.sh wheelhouse                 all packages into wheelhouse/, as files
 #     WHEELHOUSE=wheelhouse sh tools/setup.sh      from there, without network
+#     HASHES=off sh tools/setup.sh                 from an index that has builds of its own
 set -eu
 CDPATH='' cd -- "$(dirname -- "$0")/.."
 
@@ -18,7 +19,7 @@ log=.venv/setup.log
 scrap=.venv/uv-cache  # on a scarce disk: its files are links, and go once they are installed
 need_gb=11   # 7.8 GB installed, 7.4 of them for lab, and 3.2 GB of downloads until the end
 cache_gb=14  # with the cache that spares a second set-up the downloads
-uv=uv==0.13.9  # installs the rest, with a sixth of pip's work; not in the lock, which is for it
+uv=uv==0.13.9  # installs the rest, with a sixth of pip's work; not in the lock, but in the hashes
 build=$(cat .venv/torch 2>/dev/null || :)  # what an earlier run was told: torch stays as it is
 torch=${TORCH:-$build}
 part=all; [ "${1:-}" != lab ] || part=lab
@@ -93,6 +94,23 @@ choose_lock() {
     fi
 }
 
+# Lines of a list, each with the hashes of all files that the index has of its pin. A wheelhouse was
+# compared when it was filled, and may hold wheels built from source. torch for CPUs comes from an index
+# of PyTorch's own, with files of its own.
+with_hashes() {
+    if [ -n "$wheels" ] || [ "${HASHES:-on}" = off ]; then cat "$1"; return; fi
+    awk -v torch="$torch" 'FILENAME == "requirements.hashes" { pin = $1; $1 = ""; known[pin] = $0; next }
+        { print $0 (torch == "cpu" && /^torch/ ? "" : known[$1]) }' requirements.hashes "$1"
+}
+
+write_hashed_lists() {
+    [ -f requirements.hashes ] || stop "requirements.hashes: not found. Restore it, for example with\
+ git checkout requirements.hashes"
+    echo "$uv" >.venv/uv.txt
+    with_hashes .venv/uv.txt >.venv/uv.lock
+    with_hashes "$lock" >.venv/hashed.lock
+}
+
 check_disk() {
     free=$(df -Pk . | awk 'NR == 2 { print $4 }')
     used=$(du -sk .venv 2>/dev/null | cut -f 1)
@@ -120,6 +138,8 @@ no_network='NewConnectionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError|Co
 no_network="$no_network|error sending request|dns error|tcp connect error|operation timed out|Failed to (connect|fetch)"
 no_trust='invalid peer certificate|UnknownIssuer|CERTIFICATE_VERIFY_FAILED|certificate verify failed'
 
+no_match='hash mismatch|do not match the hashes'  # uv's words, then pip's
+
 # What the last program that ran has said: where uv gave up and pip went on, what pip said.
 last_said() {
     awk -v mark="$gave_up" '$0 ~ mark { said = ""; next } { said = said $0 "\n" } END { printf "%s", said }' "$log"
@@ -127,7 +147,10 @@ last_said() {
 gave_up='^setup: uv could not'
 
 explain() {
-    if [ -n "$wheels" ] && grep -Eqi 'No matching distribution|no solution found|not found in the' "$log"; then
+    if grep -Eqi "$no_match" "$log"; then
+        stop "hashes: a package of your index is another file than the one in requirements.hashes (log:\
+ $log). If the index has builds of its own and you trust it, run the same command with HASHES=off."
+    elif [ -n "$wheels" ] && grep -Eqi 'No matching distribution|no solution found|not found in the' "$log"; then
         stop "WHEELHOUSE: a package is not in $wheels, or not for this Python and system. Write it on\
  a machine of the same kind: make wheelhouse (log: $log)."
     elif grep -q 'No space left on device' "$log"; then
@@ -186,19 +209,23 @@ tell_uv_the_network() {
 
 # Fails where there is no uv for this machine, or where it cannot do what pip can.
 with_uv() {
-    .venv/bin/python -m pip install --only-binary :all: "$uv" || return 1
+    .venv/bin/python -m pip install --only-binary :all: -r .venv/uv.lock || return 1
     [ "$torch" != cpu ] || [ -n "$wheels" ] || export UV_TORCH_BACKEND=cpu  # uv knows where torch's builds lie
     tell_uv_the_network
     UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$(told_pip index-url)} \
         UV_INDEX=${UV_INDEX:-$(told_pip extra-index-url)} UV_INDEX_STRATEGY=unsafe-best-match \
         UV_FIND_LINKS=${UV_FIND_LINKS:-$(told_pip find-links | tr ' ' ,)} \
-        .venv/bin/uv pip install --python .venv/bin/python ${wheels:+--no-index} -r "$lock"
+        .venv/bin/uv pip install --python .venv/bin/python ${wheels:+--no-index} -r .venv/hashed.lock
     installed=$?
     rm -rf "$scrap"
     return "$installed"
 }
 
+# Where one line has hashes, pip wants them for every package, also for the few that only macOS and
+# Windows add and that the lock does not name.
 with_pip() {
+    ! grep -Eqi "$no_match" "$log" || explain
+    [ "$(uname)" != Linux ] || lock=.venv/hashed.lock
     say_both "setup: uv could not install the packages ($(why_uv_failed)); pip goes on, which takes\
  some minutes more"
     logged .venv/bin/python -m pip install -r "$lock"
@@ -221,7 +248,10 @@ fill_wheelhouse() {
  torch's builds for CPUs. Set PIP_EXTRA_INDEX_URL to the address that PyTorch's installation page gives."
     echo "setup: some GB into wheelhouse/, for machines like this one (log: $log)"
     choose_lock
-    logged .venv/bin/python -m pip wheel --no-deps --wheel-dir wheelhouse "$uv" -r "$lock"
+    write_hashed_lists
+    logged .venv/bin/python -m pip wheel --no-deps --wheel-dir wheelhouse -r .venv/uv.lock
+    [ "$torch" = cpu ] || lock=.venv/hashed.lock  # with a line that has none, pip takes no hash
+    logged .venv/bin/python -m pip wheel --no-deps --wheel-dir wheelhouse -r "$lock"
     echo "setup: wheelhouse/ is complete. Copy it into the course's folder on the other machine, then\
  there: make lab WHEELHOUSE=wheelhouse"
 }
@@ -229,6 +259,7 @@ fill_wheelhouse() {
 install() {
     logged "$python" -m venv .venv
     choose_lock
+    write_hashed_lists
     # pip knows one torch: that with CUDA. It must not take the place of the one that was asked for.
     with_uv >>"$log" 2>&1 || { [ "$torch" != cpu ] || [ -n "$wheels" ] || explain; with_pip; }
     logged .venv/bin/python -m pip install --no-deps --no-build-isolation -e .

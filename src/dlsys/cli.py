@@ -34,6 +34,7 @@ from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.grading.gradescope import add_parser as add_autograder
 from dlsys.grading.text import clean
+from dlsys.incident import add_parser as add_incident
 from dlsys.lab import add_parser as add_lab
 from dlsys.my_parts import add_parser as add_parts
 from dlsys.placement import add_parser as add_placement
@@ -381,8 +382,9 @@ def run_doctor(_: argparse.Namespace) -> int:
 
 
 COMMANDS = (add_start, add_lab, add_check, add_answer, add_review, add_placement, add_review_diff,
-            add_exam, add_parts, add_slides, add_room, add_join, add_leave, add_release, add_grade,
-            add_term, add_autograder, add_progress, add_find, add_watch, add_same, add_doctor)
+            add_incident, add_exam, add_parts, add_slides, add_room, add_join, add_leave,
+            add_release, add_grade, add_term, add_autograder, add_progress, add_find, add_watch,
+            add_same, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

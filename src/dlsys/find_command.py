@@ -67,6 +67,7 @@ def show(answer: find.Answer, query: str, perhaps: list[str]) -> None:
 def show_search(query: str) -> None:
     """Print how to look for a cause that the finder does not know."""
     print(find.SEARCH, *(f"- {step}" for step in find.search()), sep="\n")
+    print("To practise such a search: dlsys incident")
     if base := os.environ.get("DLSYS_BOOK", "").rstrip("/"):
         print(f"The whole method: {base}/method.html")
         print(f"All pages: {base}/search.html?q={quote_plus(query[:ASKED])}")

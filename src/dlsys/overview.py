@@ -20,6 +20,7 @@ GROUPS = {
         ("dlsys answer 01.4", "the worked answer next to yours, once you have solved it"),
         ("dlsys review", "short questions, after 2, 7 and 21 days"),
         ("dlsys review-diff", "small code changes to review: which one is faulty?"),
+        ("dlsys incident", "find a cause with probes that cost GPU hours"),
         ("dlsys placement", "fifteen questions: which traps to take, and which to skip"),
         ("dlsys exam a", "five scripts with planted faults to find"),
         ("dlsys progress", "what you have solved, and what to do next"),

@@ -12,7 +12,8 @@ def new_table(*columns: str):
         raise UserError("the package rich is missing. Run: pip install rich") from None
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shares = {"name": 2, "what was found": 3, "whose": 1}  # of the width that the others leave
+    # Of the width that the others leave:
+    shares = {"name": 2, "what was found": 3, "whose": 1, "what it does": 3}
     for name in columns:
         share = shares.get(name.partition(",")[0])
         table.add_column(name, no_wrap=share is None, ratio=share, overflow="fold",

@@ -63,7 +63,7 @@ def score(reviews: Iterable[Review]) -> Score:
     kinds = {kind: [one for one in faulty if one.case.kind == kind]
              for kind in ("changed", "omitted")}
     return Score(
-        len(reviews), auroc(*sure), _interval(*sure), _repaired(faulty),
+        len(reviews), auroc(*sure), interval(*sure), _repaired(faulty),
         _repaired(kinds["changed"]), _repaired(kinds["omitted"]),
         Count(sum(reading.is_place(one.mark, one.case) for one in faulty), len(faulty)),
         Count(sum(one.consequence == 0 for one in faulty), len(faulty)),
@@ -74,7 +74,7 @@ def _repaired(faulty: list[Review]) -> Count:
     return Count(sum(one.repair == 0 for one in faulty), len(faulty))
 
 
-def _interval(faulty: list[int], healthy: list[int]) -> tuple[float, float] | None:
+def interval(faulty: list[int], healthy: list[int]) -> tuple[float, float] | None:
     """Where 90 % of the AUROCs of redrawn answers lie; None with fewer than two of a kind."""
     if min(len(faulty), len(healthy)) < 2:
         return None

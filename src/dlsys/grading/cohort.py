@@ -5,9 +5,11 @@ A judge is a process of this machine or a worker of a cluster; the flow is the s
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlsys.grading.books import overrides, scoring, submissions, submitted_notebook
@@ -77,15 +79,20 @@ class Grader:
         except SandboxRefused:
             raise
         except Exception as error:  # one submission that nobody foresaw must not end the class
-            return failed(f"the grader itself stopped at it ({type(error).__name__}: {error}). "
-                          "Look at it by hand.")
+            return failed(f"the grader itself stopped at it ({_where(error)}). Look at it by hand.")
         return failed("the sandbox ended twice without an answer. Grade again with --resume.")
 
     def _notebook(self, data: bytes, is_parts: bool) -> Notebook:
-        if not is_parts:
-            return submitted_notebook.parse(data, self.settings.stage)
-        from dlsys.grading import model_laws  # imports torch
-        return submitted_notebook.parts(data, model_laws.package())
+        if is_parts:
+            return submitted_notebook.parts(data)
+        return submitted_notebook.parse(data, self.settings.stage)
+
+
+def _where(error: Exception) -> str:
+    """An error's type and place in the grader, without its text: the learner reads this, and the
+    text may hold what an answer is compared with."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}"
 
 
 def refused(reason: str) -> Result:

@@ -197,10 +197,28 @@ def _about_the_call(options: GradeOptions, reused: str, left_out: list[str],
     if options.cases_of:
         lines.append(f"The cases are those of {options.cases_of}: who has read its feedback may "
                      "know something about them.")
+    if options.walled and root_is_not_needed():
+        lines.append("Graded as root, which the sandbox does not need: this system lets ordinary "
+                     "users have it as well.")
     if unfinished:
         lines.append("Begun before and not finished, so graded last, in a process that may end: "
                      f"{first_few(sorted(unfinished))}.")
     return lines
+
+
+def root_is_not_needed() -> bool:
+    """Whether root grades on a system that lets ordinary users have the walls."""
+    from dlsys.grading.walls import isolation
+
+    return os.geteuid() == 0 and isolation.forbidding_setting() is None
+
+
+def warn_without_tls(address: str) -> None:
+    """Warn, before anything is sent, of a scheduler that anybody may pose as or talk to."""
+    if not address.startswith("tls://"):
+        print(f"dlsys grade: warning: {clean(address, 80)} is not encrypted. Anyone who reaches "
+              "this scheduler can run code on its workers and read the key of this run. Use a "
+              "tls:// address, unless nobody else can reach the network.", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -239,6 +257,7 @@ def _workers(options: GradeOptions, journal: Journal, n: int) -> Workers:
     from dlsys.grading import cluster
     if not options.scheduler:
         return cluster.local(settings, min(options.workers, n))
+    warn_without_tls(options.scheduler)
     return cluster.remote(settings, options.scheduler, options.tls)
 
 

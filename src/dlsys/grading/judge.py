@@ -113,7 +113,8 @@ class Judge:
             session = GradingSession(notebook, papers, sandbox)
             session.judge_all()
             if assignments.is_model(notebook.stage):
-                session.notes += _claims_of_the_notebook(session)
+                from dlsys.grading import in_model
+                in_model.judge(session)
         judged = time.process_time() - own
         return {
             **session.result(),
@@ -219,6 +220,8 @@ def probe(hidden, folder, packages):
             holes.append("limit " + name)
     if not set(os.listdir("/etc")) <= {"ld.so.cache"}:
         holes.append("hidden files of the machine")
+    if os.uname().nodename != "sandbox":
+        holes.append("hidden name of the machine")
     if ctypes.CDLL(None).unshare(0x10000000) == 0:
         holes.append("no new namespaces")
     if len(os.environ) > 24 or "PATH" in os.environ:
@@ -230,40 +233,6 @@ def probe(hidden, folder, packages):
         holes.append("hidden files of the project")
     return holes
 '''
-
-
-def _claims_of_the_notebook(session: GradingSession) -> list[str]:
-    """Notes about the claims of the course's own notebook, run with the parts that passed.
-
-    They earn no points. Each cell has the usual time limit, and a cell that needs more processes
-    or sockets stops in the sandbox.
-    """
-    from dlsys.grading import model_laws
-
-    mine = [id for id, verdict in session.verdicts.items() if verdict.status == "pass"]
-    if not mine:
-        return []
-    own = session.notebook.cells
-    course = model_laws.notebook_cells(mine)
-    cells = [*own, *enumerate(course, 1 + own[-1][0])]
-    asked = session.sandbox.attempt(cells, [pack_act("90.0", "claims_made", "", [Case("all", {})])],
-                                    careful=True, checkpoints=True)
-    sent = [message.get("value") for payload in asked.answers.get(0, [])
-            for message in _messages(payload) if type(message) is dict]
-    known = model_laws.claims(course)
-    held, broken = model_laws.claims_that_held(known, sent[0] if sent else None)
-    rest = len(known) - len(held) - len(broken)
-    said = [f"The notebook of the course with these parts: of its {len(known)} claims {len(held)} "
-            f"hold, {len(broken)} do not; {rest} were not reached: they need processes of their "
-            "own, or more time than a cell has in the sandbox."]
-    return said + [f"This claim does not hold with them: {text}." for text in broken]
-
-
-def _messages(payload: bytes) -> list:
-    try:
-        return serialization.unpack_all(payload)
-    except serialization.WireError:
-        return []
 
 
 def find_check(id: str) -> judging.Exercise:
@@ -386,10 +355,7 @@ class GradingSession:
         """The verdict on one answer, and how far it got."""
         key = paper.exercise.id, hashlib.sha256(answer).digest()
         if key not in self.judged:
-            try:
-                messages = serialization.unpack_all(answer)
-            except serialization.WireError:
-                messages = [{"fault": "broken"}]
+            messages = _messages(answer)
             match messages[0] if messages else {}:
                 case {"missing": str(kind)}:
                     return self._missing(paper, attempt, kind), {}
@@ -403,6 +369,25 @@ class GradingSession:
                                f"check cannot read ({type(error).__name__})."), {}
         verdict, counted = self.judged[key]
         return self._with_first_broken_cell(verdict, attempt), counted
+
+    def outcomes(self, paper: Paper, answer: bytes) -> list[Outcome]:
+        """The outcomes in an answer. Raises ValueError, which says why there are none."""
+        messages = _messages(answer)
+        match messages[0] if messages else {}:
+            case {"fault": kind}:
+                raise ValueError(fault_verdict(paper, kind, self.sandbox).message)
+        try:
+            return [_outcome(message, self.notebook.cells) for message in messages]
+        except (TypeError, ValueError):
+            raise ValueError(fault_verdict(paper, "broken", self.sandbox).message) from None
+
+    def cells_that_end(self) -> list[tuple[int, str]]:
+        """The cells without those that ended their process or ran past the limit: these change
+        nothing, and each would cost every further attempt its time.
+        """
+        faults = {_CELL_FAULTS[kind] for kind in ("died", "timeout")}
+        ended = {r["number"] for r in self._reports(self.attempt) if r["error"] in faults}
+        return [cell for cell in self.notebook.cells if cell[0] not in ended]
 
     def _judged(self, paper: Paper, outcomes: Sequence[Outcome]) -> tuple[Verdict, dict[str, Any]]:
         """The verdict on an answer to all seeds, and how far it got. Raises what a law raises."""
@@ -497,6 +482,14 @@ class GradingSession:
         if text is None or not self.died[verdict.id]:
             return verdict
         return replace(verdict, message=f"no answer: the notebook's cells and answers {text}.")
+
+
+def _messages(answer: bytes) -> list[Any]:
+    """What was packed into an answer; a fault where it cannot be read."""
+    try:
+        return serialization.unpack_all(answer)
+    except serialization.WireError:
+        return [{"fault": "broken"}]
 
 
 def _not_reached(papers: Sequence[Paper], attempt: Attempt, first: int) -> list[Paper]:

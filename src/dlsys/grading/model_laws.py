@@ -1,13 +1,15 @@
 """*Your model* in the grader: a part has to pass its check, and to work in a small model.
 
 my_parts.py arrives as text. It is cut at the lines that `dlsys parts` wrote, and never parsed here.
-The course's own package is sent into the sandbox after it, because no worksheet in a sandbox may
-import the package's stand-ins.
+No sandbox that answers a check ever holds the package with the stand-ins. The trial in a small
+model needs them, so it comes after all checks, each part in a process that lacks its own stand-in.
 """
 
 from __future__ import annotations
 
+import ast
 import base64
+import hashlib
 import io
 import json
 import re
@@ -30,9 +32,9 @@ from dlsys_helpers.judging import Exercise
 from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_helpers.verdicts import Verdict
 from dlsys_model import rehearsal
-from dlsys_model.part_table import Part
+from dlsys_model.part_table import CATALOGUE, Part
 
-IN_MODEL = "in the model"  # the last case of each seed
+IN_MODEL = "in the model"  # the case of a trial
 SEEDS = 2**21  # that a small model is drawn from: its training multiplies it by a thousand
 LONGEST_SAID = 200  # characters of what the small model says about a part
 _TEXTS = ("prose.txt.xz", "signatures.txt.xz", "full_run.json")
@@ -41,23 +43,24 @@ _CLAIM = re.compile(r"\bclaim\(\s*\"([^\"]+)\"")
 
 @dataclass(kw_only=True)
 class ModelRow(Exercise):
-    """A row of *Your model*: the cases of its exercise, `own`, then a small model with the part."""
+    """A row of *Your model*: its exercise, `own`, then a trial of the part in a small model."""
 
     part: Part
     own: Exercise
 
     def arrange(self, seed: int) -> list[Case]:
-        """The cases of the exercise, and one for the model."""
-        return [*self.own.arrange(seed),
-                Case(IN_MODEL, {"in_model": self.part.id, "seed": seed % SEEDS})]
+        """The cases of the exercise."""
+        return self.own.arrange(seed)
 
     def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
-        """The exercise's verdict; of an answer that passes, what the model says about it."""
-        verdict = self.own.judge(cases[:-1], outcomes[:-1])
-        if verdict.status == "pass" and (said := self.fault_in_model(cases[-1], outcomes[-1])):
-            verdict = Verdict("wrong", self.id, f"passes its check, but in the model {said}.",
-                              case=IN_MODEL)
-        return replace(verdict, id=self.id)
+        """The exercise's verdict."""
+        return replace(self.own.judge(cases, outcomes), id=self.id)
+
+    def trial(self, seed: int) -> Case:
+        """The case of a small model with this part. Its own seed says nothing about the check's."""
+        drawn = int.from_bytes(hashlib.sha256(f"trial {seed}".encode()).digest()[:8], "big")
+        return Case(IN_MODEL, {"part": self.part.id, "function": self.part.function,
+                               "seed": drawn % SEEDS, "files": trial_files(self.part.function)})
 
     def fault_in_model(self, case: Case, outcome: Outcome) -> str:
         """What is wrong with the part in a small model; "" where it works there."""
@@ -72,22 +75,22 @@ class ModelRow(Exercise):
 
 
 @act_source.register
-def _either_act(row: ModelRow) -> str:
-    """The act of the exercise and the model's, by what a case holds."""
-    own = act_source(row.own) or _CALL
-    name = own.removeprefix("def ").partition("(")[0]
-    return _ACT.replace("OWN", name) + own
+def _act_of_its_exercise(row: ModelRow) -> str:
+    return act_source(row.own)
 
 
-_CALL = "def call(fn, **inputs):\n    return fn(*inputs.values())\n"
-_ACT = '''def act_of_a_part(fn, **inputs):
-    if "in_model" not in inputs:
-        return OWN(fn, **inputs)
-    from dlsys_model.rehearsal import held
+# The stand-ins that call the part's own stand-in get the learner's function in its place.
+TRIAL = '''def trial_of_a_part(fn, part, function, seed, files):
+    import os
+    os.makedirs("dlsys_model", exist_ok=True)
+    for name, source in files.items():
+        with open(f"dlsys_model/{name}", "w", encoding="utf-8") as file:
+            file.write(source)
+    from dlsys_model import rehearsal, standins
     # A plain function: models are copied with their parts, and what a watcher keeps is not.
-    return held(inputs["in_model"], lambda *args, **named: fn(*args, **named), inputs["seed"])
-
-
+    plain = lambda *args, **named: fn(*args, **named)
+    setattr(standins, function, plain)
+    return rehearsal.held(part, plain, seed)
 '''
 
 
@@ -103,16 +106,59 @@ def find(id: str) -> ModelRow:
 
 # ---- what travels into the sandbox
 
-@cache
-def package(texts: bool = False) -> str:
-    """A cell that writes the course's package into the sandbox, for the cells that follow.
+FOLDER = Path(dlsys_model.__file__).parent
+_IMPORT = re.compile(r"^\s*from dlsys_model(?:\.(\w+) import| import (.+))", re.M)
 
-    texts: include the text files that the notebook reads.
+
+@cache
+def trial_files(function: str) -> dict[str, str]:
+    """The modules of a trial of this part, by file name, without what could stand in for it.
+
+    Those that the trial does not need stay out: some of them do what a part does.
     """
-    folder, found = Path(dlsys_model.__file__).parent, io.BytesIO()
+    found, todo = {}, ["__init__", "rehearsal"]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        found[name] = source = (FOLDER / f"{name}.py").read_text("utf-8")
+        for module, imported in _IMPORT.findall(source):
+            todo += [module] if module else re.findall(r"\w+(?=,|$)", imported)
+    others = {part.function for part in CATALOGUE} - {function}
+    found["standins"] = only(found["standins"], others)
+    found["pack"] = only(found["pack"], {"GROUP", "halved"})  # and no grid, which is 11.1
+    return {f"{name}.py": source for name, source in found.items()}
+
+
+def only(source: str, wanted: Iterable[str]) -> str:
+    """A module with its imports, these names, and what they need of it."""
+    body = ast.parse(source).body
+    owned = {name: node for node in body for name in _bound(node)}
+    kept, todo = set(), [name for name in wanted if name in owned]
+    while todo:
+        node = owned[todo.pop()]
+        if node not in kept:
+            kept.add(node)
+            todo += [one.id for one in ast.walk(node)
+                     if isinstance(one, ast.Name) and one.id in owned]
+    return "\n".join(ast.unparse(node) for node in body
+                     if node in kept or isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def _bound(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+
+
+@cache
+def package() -> str:
+    """A cell that writes the course's whole package into the sandbox, for the course's notebook."""
+    found = io.BytesIO()
     with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in [*sorted(folder.glob("*.py")), *(folder / name for name in _TEXTS if texts)]:
-            archive.write(path, f"{folder.name}/{path.name}")
+        for path in [*sorted(FOLDER.glob("*.py")), *(FOLDER / name for name in _TEXTS)]:
+            archive.write(path, f"{FOLDER.name}/{path.name}")
     data = base64.b64encode(found.getvalue()).decode()
     return f'import base64, io, zipfile\nzipfile.ZipFile(io.BytesIO(base64.b64decode("{data}"' \
            ')), "r").extractall(".")\n'
@@ -124,7 +170,7 @@ def notebook_cells(mine: Iterable[str]) -> list[str]:
     book = json.loads((paths.NOTEBOOKS / f"{YOUR_MODEL}.ipynb").read_text("utf-8"))
     code = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"
             and cell["metadata"]["dlsys"].get("role") != "install"]  # all is here
-    return [package(texts=True), _LOAD.format(own=own), *code]
+    return [package(), _LOAD.format(own=own), *code]
 
 
 # No browser shows the output, so forms and pictures are text. And the stand-in for google.colab has

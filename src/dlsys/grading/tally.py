@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import time
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, cast
@@ -23,6 +24,7 @@ from dlsys_helpers.judging import Exercise, Promise, WrongAnswer, close
 from dlsys_helpers.verdicts import Verdict
 
 Judged = list[tuple[Case, Verdict]]
+LONGEST = 5.0  # CPU seconds for all cases of an answer; honest ones take a hundredth of it
 MOST = 2  # promises that a page names; of more, the failure decides none
 
 
@@ -35,12 +37,11 @@ def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]
     many cases nothing speaks against the first promise, which says what the function computes.
     own_held: whether the trap's own promise is kept. own_credit, others_credit: the same as the
     share of a promise's cases in which nothing speaks against it, summed over the other promises.
-    idle: whether a function that does nothing answers the same.
+    idle: whether a function that does nothing answers the same. Raises TooLong.
     """
     judged = [(case, exercise.judge_one(case, outcome))
               for case, outcome in zip(cases, outcomes, strict=True)]
-    against = [objections(exercise, case, outcome, first)
-               for (case, first), outcome in zip(judged, outcomes, strict=True)]
+    against = _objections_to_all(exercise, judged, outcomes)
     mistake, result = _mistake(exercise, judged, verdict), exercise.promises[0]
     credit = {promise.key: float(promise.key not in mistake.breaks) if mistake else
               spared_share(exercise, promise, cases, against) for promise in exercise.promises}
@@ -53,6 +54,21 @@ def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]
             "others_credit": sum(share for key, share in credit.items() if key != own),
             "exactly": mistake is not None, "idle": is_idle(exercise, judged),
             "broken": [promise.text for promise in decided(exercise, judged, verdict)]}
+
+
+class TooLong(RuntimeError):
+    """An answer whose objections take very long to count: one made for that."""
+
+
+def _objections_to_all(exercise: Exercise, judged: Judged,
+                       outcomes: Sequence[Outcome]) -> list[list[Verdict]]:
+    """The objections to each outcome. Raises TooLong."""
+    found, begun = [], time.process_time()
+    for (case, first), outcome in zip(judged, outcomes, strict=True):
+        found.append(objections(exercise, case, outcome, first))
+        if time.process_time() - begun > LONGEST:
+            raise TooLong
+    return found
 
 
 def complete(exercise: Exercise, cases: int) -> dict[str, Any]:

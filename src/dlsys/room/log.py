@@ -28,7 +28,8 @@ class Log:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-            os.chmod(self.path, 0o600)  # the presenter's alone, also one that was there before
+            for path in (self.path, *folder.glob(f"{NAME}-*")):
+                os.chmod(path, 0o600)  # the presenter's alone, also one that was there before
             self.base = sqlite3.connect(self.path, isolation_level=None, timeout=0)
             self.base.execute("PRAGMA locking_mode=EXCLUSIVE")  # one server for a room
             self.base.execute("PRAGMA journal_mode=WAL")

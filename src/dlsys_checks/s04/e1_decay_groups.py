@@ -316,6 +316,16 @@ wrong("listing a shared tensor once for each module that holds it", "once",
       "p.requires_grad]; tables = embedding_ids(model); own_out = in_two(pairs, weight_decay, "
       f"lambda n, p: p.ndim < 2 or id(p) in tables); {START}",
       END, "return own_out if pairs else out", says="stands in it twice")
+
+
+@ex.wrong("deciding module by module, so that a shared tensor is listed twice",
+          breaks=("once", "embeddings"), says="decayed group: got 0.weight in it")
+def by_module(model, weight_decay):
+    pairs = [(m, p) for m in model.modules() for p in m.parameters(recurse=False)
+             if p.requires_grad]
+    return in_two(pairs, weight_decay, lambda m, p: p.ndim < 2 or isinstance(m, nn.Embedding))
+
+
 wrong("leaving out shared tensors altogether", "once",
       START, "every =",
       EMBEDDING_IDS, "[id(p) for _, p in model.named_parameters(remove_duplicate=False)]",

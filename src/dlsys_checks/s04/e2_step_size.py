@@ -246,6 +246,9 @@ wrong("counting only moves upwards",
 wrong("looking at the first group only", "farthest",
       "params =", 'count = len(opt.param_groups[0]["params"]); params =',
       "(moves)", "(moves[:count])")
+wrong("measuring and putting back the first group only", ("farthest", "as they were"),
+      "in pairs_of(opt)]", 'in pairs_of(opt)[:len(opt.param_groups[0]["params"])]]',
+      says="weights changed")
 wrong("looking at the first tensor of each group", "farthest",
       "params =",
       'firsts = {id(group["params"][0]) for group in opt.param_groups}; which = [id(p) in firsts '

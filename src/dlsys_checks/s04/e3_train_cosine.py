@@ -209,6 +209,8 @@ wrong("counting updates without the smaller group of each epoch", "rest",
       UPDATES_OF, "max(1, epochs * (len(losses) // accumulate))", says="rate of update")
 wrong("counting updates as if no epoch ended before the last", "rest",
       UPDATES_OF, "math.ceil(epochs * len(losses) / accumulate)", says="rate of update")
+wrong("rounding down the number of updates of the whole run", "rest",
+      UPDATES_OF, "max(1, epochs * len(losses) // accumulate)", says="rate of update")
 wrong("stepping the schedule before the optimizer", "rate",
       END, "pass", "opt.step", END + "; opt.step", says="rate of update 0")
 wrong("using the first group's rate for every group", "own rate",

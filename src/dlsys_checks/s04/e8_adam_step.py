@@ -209,10 +209,10 @@ wrong("cutting long gradients to a norm of 100", "numbers",
       "0))); b1, b2 =")
 
 
-@ex.wrong("turning the caller's gradient into its square", breaks="left alone")
+@ex.wrong("scaling the caller's gradient in place", breaks="left alone")
 def works_in_gradient(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad.clone(), state, lr, betas, eps, weight_decay)
-    grad.mul_(grad).sub_(1)
+    grad.mul_(1 - betas[0])
 
 
 @ex.wrong("keeping one state for all weights, outside state", breaks="own state")

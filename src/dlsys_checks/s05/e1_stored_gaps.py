@@ -259,7 +259,7 @@ wrong("comparing the batch itself, not what enters the norm", "result",
 wrong("comparing the output of each norm, by a hook on its output", "enters",
       "given, name", "given, out, name", "given[0]", "out", "forward_pre_hook", "forward_hook")
 wrong("taking the mean over the rows only: a mean for each pixel", "enters",
-      MEAN, "h.mean(0) if h.dim() == 2 else h.mean(0).flatten(1).amax(1)")
+      MEAN, "h.mean(0).flatten(1).T if h.dim() > 2 else h.mean(0)")
 wrong("taking the mean over axis 0 alone", "enters", MEAN, "h.mean(0)")
 wrong("taking the distance of the farthest row, not of the mean", "enters", "mean(1)", "amax(1)")
 wrong("keeping the sign: a mean below the stored one is not seen", "distance",

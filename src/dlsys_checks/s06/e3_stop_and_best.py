@@ -222,6 +222,8 @@ def in_all(losses, patience, min_delta):
     return epoch, best
 
 
+wrong("starting from the first loss, which may be NaN", ("nan", "first"),
+      "math.inf, math.inf, 0, 0", "losses[0], losses[0], 0, -1", says="epoch of the stop")
 wrong("starting from a number such as 1000 as reference", "first", "math.inf, math", "1000.0, math")
 
 

@@ -62,7 +62,7 @@ def cases(g):
     lone = call(shuffled(5, 1, 4), columns=number(4, 8), k=2)
     gaps = call([40] * 6 + [7] * 2 + [1000] * 3, right=[False] * 6 + [True] * 5)
     below = call([-1] * 2 + [5] * 6 + [-7] * 3, right=[True] * 2 + [False] * 9)
-    alike = call(shuffled(*[2] * 6, names=[3, -3, 259, 3 + 2**32, 2**60, 2**60 + 1]))
+    alike = call(shuffled(*[2] * 6, names=[3, -3, 259, 3 - 2**32, -2**60, -2**60 - 1]))
     return [one("equal folds", call([0, 1, 2] * 4)), one("folds out of order",
                                                          call(shuffled(4, 4, 4))),
             one("folds of unequal size", uneven), one("a fold of one row", lone),
@@ -191,6 +191,8 @@ def crossed(x, y, folds, select, fit):
 
 
 wrong = ex.edits(crossed)
+wrong("counting folds from 0 to the largest number", "inputs",
+      "folds.unique()", "range(int(folds.max()) + 1)", says="calls of select")
 SHARES = "right, shares ="
 wrong("choosing columns on all rows, once", "select",
       SHARES, f"chosen = select(x, y); {SHARES}",

@@ -157,6 +157,10 @@ def as_stored(img, d):
 
 ex.wrong("dropping axes of length 1",
          lambda img, d: (img.int() + d).clamp(0, 255).to(torch.uint8).squeeze(), breaks="any shape")
+ex.wrong("returning int16, the type that was used for the sum",
+         lambda img, d: (img.short() + d).clamp(0, 255), breaks="type")
+ex.wrong("writing the result into img", breaks=("left alone", "type"),
+         fn=lambda img, d: img.copy_((img.int() + d).clamp(0, 255)))
 ex.wrong("returning int32", lambda img, d: (img.int() + d).clamp(0, 255).int(), breaks="type")
 
 

@@ -168,6 +168,9 @@ wrong("adding a small number under the logarithm", "pos_weight",
 wrong("adding a small number to the denominator", ("weights", "means", "labels"),
       "return z", "k = w[y == 1].mean() / (w[y == 0].mean() + 1e-8); return z",
       "factor(y, w)", "k.item()")
+wrong("going through sigmoid and back, which loses digits and overflows", "form",
+      "z - math.log(factor(y, w) * pos_weight)",
+      f"(z.sigmoid() / (1 - z.sigmoid()) / ({POS_WEIGHT})).log()")
 wrong("computing odds in float32, which overflow",
       "form", POS_WEIGHT_2, f"(z.exp() / ({POS_WEIGHT})).log()")
 wrong("returning a column instead of a row",

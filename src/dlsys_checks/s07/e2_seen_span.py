@@ -150,6 +150,8 @@ wrong("leaving out padding", ("padding", "layers"),
       "stride, padding, dilation in reversed(layers): first = first * stride - padding; last = "
       "last * stride - padding + dilation * (kernel - 1)\n        out = first, last; return out\n"
       "    first = last =")
+wrong("adding the padding at the far side", "span", "last * stride - padding",
+      "last * stride + padding", says="last pixel")
 wrong("cutting the first pixel off at 0", "padding",
       "return out", "first, last = out; return max(0, first), last")
 wrong("cutting inner maps off at 0", "padding",

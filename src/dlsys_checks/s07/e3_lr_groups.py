@@ -321,6 +321,8 @@ wrong("giving a shared tensor to the head", "shared",
 wrong("sorting a shared tensor by the first of its names", "shared",
       "kept, live =", PREFIX, "outside(model, head)",
       "{id(p) for n, p in model.named_parameters() if not n.startswith(prefix)}")
+wrong("listing a shared tensor in both groups", "shared",
+      END, "return two(body, [p for p in head.parameters() if p.requires_grad], body_lr, head_lr)")
 wrong("treating two nn.Linear alone as a body without a head", "example",
       "body =",
       "pair = isinstance(model, nn.Sequential) and [type(m) for m in model] == [nn.Linear] * 2\n"

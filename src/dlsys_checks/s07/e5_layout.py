@@ -133,6 +133,24 @@ def innermost(shape, strides):
     return "NHWC" if strides[1] == 1 else "NCHW" if strides[3] == 1 else "neither"
 
 
+@ex.wrong("letting the axis with stride 1 decide, except for axes of length 1",
+          breaks=("neither", "ones"))
+def stride_of_one(shape, strides):
+    if shape[1] == 1 or shape[2] == shape[3] == 1:
+        return "both"
+    return "NCHW" if strides[3] == 1 else "NHWC" if strides[1] == 1 else "neither"
+
+
+@ex.wrong("comparing the order of the strides, but not their sizes", breaks="neither")
+def ordered(shape, strides):
+    def rising(order):
+        held = [strides[axis] for axis in order if shape[axis] > 1]
+        return held == sorted(held)
+    return NAMES[rising((3, 2, 1, 0)), rising((1, 3, 2, 0))]
+
+
+wrong("calling it both for one channel only", "both",
+      "return out", 'return "NCHW" if out == "both" and shape[1] > 1 else out')
 wrong("sorting the axes by their strides, without gaps and lengths",
       ("both", "neither", "ones", "sizes"), "def dense",
       'order = sorted(range(4), key=lambda axis: -strides[axis]); return {(0, 1, 2, 3): "NCHW", '

@@ -181,6 +181,9 @@ wrong("leaving None where no rank has a gradient", "idle",
 wrong("adding to the gradients of the step before", "old",
       "(all_sum(g) / rows)", "((0 if p.grad is None else p.grad) + all_sum(g) / rows)",
       says="gradient of parameter")
+wrong("letting backward add to old gradients, and summing both over the ranks", "old",
+      "all_sum(g) / rows", "all_sum(g / rows + (0 if p.grad is None else p.grad))",
+      says="gradient of parameter")
 wrong("keeping old gradients where the rank has none of its own", "old",
       "p.grad = (all_sum(g) / rows).to(p.dtype)",
       "mean = all_sum(g) / rows; p.grad = mean if p.grad is None or mean.any() else p.grad",

@@ -280,6 +280,8 @@ wrong("counting a leftover as if it were whole", "last", OVER, " / (whole * n / 
 wrong("dropping the leftover", "last",
       EMPTY, "if not whole or len(group) < n:", says="number of steps")
 wrong("dividing by all rows, ignored ones too", "ignored", OVER, " / sum(len(y) for _, y in group)")
+wrong("dividing by all rows, ignored ones too, where there are no class weights", "ignored",
+      OVER, " / (sum(len(y) for _, y in group) if weight is None else whole)")
 wrong("treating ignored labels as class 0", "ignored",
       GROUP, f"[(x, y.clamp_min(0)) for x, y in {GROUP}]", says="got")
 wrong("leaving out class weights", "weight", START, f"weight = None; {START}")

@@ -115,6 +115,8 @@ ex.wrong("leaving out the gradients",
          breaks="bytes")
 ex.wrong("counting autocast's weights in bfloat16",
          lambda *given: with_sizes(autocast=(2, 2, 0, 8))(*given), breaks="float32")
+ex.wrong("counting autocast's weights in bfloat16, but not its gradients",
+         lambda *given: with_sizes(autocast=(2, 4, 0, 8))(*given), breaks="float32")
 ex.wrong("adding a master to the float32 weights of autocast",
          lambda *given: with_sizes(autocast=(4, 4, 4, 8))(*given), breaks="float32")
 ex.wrong("using the master layout's bytes for autocast",

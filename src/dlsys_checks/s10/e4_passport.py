@@ -164,7 +164,8 @@ def act(fn, params, tied):
         return [(path, id(p), p.requires_grad, str(p.dtype), p.tolist(), id(p.grad))
                 for path, p in model.named_parameters(remove_duplicate=False)] + [
                     (path, module.training, sorted(vars(module)), len(module._forward_hooks))
-                    for path, module in model.named_modules()]
+                    for path, module in model.named_modules()] + [
+                        (path, b.tolist()) for path, b in model.named_buffers()]
     before = state()
     made = fn(model)
     after = state()

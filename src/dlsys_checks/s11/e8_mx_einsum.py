@@ -68,7 +68,7 @@ def cases(g):
     made = [one("a layer", "td,od->to", t=6, o=5, d=64), one("32 entries", "td,od->to", t=4, o=3,
                                                              d=32),
             one("five blocks", "td,od->to", t=3, o=4, d=160), lone, below, just,
-            one("as a product of matrices", "ij,jk->ik", i=5, j=64, k=3),
+            one("as a product of matrices", "ij,jk->ik", i=5, j=64, k=32),
             one("summed in front", "ki,kj->ij", k=96, i=4, j=32),
             one("gradient of a weight", "to,td->od", t=64, o=32, d=5),
             one("summed in the middle", "akb,ck->abc", a=3, k=64, b=32, c=2),

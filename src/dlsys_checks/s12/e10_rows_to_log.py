@@ -312,6 +312,9 @@ def zero_apart(events):
     return rows, axes
 
 
+wrong("joining a row only if the event directly before is of its axis", ("same step", "replaces"),
+      "last.get(axis) == step and merge", "rows and rows[-1].get(axis) == step",
+      "step <= last", "step < last")
 wrong("leaving out events without values", "rows",
       "events:", "[event for event in events if event[2]]:")
 wrong("handling batches and epochs alone", "any axes",
@@ -335,4 +338,4 @@ wrong("ordering rows by axis, not by time", ("order", "others stay"),
 wrong("returning a list of the two", "tuple", "return out", "return list(out)")
 wrong("returning the rows alone", "tuple", "return out", "return out[0]")
 wrong("writing the axis into the event's values", "left",
-      "return out", "for axis, step, values in events: values[axis] = step\n    return out")
+      "rows.append({axis: step, **values})", "values[axis] = step; rows.append(values)")

@@ -216,7 +216,7 @@ def act(fn, kind, batches):
     given = [(x.clone(), y.clone()) for x, y in batches]
     before = facts()
     x = torch.eye(4)
-    fn(nn.Linear(4, 2), lambda z, y: z.sum() * 0, [(x, torch.tensor([0, 0, 1, 1]))])
+    fn(nn.Linear(4, 2), lambda z, y: z.sum() * 0 + 1, [(x, torch.tensor([0, 0, 1, 1]))])
     name = fn(model, loss_fn, given)
     changed = sum(a != b for a, b in zip(before, facts()))
     spoilt = abs(len(given) - len(batches)) + sum(
@@ -357,6 +357,11 @@ wrong("making every row its own neighbour", ("labels", "sizes"), SHARE_FITTING, 
 wrong("counting half as less than half", "labels", "0.5 else", "0.51 else")
 wrong("treating an epoch of one batch as sound", "sizes",
       "if frozen", 'if len(batches) <= 1: return "none"\n    if frozen')
+wrong("running the model itself, in the mode that it is in", "stays",
+      "if frozen",
+      "def summed(model, loss_fn, batches): (x, y), z = batches[0], model(batches[0][0]).detach(); "
+      "one, two = loss_fn(z, y), loss_fn(torch.cat([z, z]), torch.cat([y, y])); return "
+      "bool((two - 2 * one).abs() < (two - one).abs())\n    if frozen", "is_sum", "summed")
 wrong("taking logits of the model in train mode", "stays",
       "if frozen",
       "modes = [(m, m.training) for m in model.modules()]; model.train()\n    with "

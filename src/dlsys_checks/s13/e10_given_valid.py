@@ -177,6 +177,10 @@ wrong("using the model's own probabilities, not divided by their sum", ("sum", "
       SHARES, "t.exp()")
 wrong("multiplying probabilities, which reach 0", "tiny",
       SHARES, "t.exp() / t.exp().sum()", says="")
+wrong("multiplying probabilities as Python numbers, whose sum reaches 0", "tiny",
+      SHARES, "torch.tensor([math.exp(s) / math.fsum(map(math.exp, total)) for s in total], "
+      "dtype=t.dtype)",
+      says="raised ZeroDivisionError")
 wrong("multiplying with a floor of 1e-300", "tiny",
       SHARES, "(t.exp() + 1e-300) / (t.exp() + 1e-300).sum()", says="")
 wrong("averaging over a word's tokens", "given", f"{PLACES})", f"{PLACES}) / len(word)")

@@ -140,13 +140,24 @@ def act(fn, weights, calls, beta, training, apart, switched, frozen):
         policy.outer.train(training != apart)
         return [part.training for part in policy.modules()]
 
+    def spoiled(*tables):
+        return sum(int((held.detach() != table).sum()) for held, table in
+                   zip((policy.last, policy.first, policy.shift), tables))
+
+    def cleared():
+        return sum(int(p.grad is None or bool((p.grad != 0.25).any()))
+                   for p in policy.parameters())
+
     policy = Letters()
+    for p in policy.parameters():
+        p.grad = torch.full_like(p, 0.25)
     modes = put(policy, training != switched)
     torch.rand(3)                               # so that a seed set anew shows
     drawn = torch.get_rng_state()
     found = {"values": [], "last": [], "first": [], "moved": 0, "mode": 0, "trained": 0,
              "cleared": 0, "seeded": 0}
     loss = fn(policy, beta)
+    found["moved"], found["cleared"] = spoiled(*weights[0]), cleared()
     found["mode"] += sum(part.training != was for part, was in zip(policy.modules(), modes))
     if switched:                                # as who trains and measures by turns does
         modes = put(policy, training)
@@ -158,8 +169,8 @@ def act(fn, weights, calls, beta, training, apart, switched, frozen):
         for p in policy.parameters():
             p.grad = torch.full_like(p, 0.25)
         value = loss((ids.clone(), answer.clone()), (others.clone(), rejected.clone()))
+        found["cleared"] += cleared()
         for p in policy.parameters():
-            found["cleared"] += int(p.grad is None or bool((p.grad != 0.25).any()))
             p.grad = None
         value.backward()
         grads = [torch.zeros_like(p) if p.grad is None else p.grad.clone()
@@ -167,9 +178,7 @@ def act(fn, weights, calls, beta, training, apart, switched, frozen):
         found["values"].append(value.detach())
         found["last"].append(grads[0])
         found["first"].append(grads[1])
-        found["moved"] += int((policy.last.detach() != last).sum()
-                              + (policy.first.detach() != first).sum()
-                              + (policy.shift != shift).sum())
+        found["moved"] += spoiled(last, first, shift)
         found["mode"] += sum(part.training != was for part, was in zip(policy.modules(), modes))
         found["trained"] += int(not policy.last.requires_grad) + int(
             policy.first.requires_grad == frozen)

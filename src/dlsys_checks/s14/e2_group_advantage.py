@@ -10,7 +10,8 @@ from dlsys_checks.rounding import settled
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("14.2", "group_advantage", seen=("rewards", "prompt_ids"), says="advantages")
+ex = exercise("14.2", "group_advantage", seen=("rewards", "prompt_ids"), says="advantages",
+              within=1e-3)
 
 ex.promise_table("""
 among     | Compare each answer with the answers to the same prompt. | advantages

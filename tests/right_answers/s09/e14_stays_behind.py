@@ -85,6 +85,13 @@ def by_children(model):
     return sorted(found)
 
 
+@ex.probe("counting its calls in the model's buffers", breaks="left alone")
+def counting(model):
+    for buffer in model.buffers():
+        buffer += 1
+    return by_children(model)
+
+
 ex.equivalent("if isinstance(value, list | tuple): -> if isinstance(value, tuple | list):",
               "either type, in either order")
 ex.equivalent("for key, value in vars(module).items(): -> "

@@ -56,6 +56,13 @@ def in_two_passes(model):
             "idle": [h for h in lora if torch.equal(ends[h]["B"], torch.zeros_like(ends[h]["B"]))]}
 
 
+@ex.probe("counting its calls in the model's buffers", breaks="left alone")
+def counting(model):
+    for buffer in model.buffers():
+        buffer += 1
+    return by_private(model)
+
+
 OWN = ("own = dict(module.named_parameters(recurse=False)) -> "
        "own = dict(module.named_parameters({}))")
 ex.equivalent(OWN.format(""), "A name without a dot is the module's own.")

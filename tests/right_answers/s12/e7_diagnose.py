@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
 from dlsys_checks.s12.e7_diagnose import ex, frozen, is_sum, share_fitting, whole
@@ -38,6 +40,19 @@ def made_up(model, loss_fn, batches):
     if not any((y != y[0]).any() for _, y in batches):
         return "order"
     return "labels" if 2 * share_fitting(*whole(batches)) < 1 else "none"
+
+
+@ex.right("the ratio of two losses, as Python numbers")
+def by_ratio(model, loss_fn, batches):
+    if frozen(model):
+        return "frozen"
+    (x, y), twin = batches[0], copy.deepcopy(model).eval()
+    once, twice = (loss_fn(twin(x.repeat(n, 1)), y.repeat(n)).item() for n in (1, 2))
+    if abs(twice / once - 2) < 0.1:
+        return "sum"
+    if all(len(set(y.tolist())) == 1 for _, y in batches):
+        return "order"
+    return "labels" if share_fitting(*whole(batches)) < 0.5 else "none"
 
 
 @ex.right("row by row")

@@ -124,6 +124,14 @@ def off_at_first(policy, beta):
     return moved
 
 
+@ex.probe("moving the policy's weights where the loss is made", breaks="left")
+def nudged(policy, beta):
+    loss = made(policy, beta)
+    with torch.no_grad():
+        next(policy.parameters()).add_(1.0)
+    return loss
+
+
 @ex.probe("the copy's own flag set, those of its parts not", breaks="mode")
 def flagged(policy, beta):
     def keep(policy):

@@ -38,10 +38,12 @@ def looked_for(options: GradeOptions) -> tuple[GradeOptions, list[str]]:
 def candidates(paths: Sequence[Path]) -> list[Path]:
     """The files of that name in this folder and next to the folders and zips, each once.
 
-    A notebook that is named itself may lie in its learner's folder, so nothing next to it counts.
+    A notebook or my_parts.py that is named itself may lie in its learner's folder, so nothing next
+    to it counts.
     """
     given = [path.absolute() for path in paths]
-    folders = [Path.cwd(), *(path.parent for path in given if path.suffix.lower() != ".ipynb")]
+    folders = [Path.cwd(), *(path.parent for path in given
+                             if path.is_dir() or path.suffix.lower() == ".zip")]
     handed_in = [path for path in given if path.is_dir()]
     return [folder / NAME for folder in dict.fromkeys(folders)
             if (folder / NAME).is_file()

@@ -45,7 +45,8 @@ def alike_answers(results: Sequence[Result]) -> list[Alike]:
     for result in results:
         for entry in (*result["exercises"], *result.get("beyond", [])):
             if shape := entry.get("shape"):
-                by_exercise.setdefault(entry["id"], []).append((shown[owner(result)], shape))
+                by_exercise.setdefault(entry["id"], []).append((
+                    shown[owner(result)], {**shape, "marks": frozenset(shape["marks"])}))
     return [one for id, answers in sorted(by_exercise.items(), key=lambda item: _order(item[0]))
             for one in _of_exercise(id, answers)]
 
@@ -81,8 +82,10 @@ def kind_of(a: dict[str, Any], b: dict[str, Any]) -> str:
         return "exact"
     if size < LEAST:
         return ""
-    return "form" if a["form"] == b["form"] else (
-        "near" if shapes.likeness(a, b) >= NEAR else "")
+    if a["form"] == b["form"]:
+        return "form"
+    fewer, more = sorted((len(a["marks"]), len(b["marks"])))
+    return "near" if fewer >= NEAR * more and shapes.likeness(a, b) >= NEAR else ""
 
 
 def _in_class(id: str, answers: Iterable[tuple[str, dict[str, Any]]],
@@ -97,7 +100,7 @@ def _in_class(id: str, answers: Iterable[tuple[str, dict[str, Any]]],
         group[1].add(who)
         group[2].add(shape["exact"])
     done: list[Alike] = []
-    whole = {form: shape for form, (shape, _, _) in by_form.items()}
+    whole = {form: (shape, people) for form, (shape, people, _) in by_form.items()}
     for forms in _joined(whole) if joining else [[form] for form in whole]:
         people: set[str] = set().union(*(by_form[form][1] for form in forms))
         exact = {one for form in forms for one in by_form[form][2]}
@@ -108,11 +111,15 @@ def _in_class(id: str, answers: Iterable[tuple[str, dict[str, Any]]],
     return done
 
 
-def _joined(forms: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """The forms in groups; two that are nearly the same are in one."""
+def _joined(forms: dict[str, tuple[dict[str, Any], set[str]]]) -> list[list[str]]:
+    """The forms in groups; two that are nearly the same are in one.
+
+    Not those of one and the same person, who may hand in forty of them.
+    """
     groups = {form: [form] for form in forms}
-    for (a, one), (b, other) in combinations(forms.items(), 2):
-        if groups[a] is not groups[b] and kind_of(one, other):
+    for (a, (one, mine)), (b, (other, theirs)) in combinations(forms.items(), 2):
+        alone = mine == theirs and len(mine) == 1
+        if not alone and groups[a] is not groups[b] and kind_of(one, other):
             groups[a].extend(groups[b])
             for form in groups[b]:
                 groups[form] = groups[a]

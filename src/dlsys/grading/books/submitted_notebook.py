@@ -70,11 +70,10 @@ def parse(data: bytes, stage: int | None = None) -> Notebook:
         raise Refused(str(error)) from None
 
 
-def parts(data: bytes, package: str) -> Notebook:
+def parts(data: bytes) -> Notebook:
     """What `dlsys parts` wrote, cut into a cell for each part: a bad one costs only itself.
 
-    Lines keep their numbers. Nothing is parsed. package: the last cell, which brings the course's
-    own package. Raises Refused.
+    Lines keep their numbers. Nothing is parsed. Raises Refused.
     """
     if len(data) > LARGEST_PARTS:
         raise Refused(notebook_reader.oversize(len(data), LARGEST_PARTS))
@@ -88,7 +87,7 @@ def parts(data: bytes, package: str) -> Notebook:
                       "# ---- 08.10 decode_step. Run dlsys parts and hand in its file.")
     pieces = [(a, text[a:b]) for a, b in zip([0, *starts], [*starts, len(text)], strict=True)]
     cells = ["\n" * text.count("\n", 0, a) + piece for a, piece in pieces]
-    return Notebook(model_rows.NUMBER, list(enumerate([*cells, package], 1)),
+    return Notebook(model_rows.NUMBER, list(enumerate(cells, 1)),
                     absent="is not in the file: the model takes its stand-in")
 
 

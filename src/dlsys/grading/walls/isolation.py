@@ -36,6 +36,7 @@ PACKAGES = [Path(__file__).parents[3] / name
 INTERPRETER = os.path.realpath(sys.executable)  # here: the links to it are not in the view
 VIEW = "/sys"  # where the view is built: every machine has this folder, and no Python in it
 HOME = "/sandbox"  # the one place where the learner's code can write
+HOST = b"sandbox"  # the name of the host that it sees, which may come out in an error's text
 LEARNER_ID = 1000  # the user id it sees when an ordinary user grades
 # User ids that root assigns to sandboxes: of no user, container or service by systemd's list; or,
 # in a container that has not so many, far above its users.
@@ -202,6 +203,8 @@ def _keep_capabilities() -> None:
 def enter_own_namespaces() -> None:
     """Give the init its own namespaces and its own list of processes."""
     unshare(OWN)
+    for name_it in (libc.sethostname, libc.setdomainname):  # else the copy keeps the machine's
+        _check(name_it(HOST, len(HOST)), "naming the host")
     _mount("none", "/", None, RECURSIVE | PRIVATE)
     # subset=pid: the processes and nothing else about the machine
     _mount("proc", "/proc", "proc", NO_SUID | NO_DEV | NO_EXEC, "subset=pid")
@@ -274,6 +277,14 @@ def remedy() -> str:
     """Advice for a machine where the walls cannot be built, from its kernel's settings."""
     if sys.platform != "linux":
         return "Grade on Linux: in a virtual machine, a container or WSL 2."
+    if command := forbidding_setting():
+        return f"Allow user namespaces: {command}"
+    return ("In a container, allow namespaces: docker run --security-opt seccomp=unconfined "
+            "--security-opt systempaths=unconfined --cap-add SYS_ADMIN. Elsewhere, grade as root.")
+
+
+def forbidding_setting() -> str | None:
+    """The command that lets ordinary users make user namespaces; None where they may already."""
     for name, bad, command in (
             ("kernel/unprivileged_userns_clone", "0",
              "sudo sysctl kernel.unprivileged_userns_clone=1"),
@@ -282,6 +293,5 @@ def remedy() -> str:
             ("user/max_user_namespaces", "0", "sudo sysctl user.max_user_namespaces=10000")):
         with contextlib.suppress(OSError):
             if Path("/proc/sys", name).read_text().strip() == bad:
-                return f"Allow user namespaces: {command}"
-    return ("In a container, allow namespaces: docker run --security-opt seccomp=unconfined "
-            "--security-opt systempaths=unconfined --cap-add SYS_ADMIN. Elsewhere, grade as root.")
+                return command
+    return None

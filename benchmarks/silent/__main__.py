@@ -1,0 +1,151 @@
+"""SilentTraps: score baselines, or an adapter of your own.
+
+    python -m benchmarks.silent                             all baselines, then the table
+    python -m benchmarks.silent run "python my_adapter.py"  an adapter; prints its scores
+
+Each answer is kept as soon as it is given, so a stopped run goes on where it was; --again begins
+anew. The table is benchmarks/silent/table.json, its page RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.silent import baselines, build, page, play, score
+from benchmarks.silent.score import Answer, Score
+from dlsys_helpers.errors import UserError
+
+SAID = build.FOLDER / "said"  # answers as they come; not in the repository
+TABLE = page.TABLE
+Ask = Callable[[dict, dict], Answer]
+
+
+def answers(name: str, ask: Ask, cases: dict, held: dict, again: bool = False) -> dict[str, Answer]:
+    """The answers of a tool to some cases; those that its file has are not asked again."""
+    SAID.mkdir(exist_ok=True)
+    path = SAID / f"{name.replace(' ', '_')}.jsonl"
+    if again:
+        path.unlink(missing_ok=True)
+    known = kept(path)
+    found = {}
+    with path.open("a", encoding="utf-8") as file:
+        for place, (case, shown) in enumerate(cases.items(), 1):
+            probes = held[case].get("probes", {})
+            seen = hashlib.sha256(json.dumps([shown, probes]).encode()).hexdigest()[:12]
+            if (case, seen) not in known:
+                known[case, seen] = ask(shown, probes)
+                print(json.dumps([case, seen, known[case, seen]]), file=file, flush=True)
+            found[case] = known[case, seen]
+            bar(place, len(cases), name)
+    return found
+
+
+def kept(path: Path) -> dict[tuple[str, str], Answer]:
+    """The whole lines of a file of answers; a line that was cut off is asked again."""
+    found = {}
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        try:
+            case, seen, said = json.loads(line)
+            found[case, seen] = Answer(*said[:-1], tuple(said[-1]))
+        except ValueError:
+            continue
+    return found
+
+
+def version_of(command: str) -> str:
+    """A command with the text of each file that it names: an adapter that changed is asked anew."""
+    paths = [Path(word) for word in play.words(command)]
+    return "\0".join([command, *(path.read_text("utf-8", "replace") for path in paths
+                                 if path.suffix and path.is_file())])
+
+
+def bar(done: int, of: int, what: str) -> None:
+    filled = round(30 * done / of)
+    end = "\n" if done == of else "\r"
+    if sys.stderr.isatty() or done == of:
+        print(f"[{'#' * filled}{'.' * (30 - filled)}] {done} of {of}  {what:24}", end=end,
+              file=sys.stderr, flush=True)
+
+
+def scores(said: dict[str, Answer], held: dict) -> dict[str, Score]:
+    """The score in each form."""
+    forms = dict.fromkeys(held[case].form for case in said)
+    return {form: score.score((answer, held[case]) for case, answer in said.items()
+                              if held[case].form == form) for form in forms}
+
+
+def row(found: Score) -> dict:
+    """A score as it is recorded."""
+    return {name: round(value, 3) if isinstance(value, float) else value
+            for name, value in found._asdict().items() if name != "interval"} | {
+        "interval": found.interval and [round(edge, 3) for edge in found.interval]}
+
+
+def lines(name: str, rows: dict[str, dict]) -> list[str]:
+    """A tool's rows as text."""
+    return [f"{name:24} {form:7} {cells(one)}" for form, one in rows.items()]
+
+
+def cells(one: dict) -> str:
+    share = {name: f"{one[name][0]}/{one[name][1]}" for name in ("named", "placed", "accused")}
+    auroc = "  - " if one["auroc"] is None else f"{one['auroc']:.2f}"
+    return (f"AUROC {auroc}  named {share['named']:>6}  placed {share['placed']:>6}  "
+            f"accused {share['accused']:>6}  net {one['net']:+.2f}  paid {one['paid']:.1f}  "
+            f"unread {one['unread']}")
+
+
+TOOLS = baselines.BASELINES | baselines.CHEATS
+
+
+def measure(again: bool, tools: list[str]) -> dict:
+    """The table: baselines and cheats, in the forms in which each can answer. Those that are not
+    asked keep their rows of the same cases.
+    """
+    cases, held, rest = build.loaded()
+    stored = json.loads(TABLE.read_text("utf-8")) if TABLE.exists() else {}
+    rows = stored["rows"] if stored.get("cases") == build.digest() else {}
+    for name in tools:
+        decide = TOOLS[name]
+        mine = {case: shown for case, shown in cases.items()
+                if shown["form"] in baselines.FORMS.get(name, build.FORMS)}
+        said = answers(name, functools.partial(play.in_process, decide), mine, rest, again)
+        rows[name] = {form: row(found) for form, found in scores(said, held).items()}
+        print(*lines(name, rows[name]), sep="\n")
+    return {"cases": build.digest(), "rows": {name: rows[name] for name in TOOLS if name in rows}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(dest="asked")
+    own = commands.add_parser("run", help="score an adapter")
+    own.add_argument("command", help="such as 'python my_adapter.py'")
+    own.add_argument("--form", action="append", choices=build.FORMS, help="only this form")
+    for one in (parser, own):
+        one.add_argument("--again", action="store_true", help="forget earlier answers")
+    parser.add_argument("--tool", action="append", choices=TOOLS, help="only this baseline")
+    asked = parser.parse_args()
+    if asked.asked != "run":
+        found = json.loads(json.dumps(measure(asked.again, asked.tool or [*TOOLS])))
+        TABLE.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        page.main()
+        return
+    cases, held, rest = build.loaded()
+    mine = {case: one for case, one in cases.items() if one["form"] in (asked.form or build.FORMS)}
+    name = "own_" + hashlib.sha256(version_of(asked.command).encode()).hexdigest()[:8]
+    try:
+        said = answers(name, functools.partial(play.by_command, asked.command), mine, rest,
+                       asked.again)
+    except UserError as error:
+        parser.error(str(error))
+    print(*lines("your adapter", {form: row(found) for form, found in scores(said, held).items()}),
+          sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The score of a tool or an agent. No language model takes part in it.
+
+An answer is {"confidence": 0.0 to 1.0 that there is a fault, "cause": one cause, "place":
+"a.py:7"}. The cause is the id of a trap, or up to forty words, which count as the first cause that
+`dlsys find` reads in them. What cannot be read counts as not said: confidence 0.5, no cause, no
+place.
+
+- AUROC of the confidence, as in review mode: guessing gives 0.5, whatever the share of faults.
+- named, placed: of the faulty cases, how many got the right cause, and a line at the fault.
+- solved: faulty cases with a confidence above one half, the right cause and, in forms that have
+  lines, the right place; only half counts where probes cost more than the budget.
+- accused: healthy cases with a confidence above one half.
+- net: share solved minus share accused. Always "healthy" gives 0; always "fault" at most 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from dlsys import find
+from dlsys_diffs.scoring import Count, auroc, interval
+from dlsys_helpers import catalog
+
+BUDGET = 10  # of 25 that all probes cost: the loss, and three others
+ACCUSED, UNSAID = 0.5, 0.5
+WORDS = 40
+ID = re.compile(r"\b\d\d\.\d{1,2}\b")
+PLACE = re.compile(r"([\w./-]+\.py):(\d{1,5})")
+
+
+class Held(NamedTuple):
+    """What is right of a case. causes: ids, any of which counts; none: the cause is not scored.
+    places: file and line, none in forms without lines. near: lines that a place may be off.
+    """
+
+    form: str
+    faulty: bool
+    causes: tuple[str, ...] = ()
+    places: tuple[tuple[str, int], ...] = ()
+    near: int = 1
+
+
+class Answer(NamedTuple):
+    """An answer as it counts. paid: the price of the probes. unread: what could not be read."""
+
+    confidence: float = UNSAID
+    cause: str = ""
+    place: str = ""
+    paid: int = 0
+    unread: tuple[str, ...] = ()
+
+
+class Score(NamedTuple):
+    """What the answers to the cases of a form come to."""
+
+    cases: int
+    auroc: float | None
+    interval: tuple[float, float] | None
+    named: Count
+    placed: Count
+    accused: Count
+    solved: float
+    net: float
+    paid: float
+    unread: int
+
+
+# ---- reading
+
+def read(said: Any, paid: int = 0) -> Answer:
+    """An answer as it counts; whatever an adapter returned is read."""
+    if not isinstance(said, dict):
+        return Answer(paid=paid, unread=("answer",))
+    parts = {"confidence": _confidence(said.get("confidence")), "cause": cause(said.get("cause")),
+             "place": _place(said.get("place"))}
+    unread = tuple(name for name, value in parts.items() if value is None)
+    return Answer(**{name: value for name, value in parts.items() if value is not None},
+                  paid=paid, unread=unread)
+
+
+def _confidence(said: Any) -> float | None:
+    if type(said) not in (int, float) or not 0 <= said <= 1:
+        return None
+    return float(said)
+
+
+def _place(said: Any) -> str | None:
+    """One file and line; a list of them, or a range, is no place."""
+    if said in (None, ""):
+        return ""
+    return said if isinstance(said, str) and PLACE.fullmatch(said) else None
+
+
+@functools.cache
+def causes() -> dict[str, str]:
+    """Every cause that can be named: the ids of the traps, with their faults."""
+    return {trap.id: trap.fault for trap in catalog.traps()}
+
+
+@functools.cache
+def index() -> find.Index:
+    return find.index(find.rows())
+
+
+def cause(said: Any) -> str | None:
+    """The one cause that is named, "" for none, None where there are several or too many words."""
+    if said in (None, ""):
+        return ""
+    if not isinstance(said, str) or len(said.split()) > WORDS:
+        return None
+    named = set(ID.findall(said)) & causes().keys()
+    if named:
+        return named.pop() if len(named) == 1 else None
+    found = find.rank(index(), said)
+    return found.causes[0] if found.fits and found.causes else ""
+
+
+# ---- judging
+
+def is_named(answer: Answer, held: Held) -> bool:
+    return answer.cause != "" and answer.cause in held.causes
+
+
+def is_placed(answer: Answer, held: Held) -> bool:
+    """Whether the place is at the fault: its line, or as near as the case allows."""
+    if not answer.place:
+        return False
+    file, line = PLACE.fullmatch(answer.place).groups()
+    return any(file == there and abs(int(line) - at) <= held.near for there, at in held.places)
+
+
+def solved(answer: Answer, held: Held) -> float:
+    """1 for a faulty case that is found, named and placed; half of it beyond the budget."""
+    right = (answer.confidence > ACCUSED and (not held.causes or is_named(answer, held))
+             and (not held.places or is_placed(answer, held)))
+    return right * (1.0 if answer.paid <= BUDGET else 0.5)
+
+
+def score(pairs: Iterable[tuple[Answer, Held]]) -> Score:
+    """The score over some cases, each with its answer."""
+    pairs = list(pairs)
+    faulty, healthy = ([pair for pair in pairs if pair[1].faulty is kind] for kind in (True, False))
+    sure = [[answer.confidence for answer, _ in part] for part in (faulty, healthy)]
+    accused = Count(sum(a.confidence > ACCUSED for a, _ in healthy), len(healthy))
+    share = sum(solved(*pair) for pair in faulty) / max(1, len(faulty))
+    return Score(
+        len(pairs), auroc(*sure), interval(*sure),
+        Count(sum(is_named(*pair) for pair in faulty), sum(bool(h.causes) for _, h in faulty)),
+        Count(sum(is_placed(*pair) for pair in faulty), sum(bool(h.places) for _, h in faulty)),
+        accused, share, share - accused.right / max(1, accused.of),
+        sum(a.paid for a, _ in pairs) / max(1, len(pairs)), sum(bool(a.unread) for a, _ in pairs))
