@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
+import yaml
 from docutils import frontend, nodes, utils
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
@@ -347,7 +348,7 @@ def test_the_page_of_gpu_evidence_counts_what_is_recorded(monkeypatch, recorded)
                for n in range(2)]
     monkeypatch.setattr(book_pages.gpu_evidence, "evidence", lambda: entries)
     monkeypatch.setattr(book_pages, "record", lambda entry: "")
-    assert f"wherever there is none: {recorded} of 2 by now." in book_pages.gpu_page({})
+    assert f"on machines without one: {recorded} of 2 so far." in book_pages.gpu_page({})
 
 
 def gpu_lesson(*lines):
@@ -604,3 +605,16 @@ def test_nothing_on_a_page_is_wider_than_a_phone(page):
     """The browser visits one page of each kind; a width in pixels can stand on any of them."""
     wide = re.findall(r"width(?:=\"|:\s*)(\d+)(?:px|\")", page.read_text("utf-8"))
     assert [w for w in map(int, wide) if w > 360] == []
+
+
+@pytest.mark.parametrize("page", sorted(Path(__file__).parents[1].glob("book/*.md")),
+                         ids=lambda page: page.stem)
+def test_what_stands_above_a_page_is_yaml(page):
+    """A front matter that was wrapped like a paragraph stops the build of the whole book."""
+    text = page.read_text("utf-8")
+    if text.startswith("---\n"):
+        above = yaml.safe_load(text.split("---\n")[1])
+        assert isinstance(above, dict)
+        assert set(above) <= {"myst", "html_theme.sidebar_secondary.remove"}
+    else:
+        assert text.startswith("# ")

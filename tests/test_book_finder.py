@@ -269,10 +269,11 @@ def test_the_page_says_how_well_it_answers(html):
     got = finder_record.RECORD.entries()
     text = " ".join((html / "symptoms.html").read_text("utf-8").split())
     fresh, unseen = got["fresh"], got["unseen"]
-    assert f"among the three shown for {unseen['shown']} of {unseen['with']}, and" in text
+    assert (f"The cause of {unseen['with']} of these phrases is a trap. For {unseen['shown']} of "
+            "them, the right trap is among the three causes shown") in text
     every = sum(unseen[kind] for kind in ("with", "without", "rows"))
-    assert f"{unseen['mistaken']} of all {every}" in text
-    assert f"it is {fresh['shown']} of {fresh['with']}" in text
+    assert f"{unseen['mistaken']} of the {every} phrases" in text
+    assert f"trap for {fresh['shown']} of {fresh['with']} phrases" in text
 
 
 def test_without_a_script_all_rows_stand_and_no_box(browser, html):

@@ -33,7 +33,7 @@ def test_a_page_tells_symptom_code_number_repair_test_and_where_it_happened():
     told = [f"# 01.1 {book_pages.plain(trap.name)}\n", trap.symptom, "first = reader(x)",
             "drift: 0.032", "it moved: 0.032, above 0.005", "Eval mode switches both off.",
             'alt="Two &quot;modes&quot;." loading="lazy" width="1" height="1"', "reader.eval()",
-            "Assert it.", "no_grad is", "**Beside it:**", "owner/name 12.",
+            "Assert it.", "no_grad is", "**A related fault:**", "owner/name 12.",
             f"{trap.title} <trap-01-1>", "<exercise-01-1>"]
     places = [text.find(part) for part in told]
     assert -1 not in places

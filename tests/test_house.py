@@ -28,7 +28,7 @@ BELOW = {
     "tools": {"dlsys", "dlsys_checks", "dlsys_diffs", "dlsys_files", "dlsys_helpers",
               "dlsys_incidents", "dlsys_model", "dlsys_watch"},
     "benchmarks": {"dlsys", "dlsys_checks", "dlsys_diffs", "dlsys_helpers", "dlsys_model",
-                   "dlsys_warm", "dlsys_watch", "tools"},
+                   "dlsys_same", "dlsys_warm", "dlsys_watch", "tools"},
 }
 LESSONS = {
     "lessons/0[0-9]_*.py": {"dlsys_helpers"},

@@ -412,6 +412,27 @@ def test_every_pin_has_its_hashes_and_they_are_of_no_other_version():
     assert all(re.fullmatch(r"\S+==\S+( --hash=sha256:[0-9a-f]{64})+", line) for line in lines)
 
 
+def test_hashes_are_written_one_line_for_each_pin(monkeypatch):
+    said = ("a==1 \\\n    --hash=sha256:aa \\\n    --hash=sha256:ab\n"
+            "uv==0.1 \\\n    --hash=sha256:bb\n")
+    asked = []
+    monkeypatch.setattr(lock.subprocess, "run", lambda *_, input, **__: asked.append(input) or (
+        subprocess.CompletedProcess([], 0, said, "")))
+    assert lock.hashed("# Written\na==1 ; platform_system == 'Linux'\n").splitlines() == [
+        "a==1 --hash=sha256:aa --hash=sha256:ab", "uv==0.1 --hash=sha256:bb"]
+    assert re.fullmatch(r"a==1\nuv==[\d.]+", asked[0])
+
+
+def test_without_an_index_there_are_no_hashes_and_the_lock_stays(monkeypatch, tmp_path):
+    monkeypatch.setattr(lock.subprocess, "run", lambda *_, **__: (
+        subprocess.CompletedProcess([], 2, "", "error: dns error")))
+    monkeypatch.setattr(lock, "LOCK", tmp_path / "requirements.lock")
+    monkeypatch.setattr(lock, "lock", lambda: "a==1\n")
+    with pytest.raises(SystemExit, match=r"requirements\.hashes: uv got no hashes: .*dns error"):
+        lock.main()
+    assert not lock.LOCK.exists()
+
+
 def test_the_packages_that_run_native_code_have_files_for_all_systems():
     """A wheel has a hash of its own for each Python and system."""
     hashes = {line.partition("==")[0]: line.count("--hash=")

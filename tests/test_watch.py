@@ -180,7 +180,7 @@ def test_a_neighbour_without_a_trap_names_the_rules_of_the_trap_beside_it():
     for row in watch_record.neighbours():
         assert bool(row.get("rules")) != bool(row.get("why"))
         assert all(RULES[rule].trap == row["beside"] for rule in row.get("rules", ()))
-        line = f"**Beside it:** {row['says']} {watch_record.detection(row)}"
+        line = f"**A related fault:** {row['says']} {watch_record.detection(row)}"
         assert line in book_traps.neighbours(row["beside"])
 
 

@@ -29,51 +29,56 @@ def page() -> str:
     bench = "[Auditing Sabotage Bench](https://arxiv.org/abs/2604.16286)"
     return "\n\n".join([
         f"# {TITLE}",
-        "At work, nobody shows you the fault. You see a change by a colleague or a coding agent, "
-        "its description says that all is well, and mostly it is. Here are "
+        "At work, nobody points out the fault. You see a change by a colleague or a coding agent "
+        "whose description says that all is well, and mostly it is. This page shows "
         f"{len(cases)} small changes to one training repository of {lines} lines: "
-        f"{kinds['healthy']} are healthy, {kinds['changed']} have a fault in what was changed, and "
-        f"{kinds['omitted']} lack a line that should have come along, such as a new state that no "
-        "checkpoint holds. Faults of the last kind are the hardest to see, because the diff shows "
-        "only good lines.",
-        "Read the change. Open the files that it touches, and those that it does not. You may ask "
-        "for *one* recorded run, before and after, so decide first which run would show your "
-        "suspicion. Then mark a line, say how sure you are that the change is faulty, say what "
-        "somebody would see of it, and choose the edit that repairs it. As in most pull requests, "
-        "something else often comes along, and looks as suspicious as the rest. You are told what "
-        "was right, and why, after your last answer.",
+        f"{kinds['healthy']} are healthy, {kinds['changed']} have a fault in the lines that were "
+        "changed, and "
+        f"{kinds['omitted']} lack a line that the change also needs, such as one that saves a new "
+        "state in the checkpoint. Faults of the last kind are the hardest to see, because every "
+        "line in the diff is right.",
+        "Read the change. Open the files that the change touches, and also the files that it does "
+        "not touch. You may ask for *one* recorded run, before and after the change, so decide "
+        "first which run would confirm your suspicion. Then mark a line, say how sure you are "
+        "that the change is faulty, say what a user of the code would notice, and choose the edit "
+        "that repairs the fault. As in most pull requests, the change often contains something "
+        "else that looks just as suspicious. After your last answer, the page says what was "
+        "right, and why.",
         book_pages.raw(
             '<link rel="stylesheet" href="diffs/diffs.css">\n'
             f'<div class="diffs" id="diffs"><p>{NEEDS_SCRIPT}</p></div>\n'
             '<script defer src="diffs/data.js"></script>\n'
             '<script defer src="diffs/diffs.js"></script>'),
         "## How it is scored",
-        f"As in {bench}, whose best model had an AUROC of 0.77 and repaired 42 % of the faults at "
-        "the first attempt; people with a model's help struggled as well. Its "
-        "repositories are larger than this one, so compare yourself with yourself.",
+        f"The scores are the ones of {bench}, whose best model had an AUROC of 0.77 and repaired "
+        "42 % of the faults at the first attempt; people with a model's help struggled as well. "
+        "The repositories of that benchmark are larger than this one, so compare your score only "
+        "with your own earlier scores.",
         "- **AUROC of your confidence**: take a faulty and a healthy change at random. How often "
-        "were you surer of the faulty one? Guessing gives 0.50, and so does calling everything "
+        "were you more sure that the faulty one is faulty? Guessing gives 0.50, and so does "
+        "calling everything "
         "faulty.\n"
-        "- **Repaired at the first attempt**: of the faulty changes, how many got the right "
-        "repair. The wrong repairs were run as well: the fault is still there after each of "
+        "- **Repaired at the first attempt**: how many of the faulty changes you repaired "
+        "correctly. We also ran the wrong repairs, and the fault is still there after each of "
         "them.\n"
-        "- **Healthy changes accused**: healthy changes that you were more than 50 % sure of. A "
-        "reviewer who cries wolf is soon not heard.",
-        "Only your first answer to a change counts. Half of the changes are form a and half are "
-        "form b, matched by kind: review form a before the course and form b after it "
-        "(`dlsys review-diff --form a`, and `--score`). On this page, answers stay in your "
-        "browser; in a terminal, in `my-work/.diffs.jsonl`. Nobody grades them.",
+        "- **Healthy changes accused**: healthy changes that you were more than 50 % "
+        "sure are faulty. Nobody listens for long to a reviewer who cries wolf.",
+        "Only your first answer to a change counts. Half of the changes belong to form a and half "
+        "to form b, matched by kind, so review form a before the course and form b after it "
+        "(`dlsys review-diff --form a`, and `--score`). On this page, your answers stay in your "
+        "browser; in a terminal, they stay in `my-work/.diffs.jsonl`. Nobody grades your answers.",
         "## What is proven",
-        "Every change was run. A fault moves its number by more than three standard deviations "
-        "over five seeds, or exactly where the number does not vary; the right repair moves it "
-        "back; a healthy change moves no number of its run. Whoever looks only at the length of "
-        "the diff, at the author's style or at how convincing the description is, scores like "
-        "somebody who guesses. All runs take a CPU less than a second each, and `make diffs` "
+        "We ran every change. A fault moves its measured number by more than three standard "
+        "deviations over five seeds, or by an exact amount if the number does not vary between "
+        "seeds; the right repair moves the number back; a healthy change moves no number of its "
+        "run. A reviewer who looks only at the length of the diff, at the author's style or at "
+        "how convincing the description is scores no better than a guess. Each run takes less "
+        "than a second on a CPU, and `make diffs` "
         "records them again.",
         "## Where the changes come from",
-        "Each is modelled on a public fix or report and written anew. A healthy change names the "
-        "fault that it resembles and does not have. Following a link tells you about that fault, "
-        "so review first.",
+        "Each change is modelled on a public fix or report and written from scratch. For a "
+        "healthy change, the list names the fault that it resembles but does not have. The links "
+        "reveal the faults, so review the changes first.",
         "<details><summary>The sources</summary>\n\n" + sources() + "\n\n</details>"]) + "\n"
 
 

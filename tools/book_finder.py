@@ -66,17 +66,18 @@ class Row(NamedTuple):
 
 
 def page(lessons: book_pages.Lessons) -> str:
-    parts = ["# Symptom finder", "Start from what you see in your own code.",
+    parts = ["# Symptom finder", "Start from what you see in your own run.",
              book_pages.raw(BOX),
-             "A line has the test that tells its causes "
-             "apart, the fix, and the pages that show it on a small example, the most frequent "
-             "cause first. Lines of a guide leave the test to it, and a cause that no trap shows "
-             "says so. Where [`dlsys watch`](watch.md) sees the fault in a run, its rule stands "
-             "beside the page. Above the lines the finder says how sure it is: very likely, "
-             "likely, possible, or none of its causes, and then how to search without them. It "
-             "also names the sections that teach what you ask for, or that perhaps do, of all "
-             "[that you can learn here](concepts.md). It reads English. In a terminal, "
-             "`dlsys find` asks the same rows and gives the same answers."]
+             "Each row gives the test that tells its causes apart, the fix, and the pages that "
+             "show the fault on a small example, the most frequent cause first. A row that comes "
+             "from a guide links to the guide for the test, and a cause that no trap shows is "
+             "marked. If [`dlsys watch`](watch.md) can see the fault in a run, the row also names "
+             "its rule. Above the rows the finder says how sure it is: a cause is very likely, "
+             "likely or possible, or none of the known causes fits, and then the finder says how "
+             "to search without them. It also names the sections that teach what you ask for, "
+             "from the list of [what you can learn here](concepts.md). The finder understands "
+             "English only. In a terminal, `dlsys find` searches the same rows and gives the same "
+             "answers."]
     for group, rows in groups(lessons).items():
         table = book_pages.table(("What you see", "The test", "The fix", "Where"),
                                  [cells(row) for row in rows])
@@ -91,20 +92,23 @@ def measured() -> str:
     fresh, unseen = got["fresh"], got["unseen"]
     every = unseen["with"] + unseen["without"] + unseen["rows"]
     sentences = [
-        "How sure the finder is comes from a curve that was fitted to phrases of public threads.",
-        f"{every} further phrases, from other repositories, were then asked once.",
-        f"Of {unseen['with']} with a trap, the right one is among the three shown for "
-        f"{unseen['shown']} of {unseen['with']}, and for {unseen['found']} of these the finder "
-        "answers with it rather than that none of its causes fits.",
-        f"Of {unseen['rows']} whose cause is a line without a trap, {unseen['told']} get it.",
-        f"Of {unseen['without']} with a cause that no line has, the finder says of "
-        f"{unseen['nothing']} that none of its causes fits, and of "
-        f"{unseen['hedged'] - unseen['nothing']} more that one is no more than possible.",
-        f"In all, {unseen['mistaken']} of all {every} get a likely or very likely answer without "
-        "the right cause.",
-        f"On an older set that only measures, it is {fresh['shown']} of {fresh['with']} shown, "
-        f"{fresh['found']} answered, and {fresh['nothing']} of {fresh['without']} told that none "
-        "fits."]
+        "The finder's confidence comes from a curve fitted to phrases from public threads.",
+        f"Then {every} further phrases, from other repositories, were tried once.",
+        f"The cause of {unseen['with']} of these phrases is a trap. For {unseen['shown']} of them, "
+        "the right trap is among the three causes shown, and for "
+        f"{unseen['found']} the finder gives that trap as its answer instead of saying that none "
+        "of its causes fits.",
+        f"The cause of {unseen['rows']} phrases is a row without a trap, and the finder shows it "
+        f"for {unseen['told']}.",
+        f"The cause of the other {unseen['without']} phrases is in no row. For "
+        f"{unseen['nothing']} of them, the finder says that none of its causes fits, and for "
+        f"{unseen['hedged'] - unseen['nothing']} more that one cause is possible at most.",
+        f"In all, {unseen['mistaken']} of the {every} phrases get a likely or very likely answer "
+        "without the right cause.",
+        "On an older set of phrases, which was used only to measure, the finder shows the right "
+        f"trap for {fresh['shown']} of {fresh['with']} phrases, answers with it for "
+        f"{fresh['found']}, and says for {fresh['nothing']} of the {fresh['without']} others that "
+        "none of its causes fits."]
     return " ".join(sentences)
 
 

@@ -20,13 +20,13 @@ TITLE = "What would you see?"
 SURPRISES = {
     "mask": "Without the causal mask both losses are lower than any prose allows: training "
             "ends at {loss}, validation at {validation}. The model copies each letter from the "
-            "row itself. In use no next letter stands there yet, and the loss is {delivered}.",
+            "row itself. In use the next letter is not there yet, and the loss is {delivered}.",
     "scale": "A loss scale of 1024 that stays in the gradients shows in the gradient norm alone, "
-             "which ends at {norm}. The clip cuts it to 1, and AdamW does not mind how "
-             "large gradients are.",
-    "f_dropout": "`F.dropout` drops a tenth of what two layers give, in validation and in use, and "
-                 "no instrument shows it: validation ends at {validation}, and the healthy band "
-                 "goes from {low} to {high}. Two calls on the same row differ.",
+             "which ends at {norm}. Clipping cuts the norm to 1, and AdamW's step does not depend "
+             "on the size of the gradients.",
+    "f_dropout": "`F.dropout` drops a tenth of the outputs of two layers, also in validation and "
+                 "in use, and no instrument shows it: validation ends at {validation}, and the "
+                 "healthy band goes from {low} to {high}. Two calls on the same row differ.",
 }
 
 
@@ -35,15 +35,17 @@ def page() -> str:
     return "\n\n".join([
         f"# {TITLE}", book_pages.raw(book_pages.GUESS_FIRST.format(up="", which="")),
         introduction(found),
-        "## Walk along", "Each stop is one fault. The band between the two healthy lines holds "
-        "what the program does without a fault, at several seeds.",
+        "## Walk along",
+        "Each stop is one fault. The band between the two healthy lines contains the runs of the "
+        "program without a fault, for several seeds.",
         book_pages.raw(walk.static_html()),
-        "## Name the fault", "Curves of one run beside the band of healthy ones. Which fault is "
-        "it? Nothing is kept but your guesses, in your browser.",
+        "## Name the fault",
+        "You see the curves of one run and the band of the healthy runs. Which fault is it? Only "
+        "your guesses are kept, in your browser.",
         *(book_pages.raw(question(asked)) for asked in quiz.questions()),
         "## Which instrument shows how many", faults_by_instrument(found),
         "## What no instrument shows", faults_not_in_curves(found), *surprising(),
-        "## All of them", table(found),
+        "## All faults", table(found),
         "## The program", program()]) + "\n"
 
 
@@ -55,18 +57,20 @@ def introduction(found: list[Fault]) -> str:
     return (f"One program trains a small language model on the prose of this course: 600 steps, "
             f"{healthy['seeds']} healthy runs, and {len(found)} runs with one fault each, planted "
             f"text for text. The healthy loss ends at {gallery.curve('healthy', 'loss')[-1]:.2f} "
-            f"nats a letter. Of {len(found)} faults the training loss shows {by_loss}. For the "
-            "others you need another instrument, and some show in none.\n\n"
-            "A fault *shows* where an instrument leaves the band of the healthy runs for two "
-            "readings in a row, or at its last one. It need not be worse: some faults end better "
-            "at this length. The band goes three standard deviations to either side of their "
-            "mean, five for a number that is read once. Held against the band of the others, the "
-            f"healthy runs pass for faulty in {healthy['alarms']} of {asked} cases. Of the "
-            f"faults {twice} ran with a second seed, too, and then both runs have to show it. All "
-            "of it holds for this program, its size, its rate and its 600 steps: a longer run or a "
-            "larger model may show what this one does not. In a sample, `_` is the end of a "
-            "sentence.\n\nA training like this one, of your own answers, is [Your model]"
-            "(notebooks/your_model.ipynb).")
+            f"nats per letter. The training loss shows {by_loss} of the {len(found)} faults. For "
+            "the other faults you need a different instrument, and some of them no instrument "
+            "shows.\n\n"
+            "A fault *shows* if an instrument leaves the band of the healthy runs for two "
+            "readings in a row, or at its last reading. The reading need not be worse: some "
+            "faulty runs of this length end with a better one. The band extends three standard "
+            "deviations to either side of the healthy mean, and five for a number that is read "
+            "only once. Compared with the band of the other healthy runs, a healthy run counts as "
+            f"faulty in {healthy['alarms']} of {asked} cases. We ran "
+            f"{twice} of the faults with a second seed as well, and then both runs have to show "
+            "the fault. All of this holds for this program, its size, its learning rate and its "
+            "600 steps: a longer run or a larger model may show what this one does not. In a "
+            "sample, `_` is the end of a sentence.\n\n[Your model](notebooks/your_model.ipynb) "
+            "assembles a model like this one from your own answers and trains it.")
 
 
 def faults_by_instrument(found: list[Fault]) -> str:
@@ -96,10 +100,10 @@ def faults_not_in_curves(found: list[Fault]) -> str:
             if seen[one.key] and not any(name in gallery.CURVES for name in seen[one.key])]
     return "\n\n".join([
         f"{len(nothing)} faults leave all {len(gallery.INSTRUMENTS)} instruments within the "
-        "spread of healthy seeds; beside a healthy run of the same seed some would show. They are "
-        "why there are tests of code: look at the batch, count what is "
-        "held, ask the same twice.", fault_list(nothing),
-        f"{len(late)} more leave every curve of the training as it is, and show in use.",
+        "spread of healthy seeds; next to a healthy run with the same seed, some of them would "
+        "show. Such faults are the reason to test code: look at the batch, count the tensors that "
+        "are kept, and call the model twice with the same input.", fault_list(nothing),
+        f"{len(late)} more faults change no curve of the training and show only in use.",
         fault_list(late)])
 
 
@@ -108,7 +112,7 @@ def surprising() -> list[str]:
     known = gallery.record()["faults"]
     told = [f"- {text.format(**last_readings(key))} {trap_link(faults.BY_KEY[key])}"
             for key, text in SURPRISES.items() if len(known.get(key, {}).get("seeds", ())) > 1]
-    return ["## What surprises", "\n".join(told)] if told else []
+    return ["## Surprises", "\n".join(told)] if told else []
 
 
 def last_readings(key: str) -> dict[str, str]:
@@ -149,8 +153,8 @@ def row(one: Fault) -> tuple[str, ...]:
 
 
 def program() -> str:
-    return ("The text that all runs share. A fault replaces a few words of it; what stands here "
-            "repairs it.\n\n:::{dropdown} Show the program\n```python\n"
+    return ("All runs share this program. A fault replaces a few words of it; the text shown here "
+            "is the repaired one.\n\n:::{dropdown} Show the program\n```python\n"
             f"{faults.healthy()}```\n:::")
 
 

@@ -13,8 +13,9 @@ def page() -> str:
             for term in glossary.terms()]
     return "\n\n".join([
         "# Glossary",
-        f"{len(rows)} words and calls that the lessons use, each with a clause. In a lesson, a "
-        "word that its text does not explain leads here when it first comes. In the terminal: "
+        f"{len(rows)} words and calls that the lessons use, each explained in one clause. In a "
+        "lesson, the first use of a word that the lesson does not explain links to this page. In "
+        "the terminal, type "
         '`dlsys find "momentum"`.',
         f":::{{div}} rows\n{book_pages.table(('Word', 'What it is', 'Where'), rows)}\n:::"]) + "\n"
 

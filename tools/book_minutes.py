@@ -36,8 +36,9 @@ def of_trap(lesson: NotebookNode, trap: str) -> int:
 def formula() -> str:
     """How the minutes are counted, in one sentence of Markdown."""
     source, silent = SOURCE
-    return (f"Reading times are counted at {PRACTISED.words} words and {PRACTISED.lines} lines of "
-            f"code a minute, slower than the {silent} words of silent reading ({source}). Where "
+    return (f"Reading times assume {PRACTISED.words} words and {PRACTISED.lines} lines of code a "
+            f"minute, which is slower than the {silent} words a minute of silent reading "
+            f"({source}). Where "
             "two times are given, the longer one is for readers to whom the ideas are new, at "
             f"{NEW.words} words and {NEW.lines} lines a minute. Both speeds and the times for "
             "exercises are estimates.")

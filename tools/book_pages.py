@@ -23,6 +23,7 @@ GUESS_FIRST = """<script src="{up}site/guess_first.js"{which}></script>
 <link rel="stylesheet" href="{up}explorers/guess.css">
 <script defer src="{up}explorers/guess.js"></script>"""
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+SILENT = ROOT / "benchmarks" / "silent" / "RESULTS.md"
 Lessons = dict[int, NotebookNode]
 
 
@@ -32,6 +33,8 @@ def generated(lessons: Lessons) -> dict[str, str]:
              "errata": errata_page(lessons), "gpu_evidence": gpu_page(lessons)}
     if RESULTS.exists():
         pages["benchmarks"] = RESULTS.read_text("utf-8")
+    if SILENT.exists():
+        pages["silent_traps"] = SILENT.read_text("utf-8")
     return pages
 
 
@@ -80,11 +83,14 @@ def plain(text: str) -> str:
 
 
 def traps_page(lessons: Lessons) -> str:
-    parts = ["# Trap index", "Every trap of the course has a permanent number: the stage, then "
-             "its place in it. The number is the same in the lesson, in its exercise, in your "
+    parts = ["# Trap index",
+             "Every trap of the course has a permanent number: the stage, then its place in that "
+             "stage. The number of a trap is the same in the lesson, in its exercise, in your "
              "progress and in the feedback of a check. *Core* traps are the short way through a "
-             "stage: at most five, with an hour of exercises. In its lesson a trap stands under "
-             "its situation, since the fault would give the answer away.", book_minutes.formula()]
+             "stage: at most five, with at most an hour of exercises. The heading of a trap in its "
+             "lesson names the situation, because the name of the fault would give the answer "
+             "away.",
+             book_minutes.formula()]
     for entry in STAGES:
         found = assignments.by_number(entry.number)
         if found and entry.number in lessons:
@@ -113,9 +119,10 @@ def wrong_answers_page(stages: Sequence[int]) -> str:
     total = sum(int(row[-1]) for row in rows)
     return "\n\n".join([
         "# Wrong answers",
-        "A check is worth what it refuses. Each exercise comes with answers that look right "
-        f"and are wrong, {total:,} in all. Every one of them was run through its check; the page "
-        "of its stage says what a learner who writes it is told.",
+        "A check is only as good as the wrong answers that it refuses. Each exercise comes with "
+        f"answers that look right and are wrong, {total:,} in all. We ran every one of them "
+        "through its check; the page of each stage shows the message that a learner gets for each "
+        "wrong answer.",
         table(("Stage", "Exercises", "Wrong answers"), rows)]) + "\n"
 
 
@@ -126,14 +133,14 @@ def wrong_answers(stages: Iterable[int]) -> dict[str, str]:
 
 def wrong_answers_of(entry: Stage) -> str:
     parts = [f"# Wrong answers of stage {entry.number}",
-             f"{entry.title}: what was refused, and in the right column what a learner who writes "
-             "it is told. [All stages](../wrong_answers.md)."]
+             f"{entry.title}: the wrong answers that the checks refuse and, in the right column, "
+             "the message that a learner gets. [All stages](../wrong_answers.md)."]
     for trap in catalog.traps(entry.number):
         told = proofs.feedback_by_mistake(trap.id)
         rows = [(plain(name), plain(message)) for name, message in told.items()]
         parts += [f"## {trap.id} `{trap.function}`",
                   f"{plain(trap.name)}. {link('exercise', trap.id, 'Try it')}. {proof(trap.id)}",
-                  table(("The wrong answer", "What the learner is told"), rows)]
+                  table(("The wrong answer", "What the check says"), rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -141,18 +148,18 @@ def proof(id: str) -> str:
     """What else proves a check, in one sentence: other right answers, and mutants of the answer."""
     routes, record = len(solutions.with_kept_answers(id).right_answers), proofs.RECORD.entry(id)
     if not record:
-        return f"Besides, {routes} right answers by other routes pass."
+        return f"In addition, {routes} right answers by other routes pass."
     mutant, seeds = record["mutants"], record["right"]["seeds"]
     equal = f", {len(mutant['equivalent'])} compute the same" if mutant["equivalent"] else ""
-    return (f"Besides, {routes} right answers by other routes pass on {seeds:,} seeds, and of "
+    return (f"In addition, {routes} right answers by other routes pass on {seeds:,} seeds, and of "
             f"{mutant['mutants']} mechanical changes of the worked answer {mutant['killed']} are "
             f"refused{equal}.")
 
 
 def errata_page(lessons: Lessons) -> str:
     parts = ["# Told and measured",
-             "Advice that is passed on in courses, posts and comments, beside what its trap "
-             "measures. Each entry leads to the cells that you can run against it."]
+             "This page sets advice from courses, posts and comments against what a trap of this "
+             "course measures. Each entry links to the cells with which you can test the advice."]
     for number, notebook in lessons.items():
         cells = [c for c in notebook.cells if c.metadata.get("dlsys", {}).get("role") == "folklore"
                  and c.cell_type == "markdown" and "**Told:**" in c.source]
@@ -182,12 +189,12 @@ def gpu_page(lessons: Lessons) -> str:
              STATES[e["state"]] + (f", {e['provenance']['device']}" if e["provenance"] else ""))
             for e in found]
     parts = ["# GPU evidence",
-             "Some measurements need a GPU. What was recorded on one is stored with the course "
-             f"and shown wherever there is none: {recorded} of {len(found)} by now. "
+             "Some measurements need a GPU. Results recorded on a GPU are stored with the course "
+             f"and shown on machines without one: {recorded} of {len(found)} so far. "
              "Latency, bandwidth and rates are never simulated. This page lists every measurement "
              "that a lesson declares, with the state of its record. To add one from your own card, "
-             "run `make record` in a checkout of the course: it measures all of them, and writes "
-             "those that bear out what is claimed of them.",
+             "run `make record` in a checkout of the course: the command takes all measurements "
+             "and stores those that satisfy the claims of the lesson.",
              table(("Measurement", "Lesson", "State"), rows) if rows else
              "No lesson declares a measurement yet."]
     parts[2:2] = predictions(lessons)
@@ -201,12 +208,13 @@ def predictions(lessons: Lessons) -> list[str]:
     if not found:
         return []
     return [f"## {gpu_tables.finding(found)}", raw(gpu_tables.drawing(found)),
-            "Each mark is a number that a lesson predicted from counted bytes, FLOPs or orders and "
-            "a datasheet, without a clock: a square for bytes, a dot for anything else. The "
-            "band holds what came within 20 %. Predictions from the full rate of the multipliers "
-            "are least times: nothing reaches that rate. A gap is predicted as a bound, and less "
-            "is better. Each was measured in one run. The furthest off are these; the lesson "
-            "says what they leave out.",
+            "Each mark is a number that a lesson predicted without a clock, from counted bytes, "
+            "FLOPs or operations sent to the GPU and from a datasheet: a square for bytes, a dot "
+            "for anything else. The band contains the predictions that came within 20 % of the "
+            "measurement. A prediction from the peak rate of the multipliers is a lower bound on "
+            "the time, because nothing reaches that rate. A predicted gap is an upper bound, and "
+            "a smaller gap is better. Each number was measured in a single run. The table lists "
+            "the predictions that are furthest off; the lesson says what they leave out.",
             table(("Stage", "Asked", "Predicted", "Measured"), [
                 (f"[{int(pair.stage)}](notebooks/{stage(int(pair.stage)).stem}.ipynb)",
                  plain(pair.asked), pair.predicted, pair.measured)

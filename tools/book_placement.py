@@ -28,38 +28,43 @@ def page() -> str:
     return "\n\n".join([
         f"# {TITLE}",
         f"The core path has {len(of.ids)} traps and takes {sum(of.minutes) / 60:.0f} hours with "
-        f"its exercises. You may not need all of it. Answer {model.LEAST} to {model.MOST} "
-        "questions, and you are told which traps to take today, which come after that, which to "
-        "skip, and why. *I do not know* is a better answer than luck.",
+        f"its exercises. You may not need the whole path. Answer {model.LEAST} to {model.MOST} "
+        "questions, and the page says which traps to take today, which to take later, which to "
+        "skip, and why. *I do not know* is a better answer than a lucky guess.",
         book_pages.raw(
             '<link rel="stylesheet" href="diffs/diffs.css">\n'
             f'<div class="diffs" id="placement"><p>{NEEDS_SCRIPT}</p></div>\n'
             '<script defer src="placement/data.js"></script>\n'
             '<script defer src="placement/placement.js"></script>'),
-        "In a terminal, `dlsys placement` does the same with fresh numbers. It also counts what "
-        "you have solved and guessed, may be interrupted at any time, and changes what the start "
-        "page and `dlsys progress` tell you to do next. Whatever you answered wrong or skipped "
-        "comes back in `dlsys review`, first what you were sure of. On this page, answers stay in "
-        "your browser.",
+        "In a terminal, `dlsys placement` does the same with fresh numbers. The command also "
+        "takes into account what you have solved and guessed, can be interrupted at any time, and "
+        "changes what the start page and `dlsys progress` tell you to do next. Questions that you "
+        "answered wrong or skipped come back in `dlsys review`, beginning with those that you "
+        "were sure of. On this page, your answers stay in your browser.",
         "## How it decides",
         "Each stage builds on a few others. An answer says most about its own trap, something "
-        "about the others of its stage and about stages that build on it, and a little about all "
-        "the rest. The next question is the one whose answer leaves the least doubt about your "
+        "about the other traps of its stage and about the stages that build on it, and a little "
+        "about all other traps. The next question is the one whose answer leaves the least doubt "
+        "about your "
         "time. "
-        f"A trap is skipped if you probably know it, from {percent(model.SKIP)} on.",
+        "The plan skips a trap if the probability that you know it is at least "
+        f"{percent(model.SKIP)}.",
         "## How well it does",
         f"We let {measured.LEARNERS * len(measured.KINDS)} simulated learners of "
-        f"{len(measured.KINDS)} kinds answer, whose gaps we know. They slip in one of ten answers, "
-        "try their luck, and are drawn by rules of their own and not by the placement's. Over all "
-        f"of them, the plan holds {percent(every['found'])} of the gaps and takes "
-        f"{percent(every['spent'])} of the core path's time. As much time spent on the core path "
-        f"from its beginning meets {percent(every['same_time'])} of the gaps. Of the gaps that "
-        f"exist, the first ten hours of the plan meet {percent(every['first'])}, and the first ten "
+        f"{len(measured.KINDS)} kinds, whose gaps we know, answer the questions. They slip in one "
+        "of ten answers, sometimes guess, and are drawn by rules that differ from the placement's "
+        f"own. Over all of these learners, the plan contains {percent(every['found'])} of the "
+        "gaps and takes "
+        f"{percent(every['spent'])} of the core path's time. The same time spent on the core path "
+        f"from its beginning covers {percent(every['same_time'])} of the gaps. Of all gaps, the "
+        f"first ten hours of the plan cover {percent(every['first'])}, and the first ten "
         f"hours of the core path {percent(every['first_core'])}.",
         table(found),
-        "Fifteen questions cannot find single holes in what somebody knows well: the last row says "
-        "so. If you know most of the course, [the exam](how_to_use.md) and the [symptom "
-        "finder](symptoms.md) are better places to begin. No person has been measured yet."]) + "\n"
+        "Fifteen questions cannot find isolated gaps in the knowledge of somebody who knows most "
+        "of the course, as the last row shows. If you know most of the course, [the "
+        "exam](how_to_use.md) and the [symptom "
+        "finder](symptoms.md) are better places to begin. We have not measured any real person "
+        "yet."]) + "\n"
 
 
 def table(found: dict[str, dict]) -> str:

@@ -177,9 +177,10 @@ def page(entry: Stage, lesson: NotebookNode, written: dict) -> str:
     """The presenter's page of one stage."""
     parts = [f"# Present stage {entry.number}: {entry.title}",
              f"`dlsys slides {entry.number}` makes the slides; {{kbd}}`G`, a number and Enter lead "
-             "to the slide that a plan names. Beside them, keep your copy of the lesson open, from "
-             f"`dlsys start {entry.number}`: it has no outputs yet, so break things there. "
-             f"[The lesson](../notebooks/{entry.stem}.ipynb) has those of a run."]
+             "to the slide that a plan names. Next to the slides, keep your own copy of the "
+             "lesson open, made by "
+             f"`dlsys start {entry.number}`: the copy has no outputs yet, so break the code there. "
+             f"[The lesson](../notebooks/{entry.stem}.ipynb) has the outputs of a run."]
     slides = first_slides(lesson)
     for frame in FRAMES:
         blocks = plan(lesson, frame, slides)
@@ -187,7 +188,7 @@ def page(entry: Stage, lesson: NotebookNode, written: dict) -> str:
     parts += ["## What to break live", "Run the setup cells before the class. Ask for the guess "
               "first, by show of hands, and write the count on the board."]
     parts += [f"**{trap_link(id)}** {text}" for id, text in written["live"].items()]
-    parts += ["## Questions that come"]
+    parts += ["## Questions that learners ask"]
     parts += [f"**{q['ask']}** {q['answer']} ({trap_link(q['trap'])})"
               for q in written["questions"]]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
@@ -222,26 +223,28 @@ def overview(stages: list[Stage], lessons: book_pages.Lessons) -> str:
     return "\n\n".join([
         "# Present a stage",
         f"Each stage has a page with plans for {lengths} and {FRAMES[-1].minutes} minutes, what to "
-        "break live, and the questions that come. The minutes of a plan are made from "
-        f"the lesson: {GUESS} for a guess, {RUN} for a live run, the words and lines of what is "
-        f"told, and for an exercise its own minutes and {COMPARE} to compare answers. "
+        "break live, and the questions that learners ask. The minutes in a plan are computed from "
+        f"the lesson: {GUESS} for a guess, {RUN} for a live run, the words and the lines of code "
+        f"that you present, and for an exercise its own minutes and {COMPARE} to compare answers. "
         f"{book_minutes.formula()}",
-        "Slides are one file that opens in any browser, without a network:",
+        "The slides are one file, which opens in any browser without a network:",
         "```bash\ndlsys slides 1                      # writes my-work/01_slides.html\n"
         "dlsys slides 1 --core               # only the core path, in at most 30 slides\n"
         "dlsys slides 1 --out first.html     # or where you say\n```",
-        "An idea of the lesson is a slide with its first sentences and its drawing. A trap is a "
-        "column of six slides, more where its code is long: the wrong code, the question, what "
-        "was measured with its number, the cause in a picture, the lines that repair it, what to "
-        "keep, with the task of the exercise and its clock. In a core deck each trap follows the "
-        "ideas in front of it in the lesson, a question stands below the code where there is "
-        "room, and the last slide has the rules of its traps. The plans count the slides of the "
-        "whole deck. The smallest letters of a figure are 18 pixels high in a window of 720 lines. "
-        "A trap's fault has no slide before its question is answered. "
-        "What an explorer draws has its controls in the lesson. {kbd}`Space` goes on, "
-        "{kbd}`→` skips to the next trap, {kbd}`G` and a number lead to a slide, {kbd}`S` opens "
+        "Each idea of the lesson gets a slide with the first sentences and the drawing of its "
+        "section. Each trap gets a column of six slides, or more if its code is long: the wrong "
+        "code, the question, the measured number, the cause in a picture, the lines that repair "
+        "the code, and the rule to keep, with the task of the exercise and its clock. In a core "
+        "deck each trap follows the ideas that come before it in the lesson, the question is "
+        "below the code if there is room, and the last slide lists the rules of the traps. The "
+        "slide numbers in the plans are those of the whole deck. The smallest letters of a figure "
+        "are 18 pixels high in a window of 720 lines. "
+        "No slide names the fault of a trap before its question has been answered. A slide shows "
+        "the drawing of an explorer; its controls are in the lesson. {kbd}`Space` goes to the "
+        "next slide, "
+        "{kbd}`→` skips to the next trap, {kbd}`G` and a number go to a slide, {kbd}`S` opens "
         "the speaker view with a trap's questions on each of its slides, {kbd}`D` switches between "
-        "light and dark, {kbd}`?` lists all keys. Print to PDF from the address with `?view=print` "
-        "at its end.",
+        "light and dark, {kbd}`?` lists all keys. To print to PDF, add `?view=print` to the "
+        "address.",
         book_pages.table(("Stage", "Page", "Traps", "Minutes to read", "Minutes of exercises"),
                          rows)]) + "\n"

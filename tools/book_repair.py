@@ -48,9 +48,9 @@ def section(trap: Trap, numbers: str) -> list[str]:
         there = book_pages.WRONG.format(int(trap.id[:2]))
         write = book_pages.link("exercise", trap.id, f"Write {trap.function} yourself")
         return ["## Repair it", "On other pages you choose the repair from four or five short "
-                "candidates. This repair is longer than that, so there is nothing to choose from. "
-                f"{write}: its check knows {mistakes} mistakes by name and [says what each one "
-                f"does](../{there}.md)."]
+                "candidates. The repair of this trap is longer, so there is nothing to choose "
+                f"from. {write}: the check knows {mistakes} mistakes by name and [says what each "
+                f"one does](../{there}.md)."]
     return ["## Repair it",
             book_pages.raw(f"{FILES.format(up='../')}\n{drawn(trap, found, numbers)}")]
 

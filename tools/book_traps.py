@@ -190,24 +190,24 @@ def watch_answer(trap: str) -> str:
     if rows := watch_record.findings().get(trap):
         lines = "\n".join(f"line {row['line']}  {row['message']}  [{row['rule']}]"
                           for row in rows[:1])
-        return f"Yes. Of the code above {page} says:\n\n```text\n{lines}\n```"
+        return f"Yes. For the code above, {page} prints:\n\n```text\n{lines}\n```"
     rules = [rule.id for rule in all_rules() if rule.trap == trap]
     if rules:
         names = ", ".join(f"`{name}`" for name in rules)
-        return (f"In a training script, by the rule {names} of {page}. The few lines above are too "
-                "short a run for it.")
+        return (f"In a training script, {page} reports it by the rule {names}. The few lines above "
+                "are too short a run for that.")
     return f"No. Nothing in a run proves this fault, so {page} is silent."
 
 
 def neighbours(trap: str) -> list[str]:
     """A sentence or two for each related fault that no trap teaches, from book/neighbours.yml."""
-    return [f"**Beside it:** {row['says']} {watch_record.detection(row)}"
+    return [f"**A related fault:** {row['says']} {watch_record.detection(row)}"
             for row in watch_record.neighbours() if row["beside"] == trap]
 
 
 def further_links(trap: Trap) -> str:
     """Links into the lesson, the worksheet and the list of wrong answers."""
-    return (f"In the lesson it is called {book_pages.link('trap', trap.id, trap.title)}: guess "
-            f"first, then run it. Or "
-            f"{book_pages.link('exercise', trap.id, f'write {trap.function} yourself')} (about "
-            f"{trap.minutes} minutes), or look up the [other symptoms](../symptoms.md).")
+    return ("The heading of this trap in the lesson is "
+            f"{book_pages.link('trap', trap.id, trap.title)}: guess first, then run it. You can "
+            f"also {book_pages.link('exercise', trap.id, f'write {trap.function} yourself')} "
+            f"(about {trap.minutes} minutes) or look up the [other symptoms](../symptoms.md).")

@@ -4,7 +4,7 @@
     python -m benchmarks.silent run "python my_adapter.py"  an adapter; prints its scores
 
 Each answer is kept as soon as it is given, so a stopped run goes on where it was; --again begins
-anew. The table is benchmarks/silent/table.json.
+anew. The table is benchmarks/silent/table.json, its page RESULTS.md.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.silent import baselines, build, play, score
+from benchmarks.silent import baselines, build, page, play, score
 from benchmarks.silent.score import Answer, Score
 from dlsys_helpers.errors import UserError
 
 SAID = build.FOLDER / "said"  # answers as they come; not in the repository
-TABLE = build.FOLDER / "table.json"
+TABLE = page.TABLE
 Ask = Callable[[dict, dict], Answer]
 
 
@@ -36,9 +36,10 @@ def answers(name: str, ask: Ask, cases: dict, held: dict, again: bool = False) -
     found = {}
     with path.open("a", encoding="utf-8") as file:
         for place, (case, shown) in enumerate(cases.items(), 1):
-            seen = hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:12]
+            probes = held[case].get("probes", {})
+            seen = hashlib.sha256(json.dumps([shown, probes]).encode()).hexdigest()[:12]
             if (case, seen) not in known:
-                known[case, seen] = ask(shown, held[case].get("probes", {}))
+                known[case, seen] = ask(shown, probes)
                 print(json.dumps([case, seen, known[case, seen]]), file=file, flush=True)
             found[case] = known[case, seen]
             bar(place, len(cases), name)
@@ -99,17 +100,24 @@ def cells(one: dict) -> str:
             f"unread {one['unread']}")
 
 
-def measure(again: bool) -> dict:
-    """The table: every baseline and cheat, in the forms in which it can answer."""
+TOOLS = baselines.BASELINES | baselines.CHEATS
+
+
+def measure(again: bool, tools: list[str]) -> dict:
+    """The table: baselines and cheats, in the forms in which each can answer. Those that are not
+    asked keep their rows of the same cases.
+    """
     cases, held, rest = build.loaded()
-    rows = {}
-    for name, decide in (baselines.BASELINES | baselines.CHEATS).items():
+    stored = json.loads(TABLE.read_text("utf-8")) if TABLE.exists() else {}
+    rows = stored["rows"] if stored.get("cases") == build.digest() else {}
+    for name in tools:
+        decide = TOOLS[name]
         mine = {case: shown for case, shown in cases.items()
                 if shown["form"] in baselines.FORMS.get(name, build.FORMS)}
         said = answers(name, functools.partial(play.in_process, decide), mine, rest, again)
         rows[name] = {form: row(found) for form, found in scores(said, held).items()}
         print(*lines(name, rows[name]), sep="\n")
-    return {"version": build.VERSION, "rows": rows}
+    return {"cases": build.digest(), "rows": {name: rows[name] for name in TOOLS if name in rows}}
 
 
 def main() -> None:
@@ -120,10 +128,12 @@ def main() -> None:
     own.add_argument("--form", action="append", choices=build.FORMS, help="only this form")
     for one in (parser, own):
         one.add_argument("--again", action="store_true", help="forget earlier answers")
+    parser.add_argument("--tool", action="append", choices=TOOLS, help="only this baseline")
     asked = parser.parse_args()
     if asked.asked != "run":
-        found = json.loads(json.dumps(measure(asked.again)))
+        found = json.loads(json.dumps(measure(asked.again, asked.tool or [*TOOLS])))
         TABLE.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        page.main()
         return
     cases, held, rest = build.loaded()
     mine = {case: one for case, one in cases.items() if one["form"] in (asked.form or build.FORMS)}

@@ -30,7 +30,7 @@ def decide(case):
     """Say whether there is a fault, which, and where.
 
     case["form"] is one of
-      "curves"   case["curves"] of a run, and of two healthy runs of the program, case["earlier"]
+      "curves"   case["curves"] of a run, and those of two healthy runs, case["earlier"]
       "probes"   case["probes"], bought with probe(name)
       "source"   case["files"], a program that runs: python main.py
       "diff"     case["diff"], with case["title"] and case["text"]; case["files"] has all files of

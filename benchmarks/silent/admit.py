@@ -18,8 +18,9 @@ RULES = {
     "seeds": f"{SEEDS} runs of each version are recorded",
     "symptom": f"with the fault, one number is more than {SIGMAS} standard deviations from the "
                f"mean of {SEEDS} healthy runs, with each of {SEEDS} seeds and to the same side",
-    "repair": "once the mechanism is repaired, no such number is left",
-    "healthy": f"a control moves no number by more than {SIGMAS} standard deviations",
+    "repair": f"once the mechanism is repaired, the mean of five runs of each such number is "
+              f"within {SIGMAS} standard deviations of the healthy ones",
+    "healthy": "a control has no such number",
     "source": "the mechanism is documented in a public issue, pull request or commit"}
 PUBLIC = re.compile(r"[\w.-]+/[\w.-]+#\d+|[\w.-]+/[\w.-]+@[0-9a-f]{7,40}")
 Numbers = dict[str, list[float]]  # of each number, its value with each seed
@@ -55,12 +56,12 @@ def refused(one: Measured) -> str:
     """The first rule that a candidate breaks, "" for none."""
     if one.stopped:
         return "silent"
-    versions = [one.reference, one.repaired] + ([one.with_fault] if one.with_fault else [])
-    if any(len(values) < SEEDS for version in versions for values in version.values()):
+    versions = [one.reference, one.repaired]
+    versions += [] if one.with_fault is None else [one.with_fault]
+    if any(not version or min(map(len, version.values())) < SEEDS for version in versions):
         return "seeds"
     if one.with_fault is None:
-        moved = [sigmas(one.reference[name], values) for name, values in one.repaired.items()]
-        return "" if all(much <= SIGMAS for much in moved) else "healthy"
+        return "healthy" if symptoms(one.reference, one.repaired) else ""
     shown = symptoms(one.reference, one.with_fault)
     if not shown:
         return "symptom"

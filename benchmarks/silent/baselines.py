@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
+import contextlib
+import io
+import math
+import multiprocessing
 import random
+import statistics
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import torch
+
+import dlsys_watch
 from benchmarks.silent import build, score
 from dlsys import find
+from dlsys_diffs import repository
+from dlsys_same.pairs import SameError
+from dlsys_same.testing import same as dlsys_same
+from dlsys_watch.places import main_file
 
 
 def guess(case: dict, _buy: Callable) -> dict:
@@ -34,13 +51,115 @@ def added(diff: str) -> list[str]:
     return found
 
 
+# ---- range and finder: what is out of range, and what `dlsys find` makes of it
+
+def in_range(case: dict, buy: Callable) -> dict:
+    """Compares numbers with healthy ones, and asks the finder what the first odd ones may be.
+
+    It buys the cheapest probes until one is out of range or the budget is spent.
+    """
+    odd = odd_curves(case) if case["form"] == "curves" else odd_numbers(case, buy)
+    words = " ".join(name for name, _ in odd[:3])
+    found = find.rank(score.index(), words).causes if odd else []
+    return {"confidence": max((much for _, much in odd), default=0.2),
+            "cause": found[0] if found else ""}
+
+
+def odd_numbers(case: dict, buy: Callable) -> list[tuple[str, float]]:
+    paid = 0
+    for probe, price in sorted(case["probes"].items(), key=lambda one: one[1]):
+        if paid + price > score.BUDGET:
+            break
+        look = buy(probe)
+        paid = look["paid"]
+        ends = case["healthy"][probe]
+        odd = [(f"{name} {'high' if float(value) > ends[name][1] else 'low'}", 0.9)
+               for name, value in look["numbers"].items()
+               if not ends[name][0] <= float(value) <= ends[name][1]]
+        if odd:
+            return odd
+    return []
+
+
+def odd_curves(case: dict) -> list[tuple[str, float]]:
+    """Curves whose last third is farther from two earlier runs than these are from each other."""
+    found = []
+    for name, values in case["curves"].items():
+        here, one, other = (ending(curve) for curve in
+                            (values, *(run[name] for run in case["earlier"])))
+        much = abs(here - (one + other) / 2) / (abs(one - other) + 0.01 * abs(one))
+        if not much <= 2:
+            sign = "higher" if here > one else "lower"
+            found.append((f"{name} {sign}", 1 - 1 / (1 + much) if math.isfinite(much) else 1.0))
+    return sorted(found, key=lambda one: -one[1])
+
+
+def ending(curve: list) -> float:
+    """The mean of the last third of a curve; NaN for an empty one."""
+    last = [float(value) for value in curve[-(len(curve) // 3 or 1):]]
+    return statistics.fmean(last) if last else math.nan
+
+
 def finder(case: dict, _buy: Callable) -> dict:
     """`dlsys find` on what a change says of itself."""
-    words = f"{case['title']} {case['text']}"
-    answer = find.rank(score._index(), words)
+    answer = find.rank(score.index(), f"{case['title']} {case['text']}")
     sure = dict(zip(("very likely", "likely", "possible", ""), (0.9, 0.7, 0.4, 0.2), strict=True))
     return {"confidence": sure[answer.sure], "cause": (answer.causes or [""])[0],
             "place": (added(case["diff"]) or [""])[0]}
+
+
+# ---- the tools of the course that run a program
+
+def watch(case: dict, _buy: Callable) -> dict:
+    """`dlsys watch --hints` on the program: a sound rule is nearly sure, a hint is not."""
+    found = apart(watched, case["files"]["main.py"])
+    best = max(found, key=lambda one: one["sound"], default=None)
+    if best is None:
+        return {"confidence": 0.2}
+    return {"confidence": 0.95 if best["sound"] else 0.6, "cause": best["trap"],
+            "place": f"main.py:{best['line']}"}
+
+
+def watched(source: str) -> list[dict]:
+    """The findings of a program that runs here."""
+    path = Path(tempfile.mkdtemp()) / "main.py"
+    main_file.append(str(path))
+    with (contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()),
+          dlsys_watch.watching(hints=True) as found):
+        exec(compile(source, str(path), "exec"), {"__name__": "__main__"})
+    return [{"trap": one.trap, "line": one.line, "sound": one.sound} for one in found]
+
+
+def same(case: dict, _buy: Callable) -> dict:
+    """`dlsys same` on the repository before and after a change: does a short run agree?"""
+    agrees = apart(agree, case["files"])
+    return {"confidence": 0.3 if agrees else 0.7, "place": (added(case["diff"]) or [""])[0]}
+
+
+def agree(files: dict[str, str]) -> bool:
+    """Whether both versions compute the same in the first updates of a run."""
+    def trained(version):
+        def program():
+            with repository.loaded(version) as repo:
+                torch.manual_seed(0)
+                repo.loop.fit(repo.config.preset("standard"))
+        return program
+
+    try:
+        dlsys_same(trained(repository.files()), trained(files))
+    except (AssertionError, SameError):
+        return False
+    return True
+
+
+def apart(work: Callable, given: Any) -> Any:
+    """What work(given) returns, in a process of its own: forked from one that has imported torch
+    and never trained, as a fork of one that has may wait for ever.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(work, given).result()
 
 
 # ---- cheats
@@ -64,7 +183,24 @@ def file_reader(case: dict, _buy: Callable) -> dict:
     return {"confidence": [*every].index(case["id"]) / len(every)}
 
 
-BASELINES = {"random": guess, "finder": finder}
-FORMS = {"finder": ("diff",)}  # all, where nothing is said
+def letters(case: dict, _buy: Callable) -> dict:
+    """The longer, the more likely faulty."""
+    return {"confidence": min(1.0, len(case.get("text", "") or case["files"]["main.py"]) / 20_000)}
+
+
+def comparer(case: dict, _buy: Callable) -> dict:
+    """A line that no other program of the file has: in a public file, it is seldom a decoy."""
+    others = collections.Counter(line for one in build.stored(build.CASES)["cases"].values()
+                                 if one["form"] == "source"
+                                 for line in set(one["files"]["main.py"].splitlines()))
+    odd = [number for number, line in enumerate(case["files"]["main.py"].splitlines(), 1)
+           if others[line] == 1]
+    return {"confidence": 0.9 if odd else 0.4, "place": f"main.py:{odd[0]}" if odd else ""}
+
+
+BASELINES = {"random": guess, "range": in_range, "finder": finder, "watch": watch, "same": same}
 CHEATS = {"always faulty": always, "names everything": everything, "reads the case file":
-          file_reader}
+          file_reader, "compares the cases": comparer, "counts letters": letters}
+FORMS = {"range": ("curves", "probes"), "finder": ("diff",), "watch": ("source",),
+         "same": ("diff",), "compares the cases": ("source",),
+         "counts letters": ("source", "diff")}  # all forms, where nothing is said

@@ -9,24 +9,26 @@ from __future__ import annotations
 import collections
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.silent import candidates
+from benchmarks.silent import candidates, reader
 from benchmarks.silent.admit import RULES, refused
 from benchmarks.silent.candidates import Candidate
 from benchmarks.silent.score import Held
-from dlsys_diffs import repository
+from dlsys_diffs.scoring import auroc
 
 FOLDER = Path(__file__).parent
 CASES, ANSWERS = FOLDER / "cases.json", FOLDER / "answers.json"
-VERSION = "1"
+VERSION = hashlib.sha256(reader.KEY.encode()).hexdigest()[:8]
+EVEN = 0.05  # how far from chance the order of the cases may be
 FORMS = ("curves", "probes", "source", "diff")
 
 
-def chosen(every: Iterable[Candidate], key: str = VERSION) -> tuple[list[Candidate], dict]:
+def chosen(every: Iterable[Candidate], key: str = reader.KEY) -> tuple[list[Candidate], dict]:
     """The admitted candidates, in the order that a key deals; and by form, what was refused."""
     tried: dict[str, collections.Counter] = {}
     admitted = []
@@ -37,7 +39,27 @@ def chosen(every: Iterable[Candidate], key: str = VERSION) -> tuple[list[Candida
         if not rule:
             admitted.append(one)
     admitted.sort(key=lambda one: (one.form, dealt(key, one.key)))
-    return admitted, {form: dict(counts) for form, counts in tried.items()}
+    for form, counts in tried.items():
+        faulty = sum(one.held["faulty"] for one in admitted if one.form == form)
+        healthy = [one for one in admitted if one.form == form and not one.held["faulty"]]
+        for one in healthy[(faulty + 1) // 2:]:  # a third is enough
+            admitted.remove(one)
+            counts["admitted"] -= 1
+            counts["not needed"] += 1
+    order = [one for form in tried for one in
+             shuffled([one for one in admitted if one.form == form], key)]
+    return order, {form: dict(counts) for form, counts in tried.items()}
+
+
+def shuffled(cases: list[Candidate], key: str) -> list[Candidate]:
+    """The cases in the first of the orders that a key deals whose places say nothing."""
+    for draw in itertools.count():
+        hashes = {dealt(f"{key} {draw}", one.key): one for one in cases}
+        cases = [hashes[name] for name in sorted(hashes)]
+        places = {kind: [place for place, one in enumerate(cases) if one.held["faulty"] is kind]
+                  for kind in (True, False)}
+        if abs((auroc(places[True], places[False]) or 0.5) - 0.5) < EVEN:
+            return cases
 
 
 def dealt(key: str, name: str) -> str:
@@ -53,8 +75,7 @@ def files(admitted: list[Candidate], tried: dict) -> tuple[dict, dict]:
         name = f"{one.form}-{numbers[one.form]:02}"
         cases[name] = {"form": one.form, **one.shown}
         held[name] = {**one.held, "from": one.key, "source": one.measured.source}
-    shared = {"diff": dict(repository.files())}
-    return ({"version": VERSION, "shared": shared, "cases": cases},
+    return ({"version": VERSION, "shared": candidates.shared(), "cases": cases},
             {"version": VERSION, "tried": tried, "answers": held})
 
 
@@ -63,11 +84,18 @@ def stored(path: Path) -> dict:
     return json.loads(path.read_text("utf-8"))
 
 
+def digest() -> str:
+    """Of both files, which a table names."""
+    both = b"".join(path.read_bytes() for path in (CASES, ANSWERS))
+    return hashlib.sha256(both).hexdigest()[:12]
+
+
 def shown(case: str, cases: dict) -> dict[str, Any]:
     """A case as an adapter gets it: a diff with all files of the repository after the change."""
-    found = {"id": case, **cases["cases"][case]}
+    own = cases["cases"][case]
+    found = {"id": case, **cases["shared"][own["form"]], **own}
     if found["form"] == "diff":
-        found["files"] = cases["shared"]["diff"] | found.pop("changed")
+        found["files"] = found["files"] | found.pop("changed")
     return found
 
 

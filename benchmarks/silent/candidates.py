@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from benchmarks.silent.admit import Measured
-from dlsys_diffs import case_files, reading
+from benchmarks.silent import reader, runs
+from benchmarks.silent.admit import Measured, Numbers
+from benchmarks.silent.sources import OF_TRAP
+from dlsys_checks.exam.numbers import HEALTHY
+from dlsys_diffs import case_files, reading, repository
 from tools import diffs
 
 # Of each change with a fault, the traps that teach its mechanism; where none does, the cause of the
@@ -21,6 +24,7 @@ TAUGHT = {
     "growing-patience": ["12.8"], "adaptive-clip": ["12.8"], "square-root-pixels": ["07.4"],
     "pixel-noise": ["12.8"], "freeze-first": ["07.7"], "order-object": ["09.5"],
     "count-scored": ["12.8"], "growing-shift": ["12.8"], "brightest-first": ["12.7"]}
+PRICES = {"loss_curve": 1, "look_at_batch": 2, "one_batch": 2}  # all others 3
 
 
 class Candidate(NamedTuple):
@@ -35,6 +39,18 @@ class Candidate(NamedTuple):
 
 def every() -> Iterator[Candidate]:
     yield from of_diffs()
+    yield from of_reader()
+
+
+def shared() -> dict[str, dict[str, Any]]:
+    """What all cases of a form show alike."""
+    earlier = runs.run_of(runs.EARLIER).get("curves", [])[:2]
+    return {"curves": {"program": CLASSIFIER, "earlier": earlier},
+            "probes": {"program": SCRIPT,
+                       "probes": {probe: PRICES.get(probe, 3) for probe in HEALTHY},
+                       "healthy": {probe: {name: list(ends) for name, ends in rows.items()}
+                                   for probe, rows in HEALTHY.items()}},
+            "source": {"program": SCRIPT}, "diff": {"files": dict(repository.files())}}
 
 
 # ---- diff: the changes of `dlsys review-diff`
@@ -60,3 +76,71 @@ def _measured_diff(case: case_files.Case) -> Measured:
     names = entry["seeds"][0]
     return Measured({name: diffs.before(case.run, name) for name in names}, None,
                     {name: [row[name] for row in entry["seeds"]] for name in names}, case.source)
+
+
+# ---- source, probes and curves: the exam's script
+
+CLASSIFIER = ("A classifier of digits: 60 steps of AdamW with one cycle of its rate, gradients "
+              "clipped to a norm of 1. A point of a curve is the mean of five steps. `earlier` are "
+              "two healthy runs with other seeds.")
+SCRIPT = ("One file: a classifier of digits, its training, evaluation and 8-bit copy, two ranks in "
+          "one process, a server of a small language model, learning from preferences, and layers "
+          "that are cut over ranks.")
+
+
+def of_reader() -> Iterator[Candidate]:
+    for one in reader.programs().values():
+        whole = measured_reader(one)
+        yield as_source(one, whole)
+        yield as_probes(one, only(whole, HEALTHY))
+        yield as_curves(one, only(whole, [runs.CURVE]))
+
+
+def measured_reader(one: reader.Program) -> Measured:
+    """All numbers of a program next to those of the healthy script."""
+    run = runs.run_of(runs.shown_by(one.name)[0])
+    reference, repaired = (runs.run_of(name).get("numbers", {})
+                           for name in (runs.PLAIN, runs.REPAIRED))
+    own = run.get("numbers", {})
+    if one.healthy is None:
+        return Measured(reference, None, own, "", "stopped" in run)
+    return Measured(reference, own, repaired, OF_TRAP.get(one.trap, ""), "stopped" in run)
+
+
+def only(whole: Measured, kinds: Iterable[str]) -> Measured:
+    """What was measured of these probes, or of the curves: a form is judged by what it shows."""
+    def part(numbers: Numbers) -> Numbers:
+        return {name: values for name, values in numbers.items()
+                if name.partition(": ")[0] in kinds}
+
+    return whole._replace(reference=part(whole.reference), repaired=part(whole.repaired),
+                          with_fault=whole.with_fault and part(whole.with_fault))
+
+
+def right(one: reader.Program) -> dict[str, Any]:
+    """What is held of a program in forms without lines."""
+    return {"faulty": one.healthy is not None, "causes": [one.trap] if one.trap else [],
+            "places": [], "near": 0}
+
+
+def as_source(one: reader.Program, measured: Measured) -> Candidate:
+    places, near = one.places()
+    return Candidate(f"source/{one.name}", "source", {"files": one.files},
+                     {**right(one), "places": places, "near": near}, measured)
+
+
+def as_probes(one: reader.Program, measured: Measured) -> Candidate:
+    """The same program without its text: what its probes show with one of the five seeds."""
+    values = measured.repaired if measured.with_fault is None else measured.with_fault
+    probes: dict[str, dict] = {}
+    for name, by_seed in values.items():
+        probe, _, number = name.partition(": ")
+        probes.setdefault(probe, {})[number] = by_seed[runs.shown_by(one.name)[1]]
+    return Candidate(f"probes/{one.name}", "probes", {}, {**right(one), "probes": probes}, measured)
+
+
+def as_curves(one: reader.Program, measured: Measured) -> Candidate:
+    name, seed = runs.shown_by(one.name)
+    curves = runs.run_of(name).get("curves")
+    return Candidate(f"curves/{one.name}", "curves",
+                     {"curves": curves and curves[seed]}, right(one), measured)

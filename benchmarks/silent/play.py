@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.silent.score import Answer, read
-from dlsys_checks.exam.numbers import PRICES
 from dlsys_helpers.errors import UserError
 
 SECONDS = 600  # for one case
@@ -23,12 +22,12 @@ Decide = Callable[[dict[str, Any], Callable[[str], dict]], dict]
 class Purse:
     """What a case's probes measure, sold by name; each is paid once."""
 
-    def __init__(self, probes: dict[str, dict[str, float]]) -> None:
-        self.probes, self.bought = probes, set()
+    def __init__(self, probes: dict[str, dict[str, float]], prices: dict[str, int]) -> None:
+        self.probes, self.prices, self.bought = probes, prices, set()
 
     @property
     def paid(self) -> int:
-        return sum(PRICES[name] for name in self.bought)
+        return sum(self.prices[name] for name in self.bought)
 
     def buy(self, name: Any) -> dict[str, Any]:
         if not isinstance(name, str) or name not in self.probes:
@@ -40,7 +39,7 @@ class Purse:
 
 def in_process(decide: Decide, case: dict, probes: dict) -> Answer:
     """What a baseline answers."""
-    purse = Purse(probes)
+    purse = Purse(probes, case.get("probes", {}))
     said = decide(case, purse.buy)
     return read(said, purse.paid)
 
@@ -50,7 +49,7 @@ def by_command(command: str, case: dict, probes: dict, seconds: float = SECONDS)
 
     Raises UserError where it cannot be started. One that ends or takes too long has said nothing.
     """
-    purse, said = Purse(probes), None
+    purse, said = Purse(probes, case.get("probes", {})), None
     with tempfile.TemporaryDirectory(prefix="silent_") as folder:
         try:
             process = subprocess.Popen(words(command), cwd=folder, text=True,

@@ -1,63 +1,148 @@
-"""Run what admission needs and no other record holds: a program, a fault, a seed at a time.
+"""Run the exam's script, healthy and with each fault: numbers of its probes, and curves.
 
-    .venv/bin/python -m benchmarks.silent.runs [--seconds 60]
+    .venv/bin/python -m benchmarks.silent.runs
 
-Each run is kept as soon as it ends, so a stopped recording goes on where it was. Runs of the
-gallery that `make gallery` has recorded are taken from there.
+Five seeds each, two seconds of CPU. Decoys compute the same, so the script is measured without
+them. Each script is recorded as soon as it has run: a stopped recording goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
+import math
 import sys
 import time
+import zlib
 from collections.abc import Iterator
+from functools import cache
 
-from dlsys_model import instruments
-from tools import gallery as gallery_record
+from benchmarks.silent import reader
+from dlsys_checks.exam import faults, laws, numbers, probes
+from tools import diffs, exam
 from tools.records import Record
 
 RECORD = Record("silent.json", done="run", lines=True,
                 renew=".venv/bin/python -m benchmarks.silent.runs")
-REFERENCE, SEEDS = range(5), range(5)  # seeds of the healthy reference; of a fault
-CONTROLS = range(5, 17)  # seeds of healthy runs that are cases themselves
-# One fault of the gallery for each mechanism that its curves show, the plainest first.
-CHOSEN = ("zero_grad", "softmax", "sgd_rate", "graph", "frozen", "mask", "not_shifted", "seldom",
-          "new_head", "one_rank", "slow_mean", "tiny", "data", "same_rows", "scale", "rate_100",
-          "batch_first", "scores", "early_clip", "no_end", "dead", "reshape", "huge", "sigmoid",
-          "post_norm", "no_schedule")
+FIRST = 600 if reader.KEY == reader.PUBLIC else 1000 + zlib.crc32(reader.KEY.encode())
+BLOCKS = {f"healthy, block {n}": range(FIRST + 5 * n, FIRST + 5 * n + 5) for n in range(6)}
+PLAIN, REPAIRED, *_, EARLIER = BLOCKS  # reference, repaired, and shown next to a case
+PARTS, CURVE = ("beginning", "middle", "end"), "curve"
+POINT = 5  # steps whose mean is a point of a curve
 
 
-def gallery_runs() -> Iterator[tuple[str, int]]:
-    """Fault and seed of the gallery's runs, each fault's together."""
-    yield from (("healthy", seed) for seed in [*REFERENCE, *CONTROLS[:5]])
-    yield from ((key, seed) for key in CHOSEN for seed in SEEDS)
-    yield from (("healthy", seed) for seed in CONTROLS[5:])
+@cache
+def measured_texts() -> dict[str, tuple[str, range]]:
+    """What is run: the healthy script with each block of seeds, and every other with the first."""
+    every = {name: (faults.healthy(), seeds) for name, seeds in BLOCKS.items()}
+    return every | {name: (one.plain, BLOCKS[PLAIN]) for name, one in reader.programs().items()
+                    if one.plain != faults.healthy()}
 
 
-def gallery_run(key: str, seed: int) -> dict:
-    """A run of the gallery's program, from whichever record has it; {} where none does."""
-    name = f"{key} {seed}"
-    for found in (gallery_record.RECORD.entry(name), RECORD.entry(f"gallery {name}")):
-        if found.get("rests_on") == gallery_record.rests_on(key):
-            return found
-    return {}
+def shown_by(name: str) -> tuple[str, int]:
+    """The runs that a program shows, and which of their seeds: its own, or for one that is plain
+    but for its decoys, those of the healthy script, without the reference and the earlier runs.
+    """
+    if name in measured_texts():
+        return name, seed_of(name)
+    _, *between, _ = BLOCKS
+    seed, block = divmod(int(name.split()[1]), len(between))
+    return between[block], seed
+
+
+def rests_on(name: str) -> dict[str, str]:
+    text, seeds = measured_texts()[name]
+    return exam.rests_on(text) | {"seeds": str(seeds[0])}
+
+
+@cache
+def run_of(name: str) -> dict:
+    """The recorded runs of a script; {} where there are none of today's."""
+    found = RECORD.entry(name)
+    return found if found.get("rests_on") == rests_on(name) else {}
+
+
+def seed_of(name: str) -> int:
+    """Which of the seeds of a program a case shows."""
+    return zlib.crc32(name.encode()) % len(BLOCKS[PLAIN])
+
+
+def looked(text: str, seeds: range) -> dict:
+    """Every number of every probe with each seed, as "probe: number", thirds of curves among them,
+    and the curves; or why a run stopped.
+    """
+    found: dict[str, list] = {}
+    curves: list[dict] = []
+    for seed in seeds:
+        with kept_runs() as kept:
+            try:
+                shown = probes.look(text, *laws.pictures(), seed, tuple(numbers.HEALTHY))
+            except Exception as error:  # the program's own
+                return {"stopped": f"{type(error).__name__}: {error}".splitlines()[0]}
+        if not math.isfinite(shown["loss_curve"]["last loss"]):
+            return {"stopped": "the loss is no number"}
+        for probe, rows in shown.items():
+            for name in numbers.HEALTHY[probe]:
+                found.setdefault(f"{probe}: {name}", []).append(short(rows[name]))
+        curves.append(curves_of(kept[0]))
+        for name, values in curves[-1].items():
+            for part, mean in zip(PARTS, thirds(values), strict=True):
+                found.setdefault(f"{CURVE}: {name}, {part}", []).append(short(mean))
+    return {"numbers": found, "curves": curves}
+
+
+def thirds(values: list) -> list[float]:
+    """The means of the three thirds of a curve; NaN where a reading is not finite, or there is
+    none.
+    """
+    read = [float("nan") if value is None else float(value) for value in values]
+    edges = [len(read) * part // 3 for part in range(4)]
+    parts = [read[low:max(high, low + 1)] for low, high in itertools.pairwise(edges)]
+    return [sum(part) / len(part) if part else float("nan") for part in parts]
+
+
+@contextlib.contextmanager
+def kept_runs() -> Iterator[list]:
+    """The runs that the probes watch inside of the block."""
+    kept, plain = [], probes.watched_run
+
+    def watched(*given):
+        kept.append(plain(*given))
+        return kept[-1]
+
+    probes.watched_run = watched
+    try:
+        yield kept
+    finally:
+        probes.watched_run = plain
+
+
+def curves_of(run) -> dict[str, list]:
+    """What a dashboard shows of a run, as means of a few steps."""
+    every = {"training loss": run.losses, "learning rate": run.rates,
+             "gradient norm before clipping": run.clipped,
+             "gradient norm at the update": [step["norm"] for step in run.steps],
+             "norm of the update": [step["update"] for step in run.steps]}
+    return {name: [short(sum(values[n:n + POINT]) / len(values[n:n + POINT]))
+                   for n in range(0, len(values), POINT)] for name, values in every.items()}
+
+
+def short(value: float) -> float | str:
+    return diffs.plain(float(f"{value:.4g}"))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no run after this long")
-    until = time.monotonic() + parser.parse_args().seconds
-    every = list(gallery_runs())
-    todo = [run for run in every if not gallery_run(*run)]
-    for place, (key, seed) in enumerate(todo):
-        if time.monotonic() > until:
+    parser.add_argument("--seconds", type=float, default=1e9,
+                        help="begin no script after so many seconds of CPU")
+    until = time.process_time() + parser.parse_args().seconds
+    left = [name for name in measured_texts() if not run_of(name)]
+    for place, name in enumerate(left):
+        if time.process_time() > until:
             break
-        print(f"{len(every) - len(todo) + place} of {len(every)}  {key}, seed {seed}",
-              file=sys.stderr, flush=True)
-        kept = {name: value for name, value in instruments.run(key, seed).items()
-                if name in ("ended", "delivered", "adapted", "curves")}
-        RECORD.write(f"gallery {key} {seed}", gallery_record.rests_on(key), kept)
+        print(f"{len(left) - place} left  {name}", file=sys.stderr, flush=True)
+        RECORD.write(name, rests_on(name), looked(*measured_texts()[name]), measured_texts())
 
 
 if __name__ == "__main__":

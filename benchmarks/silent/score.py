@@ -21,11 +21,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from dlsys import find
-from dlsys_checks.exam.numbers import BUDGETS
 from dlsys_diffs.scoring import Count, auroc, interval
 from dlsys_helpers import catalog
 
-BUDGET = BUDGETS[1]
+BUDGET = 10  # of 25 that all probes cost: the loss, and three others
 ACCUSED, UNSAID = 0.5, 0.5
 WORDS = 40
 ID = re.compile(r"\b\d\d\.\d{1,2}\b")
@@ -102,7 +101,7 @@ def causes() -> dict[str, str]:
 
 
 @functools.cache
-def _index() -> find.Index:
+def index() -> find.Index:
     return find.index(find.rows())
 
 
@@ -115,7 +114,7 @@ def cause(said: Any) -> str | None:
     named = set(ID.findall(said)) & causes().keys()
     if named:
         return named.pop() if len(named) == 1 else None
-    found = find.rank(_index(), said)
+    found = find.rank(index(), said)
     return found.causes[0] if found.fits and found.causes else ""
 
 

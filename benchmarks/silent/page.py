@@ -1,0 +1,131 @@
+"""The page of SilentTraps: what it is, and its table, from table.json and answers.json.
+
+    .venv/bin/python -m benchmarks.silent.page
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from typing import Any
+
+from benchmarks.silent import admit, build, score
+from tools.book_pages import table
+
+TARGET = build.FOLDER / "RESULTS.md"
+TABLE = build.FOLDER / "table.json"
+SHOWN = {"curves": "curves of a run, next to those of two healthy runs",
+         "probes": "ten probes with prices, bought one by one",
+         "source": "a program of one file that runs",
+         "diff": "a change of a training repository, with its description"}
+WHAT = {"random": "a number, a cause and a line, drawn",
+        "range": "the first numbers out of a healthy range; `dlsys find` names the cause",
+        "finder": "`dlsys find` on what a change says of itself",
+        "watch": "`dlsys watch --hints` on the program",
+        "same": "`dlsys same` on the repository before and after",
+        "always faulty": "cheat: always 0.9, and always one cause",
+        "names everything": "cheat: every cause and every line",
+        "reads the case file": "cheat: what the file of cases gives away",
+        "compares the cases": "cheat: what only one program of the file has",
+        "counts letters": "cheat: the longer, the more likely faulty"}
+
+
+def page() -> str:
+    stored = build.stored(build.ANSWERS)
+    answers = stored["answers"]
+    faulty = sum(row["faulty"] for row in answers.values())
+    return "\n\n".join([
+        "# SilentTraps",
+        f"SilentTraps is a benchmark for tools and coding agents. It has {len(answers)} cases: "
+        f"{faulty} with a fault that raises no error, and {len(answers) - faulty} healthy ones. "
+        "A case is answered with a confidence that there is a fault, one cause, and one line where "
+        "there are lines. No language model takes part in the score.",
+        "The material is that of this course: the changes of review mode, and the exam's script "
+        "with its probes. The rules by which a case is admitted, the decoys in every program and "
+        "one score for all forms are new.",
+        "## Four forms",
+        forms(answers),
+        "## What is admitted",
+        "A candidate becomes a case only if its measurements pass every rule:",
+        "\n".join(f"- {name}: {rule}." for name, rule in admit.RULES.items()),
+        "The form counts, too: a fault that only its source shows is a case in the form `source` "
+        "and none in `curves`. So many candidates were tried, and refused by their first broken "
+        "rule:",
+        admitted(stored["tried"]),
+        "## How it is scored",
+        scoring(),
+        "## The table",
+        results(json.loads(TABLE.read_text("utf-8"))),
+        "`make bench-silent` computes all rows again. Each answer is kept as it comes, so you may "
+        "stop it and start it again.",
+        "## Your tool or agent",
+        "Copy `benchmarks/silent/adapter.py`, fill in `decide`, and run it from the root of the "
+        "course:",
+        '```sh\n.venv/bin/python -m benchmarks.silent run "python my_adapter.py"\n```',
+        "Each case starts a process in an empty folder. It reads the case as a line of JSON and "
+        "prints its answer as another one, so an adapter may be written in any language. The "
+        "answers and the results of the probes are in a file of their own, which no adapter gets. "
+        "Give an agent no access to this repository: the faults are in it.",
+        "`benchmarks/silent/DATASHEET.md` says what the cases are made of, what the score cannot "
+        "tell, and how to make a private half."]) + "\n"
+
+
+def forms(answers: dict[str, dict]) -> str:
+    """A row for each form: what is shown, and how many cases there are."""
+    count = collections.Counter((name.partition("-")[0], row["faulty"])
+                                for name, row in answers.items())
+    return table(("form", "what is shown", "with a fault", "healthy"), [
+        (form, SHOWN[form], str(count[form, True]), str(count[form, False]))
+        for form in build.FORMS])
+
+
+def admitted(tried: dict[str, dict]) -> str:
+    names = [*admit.RULES, "not needed", "admitted"]
+    return table(("form", *names), [
+        (form, *(str(tried.get(form, {}).get(name, 0)) for name in names))
+        for form in build.FORMS]) + (
+            "\n\nHealthy programs beyond a third of a form are *not needed*.")
+
+
+def scoring() -> str:
+    return "\n".join([
+        "- **AUROC** of the confidence: how often a faulty case got more of it than a healthy one. "
+        "Guessing gives 0.5, and so does the same answer to every case. In brackets: where 90 % of "
+        "the values lie when the cases are drawn again.",
+        "- **Named**: faulty cases whose cause was named, by the id of its trap or in up to "
+        f"{score.WORDS} words, which count as the first cause that `dlsys find` reads in them. Two "
+        "causes are none.",
+        "- **Placed**: faulty cases whose line was named. Two lines are none.",
+        f"- **Accused**: healthy cases with a confidence above {score.ACCUSED}.",
+        "- **Net**: the share of faulty cases that are solved, minus the share of healthy cases "
+        f"that are accused. Solved are a confidence above {score.ACCUSED}, the right cause and the "
+        f"right line; a case whose probes cost more than {score.BUDGET} counts half. Silence gives "
+        "0, and accusing everything at most 0.",
+        "- **Paid**: the mean price of the probes."])
+
+
+def results(stored: dict[str, Any]) -> str:
+    """A row for each tool and form."""
+    rows = [(tool, form, *cells(found)) for tool, by_form in stored["rows"].items()
+            for form, found in by_form.items()]
+    what = "\n".join(f"- *{tool}*: {text}{'' if tool in stored['rows'] else ' (not measured yet)'}."
+                     for tool, text in WHAT.items())
+    return table(("tool", "form", "AUROC", "named", "placed", "accused", "net", "paid"),
+                 rows) + "\n\n" + what
+
+
+def cells(found: dict[str, Any]) -> list[str]:
+    low, high = found["interval"]
+    paid = f"{found['paid']:.1f}" if found["paid"] else "-"
+    return [f"{found['auroc']:.2f} ({low:.2f} to {high:.2f})",
+            *(f"{right} of {of}" if of else "-"
+              for right, of in (found["named"], found["placed"], found["accused"])),
+            f"{found['net']:+.2f}", paid]
+
+
+def main() -> None:
+    TARGET.write_text(page(), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
