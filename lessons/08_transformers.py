@@ -360,13 +360,13 @@ class Block(nn.Module):
 draw_blocks(
     {"a block": [
         "h (B, T, d)", "LayerNorm", "attention: fetches from others", "+",
-        "LayerNorm", "two linear layers: each token alone", "+",
-        "h (B, T, d)"]},
-    bypass={"a block": [(0, 3), (3, 6)]},
+        "h (B, T, d)", "LayerNorm", "two linear layers: each token alone",
+        "+", "h (B, T, d)"]},
+    bypass={"a block": [(0, 3), (4, 7)]},
     title="Both branches are added to what passes by",
-    alt="A column of blocks: a norm and attention, then a sum; a norm and "
-        "two linear layers, then a sum. A path leads around each branch "
-        "to its sum.")
+    alt="A column of blocks: h, a norm and attention, then a sum; the new "
+        "h, a norm and two linear layers, then a sum. One path leads from "
+        "each h around its branch to the next sum.")
 
 # %% role="concept"
 class LM(nn.Module):
@@ -1651,16 +1651,18 @@ by_record = moved(lambda i: FLOAT * (fields * i + mass))
 
 # %% trap="08.5" role="guess" quoted="wrong"
 guess("08.5",
-      "What percentage of the table's bytes does the kernel move from "
-      "memory?", unit="%")
+      "If all masses were stored side by side, starting at byte 4, how "
+      "many bytes would one load of a warp move?", unit="bytes")
 
 # %% trap="08.5" role="look"
 share = by_record / table_bytes
+shifted = moved(lambda i: FLOAT * (i + 1))
 print(f"of {table_bytes} bytes {by_record} travel, "
       f"{WARP * FLOAT} of them are used")
+print(f"side by side, from byte 4: {shifted} bytes travel")
 
 # %% trap="08.5" role="look"
-measured("08.5", 100 * share, right=(95, 100))
+measured("08.5", shifted, right=(160, 160))
 
 # %% trap="08.5" role="look"
 claim("bytes moved as a multiple of the table's", share, expected=1)
@@ -1668,7 +1670,8 @@ claim("bytes moved as a multiple of the table's", share, expected=1)
 # %% [markdown] trap="08.5" role="why"
 # Memory is not read one value at a time. The 32 threads of a *warp* issue their loads
 # together, and memory answers in whole *sectors* of 32 bytes. A record of eight floats
-# fills one sector, so each thread touches a different sector.
+# fills one sector, so each thread touches a different sector. Side by side, 32 masses
+# fill four sectors, and if they do not start where a sector starts, they touch five.
 
 # %% trap="08.5" role="why"
 records, masses = torch.full((8, 8), 0.25), torch.zeros(8, 8)
@@ -1692,10 +1695,9 @@ draw_grids(
 by_field = moved(lambda i: FLOAT * i)
 strides = {s: moved(lambda i: FLOAT * s * i) // SECTOR
            for s in (1, 2, 4, 8, 16, 32)}
-shifted = moved(lambda i: FLOAT * (i + 1)) // SECTOR
 backwards = moved(lambda i: FLOAT * (31 - i)) // SECTOR
-print(f"side by side {by_field} bytes travel; sectors one number off: "
-      f"{shifted}, from the last to the first: {backwards}")
+print(f"side by side {by_field} bytes travel; sectors from the last to "
+      f"the first: {backwards}")
 
 # %% trap="08.5" role="repair"
 claim("masses side by side: bytes moved as a multiple of those used",
@@ -1731,6 +1733,8 @@ claim("sectors at stride 8 as a multiple of stride 1",
       strides[8] / strides[1], expected=8)
 claim("sectors at stride 32 as a multiple of stride 8",
       strides[32] / strides[8], expected=1)
+claim("masses side by side from byte 4: bytes moved", shifted,
+      expected=160)
 
 # %% [markdown] trap="08.5" role="more"
 # **Down a column** of a matrix, neighbouring threads are a row apart:

@@ -1115,7 +1115,10 @@ said = loaded.load_state_dict(trained.state_dict())
 # %% trap="09.14" role="guess"
 guess("09.14",
       "How many of 100 new digits does the loaded classifier get right?",
-      unit="digits")
+      choices=["about 96, as before",
+               "about 75",
+               "about 50",
+               "about 10, as by guessing"])
 
 # %% trap="09.14" role="look"
 share = {name: accuracy(m, 16 * x_test, y_test)
@@ -1124,10 +1127,10 @@ print(said)
 print({name: f"{s:.2f}" for name, s in share.items()})
 
 # %% trap="09.14" role="look"
-measured("09.14", 100 * share["loaded"], right=(50, 90))
+measured("09.14", 1)
 
 # %% trap="09.14" role="look"
-claim("accuracy after loading", share["loaded"], below=0.88)
+claim("accuracy after loading", share["loaded"], above=0.63, below=0.88)
 
 # %% [markdown] trap="09.14" role="why"
 # A module knows its parameters, buffers and submodules, which it keeps in the
@@ -1431,8 +1434,8 @@ events = trace(one)
 
 # %% trap="09.10" role="guess"
 guess("09.10",
-      "On a GPU, how many times does Python wait for a value in one call "
-      "of `step`?",
+      "On a GPU, how many times does Python wait in one call of `step`, "
+      "for a number, a truth value or a size?",
       unit="times")
 
 # %% trap="09.10" role="look"
@@ -1820,7 +1823,11 @@ past, past_losses = both_ranks(wrapped=0)
 # %% trap="09.11" role="guess"
 guess("09.11",
       "How far apart are the two ranks' weight vectors at the end, as a "
-      "percentage of their norm?", unit="%")
+      "percentage of their norm?",
+      choices=["0 %",
+               "about 5 %",
+               "about 50 %",
+               "about 100 %"])
 
 # %% trap="09.11" role="look"
 apart = (reads(past[0]) != reads(past[1])).sum().item()
@@ -1829,13 +1836,15 @@ print("last losses:", *(f"{loss:.2f}" for loss in past_losses))
 print("digits read:", *(f"{share:.2f}" for share in right))
 print(f"gap between the ranks' weights: {gap(*past):.2f}")
 print(f"test digits that the ranks read differently: {apart}")
-print("all_reduce on the tape:", calls("all_reduce"))
+past_calls = calls("all_reduce")
+print("all_reduce on the tape:", past_calls)
 
 # %% trap="09.11" role="look"
-measured("09.11", 100 * gap(*past), right=(25, 70))
+measured("09.11", 2)
 
 # %% trap="09.11" role="look"
-claim("all_reduce calls in 100 steps", calls("all_reduce"), expected=0)
+claim("gap between the weights of the two ranks", gap(*past), above=0.28,
+      below=0.72)
 
 # %% [markdown] trap="09.11" role="why"
 # Both losses fall and both ranks classify well, but each rank has its own model.
@@ -1902,7 +1911,8 @@ claim("test digits on which the ranks disagree", apart, above=10)
 claim("the larger of the two last losses", max(past_losses), below=1)
 claim("accuracy of the worse rank on the test digits", min(right),
       above=0.85)
-claim("gap between the weights of the two ranks", gap(*past), above=0.2)
+claim("all_reduce calls in 100 steps, past the wrapper", past_calls,
+      expected=0)
 
 # %% [markdown] trap="09.11" role="more"
 # DDP divides the sum over the ranks by the number of ranks. The result is the mean over
@@ -2285,28 +2295,37 @@ outside, sent = tape_of_four(in_pieces)
 
 # %% trap="09.6" role="guess"
 guess("09.6",
-      "How many times do the ranks exchange gradients during these four "
-      "batches?", unit="times")
+      "How does each rank's gradient compare with the gradient of one "
+      "process that sees all 64 digits?",
+      choices=["it is too small, as the ranks average the sum repeatedly",
+               "it differs from rank to rank, as only the fourth batch is "
+               "exchanged",
+               "it is equal, up to rounding"])
 
 # %% trap="09.6" role="look"
 whole_net = mlp(SEED)                              # all 64 digits at once
 F.cross_entropy(whole_net(x_train[:64]), y_train[:64]).backward()
 one_gradient = flat(p.grad for p in whole_net.parameters())
 print("bytes of each all_reduce:", sent)
+off = [gap(rank_gradient, one_gradient) for rank_gradient in outside]
 print("gradient, off the one of a single process: "
-      f"{gap(outside[0], one_gradient):.0e}")
+      f"{off[0]:.0e} and {off[1]:.0e}")
 
 # %% trap="09.6" role="look"
-measured("09.6", len(sent), right=(4, 4))
+measured("09.6", 2)
 
 # %% trap="09.6" role="look"
-claim("exchanges with no_sync around backward", len(sent), expected=4)
+claim("largest error of a rank's gradient, no_sync around backward",
+      max(off), below=1e-4)
 
 # %% [markdown] trap="09.6" role="why"
 # The gradient is right up to rounding, so no test of its values finds the fault. Only the
 # number of bytes sent shows the fault. `ddp(x)` outside `no_sync` has prepared the
 # reducer (trap 09.11), and the next `backward` makes the exchange, wherever you call it.
 # So the forward pass belongs inside `no_sync`.
+
+# %% trap="09.6" role="why"
+claim("exchanges with no_sync around backward", len(sent), expected=4)
 
 # %% trap="09.6" role="repair"
 def in_pieces_quiet(x, y, seed):
@@ -2341,11 +2360,9 @@ draw_lanes(lanes, unit="time, schematic: F forward, B backward",
                "a send. With it around both, only the fourth batch does.")
 
 # %% [markdown] trap="09.6" role="more" topics="the gradient is right both times · an epoch that ends in silence"
-# These claims compare the gradient of each version with the gradient of a single process:
+# These claims compare the repaired version with a single process:
 
 # %% trap="09.6" role="more"
-claim("gradient after it, off the one of a single process",
-      gap(outside[0], one_gradient), below=1e-4)
 claim("gradient then, off the one of a single process",
       gap(inside[0], one_gradient), below=1e-4)
 claim("bytes of the exchange over those of the parameters",
@@ -2965,16 +2982,13 @@ def step_calls(plan):
 
 # %% trap="09.4" role="guess"
 guess("09.4",
-      "How many `all_gather` calls does one training step of the sharded "
-      "net make?", unit="calls")
+      "How many times the bytes of DDP's one `all_reduce` do the calls of "
+      "this step handle, each call's tensor counted once?", unit="times")
 
 # %% trap="09.4" role="look"
 each = step_calls("each")
 for kind, sizes in each.items():
     print(f"{kind:15} {len(sizes):3} calls   {sum(sizes):6} bytes")
-
-# %% trap="09.4" role="look"
-measured("09.4", len(each["all_gather"]), right=(12, 12))
 
 # %% trap="09.4" role="look"
 claim("all_gather calls of six layers", len(each["all_gather"]),
@@ -3025,6 +3039,9 @@ plan_calls = {plan: sum(map(len, kinds.values()))
               for plan, kinds in table.items()}
 plan_bytes = {plan: sum(map(sum, kinds.values()))
               for plan, kinds in table.items()}
+
+# %% trap="09.4" role="repair"
+measured("09.4", plan_bytes["each"] / plan_bytes["DDP"], right=(3, 3))
 
 # %% trap="09.4" role="repair"
 plot_bars({f"{plan}, {n} call{'s' * (n > 1)}": plan_bytes[plan] / 1000

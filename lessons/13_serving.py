@@ -335,8 +335,12 @@ cem = admit(pool, cem_ids)
 
 # %% trap="13.1" role="guess" quoted="wrong"
 guess("13.1",
-      "How many of the eight blocks in Ann's table still hold Ann's "
-      "letters after Cem has been admitted?", unit="blocks")
+      "What percentage of the probability of Ann's next letter moves to "
+      "other letters because of Cem?",
+      choices=["0 %",
+               "from 1 to 30 %",
+               "from 30 to 70 %",
+               "over 70 %"])
 
 # %% trap="13.1" role="look"
 def reads(pool, table):
@@ -346,10 +350,6 @@ def reads(pool, table):
 print("Ann sent  ", repr(text.decode(ann_ids)))
 print("Ann reads ", repr(reads(pool, ann)))
 foreign = pool.letters[ann].flatten() != ann_ids     # (32,)
-intact = (~foreign.view(-1, SIZE)).all(1).sum().item()
-
-# %% trap="13.1" role="look"
-measured("13.1", intact, right=(4, 4))
 
 # %% trap="13.1" role="look"
 claim("blocks that are in both Ann's and Cem's table",
@@ -417,14 +417,10 @@ print("Ann reads ", repr(reads(pool, ann)))
 claim("with readers counted: blocks in both Ann's and Cem's table",
       len({*ann} & {*cem}), expected=0)
 
-# %% [markdown] trap="13.1" role="more" topics="what the model makes of it · blocks given twice · a block that is half full"
-# What does the fault do to Ann's answer? Cem's letters are now where Ann's request reads
-# the system prompt, so her next letter has a different distribution. To measure the
-# difference, add up the absolute differences of the probabilities and halve the sum. The
-# result is the *total variation*. The total variation is 0 for equal distributions and 1
-# for distributions that have no letter in common.
+# %% [markdown] trap="13.1" role="repair"
+# Then bring the fault back:
 
-# %% trap="13.1" role="more"
+# %% trap="13.1" role="repair"
 def next_letter(pool, table, ids):
     """Distribution of the letter after ids, from the blocks of a table."""
     cache = pool.read(table, len(ids) - 1)
@@ -439,12 +435,25 @@ pool.free += ann[:4]                              # the fault again
 pool.free.sort()
 cem = admit(pool, cem_ids)
 moved = variation(next_letter(pool, ann, ann_ids), true_next).item()
+print(f"probability that moves: {100 * moved:.0f} %")
+
+# %% trap="13.1" role="repair"
+measured("13.1", 1)
+
+# %% trap="13.1" role="repair"
+claim("Ann's next letter: total variation caused by Cem", moved,
+      above=0.005, below=0.3)
+
+# %% [markdown] trap="13.1" role="more" topics="what the model makes of it · blocks given twice · a block that is half full"
+# What does the fault do to Ann's answer? Cem's letters are now where Ann's request reads
+# the system prompt, so her next letter has a different distribution. To measure the
+# difference, add up the absolute differences of the probabilities and halve the sum. The
+# result is the *total variation*. The total variation is 0 for equal distributions and 1
+# for distributions that have no letter in common.
 
 # %% trap="13.1" role="more"
 claim("letters in the blocks of Ann's prompt that are not hers",
       foreign.sum(), above=10)
-claim("Ann's next letter: total variation caused by Cem", moved,
-      above=1e-4)
 
 # %% [markdown] trap="13.1" role="more"
 # Reference counting can go wrong as well. If a new block starts with a count of zero, it
@@ -1248,8 +1257,12 @@ meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 
 # %% trap="13.10" role="guess" quoted="right"
 guess("13.10",
-      "What percentage of the answers would have to change to match the "
-      "model's own odds?", unit="%")
+      "Summed over all answers, how much probability sits on the wrong "
+      "answer (0 % = the model's own odds, 100 % = no overlap)?",
+      choices=["about 5 %",
+               "about 20 %",
+               "about 50 %",
+               "about 90 %"])
 
 # %% trap="13.10" role="look"
 apart = [variation(a, b).item() for a, b in zip(drawn, meant)]
@@ -1261,11 +1274,11 @@ for w in meant[0].argsort(descending=True)[:6].tolist():
 print(f"{moved:.0f} %, mean of eight sets of twelve words")
 
 # %% trap="13.10" role="look"
-measured("13.10", moved, right=(28, 84))
+measured("13.10", 2)
 
 # %% trap="13.10" role="look"
 claim("total variation between masked sampling and the model's own odds",
-      moved / 100, above=0.15)
+      moved / 100, above=0.35, below=0.7)
 
 # %% [markdown] trap="13.10" role="why"
 # The mask looks only one letter ahead. If only one word begins with a letter, the letters
@@ -1569,8 +1582,12 @@ from_target = comes_out(kept, p)                  # refused: draw from p
 
 # %% trap="13.5" role="guess"
 guess("13.5",
-      "What percentage of the letters would have to change to match the "
-      "target's distribution?", unit="%")
+      "Summed over all letters, how much probability sits on the wrong "
+      "letter (0 % = the target's odds, 100 % = no overlap)?",
+      choices=["about 30 %",
+               "about 10 %",
+               "about 1 %",
+               "0 %"])
 
 # %% trap="13.5" role="look"
 wrong = 100 * variation(from_target, p).mean().item()
@@ -1579,11 +1596,11 @@ print(f"drafts accepted: {accepted:.2f}, letters that would have to "
       f"change: {wrong:.1f} %")
 
 # %% trap="13.5" role="look"
-measured("13.5", wrong, right=(5, 15))
+measured("13.5", 1)
 
 # %% trap="13.5" role="look"
 claim("total variation if a refusal is followed by a sample of the target",
-      wrong / 100, above=0.04)
+      wrong / 100, above=0.05, below=0.15)
 
 # %% [markdown] trap="13.5" role="why"
 # If the draft proposes a letter more often than the target would, refusals cut that
@@ -2158,8 +2175,7 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # log-probability under the distribution it sampled from. (vLLM does this if you ask for
 # `processed_logprobs`. By default, vLLM reports log-probabilities without temperature and
 # top-p.) The trainer computes its own log-probabilities at the same temperature. You
-# sample 64 answers of 24 letters and, for each answer, multiply its 24 ratios. If server
-# and trainer agree, the product is 1, or 100 %.
+# sample 64 answers of 24 letters and, for each answer, multiply its 24 ratios.
 
 # %% trap="13.8" role="break"
 def nucleus(logits, top_p):
@@ -2191,18 +2207,22 @@ ratio = (trainer - server).exp()                      # (64, 24)
 whole = ratio.prod(1)                                 # of each answer
 
 # %% trap="13.8" role="guess"
-guess("13.8", "What is the median of these 64 products?", unit="%")
+guess("13.8", "What is the median of these 64 products?",
+      choices=["about 0.1",
+               "about 0.6",
+               "about 0.9",
+               "1, as the weights are the same"])
 
 # %% trap="13.8" role="look"
-percent = 100 * whole.median().item()
-print(f"per letter: {ratio.mean():.3f}, answer of 24: {percent:.1f} %")
+print(f"per letter: {ratio.mean():.3f}, answer of 24: "
+      f"{whole.median():.3f}")
 
 # %% trap="13.8" role="look"
-measured("13.8", percent, right=(6, 18))
+measured("13.8", 0)
 
 # %% trap="13.8" role="look"
-claim("mean ratio of a letter with the same weights", ratio.mean(),
-      below=0.95)
+claim("median product of the 24 ratios of an answer", whole.median(),
+      above=0.06, below=0.18)
 
 # %% [markdown] trap="13.8" role="why"
 # The server cuts off the tail and rescales the rest to a sum of one, so the probability
@@ -2210,6 +2230,10 @@ claim("mean ratio of a letter with the same weights", ratio.mean(),
 # all letters. So the ratio of a letter is exactly the probability mass that was kept at
 # its position, whichever letter was sampled. The ratio of an answer of 24 letters is the
 # product of 24 such masses.
+
+# %% trap="13.8" role="why"
+claim("mean ratio of a letter with the same weights", ratio.mean(),
+      below=0.95)
 
 # %% trap="13.8" role="why" tags=["plumbing"]
 spread = (logits[:, 0] / 0.8).softmax(-1)

@@ -36,7 +36,7 @@ def cut(start, end):
     return TEXT[:a] + TEXT[TEXT.index(end, a):]
 
 
-MEASURED = 'measured("01.2", 100 * recall(alarm), right=(20, 60))'
+MEASURED, BAND = 'measured("01.2", 2)', "right=(64, 96)"
 CASES = {
     "unknown role": (TEXT.replace('role="summary"', 'role="epilogue"'), "epilogue"),
     "no role": (TEXT.replace('# %% [markdown] role="summary"', "# %% [markdown]"), "role None"),
@@ -58,7 +58,7 @@ CASES = {
                                      "it calls print above the question"),
     "the question above the code": (TEXT.replace('trap="01.2" role="break"',
                                                  'trap="01.2" role="look"'), "01.2"),
-    "a band of a factor of five": (TEXT.replace("right=(20, 60)", "right=(20, 100)"),
+    "a band of a factor of five": (TEXT.replace(BAND, "right=(20, 100)"),
                                    "a factor of 5"),
     "somebody quoted, unsaid who is right": (TEXT.replace(' quoted="wrong"', ""),
                                              "quotes somebody and quoted is None"),
@@ -102,11 +102,8 @@ CASES = {
                        "2 cells come"),
     "measured beside other code": (TEXT.replace(MEASURED, f"{MEASURED}\npass"),
                                    "1 cells come"),
-    "no such choice": (TEXT.replace('alarm?",\n      unit="%")',
-                                    'alarm?",\n      choices=["a", "b", "c"])')
-                       .replace(MEASURED, 'measured("01.2", 3)'),
-                       "does not answer"),
-    "a number without a range": (TEXT.replace(", right=(20, 60)", ""), "does not answer"),
+    "no such choice": (TEXT.replace(MEASURED, 'measured("01.2", 3)'), "does not answer"),
+    "a number without a range": (TEXT.replace(BAND, ""), "does not answer"),
     "explanation that stutters": (TEXT.replace(":: The sigmoid of a", ":: Right. The sigmoid of a"),
                                   "an explanation begins"),
     "look without a claim": (re.sub(r'(trap="01.5" role="look"(?s:.*?))^claim\(.*?\n\n', r"\1\n",

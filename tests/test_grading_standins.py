@@ -17,7 +17,9 @@ from dlsys import model_rows, my_parts
 from dlsys.grading import in_model, model_laws
 from dlsys.grading.books import pages
 from dlsys.grading.settings import Limits, Settings
+from dlsys.grading.walls.sandbox import pack_act
 from dlsys_helpers import paths
+from dlsys_helpers.acting import Case
 from dlsys_model import answers, standins
 from dlsys_model.part_table import BY_ID, CATALOGUE
 
@@ -307,6 +309,18 @@ def test_and_so_it_does_where_others_cheat_in_the_model(tried):
 
 def test_what_can_be_forged_is_said_where_the_points_are(checked):
     assert in_model.FORGEABLE in checked["notes"]
+
+
+def test_a_sandbox_of_many_trials_may_fork_to_the_end(grader):
+    """A runner that has ended, and that nobody waited for, still counts as a process."""
+    cells, act = [(1, "def f():\n    return 1")], pack_act("x", "f", "", [Case("", {})])
+    with grader.judge.zygote.sandbox() as sandbox:
+        for _ in range(grader.settings.limits.processes + 8):
+            assert sandbox.attempt(cells, [act]).fault == ""
+        last = sandbox.attempt(cells, [act], careful=True, checkpoints=True)
+    assert (last.fault, last.cells_done, last.cells, len(last.answers)) == ("", True, [], 1)
+    assert sandbox.used["cpu_seconds"] > 0
+    assert sandbox.used["peak_bytes"] > 2**20
 
 
 # ---- what travels

@@ -152,15 +152,16 @@ def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: in
 
     A runner is forked into its init's namespaces. The compiler is loaded for the forks to come.
     """
-    children: list[int] = []
+    children = Children(walled)
     while True:
         kind, fds, _, _ = socket.recv_fds(supervisor_line, 1, 2)
         if kind == framing.FORK:
             if not group.exists():
                 os._exit(1)  # somebody removed it: the judge starts afresh, with a new one
+            children.reap_ended()  # one that waits for that still counts as a process of its user
             with contextlib.suppress(isolation.WallError):  # the init has ended by now
                 line, init_fd = fds
-                children.append(_fork_runner(line, init_fd, walled, limits, user, group, run))
+                children.pids.append(_fork_runner(line, init_fd, walled, limits, user, group, run))
             for fd in fds:
                 os.close(fd)
             supervisor_line.sendall(framing.DONE)
@@ -168,8 +169,8 @@ def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: in
             _load_compiler()
             supervisor_line.sendall(framing.DONE)
         elif kind == framing.REAP:
-            supervisor_line.sendall(json.dumps(_reap(children, walled)).encode())
-            children.clear()
+            supervisor_line.sendall(json.dumps(children.reap_all()).encode())
+            children = Children(walled)
         else:
             os._exit(0)
 
@@ -198,20 +199,36 @@ def _fork_runner(line: int, init_fd: int, walled: bool, limits: Limits, user: in
     return pid
 
 
-def _reap(children: list[int], walled: bool) -> dict:
-    """Wait until all runners have ended; returns their CPU seconds and the largest peak memory."""
-    cpu, peak = 0.0, 0
-    for pid in children:
-        if not walled:  # without a namespace, nothing else ends it
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-        _, _, used = os.wait4(pid, 0)
-        cpu += used.ru_utime + used.ru_stime
-        peak = max(peak, used.ru_maxrss * 1024)
-    with contextlib.suppress(ChildProcessError):  # orphans that became this process's children
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    return {"cpu_seconds": cpu, "peak_bytes": peak}
+class Children:
+    """The runners of one sandbox, and what those that have ended used."""
+
+    def __init__(self, walled: bool) -> None:
+        self.walled = walled
+        self.pids: list[int] = []
+        self.cpu, self.peak = 0.0, 0
+
+    def reap_ended(self) -> None:
+        """Reap the runners that have ended, and wait for none."""
+        self.pids = [pid for pid in self.pids if not self._reaped(pid, os.WNOHANG)]
+
+    def reap_all(self) -> dict:
+        """Wait until all runners have ended; returns their CPU seconds and largest peak memory."""
+        for pid in self.pids:
+            if not self.walled:  # without a namespace, nothing else ends it
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            self._reaped(pid, 0)
+        with contextlib.suppress(ChildProcessError):  # orphans that became this process's children
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        return {"cpu_seconds": self.cpu, "peak_bytes": self.peak}
+
+    def _reaped(self, pid: int, how: int) -> bool:
+        found, _, used = os.wait4(pid, how)
+        if found:
+            self.cpu += used.ru_utime + used.ru_stime
+            self.peak = max(self.peak, used.ru_maxrss * 1024)
+        return bool(found)
 
 
 if __name__ == "__main__":
