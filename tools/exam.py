@@ -2,9 +2,10 @@
 
     .venv/bin/python -m tools.exam        the scripts whose record is stale
 
-tests/records/exam.json holds the numbers of each script on a few seeds, under a fingerprint of what
-they rest on: the script, the probes, the pictures, the pinned packages. The ranges stand in no
-record: the tests hold them against these numbers. A script without a record is measured there.
+tests/records/exam.json holds the numbers of each script on three seeds, those of a fault's other
+forms and of oddities on one, under a fingerprint of what they rest on: the script, the probes, the
+pictures, the pinned packages. The ranges stand in no record: the tests hold them against these
+numbers. A script without a record is measured there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import inspect
 import json
 from functools import cache
 
-from dlsys_checks.exam import faults, laws, mends, numbers, probes
+from dlsys_checks.exam import decoys, faults, laws, mends, numbers, probes, variants
 from tools import fingerprints
 from tools.records import Facts, Record
 
@@ -24,9 +25,11 @@ Found = dict[str, dict[str, float]]
 
 
 def scripts() -> dict[str, str]:
-    """The recorded scripts by name: healthy, with each fault, with a complete or partial fix."""
+    """Recorded scripts by name: healthy, each fault and form, each oddity, right and half fixes."""
     named = {"healthy": faults.healthy()}
     named |= {id: fault.planted(faults.healthy()) for id, fault in faults.FAULTS.items()}
+    named |= {name: one.planted(faults.healthy()) for name, one in variants.every().items()}
+    named |= decoys.alone()
     for word, some in (("right", mends.RIGHT), ("half", mends.HALF)):
         named |= {f"{word} {k} {id}": mends.mended(id, changes)
                   for k, (id, changes) in enumerate(some)}
@@ -74,14 +77,21 @@ def measured(source: str, seed: int, *names: str) -> Found:
 
 
 def main() -> None:
-    """Write the record: measure stale scripts again, keep fresh ones, drop those that are gone."""
-    entries = {}
-    for name, source in scripts().items():
+    """Write the record: measure stale scripts again, keep fresh ones, drop those that are gone.
+
+    It is written after each script, so that it may be stopped and started again.
+    """
+    named, once = scripts(), variants.every() | decoys.alone()
+    entries = {name: entry for name, entry in RECORD.entries().items() if name in named}
+    for name, source in named.items():
         kept = recorded(source)
-        print(name, "kept" if kept else "measured", flush=True)
+        seeds = SEEDS[:1] if name in once else SEEDS
         entries[name] = {"rests_on": rests_on(source),
-                         "shows": kept or [measured(source, seed) for seed in SEEDS]}
-    RECORD.write_all(entries)
+                         "shows": kept or [measured(source, seed) for seed in seeds]}
+        if not kept:
+            print(name, "measured", flush=True)
+            RECORD.write_all(entries)
+    RECORD.write_all({name: entries[name] for name in named})
 
 
 if __name__ == "__main__":

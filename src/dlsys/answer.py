@@ -6,10 +6,11 @@ import re
 import shutil
 from itertools import zip_longest
 from pathlib import Path
+from typing import NoReturn
 
 from dlsys import assignments, worksheets
 from dlsys.grading.text import visible
-from dlsys_checks.exam import ledger
+from dlsys_checks.exam import sheet
 from dlsys_files import notebook_file
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if id.endswith("."):
         raise NoAnswer(f"exercise: got {args.exercise[:40]!r}, expected one such as 01.4.")
     if assignments.is_exam(assignments.number_of(id)):
-        return _exam(assignments.trap(id))
+        _exam(assignments.trap(id))
     trap = _solved(args.exercise)
     file = f"{stage(int(trap.id[:2])).stem}.ipynb"
     worked = _code(paths.SOLUTIONS / file, trap.function)
@@ -54,17 +55,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _exam(row: Trap) -> int:
-    """What was planted in a case of the exam, once all but the price is solved, or it was told."""
-    sheet = assignments.traps(int(row.id[:2]))
-    *rows, _price = [one.id for one in sheet if one.function == row.function]
-    told = ledger.is_told(int(row.id[:2]), int(row.function[-1]))
-    if not told and not progress.solved().issuperset(rows):
-        case = row.function.replace("_", " ")
-        raise NoAnswer(f"{case} is not solved yet; what was planted comes after "
-                       f"{', '.join(rows)}.")
-    print(assignments.explained(row.id))
-    return 0
+def _exam(row: Trap) -> NoReturn:
+    """Raise NoAnswer: what is planted in a sheet is told at its end, for all cases at once."""
+    form, _ = sheet.form_and_round(int(row.id[:2]))
+    raise NoAnswer("the answers of an exam are shown at its end, all at once: dlsys exam "
+                   f"{form.lower()} --debrief. After that no further answer counts.")
 
 
 def _solved(asked: str) -> Trap:

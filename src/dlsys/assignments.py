@@ -10,7 +10,7 @@ from dlsys_helpers import catalog, stages
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.stages import Stage
 
-is_exam, explained, EXAMS = sheet.is_exam, sheet.explained, sheet.NUMBERS
+is_exam, EXAMS = sheet.is_exam, sheet.NUMBERS
 is_model = model_rows.is_model
 
 
@@ -20,7 +20,9 @@ def is_known(number: int | None) -> bool:
 
 
 def stage_of(notebook: NotebookFile) -> int:
-    """The stage of a notebook. Raises Unreadable for one that is not a worksheet."""
+    """The stage of a notebook. Raises Unreadable for what is no worksheet, or an earlier exam's."""
+    if sheet.is_earlier(notebook.stage):
+        raise Unreadable(sheet.OLD, "earlier")
     if not is_known(notebook.stage):
         raise Unreadable(NO_WORKSHEET, "strange")
     return notebook.stage
@@ -66,7 +68,7 @@ def number_of(id: str) -> int:
 def checks(id: str) -> ModuleType:
     """The module whose `run_check` judges an answer to an exercise or a row. Imports torch."""
     return importlib.import_module(
-        "dlsys_checks.exam.laws" if is_exam(number_of(id)) else "dlsys_checks.checking")
+        "dlsys.exam_checks" if is_exam(number_of(id)) else "dlsys_checks.checking")
 
 
 def trap(id: str) -> Trap:

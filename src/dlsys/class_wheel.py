@@ -17,8 +17,11 @@ IMPORTED = re.compile(rb"dlsys_helpers\.explorers\.(\w+)")
 # *Your model*, but for what says which parts there are and whose: `dlsys parts` runs without it.
 MODEL = re.compile(r"dlsys_model/(?!(?:__init__|answers|errors|part_table)\.py$)"
                    r"|dlsys/course/\w+/your_model\.ipynb$")
-# Names mistakes of all stages, and only pages of feedback read it.
-INSTRUCTORS = "dlsys/grading/aims.json"
+# What only an instructor needs: it names mistakes of all stages, or is what an exam is made of. A
+# class sits at its instructor's desk; its wheel has the sheet's form and the names of the looks.
+INSTRUCTORS = re.compile(r"dlsys/grading/aims\.json$"
+                         r"|dlsys_checks/exam/(?!(?:__init__|sheet|ledger|numbers)\.py$)"
+                         r"|dlsys/exam_(?:desk|names|served)\.py$")
 RECORD = ".dist-info/RECORD"
 
 
@@ -51,7 +54,7 @@ def belongs(name: str, stages: Collection[int], model: bool) -> bool:
     """Whether a file of the wheel is for one of these stages, for all, or for *Your model*."""
     if MODEL.search(name):
         return model
-    if name == INSTRUCTORS:
+    if INSTRUCTORS.search(name):
         return False
     found = OF_STAGE.search(name)
     return not found or int(next(filter(None, found.groups()))) in stages

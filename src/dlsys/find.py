@@ -263,40 +263,75 @@ def likelihood(row: dict, causes: dict[str, float]) -> float:
                for place, cause in enumerate(causes_of(row)))
 
 
-def rank(known: Index, query: str) -> Answer:
-    """How well each row answers: rare words count more, most what one sees, and likely causes."""
+class Asked(NamedTuple):
+    """A question as it is compared with rows."""
+
+    said: list[str]  # its tokens, in their order
+    weights: dict[str, float]  # of each token: how much it says
+    nears: dict[str, dict[str, float]]  # of each token, the tokens of all rows that are like it
+    missing: list[str]  # the words that no row has
+    skipped: int  # words of a long text that were not read
+
+
+class Scored(NamedTuple):
+    """How well a row answers a question."""
+
+    score: float
+    exact: bool  # the row quotes four words of the question
+    row: dict
+    own: float  # by the row's words alone, without how likely its causes are
+
+
+def asked_of(known: Index, query: str) -> Asked:
+    """A question, read once: rare words count more."""
     every = list(tokens(query))
     words = excerpt(every)
-    said = [token for token, _ in words]
-    if not said:
-        return Answer([], [], "", [])
-    weights, nears, asked = rules()["weights"], {}, {}
-    for token in dict.fromkeys(said):
+    nears: dict[str, dict[str, float]] = {}
+    weights: dict[str, float] = {}
+    for token in dict.fromkeys(token for token, _ in words):
         nears[token] = {word: much for word in known.all if (much := alike(token, word))}
         if token[0].isdigit() and not nears[token]:
             continue  # a number that no row has is no sign
-        asked[token] = weigh(known, nears[token])
-    whole, shares = sum(asked.values()) or 1, likely(said)
-    scored, named = [], {}
+        weights[token] = weigh(known, nears[token])
+    missing = dict.fromkeys(word for token, word in words if token in weights and not nears[token])
+    return Asked([token for token, _ in words], weights, nears, list(missing),
+                 len(every) - len(words))
+
+
+def scores(known: Index, asked: Asked, shares: dict[str, float]) -> list[Scored]:
+    """How well each row answers, best first; shares: how likely each cause is to be meant."""
+    weights, found = rules()["weights"], []
+    whole = sum(asked.weights.values()) or 1
     for row, lengths in zip(known.rows, known.lengths, strict=True):
-        cover = sum(weight * coverage(nears[token], row) for token, weight in asked.items())
-        beside = sum(asked[token] for token in together(said, row)) / 2
-        same = closest(asked, nears, row, lengths) if cover else 0
-        exact = quoted(said, row)
-        score = (cover + weights["pair"] * beside) / whole + weights["phrase"] * same
-        score *= weights["quoted"] if exact else 1
-        for place, cause in enumerate(causes_of(row.row)):
-            named[cause] = max(named.get(cause, 0), score * weights["fall"] ** place)
-        score = round(score + weights["likely"] * likelihood(row.row, shares), DIGITS)
-        if score:
-            scored.append((score, exact, row.row))
-    scored.sort(key=lambda one: -one[0])
-    exact = bool(scored) and scored[0][1]
-    missing = dict.fromkeys(word for token, word in words if token in asked and not nears[token])
-    causes, known_words = likeliest(named, shares), sum(bool(nears[token]) for token in asked)
-    return Answer(agreeing([(score, row) for score, _, row in scored], causes), causes,
-                  in_words(belief(shares, exact, known_words)) if scored else "", list(missing),
-                  len(every) - len(words))
+        cover = sum(weight * coverage(asked.nears[token], row)
+                    for token, weight in asked.weights.items())
+        beside = sum(asked.weights[token] for token in together(asked.said, row)) / 2
+        same = closest(asked.weights, asked.nears, row, lengths) if cover else 0
+        exact = quoted(asked.said, row)
+        own = (cover + weights["pair"] * beside) / whole + weights["phrase"] * same
+        own *= weights["quoted"] if exact else 1
+        score = round(own + weights["likely"] * likelihood(row.row, shares), DIGITS)
+        found.append(Scored(score, exact, row.row, own))
+    return sorted(found, key=lambda one: -one.score)
+
+
+def rank(known: Index, query: str) -> Answer:
+    """How well each row answers: rare words count more, most what one sees, and likely causes."""
+    asked = asked_of(known, query)
+    if not asked.said:
+        return Answer([], [], "", [])
+    fall, shares = rules()["weights"]["fall"], likely(asked.said)
+    every, named = scores(known, asked, shares), {}
+    for one in every:
+        for place, cause in enumerate(causes_of(one.row)):
+            named[cause] = max(named.get(cause, 0), one.own * fall ** place)
+    scored = [one for one in every if one.score]
+    exact = bool(scored) and scored[0].exact
+    causes = likeliest(named, shares)
+    known_words = sum(bool(asked.nears[token]) for token in asked.weights)
+    return Answer(agreeing([(one.score, one.row) for one in scored], causes), causes,
+                  in_words(belief(shares, exact, known_words)) if scored else "", asked.missing,
+                  asked.skipped)
 
 
 def belief(shares: dict[str, float], exact: bool, words: int) -> float:

@@ -22,7 +22,7 @@ GROUPS = {
         ("dlsys review-diff", "small code changes to review: which one is faulty?"),
         ("dlsys incident", "find a cause with probes that cost GPU hours"),
         ("dlsys placement", "fifteen questions: which traps to take, and which to skip"),
-        ("dlsys exam a", "five scripts with planted faults to find"),
+        ("dlsys exam a", "five complaints about a script: find what is wrong"),
         ("dlsys progress", "what you have solved, and what to do next"),
         ("dlsys join URL CODE", "send your guesses to a class's room; dlsys leave stops it"),
     ),

@@ -288,7 +288,7 @@ def _card(row: StageState, typed: bool = True) -> str:
 
 _NO_EXAM = ('<li class="untouched"><div><small>Exam</small></div>'
             "<strong>Find planted faults</strong>"
-            "<p>Five training scripts, and probes that cost.</p>"
+            "<p>Five complaints about a training script, and looks that cost.</p>"
             '<p class="foot"><span>To begin: <code>dlsys exam a</code></span></p></li>\n')
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlsys import assignments
+from dlsys_checks.exam import sheet
 from dlsys_files.notebook_file import WorksheetError, advice_on, load, short_name
 from dlsys_files.notebook_reader import NotebookFile
 from dlsys_helpers import catalog, paths
@@ -53,10 +54,15 @@ def find(asked: str) -> Path:
 
 
 def _last_exam(form: str) -> Path:
-    """The sheet of this form that was changed last, in my-work/ or else in the current folder."""
+    """The sheet of this form that was changed last, in my-work/ or else in the current folder.
+
+    One of an earlier exam is found only where there is no other; it is then told what it is.
+    """
     for folder in (paths.MY_WORK, Path()):
-        if found := sorted(folder.glob(f"[0-9][0-9]_exam_{form}.ipynb"),
-                           key=lambda path: path.stat().st_mtime):
+        found = sorted(folder.glob(f"[0-9][0-9]_exam_{form}.ipynb"),
+                       key=lambda path: (assignments.is_exam(int(path.name[:2])),
+                                         path.stat().st_mtime))
+        if found:
             return found[-1]
     raise WorksheetError(f"exam-{form}: no sheet of this form in {paths.MY_WORK.name}. Make one "
                          f"with: dlsys exam {form}")
@@ -99,6 +105,9 @@ def read(path: str | Path) -> Worksheet:
     if found.view == "lesson":
         raise WorksheetError(f"{name}: is a lesson, expected a worksheet. Make one with: "
                              f"dlsys start {stage}")
+    if assignments.is_exam(stage) and any(sheet.opened(source) for _, source in found.cells):
+        raise WorksheetError(f"{name}: is a sheet of your class's exam, whose desk knows what is "
+                             "right. Hand it in: your instructor's grader checks it.")
     exercises = [trap for trap in assignments.traps(stage)
                  if trap.id in (found.asked or [trap.id] * (trap.core or not found.core))
                  or trap.id in found.checked]

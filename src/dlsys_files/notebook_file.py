@@ -21,6 +21,7 @@ _TO_READ = re.compile(r"00_start_here|your_model|\d\d_lesson(_\d+)?")
 _FRESH = "Your file is untouched; for a fresh one next to it: dlsys start NN --copy"
 _ADVICE = {
     "damaged": _FRESH,
+    "earlier": "",
     "format": "Or convert a copy: jupyter nbconvert --to notebook --output new.ipynb {name}",
     "language": "Open it, choose Kernel > Change Kernel > Python 3, and save.",
     "large": "Open it, choose Edit > Clear Outputs of All Cells, and save.",
@@ -43,7 +44,7 @@ def advice_on(name: str) -> Iterator[None]:
         yield
     except Unreadable as error:
         advice = _ADVICE[error.kind].format(name=name)
-        raise WorksheetError(f"{name}: {error} {advice}") from None
+        raise WorksheetError(f"{name}: {error} {advice}".rstrip()) from None
 
 
 def _bytes(path: Path, name: str) -> bytes:

@@ -54,7 +54,7 @@ class Grader:
     def _judge(self) -> Judge:
         zygote = Zygote(self.settings.limits, self.settings.walled)
         from dlsys.grading.judge import Judge  # loads torch, while the zygote loads it as well
-        return Judge(bytes.fromhex(self.settings.key), zygote)
+        return Judge(bytes.fromhex(self.settings.key), zygote, self.settings.exam)
 
     def close(self) -> None:
         """End the sandbox's processes."""

@@ -71,6 +71,9 @@ def add_parser(commands: Any) -> None:
                         help="memory for one submission (default 2)")
     parser.add_argument("--key", type=Path, metavar="GRADES.JSON",
                         help="draw the same cases as the run recorded there")
+    parser.add_argument("--exam", type=Path, metavar="FOLDER",
+                        help="grade exam sheets by the key and the record in this folder, which "
+                             "dlsys exam serve made")
     parser.add_argument("--partial", action=argparse.BooleanOptionalAction,
                         help="points for the promises of the docstring that an answer keeps, "
                              "rounded down to half a point (default: all or none)")
@@ -122,6 +125,9 @@ def run(args: argparse.Namespace) -> int:
     from dlsys.grading.books.run_folder import JOURNAL
 
     options, told = course_file.looked_for(GradeOptions.read(args))
+    if options.exam:
+        from dlsys import exam_desk
+        exam_desk.of_class(options.exam)  # before the work
     try:
         return grade(options, told)
     except OSError as error:  # a full disk, a folder that is a file, ...

@@ -80,16 +80,17 @@ class Paper:
 class Judge:
     """Grades one notebook after the other with one zygote. Close it after use.
 
-    key: the run's secret, from which all cases are drawn. zygote: may be loading still. Raises
-    SandboxRefused when the walls cannot be built, or do not hold.
+    key: the run's secret, from which all cases are drawn. zygote: may be loading still. exam: the
+    folder of the desk at which exam sheets were sat, "" for none. Raises SandboxRefused when the
+    walls cannot be built, or do not hold.
     """
 
-    def __init__(self, key: bytes, zygote: Zygote) -> None:
+    def __init__(self, key: bytes, zygote: Zygote, exam: str = "") -> None:
         torch.set_num_threads(1)  # the laws are small; a pool's threads would only spin
         self.zygote = zygote
         self.zygote.wait()
         # The key is set last: the zygote started before this process knew a secret.
-        self._key = key
+        self._key, self._exam = key, exam
         self._papers: dict[tuple[str, int], Paper] = {}
         self.wall = self._prove_walls() if zygote.walled else (
             "none: the learner's code ran with all rights of the grader")
@@ -103,7 +104,8 @@ class Judge:
 
         Raises SandboxLost when the zygote has ended.
         """
-        papers = self.papers(notebook.stage, draw)
+        exam = assignments.is_exam(notebook.stage)
+        papers = self._sheet(notebook, draw) if exam else self.papers(notebook.stage, draw)
         code = [*(source for _, source in notebook.cells), *(paper.act for paper in papers)]
         if not self.zygote.compiler and submitted_notebook.loads_compiler(code):
             self.zygote.load_compiler()
@@ -135,15 +137,34 @@ class Judge:
             raise submitted_notebook.Refused(f"is of stage {stage}, which has no exercises.")
         return [self._paper(trap, draw) for trap in traps]
 
+    def _sheet(self, notebook: Notebook, draw: int) -> list[Paper]:
+        """The papers of an exam sheet, whose cases and record are at the desk. Raises Refused."""
+        from dlsys import exam_desk
+        from dlsys_checks.exam import sheet
+
+        if not self._exam:
+            raise submitted_notebook.Refused(
+                "is an exam sheet. Name the folder of the desk at which it was sat: dlsys grade "
+                "... --exam FOLDER")
+        opened = next(filter(None, (sheet.opened(source) for _, source in notebook.cells)), None)
+        desk = exam_desk.of_class(Path(self._exam))
+        if opened is None or opened[0] != notebook.stage or not desk.knows(*opened):
+            raise submitted_notebook.Refused(
+                "is an exam sheet that was not begun at this desk: its first cell has no ticket "
+                "that the desk gave out.")
+        notebook.notes.append(f"Sheet {opened[1]}, begun as {clean(desk.begun_by(*opened), 80)!r}.")
+        return [self._drawn(trap, draw, desk.row(trap.id, opened[1]))
+                for trap in assignments.traps(notebook.stage)]
+
     def _paper(self, trap: Trap, draw: int) -> Paper:
         key = trap.id, draw
         if key not in self._papers:
             self._papers[key] = self._drawn(trap, draw)
         return self._papers[key]
 
-    def _drawn(self, trap: Trap, draw: int) -> Paper:
+    def _drawn(self, trap: Trap, draw: int, row: judging.Exercise | None = None) -> Paper:
         try:
-            exercise = find_check(trap.id)
+            exercise = row or find_check(trap.id)
         except ValueError as error:
             raise submitted_notebook.Refused(
                 f"is of a stage without a check here: {error}") from None
@@ -236,14 +257,11 @@ def probe(hidden, folder, packages):
 
 
 def find_check(id: str) -> judging.Exercise:
-    """The check of an exercise, an exam's row or a part of the model. Raises ValueError."""
+    """The check of an exercise or a part of the model. Raises ValueError."""
     number = assignments.number_of(id)
     if assignments.is_model(number):
         from dlsys.grading import model_laws
         return model_laws.find(id)
-    if assignments.is_exam(number):
-        from dlsys_checks.exam import laws
-        return laws.find(id)
     return registry.find(id)
 
 

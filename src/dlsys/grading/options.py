@@ -32,6 +32,7 @@ class GradeOptions:
         walled: False runs the learners' code unprotected.
         seconds, memory: the limits of a cell or an exercise, and of a submission in GiB.
         cases_of: a grades.json whose secret cases are drawn again.
+        exam: the folder of the desk at which exam sheets were sat.
 
     How points are counted, which may change each time:
         partial: points for the promises that an answer keeps.
@@ -53,6 +54,7 @@ class GradeOptions:
     seconds: float | None = None
     memory: float | None = None
     cases_of: Path | None = None
+    exam: Path | None = None
     partial: bool | None = None
     course: Path | None = None
     course_wanted: bool = True
@@ -68,7 +70,7 @@ class GradeOptions:
             model=args.model, workers=args.workers or 1, scheduler=args.scheduler or "",
             tls=TlsFiles(args.tls_ca, args.tls_cert, args.tls_key), stage=args.stage,
             walled=args.sandbox != "none", seconds=args.seconds, memory=args.memory,
-            cases_of=args.key, partial=args.partial, course=args.course,
+            cases_of=args.key, exam=args.exam, partial=args.partial, course=args.course,
             course_wanted=not args.no_course,
             canvas=tuple((Path(book), column) for book, column in args.canvas),
             moodle=tuple((stage, Path(name)) for stage, name in sheets))

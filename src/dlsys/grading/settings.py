@@ -35,13 +35,15 @@ class Limits:
 class Settings:
     """What a run is made of, as it goes to the workers and into the record.
 
-    key: hex; all cases follow from it. stage: overrides what the notebooks say, or None.
+    key: hex; all cases follow from it. stage: overrides what the notebooks say, or None. exam: the
+    folder of the desk at which exam sheets were sat, "" for none.
     """
 
     key: str
     limits: Limits
     walled: bool = True
     stage: int | None = None
+    exam: str = ""
 
     def plain(self) -> dict[str, Any]:
         """The settings as JSON."""

@@ -1,33 +1,32 @@
 """The exam's exercises: what is asked of an answer, as laws about plain data.
 
-An answer is a function without arguments. The mended script runs where the answer runs, in the
-grader's sandbox; names, evidence and price are only compared. Names come first: in a case whose
-names are wrong nothing else counts, and nothing is told about it.
+A name and a price stand in the record of what happened; evidence and fix are in an answer, which is
+a function without arguments. The fixed script runs where the answer runs, in the grader's sandbox.
+Names come first: in a case that is not named nothing else counts, and nothing is told about it.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 
-from dlsys_checks.exam import faults, ledger, mending, numbers, probes, sheet
-from dlsys_checks.exam.faults import FAULTS, Fault
-from dlsys_helpers.acting import Case, Outcome
-from dlsys_helpers.catalog import CatalogError
+from dlsys_checks.exam import complaints, faults, mending, numbers, probes, sheet
+from dlsys_checks.exam.draws import Drawn
+from dlsys_checks.exam.ledger import TRIES, Happened
 from dlsys_helpers.data import digits
 from dlsys_helpers.expect import Broken, expect_parts, expect_type, show
 from dlsys_helpers.judging import Exercise
 from dlsys_helpers.verdicts import Verdict
 
-ASKED = ("faults", "evidence", "mend", "paid")
-NAMES = {id: fault.name for id, fault in FAULTS.items()}
+ASKED = ("evidence", "mend")
+UNNAMED = ("the case", "no right name yet", "the name first",
+           "Nothing else of a case counts, and nothing is told about it, until it is named.")
+OVER = "This exam is over: its answers were shown. What you had solved by then counts."
 
 
 @cache
@@ -39,96 +38,84 @@ def pictures() -> tuple[torch.Tensor, torch.Tensor]:
     return images, data.y_train[:1000]
 
 
-def look(number: int, case: int, probe: str) -> dict[str, Any]:
-    """What a probe shows on a case of a sheet."""
-    source = sheet.source(sheet.case(number, case))
+@lru_cache(512)
+def measured(source: str, seed: int, probe: str) -> dict[str, Any]:
+    """What a probe shows of a script."""
     with torch.random.fork_rng():
-        return probes.look(source, *pictures(), sheet.seed(number, case), (probe,))[probe]
+        return probes.look(source, *pictures(), seed, (probe,))[probe]
 
 
 @dataclass
 class Row(Exercise):
-    """A row of a sheet. What a refusal costs is its mistake, which the message does not repeat."""
+    """A row of a sheet: it has no named mistakes, because a name would give a case away."""
 
-    asked: str = ""  # the part of the answer that it judges
+    drawn: Drawn | None = None
+    happened: Happened | None = None
 
     def verdict(self, fn: Any, seeds: Sequence[int], seconds: float | None = None) -> Verdict:
         """The verdict on `fn` over all seeds, as `checking.run_check` has it for exercises."""
         if not callable(fn):
             return Verdict("wrong", self.id, f"second argument: got {show(fn)}, expected your "
                            f"function {self.function}, without quotes or brackets.")
+        if waits := self._waits():
+            return waits
         for seed in seeds:
             cases = self.arrange(seed)
-            verdict = self.judge(cases, self.outcomes(fn, cases, seconds))
+            verdict = self.first_failure(cases, self.outcomes(fn, cases, seconds))
             if verdict.status != "pass":
                 return replace(verdict, seed=seed)
         return Verdict("pass", self.id)
 
-    def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
-        """The verdict; wrong names and evidence are known as such, in whatever row they stand."""
-        verdict = self.first_failure(cases, outcomes)
-        if verdict.status == "todo":
-            return replace(verdict, message=f'"{self.asked}" of {self.function} is empty. Fill it '
-                           "in, run its cell, then check again.")
-        if not verdict.law:
-            return verdict
-        _, law, got = verdict.seen
-        return replace(verdict, misconception=ledger.mistake(law, got, NAMES))
+    def judge(self, cases, outcomes) -> Verdict:
+        """The verdict of the grader; the same for every unnamed case, whatever is planted."""
+        return self._waits() or self.first_failure(cases, outcomes)
+
+    def _waits(self) -> Verdict | None:
+        """What is said while the case has no name and may still get one; None where it has."""
+        open_ = self.drawn.name not in self.happened.names
+        if open_ and not self.happened.tried_out(self.drawn.name):
+            return Verdict("todo", self.id, f"Case {self.function[-1]} has no name yet. Name it "
+                           f'first: exam.case({self.function[-1]}).name("...")')
+        return None
 
 
-@cache
-def find(id: str) -> Row:
-    """The exercise of a row, "27.3". Raises ValueError for an id that is none."""
-    try:
-        trap, (case, row) = sheet.trap(id), sheet.place(id)
-    except CatalogError as error:
-        raise ValueError(str(error)) from None
-    planted = sheet.case(int(id[:2]), case)
-    exercise = Row(id, trap.function, asked=ASKED[row])
-    law = (law_faults, law_evidence, law_mend, law_price)[row]
-    exercise.cases(lambda g: [("the mended script", _script(planted, g)) if row == 2
-                              else ("the answer", {"asked": ASKED[row]})])
-    exercise.act(act_mend if row == 2 else act_answer)
-    exercise.law(lambda out, **_: law(out, planted))
+def row(id: str, drawn: Drawn, happened: Happened) -> Row:
+    """The exercise of a row, "80.3". Raises CatalogError for an id that is none."""
+    trap, (_, kind) = sheet.trap(id), sheet.place(id)
+    exercise = Row(id, trap.function, drawn=drawn, happened=happened)
+    fixed = kind == sheet.FIX and drawn.fault is not None
+    exercise.cases(lambda g: [("the fixed script", _script(drawn, happened, g)) if fixed
+                              else ("the answer", {"reads": kind >= sheet.EVIDENCE})])
+    exercise.act(act_mend if fixed else act_answer)
+    law = (law_name, law_first_try, law_evidence, law_mend, law_twice, law_once)[kind]
+    exercise.law(lambda out, **_: law(out, drawn, happened))
     return exercise
 
 
-def run_check(id: str, fn: Any, seeds: Sequence[int], seconds: float | None = None) -> Verdict:
-    """The verdict on a row; its price is compared with the learner's ledger, too.
-
-    Raises ValueError for an id that is none.
-    """
-    row, number = copy.copy(find(id)), int(id[:2])
-    if row.asked == "paid":
-        case, _ = sheet.place(id)
-        row.law(lambda out, **_: law_price(out, sheet.case(number, case),
-                                           ledger.paid(number, case)))
-    return row.verdict(fn, seeds, seconds)
+def read_parts(happened: Happened) -> list[str]:
+    """The parts that were read, in the order of the script."""
+    return [part for part in faults.PARTS if f"read {part}" in happened.paid]
 
 
-def _script(planted: tuple[Fault, ...], generator: torch.Generator) -> dict[str, Any]:
+def _script(drawn: Drawn, happened: Happened, generator: torch.Generator) -> dict[str, Any]:
     images, labels = pictures()
-    return {"parts": faults.parts(sheet.source(planted)), "faults": len(planted),
+    return {"parts": faults.parts(drawn.source), "read": read_parts(happened),
             "tools": inspect.getsource(probes) + inspect.getsource(mending), "images": images,
             "labels": labels, "seed": int(torch.randint(2**31, (), generator=generator))}
 
 
 # ---- act: where the learner's code runs
 
-def act_answer(fn, asked):
-    answer = fn()
-    if type(answer) is dict and not answer.get(asked, True) and (
-            asked != "paid" or not any(answer.values())):
-        raise NotImplementedError(f"{asked} is not written yet")
-    return answer
+def act_answer(fn, reads):
+    return fn() if reads else {}
 
 
-def act_mend(fn, parts, faults, tools, images, labels, seed):
+def act_mend(fn, parts, read, tools, images, labels, seed):
     answer, space = fn(), {}
     if type(answer) is dict and not answer.get("mend", True):
         raise NotImplementedError("mend is not written yet")
     exec(compile(tools, "<probes>", "exec"), space)
-    source, _ = space["mended"](answer, parts, faults)
+    source, _ = space["mended"](answer, parts, read)
     if source is None:
         return {"answer": answer}
     before = space["library"]()
@@ -142,52 +129,62 @@ def act_mend(fn, parts, faults, tools, images, labels, seed):
 
 # ---- laws
 
-def law_faults(answer: Any, planted: tuple[Fault, ...]) -> None:
-    """The faults are named, all of them and no others."""
-    named = _listed(answer, "faults")
-    for name in named:
-        expect_type("entry of faults", name, str, 'Write the id in quotes, such as "12.1".')
-        if name not in FAULTS:
-            raise Broken("entry of faults", name, "an id of the list at the top")
-    right = {fault.id for fault in planted}
-    if len(named) != len(right):
-        raise Broken("number of faults", len(named), len(right), "Names come first.")
-    if set(named) != right:
-        half = "One of them is right. " if set(named) & right else ""
-        raise Broken("faults", ", ".join(sorted(named)), "what is planted here",
-                     f"{half}Wrong names cost {numbers.PRICES['wrong name']}, once.")
+def law_name(_: Any, drawn: Drawn, happened: Happened) -> None:
+    """The case is named, within two tries."""
+    if drawn.name not in happened.names:
+        raise Broken("names that were tried", len(happened.names), "the right one",
+                     f"{TRIES} names count for a case.")
 
 
-def law_evidence(answer: Any, planted: tuple[Fault, ...]) -> None:
-    """For each fault one number that a paid probe shows, and that this fault alone explains."""
-    law_faults(answer, planted)
-    shown = _paid_for(answer)
-    if len(shown) != len(planted):
-        raise Broken("number of entries of evidence", len(shown), len(planted),
-                     "One number for each fault.")
-    for probe, name, value in shown:
-        if numbers.is_healthy(probe, name, value):
-            raise Broken("number", f"{name}: {value:.4g}", "a number outside the healthy range")
-        if not any((probe, name) == show[:2] for fault in planted for show in fault.shows):
-            raise Broken("evidence", f"{name} of {probe}", "a number that tells which fault it is",
-                         "Other faults move it, too. Such evidence costs "
-                         f"{numbers.PRICES['wrong evidence']}, once.")
-        if not any(_tells(fault, probe, name, value) for fault in planted):
-            raise Broken("number", f"{name}: {value:.4g}", "what this probe prints",
-                         "The row is right. Copy its number.")
-    if not all(any(_tells(fault, *one) for one in shown) for fault in planted):
-        raise Broken("entries of evidence", "one fault alone", "a number for each fault")
+def law_first_try(_: Any, drawn: Drawn, happened: Happened) -> None:
+    """It was named at the first try."""
+    law_name(_, drawn, happened)
+    if happened.names[0] != drawn.name:
+        raise Broken("the first name", "a wrong one", "the right one")
 
 
-def law_mend(out: Any, planted: tuple[Fault, ...]) -> None:
-    """The mended script shows what the healthy one shows."""
+def law_evidence(answer: Any, drawn: Drawn, happened: Happened) -> None:
+    """A number of a look that was paid, which this fault alone explains.
+
+    Of a healthy script it is a number that could have shown a fault behind such a complaint.
+    """
+    _named(drawn, happened)
+    look, name, value = _evidence(answer)
+    if look not in happened.paid:
+        raise Broken("evidence", f"a number of {look}", "a look that you paid for")
+    probe = numbers.LOOKS[look].probe
+    if drawn.fault is None:
+        if look not in complaints.looks_for(drawn.group):
+            raise Broken("evidence", f"{name} of {look}",
+                         "a number that could have shown a fault behind this complaint")
+        if not numbers.is_healthy(probe, name, value):
+            raise Broken("number", f"{name}: {value:.4g}", "what this look prints")
+        return
+    if numbers.is_healthy(probe, name, value):
+        raise Broken("number", f"{name}: {value:.4g}", "a number outside the healthy range")
+    shown = [(low, high) for p, n, low, high in drawn.fault.shows if (p, n) == (probe, name)]
+    if not shown:
+        raise Broken("evidence", f"{name} of {look}", "a number that tells which fault it is",
+                     "Other faults move this number as well.")
+    if not any(low <= value <= high for low, high in shown):
+        raise Broken("number", f"{name}: {value:.4g}", "what this look prints",
+                     "The number is the right one. Copy its value.")
+
+
+def law_mend(out: Any, drawn: Drawn, happened: Happened) -> None:
+    """The fixed script shows what the healthy one shows; what is healthy is left alone."""
     expect_type("answer", out, dict)
+    if drawn.fault is None:
+        law_evidence(out, drawn, happened)
+        if _listed(out):
+            raise Broken("mend", f"{len(out['mend'])} changes", "none: nothing is wrong")
+        return
+    _named(drawn, happened)
     answer = out.get("answer")
-    law_faults(answer, planted)
-    _mended(answer, planted)
+    _fix(answer, drawn, happened)
     if "raised" in out:
         expect_type("error", out["raised"], str)
-        raise Broken("mended script", out["raised"], "a script that runs")
+        raise Broken("fixed script", out["raised"], "a script that runs")
     if "replaced" in out:
         expect_type("name in the library", out["replaced"], str)
         raise Broken("mend", f"{out['replaced']} is set", *mending.ALONE)
@@ -199,81 +196,59 @@ def law_mend(out: Any, planted: tuple[Fault, ...]) -> None:
             expect_type(name, out["found"][probe].get(name), float)
     for probe, name, value in numbers.ailing(out["found"]):
         low, high = numbers.HEALTHY[probe][name]
-        raise Broken(f"mended script, {name} of {probe}", value, f"{low:g} to {high:g}")
+        raise Broken(f"fixed script, {name}", value, f"{low:g} to {high:g}")
 
 
-def law_price(answer: Any, planted: tuple[Fault, ...], known: Sequence[str] = ()) -> None:
-    """What was paid is within the budget; it counts where names, evidence and a mend are there.
-
-    known: what the ledger holds, where there is one.
-    """
-    paid, budget = _paid(answer), numbers.BUDGETS[len(planted)]
-    law_faults(answer, planted)
-    if missing := Counter(known) - Counter(paid):
-        raise Broken("paid", f"{missing.total()} fewer than you paid", "all that receipt() prints",
-                     "Run receipt() again and copy its line.")
-    law_evidence(answer, planted)
-    if not _listed(answer, "mend"):
-        raise Broken("mend", "none", "some: the price counts for a whole answer")
-    _mended(answer, planted)
-    spent = numbers.price(paid)
-    if spent > budget:
-        raise Broken("price", spent, f"{budget} or less")
+def law_twice(answer: Any, drawn: Drawn, happened: Happened) -> None:
+    """The price is within twice the budget."""
+    _spent(answer, drawn, happened, 2 * numbers.BUDGET)
 
 
-def _mended(answer: Any, planted: tuple[Fault, ...]) -> None:
-    """Raise Broken unless the mend is one: pairs of texts, small, in parts that were read."""
-    _listed(answer, "mend")
-    _paid(answer)
-    parts = faults.parts(sheet.source(planted))
-    _, refused = mending.mended(answer, parts, len(planted))
+def law_once(answer: Any, drawn: Drawn, happened: Happened) -> None:
+    """The price is within the budget."""
+    _spent(answer, drawn, happened, numbers.BUDGET)
+
+
+def _spent(answer: Any, drawn: Drawn, happened: Happened, most: int) -> None:
+    """Raise Broken unless the search was so cheap; a guess without evidence is no search."""
+    law_evidence(answer, drawn, happened)
+    spent = numbers.price(happened.paid)
+    if spent > most:
+        raise Broken("price", spent, f"{most} or less")
+
+
+def _named(drawn: Drawn, happened: Happened) -> None:
+    if drawn.name not in happened.names:
+        raise Broken(*UNNAMED)
+
+
+def _fix(answer: Any, drawn: Drawn, happened: Happened) -> None:
+    """Raise Broken unless the fix is one: pairs of texts, small, in parts that were read."""
+    _listed(answer)
+    _, refused = mending.mended(answer, faults.parts(drawn.source), read_parts(happened))
     if refused:
         raise Broken(*refused)
 
 
-def _listed(answer: Any, name: str) -> list:
+def _listed(answer: Any) -> list:
     expect_type("answer", answer, dict)
     expect_parts(answer, *ASKED, what="answer")
-    expect_type(name, answer[name], list)
-    if len(answer[name]) > 40:
-        raise Broken(f"number of {name}", len(answer[name]), "40 at most")
-    return answer[name]
+    expect_type("mend", answer["mend"], list)
+    if len(answer["mend"]) > 40:
+        raise Broken("number of changes", len(answer["mend"]), "40 at most")
+    return answer["mend"]
 
 
-def _paid(answer: Any) -> list[str]:
-    paid = _listed(answer, "paid")
-    if not paid:
-        raise Broken("paid", "nothing", "the line that receipt() prints")
-    for word in paid:
-        expect_type("entry of paid", word, str)
-        if word not in numbers.PRICES:
-            raise Broken("paid", word, "words as receipt() prints them")
-    return paid
-
-
-def _paid_for(answer: Any) -> list[tuple[str, str, float]]:
-    """The evidence, all of it from probes that stand in paid."""
-    shown, paid = [_evidence(item) for item in _listed(answer, "evidence")], _paid(answer)
-    for probe, *_ in shown:
-        if probe not in paid:
-            raise Broken("probe", f"a number of {probe}", "a probe that stands in paid",
-                         "Copy the line that receipt() prints.")
-    return shown
-
-
-def _evidence(item: Any) -> tuple[str, str, float]:
-    look = 'Write (probe, number, value), such as ("loss_curve", "last loss", 2.3).'
-    expect_type("entry of evidence", item, (tuple, list), look)
+def _evidence(answer: Any) -> tuple[str, str, float]:
+    how = 'Write (look, number, value), such as ("loss_curve", "last loss", 2.3).'
+    expect_type("answer", answer, dict)
+    expect_parts(answer, *ASKED, what="answer")
+    item = answer["evidence"]
+    expect_type("evidence", item, (tuple, list), how)
     if len(item) != 3 or [type(part) for part in item[:2]] != [str, str] or (
             type(item[2]) not in (int, float)):
-        raise Broken("entry of evidence", item, "two texts and a number", look)
-    probe, name, value = item
-    if name not in numbers.HEALTHY.get(probe, {}):
-        raise Broken("entry of evidence", f"{name} of {probe}", "a number that this probe prints",
-                     look)
-    return probe, name, float(value)
-
-
-def _tells(fault: Fault, probe: str, name: str, value: float) -> bool:
-    return any((probe, name) == (p, n) and low <= value <= high
-               for p, n, low, high in fault.shows)
+        raise Broken("evidence", item, "two texts and a number", how)
+    look, name, value = item
+    if look not in numbers.LOOKS or name not in numbers.LOOKS[look].names:
+        raise Broken("evidence", f"{name} of {look}", "a number that this look prints", how)
+    return look, name, float(value)

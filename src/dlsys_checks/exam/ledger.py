@@ -1,78 +1,57 @@
-"""What a learner paid: each look of a notebook, and what checks refused; and how an exam ended.
+"""What happened to a sheet: looks that were paid, names that were tried, what was told at the end.
 
-The grader has no ledger.
-
-A refused name stands in the progress file beside the row that refused it, so that a check from the
-terminal costs what one in the notebook does.
+A learner's own record is in my-work/; a class's is in the folder of its server. Each entry names
+the sheet by number and ticket.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from dlsys_checks.exam import sheet
-from dlsys_helpers import progress
 from dlsys_helpers.json_lines import Store
 
 STORE = Store(".exam.jsonl", "What you paid", lambda entry: (
     type(entry.get("sheet")) is int and type(entry.get("case")) is int
-    and (isinstance(entry.get("paid"), str) or isinstance(entry.get("missed"), list))))
-_HERE: list[dict] = []  # where nothing is kept: what was paid in this session
-
-WRONG = {"faults": "wrong name", "evidence": "wrong evidence"}  # by the law that was broken
-
-
-def pay(number: int, case: int, what: str) -> None:
-    """Note a look."""
-    _note({"sheet": number, "case": case, "paid": what})
+    and type(entry.get("ticket", "")) is str
+    and (isinstance(entry.get("missed"), list)
+         or any(isinstance(entry.get(kind), str) for kind in ("paid", "said", "begun")))))
+TRIES = 2  # names for a case
 
 
-def end(number: int, case: int, missed: list[str]) -> None:
-    """Note that a learner was told a case, and the faults not named by then; once."""
-    if not is_told(number, case):
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        _note({"sheet": number, "case": case, "missed": missed, "time": now})
+@dataclass(frozen=True)
+class Happened:
+    """What happened to one case: the words of what was paid, each name that was tried, the end."""
+
+    paid: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # as they were understood, in their order
+    said: tuple[str, ...] = ()  # as they were written
+    over: bool = False
+
+    def tried_out(self, right: str) -> bool:
+        """Whether no further name counts."""
+        return right in self.names or len(self.names) >= TRIES or self.over
 
 
-def is_told(number: int, case: int) -> bool:
-    """Whether a learner was told what is planted in a case."""
-    return any((entry["sheet"], entry["case"]) == (number, case) for entry in _entries()
-               if "missed" in entry)
+def happened(entries: Iterable[dict], number: int, ticket: str, case: int) -> Happened:
+    """What the entries say of a case."""
+    mine = [entry for entry in entries if entry.get("sheet") == number
+            and entry.get("ticket") == ticket and entry.get("case") in (case, 0)]
+    named = [entry for entry in mine if "said" in entry and entry["case"] == case]
+    return Happened(
+        tuple(dict.fromkeys(entry["paid"] for entry in mine
+                            if "paid" in entry and entry["case"] == case)),
+        tuple(str(entry.get("heard", "")) for entry in named),
+        tuple(entry["said"] for entry in named), any("missed" in entry for entry in mine))
+
+
+def now() -> str:
+    """The time of an entry."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def missed() -> list[dict]:
     """For each fault that was not named when its exam ended: the trap's `id`, and the `time`."""
-    return [{"id": id, "time": entry.get("time")} for entry in _entries()
+    return [{"id": id, "time": entry.get("time")} for entry in STORE.entries()
             for id in entry.get("missed", ())]
-
-
-def _note(entry: dict) -> None:
-    STORE.append(entry)
-    if STORE.path() is None:
-        _HERE.append(entry)
-
-
-def _entries() -> list[dict]:
-    return STORE.entries() if STORE.path() else _HERE
-
-
-def paid(number: int, case: int) -> list[str]:
-    """What was looked at, and a line for each wrong name or evidence that a check refused."""
-    mine = dict.fromkeys(entry["paid"] for entry in _entries() if "paid" in entry
-                         and (entry["sheet"], entry["case"]) == (number, case))
-    rows = {one.id for one in sheet.traps(number) if one.function == f"case_{case}"}
-    refused = {entry["misconception"] for entry in progress.entries()
-               if entry["id"] in rows and entry.get("misconception")}
-    return [*mine, *sorted(cost_of(mistake) for mistake in refused)]
-
-
-def mistake(law: str, got: str, names: dict[str, str]) -> str:
-    """What is remembered of a refusal that costs; "" for another. names: of the faults, by id."""
-    if law == "faults":
-        return " and ".join(f"{id} {names[id]}" for id in got.split(", "))
-    return f"evidence: {got}" if law == "evidence" else ""
-
-
-def cost_of(mistake: str) -> str:
-    """The word for such a mistake in the line `paid`."""
-    return WRONG["evidence" if mistake.startswith("evidence: ") else "faults"]

@@ -14,22 +14,21 @@ LIBRARY = {"torch", "nn", "F", "copy"}
 ALONE = ("a change of this script alone", "A mend imports nothing and leaves the library as it is.")
 
 
-def mended(answer, parts, faults):
+def mended(answer, parts, read, faults=1):
     """The script as the answer mends it, and None; or None, and why it is refused.
 
-    parts: the text of each part by name. faults: how many there are. The reason is a tuple of what
-    was looked at, what was got, what was expected and what to do.
+    parts: the text of each part by name. read: those that were read. faults: how many there are.
+    The reason is a tuple of what was looked at, what was got, what was expected and what to do.
     """
-    pairs, paid = map(answer.get, ("mend", "paid")) if type(answer) is dict else (None, None)
-    if type(paid) is not list or type(pairs) is not list or any(
+    pairs = answer.get("mend") if type(answer) is dict else None
+    if type(pairs) is not list or any(
             type(pair) not in (tuple, list) or len(pair) != 2
             or {*map(type, pair)} != {str} for pair in pairs):
         return None, ("mend", pairs, "a list of pairs of texts",
-                      "What stands in the script, and what should stand there.")
+                      "What the script says, and what it should say.")
     if sum(len(text) for pair in pairs for text in pair) > LONGEST:
         return None, ("mend", "very long texts", f"{LONGEST} characters or fewer in all", "")
     now = dict(parts)
-    read = [part for part in now if f"read {part}" in paid]
     for old, new in pairs:
         if sum(now[part].count(old) for part in read) != 1:
             return None, ("mend", "a first text that does not stand there exactly once",

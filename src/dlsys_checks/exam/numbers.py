@@ -1,16 +1,108 @@
-"""The probes, what each costs, and the range of every number that the healthy script shows.
+"""What can be looked at, what each look costs, and the range of every number in the healthy script.
 
 The ranges hold for the script on any seed, with room for other processors and other mends.
 """
 
-PRICES = {"loss_curve": 1, "look_at_batch": 2, "one_batch": 2, "gradient_report": 3, "trace": 3,
-          "evaluation": 3, "two_ranks": 3, "serving": 3, "read data": 3, "read model": 3,
-          "read optimizer": 3, "read train": 3, "read evaluate": 3, "read ranks": 3,
-          "read serve": 3, "preferences": 3, "parallel": 3, "read prefer": 3, "read cut": 3,
-          "wrong name": 3, "wrong evidence": 3}
-# For a case with one fault, and with two: the loss, a dear probe and a part for each, and one more
-# look or wrong name. Not all that there is, so that each look has to be chosen.
-BUDGETS = {1: 10, 2: 16}
+from typing import NamedTuple
+
+
+class Look(NamedTuple):
+    """A question with a price: which numbers of a probe answer it."""
+
+    probe: str
+    names: tuple[str, ...]
+    asks: str
+    price: int = 2
+
+
+LOOKS = {
+    "loss_curve": Look("loss_curve", ("first loss", "last loss", "accuracy"),
+                       "the losses of all steps, and the accuracy at the end", 1),
+    "inputs": Look("look_at_batch", ("mean of the inputs", "not a number"),
+                   "what the model is given while it learns"),
+    "augmentation": Look("look_at_batch", ("darker after brighten",
+                                           "same in two calls of brighten"),
+                         "what `brighten` does"),
+    "labels": Look("look_at_batch", ("same as the label of the nearest picture",),
+                   "whether similar images have the same label"),
+    "order": Look("look_at_batch", ("pictures in the first batch of epochs 1 and 2",),
+                  "whether two epochs begin with the same images"),
+    "one_batch": Look("one_batch", ("first loss", "loss after 60 steps"),
+                      "whether a fresh model learns one batch by heart"),
+    "hidden": Look("one_batch", ("spread of what the new head is given",
+                                 "hidden values zero in one of two passes"),
+                   "what the last layer of a fresh model is given"),
+    "gradients": Look("gradient_report", ("left over from the step before",
+                                          "tensors without a gradient"),
+                      "which gradients there are before a step"),
+    "clip": Look("gradient_report", ("norm that the clip was given", "largest norm at a step"),
+                 "the norm before and after the clip"),
+    "updates": Look("gradient_report", ("largest update over weights",
+                                        "weights that a step leaves as they are"),
+                    "how far a step moves the weights"),
+    "units": Look("gradient_report", ("hidden units at zero for every picture",),
+                  "how many hidden units are never active"),
+    "optimizer": Look("trace", ("tensors of the model that the optimizer lacks",
+                                "tensors of the optimizer that the model lacks",
+                                "decayed tensors of one axis", "decayed tensors of two axes"),
+                      "which tensors the optimizer holds, and which it decays"),
+    "parameters": Look("trace", ("numbers in the model", "tensors that train sets anew"),
+                       "what the model registers"),
+    "rates": Look("trace", ("highest rate", "last rate"), "the learning rates that were used"),
+    "kept": Look("trace", ("kept tensors that are the model's own", "tensors that are not kept"),
+                 "what is kept as the best state"),
+    "test_set": Look("evaluation", ("accuracy", "test pictures that train has seen"),
+                     "which images the test uses"),
+    "test_inputs": Look("evaluation", ("mean of the inputs",
+                                       "difference of the inputs in two calls"),
+                        "what the model is given in the test"),
+    "test_outputs": Look("evaluation", ("modules in train mode",
+                                        "difference of the logits in two calls",
+                                        "difference of the logits alone and in company"),
+                         "whether the model answers the same way twice, and alone"),
+    "small_copy": Look("evaluation", ("accuracy of the small copy",
+                                      "different weights in a row of the small copy"),
+                       "the copy with rounded weights"),
+    "two_ranks": Look("two_ranks", ("rows that both ranks read",
+                                    "largest difference of the ranks' weights"),
+                      "the rows and the weights of two ranks"),
+    "rank_norms": Look("two_ranks", ("smallest norm at a rank's step",),
+                       "the norm of the gradients with which a rank steps"),
+    "blocks": Look("serving", ("free blocks that a request still reads",
+                               "blocks that nobody gives back", "blocks that two requests share"),
+                   "which blocks of the cache are free, lost or shared"),
+    "prefix": Look("serving", ("difference of the logits with shared blocks",),
+                   "the logits of a prompt from shared blocks and without them"),
+    "drafts": Look("serving", ("difference of the shares of a digit, with a draft",
+                               "share of drafts that stand"),
+                   "how often each digit is written, with drafts and without"),
+    "cache_length": Look("serving", ("places of the cache beyond the digits that stand",),
+                         "the length of the cache after a draft"),
+    "pairs": Look("preferences", ("last loss of the pairs", "log odds that the pairs have added"),
+                  "what `learn_pairs` reaches"),
+    "gains": Look("preferences", ("right answers that are pushed down",
+                                  "spread of a prompt's gains"),
+                  "what `against_others` makes of rewards"),
+    "kl": Look("preferences", ("gradient of the price, off that of the KL by",),
+               "the gradient of `price`, compared with that of the KL"),
+    "ratios": Look("preferences", ("farthest ratio from 1 in the last step on a draw",),
+                   "the ratios of `climb`"),
+    "halves": Look("parallel", ("gradient of a net in halves, off by",),
+                   "the gradients of a layer in halves, compared with one that is whole"),
+    "sequence": Look("parallel", ("difference of attention in parts and whole",),
+                     "attention over a sequence in parts, compared with a sequence in one piece"),
+    "experts": Look("parallel", ("gradient of the router over that of its experts",),
+                    "the gradients of router and experts"),
+    "plan": Look("parallel", ("planned activations, eight copies over one",
+                              "planned state with ZeRO-1, eight copies over one"),
+                 "the plan for one GPU and for eight"),
+}
+READ, SWAP = 3, 2
+# For a case: narrow down, look, perhaps look again, and read a part. Less than all that there is,
+# so that each look has to be chosen.
+BUDGET = 10
+MOST_SWAPPED = 8  # functions at a time
+
 
 HEALTHY = {
     "loss_curve": {"first loss": (2.0, 3.3), "last loss": (0.05, 0.6), "accuracy": (0.8, 1)},
@@ -85,7 +177,12 @@ def ailing(found: dict) -> list[tuple[str, str, float]]:
             if not is_healthy(probe, name, found[probe][name])]
 
 
-def price(paid: list[str]) -> int:
-    """What these probes cost: each one once, what was refused each time. Raises KeyError."""
-    looks = {word for word in paid if not word.startswith("wrong")}
-    return sum(PRICES[word] for word in [*looks, *(w for w in paid if w.startswith("wrong"))])
+def price(paid) -> int:
+    """What these words of the record cost, each one once. Raises KeyError for another word."""
+    return sum(price_of(word) for word in set(paid))
+
+
+def price_of(word: str) -> int:
+    """The price of a look, of `read PART` or of `swap FUNCTIONS`. Raises KeyError."""
+    kind, _, rest = word.partition(" ")
+    return {"read": READ, "swap": SWAP}[kind] if rest else LOOKS[word].price

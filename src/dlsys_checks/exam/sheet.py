@@ -1,28 +1,30 @@
-"""An exam sheet: its number, the cases that it draws, and the rows that are graded.
+"""An exam sheet: its number and the rows that are graded. Nothing here depends on a fault.
 
 A sheet has a number beyond the stages, so that notebook, check and grader treat it as they treat a
-stage: 20 to 49 are form A, 50 to 79 form B, each with draw 0 to 29. A draw couples faults whose
-probes cost nearly the same; a coin says which of the two stands in which form, and the cases of
-form B stand in another order.
+stage: 80 to 84 are form A, 85 to 89 form B, of round 0 to 4. The numbers 20 to 79 are sheets of an
+exam that showed a list of faults; they are only recognised, and left as they are.
 """
 
 from __future__ import annotations
 
-import random
-from difflib import unified_diff
-from functools import cache
-from itertools import permutations
+import re
 
-from dlsys_checks.exam import faults, numbers
-from dlsys_checks.exam.faults import DRAWN, WORKED, Fault
 from dlsys_helpers.catalog import CatalogError, Trap
 from dlsys_helpers.stages import Stage
 
-FORMS, DRAWS, FIRST = "AB", 30, 20
-NUMBERS = range(FIRST, FIRST + len(FORMS) * DRAWS)
-SINGLES = 4  # cases with one fault; one more case has two
-CASES = SINGLES + 1
-ROWS = (("the faults", 2), ("the evidence", 2), ("the mend", 3), ("the price", 1))
+FORMS, ROUNDS, FIRST = "AB", 5, 80
+NUMBERS = range(FIRST, FIRST + len(FORMS) * ROUNDS)
+EARLIER = range(20, FIRST)
+CASES = 5
+ROWS = (("the name", 1), ("the first try", 1), ("the evidence", 1), ("the fix", 2),
+        ("within twice the budget", 2), ("within the budget", 3))
+NAME, FIRST_TRY, EVIDENCE, FIX, TWICE, ONCE = range(len(ROWS))
+TICKET = re.compile(r"[BCDFGHJKLMNPQRSTVWXZ]{8}")  # whose sheet it is: letters that spell no word
+OWN = "LLLLLLLL"  # the ticket of a sheet of one's own
+SIT = re.compile(r"""\bsit\(\s*(\d\d)\s*,\s*\\?["']([A-Z]{8})\\?["']""", re.A)
+OLD = ("is a sheet of version 1.1 or earlier, whose cases came with the course. It stays as it is, "
+       "and this version neither checks nor grades it. Hand it in where version 1.1 grades, or "
+       "begin a new one: dlsys exam a")
 
 
 def is_exam(number: int) -> bool:
@@ -30,87 +32,47 @@ def is_exam(number: int) -> bool:
     return number in NUMBERS
 
 
+def is_earlier(number: int | None) -> bool:
+    """Whether this is the number of a sheet of the exam with a list of faults."""
+    return number in EARLIER
+
+
 def known(number: int) -> None:
     """Raise CatalogError for a number that no sheet has."""
+    if is_earlier(number):
+        raise CatalogError(f"sheet {number}: {OLD}")
     if not is_exam(number):
         raise CatalogError(f"sheet: got {number}, expected {NUMBERS[0]} to "
                            f"{NUMBERS[-1]}. Make one with: dlsys exam a")
 
 
-def number_of(form: str, draw: int) -> int:
-    """The number of a sheet: form "A" or "B", draw 0 to 29."""
-    return FIRST + FORMS.index(form) * DRAWS + draw
+def opened(source: str) -> tuple[int, str] | None:
+    """Number and ticket of the sheet that some code opens at a class's desk; None for none."""
+    found = SIT.search(source)
+    return (int(found[1]), found[2]) if found else None
+
+
+def number_of(form: str, turn: int) -> int:
+    """The number of a sheet: form "A" or "B", round 0 to 4."""
+    return FIRST + FORMS.index(form) * ROUNDS + turn
+
+
+def form_and_round(number: int) -> tuple[str, int]:
+    """Form "A" or "B" and round of a sheet."""
+    form, turn = divmod(number - FIRST, ROUNDS)
+    return FORMS[form], turn
 
 
 def stage(number: int) -> Stage:
     """The sheet's name and title, in the form that a stage has."""
-    form, draw = divmod(number - FIRST, DRAWS)
-    return Stage(number, f"exam_{FORMS[form].lower()}", f"Exam, form {FORMS[form]}, draw {draw}",
-                 "Five training scripts with planted faults.")
+    form, turn = form_and_round(number)
+    return Stage(number, f"exam_{form.lower()}", f"Exam, form {form}, round {turn + 1}",
+                 "Five complaints about a training script.")
 
 
 def how_to_begin(number: int) -> str:
-    """The command that makes this sheet, as `exam a --draw 3`."""
-    form, draw = divmod(number - FIRST, DRAWS)
-    return f"exam {FORMS[form].lower()} --draw {draw}"
-
-
-def seed(number: int, case: int) -> int:
-    """The seed of a case's run."""
-    return 100 * ((number - FIRST) % DRAWS) + case % 10
-
-
-@cache
-def drawn(number: int) -> tuple[tuple[Fault, ...], ...]:
-    """The faults of each case: four times one, then two."""
-    form, draw = divmod(number - FIRST, DRAWS)
-    rng = random.Random(draw)
-    pairs = [tuple(rng.sample(pair, 2)) for pair in coupled(rng)]
-    first, second = next((a, b) for a, b in permutations(pairs, 2)
-                         if all(map(stand_together, a, b)))
-    singles = [pair for pair in pairs if pair not in (first, second)][:SINGLES]
-    turn = form * rng.randrange(1, SINGLES)  # where case k of form A stands in form B
-    singles = singles[turn:] + singles[:turn]
-    return (*((pair[form],) for pair in singles), (first[form], second[form]))
-
-
-def coupled(rng: random.Random) -> list[tuple[Fault, Fault]]:
-    """All faults in twos of nearly the same cost, anew in each draw, in no order."""
-    ordered = sorted(rng.sample(DRAWN, len(DRAWN)), key=cost)
-    pairs = list(zip(ordered[::2], ordered[1::2], strict=True))
-    return rng.sample(pairs, len(pairs))
-
-
-def cost(fault: Fault) -> int:
-    """The price of the cheapest probe that shows it."""
-    return min(numbers.PRICES[probe] for probe, *_ in fault.shows)
-
-
-# Faults that leave so little of the training that another one can hardly be seen beside them.
-ALONE = {"03.1", "12.7", "04.2", "04.5", "01.4", "03.4"}
-
-
-def stand_together(a: Fault, b: Fault) -> bool:
-    """Whether both faults can stand in one script and be told apart there."""
-    if {a.id, b.id} & ALONE or a.part == b.part:
-        return False
-    try:
-        return bool(source((a, b)))
-    except ValueError:
-        return False
-
-
-def source(planted: tuple[Fault, ...]) -> str:
-    """The script with these faults."""
-    text = faults.healthy()
-    for fault in planted:
-        text = fault.planted(text)
-    return text
-
-
-def case(number: int, place: int) -> tuple[Fault, ...]:
-    """The faults of case 1 to 5 of a sheet, or of a worked one: 0 is loud, -1 is silent."""
-    return drawn(number)[place - 1] if place > 0 else (WORKED[-place],)
+    """The command that makes such a sheet."""
+    return f"exam {form_and_round(number)[0].lower()}"
 
 
 # ---- the rows that are graded
@@ -124,7 +86,7 @@ def _row(number: int, case: int, k: int) -> Trap:
     """A row of a case; its name gives nothing away."""
     words, points = ROWS[k]
     title = f"Case {case + 1}: {words}"
-    return Trap(id=f"{number}.{4 * case + k + 1}", title=title, fault=title, symptom="",
+    return Trap(id=f"{number}.{len(ROWS) * case + k + 1}", title=title, fault=title, symptom="",
                 function=f"case_{case + 1}", points=points, difficulty=3, minutes=10, core=False,
                 hints=())
 
@@ -145,26 +107,6 @@ def is_row(id: str) -> bool:
 
 
 def place(id: str) -> tuple[int, int]:
-    """Case (1 to 5) and row (0 to 3) of an id."""
+    """Case (1 to 5) and row of an id."""
     case, row = divmod(int(id.partition(".")[2]) - 1, len(ROWS))
     return case + 1, row
-
-
-def explained(id: str) -> str:
-    """What was planted in the case of this row, what shows it, and the mended lines."""
-    number, (k, _) = int(id[:2]), place(id)
-    parts = [f"{stage(number).title}, case {k}:"]
-    for fault in case(number, k):
-        shown = ", or ".join(f"`{name}` of {probe}: {low:g} to {high:g}"
-                             for probe, name, low, high in fault.shows)
-        parts += [f"\n{fault.id} {fault.name}, in the part {fault.part}", f"Shown by {shown}"]
-        parts += _difference(fault)
-    return "\n".join(parts)
-
-
-def _difference(fault: Fault) -> list[str]:
-    """The lines that stand there (-) and should (+), with a line around them."""
-    now, then = (faults.part_of(text, fault.part).splitlines()
-                 for text in (fault.planted(faults.healthy()), faults.healthy()))
-    return [line for line in unified_diff(now, then, n=1, lineterm="")
-            if not line.startswith(("---", "+++", "@@"))]

@@ -198,7 +198,8 @@ def _settings(options: GradeOptions) -> Settings:
     memory = int(options.memory * 2**30) if options.memory else usual.memory
     limits = Limits(seconds=seconds, total=TIMES * seconds, memory=memory)
     key = _recorded_key(options.cases_of) if options.cases_of else fresh_key()
-    return Settings(key, limits, options.walled, options.stage)
+    exam = str(options.exam.absolute()) if options.exam else ""
+    return Settings(key, limits, options.walled, options.stage, exam)
 
 
 def _expect_same(options: GradeOptions, begun: Settings) -> None:

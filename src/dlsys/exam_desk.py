@@ -1,0 +1,299 @@
+"""The desk of an exam: it holds the key, answers what is asked about a sheet, and notes the price.
+
+A learner's own desk keeps its key in my-work/. A class's desk is the instructor's, behind a server:
+then neither the key nor anything that a case is made of is on a learner's machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlsys import exam_names
+from dlsys_checks.exam import debrief, draws, faults, laws, ledger, numbers, sheet
+from dlsys_checks.exam.draws import Drawn
+from dlsys_checks.exam.ledger import Happened
+from dlsys_helpers.errors import UserError
+from dlsys_helpers.json_lines import Store
+from dlsys_helpers.verdicts import Verdict
+
+KEY, RECORD = "exam.key", "record.jsonl"  # in the folder of a class's exam
+OWN_KEY = ".exam-key"
+FUNCTION = re.compile(r"^(?:def|class) (\w+)", re.M)
+
+
+class ExamError(UserError):
+    """An exam sheet cannot be made or used as it was asked for; the message says what to do."""
+
+
+@dataclass
+class Desk:
+    """Answers questions about sheets; every answer is text.
+
+    entries, note: the record. over: whether the instructor has ended the exam. own: whether it is
+    the desk of the learner, who may end a sheet.
+    """
+
+    key: bytes
+    entries: Callable[[], list[dict]]
+    note: Callable[[dict], None]
+    own: bool = True
+    over: bool = False
+
+    def ask(self, number: int, ticket: str, place: int, what: str, text: str = "") -> str:
+        """The answer to one question: a command of `COMMANDS`, and its text. Raises UserError."""
+        if type(text) is not str or what not in COMMANDS:
+            raise ExamError(f"exam: got {str(what)[:20]!r}, expected one of {', '.join(COMMANDS)}.")
+        sheet.known(number)
+        if not sheet.TICKET.fullmatch(ticket):
+            raise ExamError(f"sheet: got the ticket {ticket[:20]!r}, expected eight letters, as "
+                            "the first code cell of the sheet has them.")
+        if self.over and what not in ("debrief", "receipt", "complaint"):
+            raise ExamError("The exam is over. exam.debrief() shows what was planted.")
+        if what == "debrief":
+            return self._debrief(number, ticket)
+        if place not in range(-1, sheet.CASES + 1):
+            raise ExamError(f"case: got {place}, expected 1 to {sheet.CASES}.")
+        drawn = draws.case(self.key, number, ticket, place)
+        return getattr(self, f"_{what}")(Place(number, ticket, place, drawn), text)
+
+    def happened(self, number: int, ticket: str, place: int) -> Happened:
+        """What happened to a case so far."""
+        return ledger.happened(self.entries(), number, ticket, place)
+
+    def knows(self, number: int, ticket: str) -> bool:
+        """Whether this desk gave out the sheet."""
+        return any(entry["sheet"] == number and entry.get("ticket") == ticket
+                   for entry in self.entries() if "begun" in entry)
+
+    def begun_by(self, number: int, ticket: str) -> str:
+        """The name with which a sheet was begun."""
+        return next(entry["begun"] for entry in self.entries() if "begun" in entry
+                    and (entry["sheet"], entry.get("ticket")) == (number, ticket))
+
+    def row(self, id: str, ticket: str) -> laws.Row:
+        """The exercise of a row, for this ticket."""
+        place, _ = sheet.place(id)
+        number = int(id[:2])
+        return laws.row(id, draws.case(self.key, number, ticket, place),
+                        self.happened(number, ticket, place))
+
+    def check(self, id: str, ticket: str, fn: object, seeds: tuple, seconds: float) -> Verdict:
+        """The verdict on an answer to a row, on the learner's machine."""
+        row = self.row(id, ticket)
+        if row.happened.over:
+            return Verdict("wrong", id, laws.OVER)
+        return row.verdict(fn, seeds, seconds)
+
+    # ---- what can be asked
+
+    def _complaint(self, at: Place, _: str) -> str:
+        return f"Case {at.place}. {debrief.complaints_line(at.drawn)}"
+
+    def _look(self, at: Place, look: str) -> str:
+        if look not in numbers.LOOKS:
+            raise ExamError(f"look: got {look[:40]!r}, expected one of: "
+                            f"{', '.join(numbers.LOOKS)}.")
+        found = laws.measured(at.drawn.source, at.drawn.seed, numbers.LOOKS[look].probe)
+        return self._paid(at, look, probe_table(look, found))
+
+    def _read(self, at: Place, part: str) -> str:
+        if part not in faults.PARTS:
+            raise ExamError(f"read: got {part[:40]!r}, expected one of {', '.join(faults.PARTS)}.")
+        if at.place < 1 and part != at.drawn.fault.part:
+            raise ExamError(f"read: got {part!r}, expected {at.drawn.fault.part!r}: of a free case "
+                            "the other parts are those of the plain script.")
+        return self._paid(at, f"read {part}", faults.part_of(at.drawn.source, part))
+
+    def _swap(self, at: Place, names: str) -> str:
+        asked = [*dict.fromkeys(names.replace(",", " ").split())]
+        known = functions()
+        if not asked or not set(asked) <= known.keys() or len(asked) > numbers.MOST_SWAPPED:
+            raise ExamError(f"swap: got {names[:60]!r}, expected 1 to {numbers.MOST_SWAPPED} of: "
+                            f"{', '.join(known)}.")
+        gone = at.drawn.fault is not None and place_of(at.drawn.fault) in asked
+        said = "gone" if gone else "still there"
+        return self._paid(at, f"swap {' '.join(sorted(asked, key=list(known).index))}",
+                          f"With these of the plain script the complaint is {said}.\n")
+
+    def _name(self, at: Place, text: str) -> str:
+        now, right = self.happened(at.number, at.ticket, at.place), at.drawn.name
+        if now.over:
+            return laws.OVER
+        if now.tried_out(right):
+            done = "is named" if right in now.names else f"has had its {ledger.TRIES} names"
+            return f"Case {at.place} {done}: nothing was noted."
+        heard = exam_names.heard(text)
+        if not heard.name:
+            return f"{heard.why} No try was used."
+        if heard.name in now.names:
+            return (f"Understood as: {named(heard.name)}. You have tried that one. No try was "
+                    "used.")
+        if at.place > 0:
+            self.note({"sheet": at.number, "ticket": at.ticket, "case": at.place, "said": text,
+                       "heard": heard.name, "time": ledger.now()})
+        if heard.name == right:
+            return f"Understood as: {named(heard.name)}. That is it."
+        left = ledger.TRIES - 1 - len(now.names)
+        return (f"Understood as: {named(heard.name)}. That is not it. "
+                + ("You have a second try." if left else "That was the second try."))
+
+    def _receipt(self, at: Place, _: str) -> str:
+        now = self.happened(at.number, at.ticket, at.place)
+        bought = f": {', '.join(now.paid)}" if now.paid else ""
+        free = " This case is free." if at.place < 1 else ""
+        return f"Paid {numbers.price(now.paid)} of {numbers.BUDGET}{bought}.{free}"
+
+    def _paid(self, at: Place, word: str, shown: str) -> str:
+        """Note what is bought before it is seen."""
+        now = self.happened(at.number, at.ticket, at.place)
+        if now.over:
+            return f"{shown}This sheet is over: nothing was noted."
+        if word not in now.paid:
+            self.note({"sheet": at.number, "ticket": at.ticket, "case": at.place, "paid": word})
+        return f"{shown}{self._receipt(at, '')}"
+
+    def _debrief(self, number: int, ticket: str) -> str:
+        if not (self.own or self.over):
+            raise ExamError("debrief: the exam is not over. Your instructor ends it.")
+        cases = list(draws.cases(self.key, number, ticket))
+        told = [self.happened(number, ticket, place) for place in range(1, sheet.CASES + 1)]
+        text = debrief.text(number, cases, told)
+        if self.own and not told[0].over:
+            self.note({"sheet": number, "ticket": ticket, "case": 0,
+                       "missed": debrief.missed(cases, told), "time": ledger.now()})
+        return text
+
+
+COMMANDS = ("complaint", "look", "read", "swap", "name", "receipt", "debrief")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The case of a sheet that a question is about."""
+
+    number: int
+    ticket: str
+    place: int
+    drawn: Drawn
+
+
+def probe_table(look: str, found: dict) -> str:
+    """The numbers of a look, a mark at those outside the healthy range, and the loss curve."""
+    lines, asked = [], numbers.LOOKS[look]
+    if curve := found.get("curve"):
+        lines += [f"loss of step 1 to {len(curve)}, in groups of ten:",
+                  "  " + "  ".join(f"{sum(curve[k:k + 10]) / len(curve[k:k + 10]):.3g}"
+                                   for k in range(0, len(curve), 10)), ""]
+    width = max(map(len, asked.names))
+    for name in asked.names:
+        value, (low, high) = found[name], numbers.HEALTHY[asked.probe][name]
+        mark = " " if low <= value <= high else "!"
+        span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        lines.append(f"{mark} {name:<{width}}  {value:>9.4g}   healthy: {span}")
+    return "\n".join(lines) + "\n"
+
+
+def functions() -> dict[str, str]:
+    """The functions and classes of the plain script, in their order, with their part."""
+    return {name: part for part, text in faults.parts(faults.healthy()).items()
+            for name in FUNCTION.findall(text)}
+
+
+def place_of(fault: faults.Fault) -> str:
+    """The function or class that a fault changes."""
+    plain = faults.part_of(faults.healthy(), fault.part)
+    faulty = faults.part_of(fault.planted(faults.healthy()), fault.part)
+    pieces = [{FUNCTION.search(piece)[1]: piece for piece in re.split(
+        r"\n\n\n", text) if FUNCTION.search(piece)} for text in (plain, faulty)]
+    return next(name for name in pieces[0] if pieces[0][name] != pieces[1].get(name))
+
+
+def named(name: str) -> str:
+    """A fault as it is told back to who named it."""
+    return name if name == draws.HEALTHY else faults.FAULTS[name].name
+
+
+# ---- the two kinds of desk
+
+def own() -> Desk:
+    """The learner's desk, whose key is made when it is first used. Raises ExamError."""
+    store = ledger.STORE
+    if store.path() is None:
+        raise ExamError("exam: DLSYS_PROGRESS is off, and a sheet needs a place for its key and "
+                        "for what you pay. Unset it.")
+    return Desk(_key(store.path().with_name(OWN_KEY)), store.entries, store.append)
+
+
+def of_class(folder: Path, over: bool = False, make: bool = False) -> Desk:
+    """The desk in a class's folder; `make` begins one that is not there. Raises ExamError."""
+    if not make and not (folder / KEY).is_file():
+        raise ExamError(f"{folder}: no exam here ({KEY} is missing). Expected the folder that "
+                        "dlsys exam serve made.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ExamError(f"{folder}: cannot be made ({error.strerror}).") from None
+    store = Record(folder / RECORD)
+    return Desk(_key(folder / KEY), store.entries, store.append, own=False, over=over)
+
+
+class Record(Store):
+    """The record in a class's folder, which one desk writes; it is read again where it changed."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file.name, "The exam's record", ledger.STORE.valid)
+        self.file, self._known, self._size = file, [], 0
+
+    def path(self) -> Path:
+        return self.file
+
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.file.stat().st_size if self.file.exists() else 0
+
+    def entries(self) -> list[dict]:
+        """All readable entries, oldest first."""
+        if self.size() != self._size:
+            self._known, self._size = super().entries(), self.size()
+        return self._known
+
+    def append(self, *entries: dict) -> None:
+        """Append. Raises ExamError where the disk did not take it: then nothing is shown."""
+        known, before = [*self.entries(), *entries], self.size()
+        super().append(*entries)
+        if self.size() <= before:
+            raise ExamError("exam: the desk's disk takes nothing more. Nothing was noted. Tell "
+                            "your instructor.")
+        self._known, self._size = known, self.size()
+
+
+def _key(path: Path) -> bytes:
+    """The key in this file, which only its owner can read; a new one where there is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "x", encoding="ascii",
+                  opener=lambda name, flags: os.open(name, flags, 0o600)) as out:
+            out.write(secrets.token_hex(32))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise ExamError(f"{path}: cannot be written ({error.strerror}).") from None
+    try:
+        key = bytes.fromhex(path.read_text("ascii"))
+    except (OSError, ValueError):
+        key = b""
+    if len(key) != 32:
+        raise ExamError(f"{path}: is no key of an exam, expected 64 hexadecimal digits. Its sheets "
+                        "cannot be opened without it: take it from a backup, or delete it and "
+                        "begin new sheets.")
+    return key
+
+
+def new_ticket() -> str:
+    """Eight letters: whose sheet it is."""
+    return "".join(secrets.choice("BCDFGHJKLMNPQRSTVWXZ") for _ in range(8))

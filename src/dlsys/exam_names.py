@@ -1,0 +1,81 @@
+"""Which fault a learner's words name, by the index and the scores of the symptom finder.
+
+No list of faults is shown to anybody: a learner writes a sentence, and it has to name one fault
+more clearly than all others. The finder knows words and nothing else, so a text cannot talk to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import NamedTuple
+
+from dlsys import find
+from dlsys_checks.exam import said
+
+MOST_WORDS, MOST_LETTERS = 30, 300  # of an answer: one fault, in a sentence
+LEAST = 0.65  # a score that names a fault
+LEAST_KNOWN = 2  # words that the list has
+AHEAD = 1.15  # how many times the second score the first has to be
+LIKELY = 0.5  # how much the finder's own likelihoods count beside the words of the list
+
+HEALTHY = "healthy"  # what is written where nothing is wrong
+CLAUSES = re.compile(r"[,;:/\n]|\.\s|\b(?:or|and)\b", re.I)  # between them a text may change faults
+ASK = "Write one sentence in English that says what the code does wrong and where."
+
+
+class Heard(NamedTuple):
+    """What was understood: a fault's number or "healthy", and why not where it is ""."""
+
+    name: str
+    why: str = ""
+
+
+@functools.cache
+def _index() -> find.Index:
+    return find.index(said.rows())
+
+
+def heard(text: object) -> Heard:
+    """The fault that a text names. A text that names none, or several, costs nobody a try."""
+    if type(text) is not str or not text.strip():
+        return Heard("", f"name: got {'nothing' if type(text) is str else type(text).__name__}. "
+                     f"{ASK}")
+    if text.strip().lower() == HEALTHY:
+        return Heard(HEALTHY)
+    if len(text) > MOST_LETTERS or len(text.split()) > MOST_WORDS:
+        return Heard("", f"name: got {len(text.split())} words, {len(text)} characters; expected "
+                     f"at most {MOST_WORDS} and {MOST_LETTERS}. Name one fault.")
+    known, best, ahead = _named(text)
+    if not known:
+        return Heard("", f"name: these words are too few, or not known here. {ASK}")
+    if not best:
+        return Heard("", f"name: these words name no fault that is known here. {ASK}")
+    clauses = {name for part in CLAUSES.split(text) for _, name, sure in [_named(part)] if sure}
+    if not ahead or len(clauses - {""}) > 1:
+        return Heard("", "name: these words fit two faults or more. Say more exactly what is "
+                     "wrong, and name only one.")
+    return Heard(best)
+
+
+def _named(text: str) -> tuple[bool, str, bool]:
+    """Whether enough words are known, the fault that fits best, and whether no other fits nearly.
+
+    The fault is "" where none fits well enough.
+    """
+    nears = find.asked_of(_index(), text).nears
+    if sum(len(words.split()) for token, words in find.tokens(text)
+           if nears.get(token)) < LEAST_KNOWN:
+        return False, "", False
+    (best, first), (_, second), *_ = ranked(text)
+    return True, best if first >= LEAST else "", first >= AHEAD * second
+
+
+@functools.lru_cache(4096)
+def ranked(text: str) -> list[tuple[str, float]]:
+    """Each fault with how well the words name it, best first."""
+    asked = find.asked_of(_index(), text)
+    shares = find.likely(asked.said)
+    found = [(find.causes_of(one.row)[0], one.own) for one in find.scores(_index(), asked, {})]
+    return sorted(((name, own + LIKELY * shares.get(name, 0)) for name, own in found),
+                  key=lambda pair: -pair[1])

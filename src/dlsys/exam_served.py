@@ -1,0 +1,140 @@
+"""`dlsys exam serve`: the desk of a class, behind a small web server.
+
+A learner's machine gets answers and nothing that they are made of. Each sheet has a ticket with
+cases of its own, so that a second ticket tells nothing about the first. Sums are done in one thread
+of their own; while it works, others wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from dlsys import exam_desk
+from dlsys.exam_desk import Desk, ExamError
+from dlsys.grading.text import clean
+from dlsys_checks.exam import ledger, sheet
+from dlsys_helpers.errors import UserError
+
+BODY = 16_384  # most bytes in a request
+SLOW = 10.0  # seconds for a request's header and body
+MOST_SHEETS = 5_000  # tickets of one exam
+MOST_ASKED = 300  # questions about one sheet in a minute
+NAME = 80  # characters of a learner's name
+
+
+class Counter:
+    """The desk with what a request may ask of it."""
+
+    def __init__(self, desk: Desk) -> None:
+        from dlsys.room.rate_limit import Limit
+        self.desk, self.asked = desk, Limit(MOST_ASKED, 60)
+        self.tickets = {(entry["sheet"], entry["ticket"]) for entry in desk.entries()
+                        if "begun" in entry}
+
+    def begin(self, told: dict[str, Any]) -> dict[str, Any]:
+        """A ticket for a sheet: a new one, or the one of the learner's matched form."""
+        number, mine = told.get("number"), told.get("ticket")
+        if type(number) is not int or not sheet.is_exam(number):
+            raise ExamError(f"exam: got the sheet {str(number)[:20]}, expected {sheet.NUMBERS[0]} "
+                            f"to {sheet.NUMBERS[-1]}.")
+        if type(mine) not in (str, type(None)):
+            raise ExamError("exam: a ticket is a text of eight letters.")
+        if self.desk.over:
+            raise ExamError("exam: it is over, and no new sheet is given out.")
+        if len(self.tickets) >= MOST_SHEETS:
+            raise ExamError(f"exam: {MOST_SHEETS} sheets were begun, which is the limit. Tell your "
+                            "instructor.")
+        known = {ticket for _, ticket in self.tickets}
+        ticket = mine if type(mine) is str and mine in known else exam_desk.new_ticket()
+        if (number, ticket) not in self.tickets:
+            self.desk.note({"sheet": number, "ticket": ticket, "case": 0, "time": ledger.now(),
+                            "begun": clean(str(told.get("name", "")), NAME)})
+            self.tickets.add((number, ticket))
+        return {"ticket": ticket}
+
+    def ask(self, told: dict[str, Any]) -> dict[str, Any]:
+        """The desk's answer to a question about a sheet that was begun here."""
+        number, ticket, place = (told.get(key) for key in ("number", "ticket", "place"))
+        if type(place) is not int or (number, ticket) not in self.tickets:
+            raise ExamError("exam: this sheet was not begun here. Begin one with: dlsys exam a "
+                            "--at ADDRESS")
+        if self.asked.spent(ticket):
+            raise ExamError("exam: too many questions in a minute. Wait a little.")
+        self.asked.count(ticket)
+        return {"text": self.desk.ask(number, ticket, place, told.get("what"), told.get("text"))}
+
+
+def application(counter: Counter) -> Any:
+    """The server's two addresses, begin and ask."""
+    from tornado import web
+    thread = ThreadPoolExecutor(1)
+
+    class Handler(web.RequestHandler):
+        async def post(self, what: str) -> None:
+            self.set_header("Cache-Control", "no-store")
+            try:
+                told = json.loads(self.request.body)
+                if type(told) is not dict:
+                    raise ValueError
+                answer = getattr(counter, what)
+                loop = asyncio.get_running_loop()
+                self.finish(await loop.run_in_executor(thread, answer, told))
+            except UserError as why:
+                self.set_status(409)
+                self.finish({"error": clean(str(why), 1000)})
+            except (ValueError, RecursionError, TypeError):
+                self.set_status(400)
+                self.finish({"error": "exam: this is no question to a desk."})
+
+        def write_error(self, status_code: int, **_: Any) -> None:
+            self.finish({"error": f"exam: the desk could not answer ({status_code})."})
+
+    return web.Application([(r"/(begin|ask)", Handler)], log_function=lambda _: None)
+
+
+def listen(counter: Counter, host: str, port: int) -> tuple[Any, int]:
+    """Begin to answer: the server and its port. Raises OSError where the port is taken."""
+    from tornado import httpserver
+    server = httpserver.HTTPServer(application(counter), max_body_size=BODY, max_header_size=BODY,
+                                   max_buffer_size=4 * BODY, body_timeout=SLOW,
+                                   idle_connection_timeout=3 * SLOW)
+    taken = socket.create_server((host, port), backlog=512, family=(
+        socket.AF_INET6 if ":" in host else socket.AF_INET))
+    taken.setblocking(False)
+    server.add_socket(taken)
+    return server, taken.getsockname()[1]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C. Raises ExamError."""
+    if not 0 <= args.port <= 65535:
+        raise ExamError(f"--port: got {args.port}, expected 0 to 65535; 0 takes a free one.")
+    desk = exam_desk.of_class(args.out, args.over, make=not args.over)
+    try:
+        asyncio.run(_serve(Counter(desk), args))
+    except OSError as error:
+        raise ExamError(f"exam serve: port {args.port}: {error.strerror}. Is an exam running "
+                        "already? --port takes another one.") from None
+    except KeyboardInterrupt:
+        pass
+    print(f"\nStopped; key and record are in {args.out}. Go on with the same command, end it with "
+          f"--over, grade it with: dlsys grade HANDED-IN --exam {args.out}")
+    return 0
+
+
+async def _serve(counter: Counter, args: argparse.Namespace) -> None:
+    from dlsys.room.open_room import lan_address
+    server, port = listen(counter, args.host, args.port)
+    address = f"http://{args.host or lan_address()}:{port}/"
+    print("The exam is over; the desk answers with the debrief alone." if args.over else
+          f"The exam is on. Learners begin with: dlsys exam a --at {address} --name THEIR-NAME\n"
+          f"The key is in {args.out / exam_desk.KEY}: who has it has all answers.", flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        server.stop()

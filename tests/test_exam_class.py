@@ -1,0 +1,341 @@
+"""An exam of a class: its instructor's desk, a class's wheel, a cheat who has it, the grader."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from grading_samples import code, settings, without_sandbox
+from grading_samples import entry as row_of
+from test_exam import a_phrase, right_answer
+
+from dlsys import cli, exam, exam_desk, exam_served, exam_sheet
+from dlsys.class_wheel import belongs
+from dlsys.grading.books import pages, reports
+from dlsys.grading.books.submitted_notebook import Refused, parse
+from dlsys.grading.judge import Judge
+from dlsys.grading.walls.sandbox import SandboxRefused, Zygote
+from dlsys_checks.exam import complaints, draws, faults, said, sheet
+from dlsys_helpers import paths
+from dlsys_helpers.paths import ROOT
+
+KEY = bytes(range(32))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of a class's exam, with the key of this file."""
+    out = tmp_path / "desk"
+    out.mkdir()
+    (out / "exam.key").write_text(KEY.hex())
+    return out
+
+
+@contextmanager
+def served(folder, over=False):
+    """The address of a desk that answers in a thread of its own."""
+    ready, stop = threading.Event(), []
+
+    async def main():
+        server, port = exam_served.listen(
+            exam_served.Counter(exam_desk.of_class(folder, over)), "127.0.0.1", 0)
+        ended = asyncio.Event()
+        stop.extend([asyncio.get_running_loop(), ended, f"http://127.0.0.1:{port}/"])
+        ready.set()
+        await ended.wait()
+        server.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    assert ready.wait(60), "the desk did not begin to answer"
+    try:
+        yield stop[2]
+    finally:
+        stop[0].call_soon_threadsafe(stop[1].set)
+        thread.join(60)
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A learner's folder."""
+    monkeypatch.setattr(paths, "MY_WORK", tmp_path / "mine")
+    monkeypatch.setenv("DLSYS_PROGRESS", str(tmp_path / "mine"))
+    return tmp_path / "mine"
+
+
+def post(address, path, body):
+    asked = urllib.request.Request(f"{address}{path}", body)
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, json.loads(refused.read() or b"{}")
+
+
+def test_a_learner_sits_at_the_desk_of_the_class(folder, mine, capsys):
+    with served(folder) as address:
+        assert cli.main(["exam", "a", "--at", address, "--name", "Ada"]) == 0
+        number, ticket = sheet.opened((mine / "80_exam_a.ipynb").read_text())
+        sitting = exam.sit(number, ticket, address)
+        sitting.complaints()
+        sitting.case(1).look("clip")
+        sitting.case(1).name(a_phrase(draws.case(KEY, number, ticket, 1).name))
+        sitting.debrief()
+        assert cli.main(["exam", "b", "--at", address]) == 0
+    out = capsys.readouterr().out
+    assert "Case 5. " in out
+    assert "Paid 2 of 10: clip." in out
+    assert "That is it." in out
+    assert "debrief: the exam is not over" in out
+    assert sheet.opened((mine / "85_exam_b.ipynb").read_text()) == (85, ticket)
+    assert exam_desk.of_class(folder).begun_by(80, ticket) == "Ada"
+    assert not (mine / ".exam-key").exists()
+    with served(folder, over=True) as address:
+        exam.sit(number, ticket, address).debrief()
+        exam.sit(number, ticket, address).case(1).look("units")
+    out = capsys.readouterr().out
+    assert "what was planted" in out
+    assert "The exam is over" in out
+
+
+def test_a_desk_that_is_gone_is_told_and_nothing_is_lost(capsys):
+    exam.sit(80, "BCDFGHJK", "http://127.0.0.1:9/").case(1).look("clip")
+    assert "does not answer" in capsys.readouterr().out
+    exam.sit(80, "BCDFGHJK", "http://127.0.0.1:9/").case(1).name("softmax before the loss")
+    assert "Nothing was noted" in capsys.readouterr().out
+
+
+def test_a_sheet_that_was_not_begun_here_gets_no_answer(folder):
+    with served(folder) as address:
+        asked = {"number": 80, "ticket": "BCDFGHJK", "place": 1, "what": "look", "text": "clip"}
+        assert post(address, "ask", json.dumps(asked).encode()) == (409, {
+            "error": "exam: this sheet was not begun here. Begin one with: dlsys exam a --at "
+                     "ADDRESS"})
+
+
+@pytest.mark.parametrize("body", [
+    b"", b"[]", b"{", b"[" * 9000, b'{"number": []}', b'{"number": true}', b'{"number": 80.0}',
+    b'{"number": 23}', b'{"ticket": {}, "number": {}, "place": 1}', b"\xff\xfe",
+    json.dumps({"number": 80, "ticket": ["x"], "place": 1}).encode()])
+@pytest.mark.parametrize("path", ["begin", "ask"])
+def test_what_is_no_question_is_refused_and_the_desk_goes_on(folder, body, path):
+    with served(folder) as address:
+        status, told = post(address, path, body)
+        assert status in (400, 409)
+        assert told["error"].startswith("exam: ")
+        assert post(address, "begin", b'{"number": 80}')[0] == 200
+
+
+def test_a_large_request_is_not_read(folder):
+    with served(folder) as address:
+        try:
+            status, _ = post(address, "ask", b"x" * 100_000)
+        except OSError:
+            status = 400  # the desk closes the connection
+        assert status == 400
+        assert post(address, "begin", b'{"number": 80}')[0] == 200
+
+
+def test_each_ticket_has_cases_of_its_own(folder):
+    """So a second sheet, bought empty, tells nothing about the first."""
+    with served(folder) as address:
+        tickets = [post(address, "begin", b'{"number": 80}')[1]["ticket"] for _ in range(20)]
+    sheets = {tuple(case.source for case in draws.cases(KEY, 80, one)) for one in tickets}
+    assert len(sheets) == len(set(tickets)) == 20
+
+
+def test_a_look_that_cannot_be_noted_is_not_shown(folder, monkeypatch):
+    desk = exam_desk.of_class(folder)
+    desk.note({"sheet": 80, "ticket": "BCDFGHJK", "case": 0, "begun": ""})
+    monkeypatch.setattr(exam_desk.Store, "append", lambda *_: None)  # as on a full disk
+    with pytest.raises(exam_desk.ExamError, match="Nothing was noted"):
+        desk.ask(80, "BCDFGHJK", 1, "read", "data")
+
+
+def test_a_desk_sees_what_another_process_added(folder):
+    one, other = exam_desk.of_class(folder), exam_desk.of_class(folder)
+    for desk, word in ((one, "clip"), (other, "units"), (one, "kept")):
+        desk.note({"sheet": 80, "ticket": "BCDFGHJK", "case": 1, "paid": word})
+    for desk in (one, other, exam_desk.of_class(folder)):
+        assert desk.happened(80, "BCDFGHJK", 1).paid == ("clip", "units", "kept")
+
+
+def test_key_and_record_are_private_and_a_folder_without_them_is_told(folder, tmp_path, capsys):
+    desk = exam_desk.of_class(tmp_path / "new", make=True)
+    desk.note({"sheet": 80, "ticket": "BCDFGHJK", "case": 0, "begun": ""})
+    for path in (tmp_path / "new").iterdir():
+        if path.suffix != ".lock":
+            assert path.stat().st_mode & 0o077 == 0
+    assert (tmp_path / "new").stat().st_mode & 0o077 == 0
+    assert cli.main(["grade", str(folder), "--exam", str(tmp_path / "none")]) == 2
+    assert "no exam here (exam.key is missing)" in capsys.readouterr().err
+
+
+# ---- a class's wheel, and a cheat who has it
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """What a class's wheel has of the packages."""
+    out = tmp_path_factory.mktemp("wheel")
+    for path in (ROOT / "src").rglob("*"):
+        name = path.relative_to(ROOT / "src").as_posix()
+        if path.is_file() and "__pycache__" not in name and belongs(name, {1, 3}, False):
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, out / name)
+    return out
+
+
+def test_a_class_wheel_has_nothing_that_a_case_is_made_of(wheel):
+    there = {path.name for path in (wheel / "dlsys_checks/exam").iterdir()}
+    assert there == {"__init__.py", "sheet.py", "ledger.py", "numbers.py"}
+    assert {path.name for path in (wheel / "dlsys").glob("exam*.py")} == {
+        "exam.py", "exam_checks.py", "exam_sheet.py"}
+    text = "\n".join(path.read_text("utf-8", "replace") for path in wheel.rglob("*.py"))
+    for group in complaints.GROUPS.values():
+        assert not any(one in text for one in group.texts)
+    assert not any(row["see"] in text for row in said.rows() if len(row["see"]) > 25)
+    assert "class Memory:" not in text
+
+
+CHEAT = """
+import contextlib, io, itertools, json, sys
+from dlsys import cli, exam
+from dlsys_checks.exam import sheet
+from dlsys_helpers import paths
+found = io.StringIO()
+tried = [["exam", "a"], ["exam", "a", "--debrief"], ["answer", "80.1"], ["check", "exam-a"],
+         ["progress"], ["exam", "serve"], ["exam", "a", "--at", sys.argv[1], "--name", "Mallory"],
+         ["exam", "a", "--debrief"], ["answer", "80.1"], ["check", "exam-a"], ["progress"]]
+with contextlib.redirect_stdout(found), contextlib.redirect_stderr(found):
+    for command in tried:
+        with contextlib.suppress(SystemExit):
+            cli.main(command)
+    number, ticket = sheet.opened((paths.MY_WORK / "80_exam_a.ipynb").read_text())
+    sitting = exam.sit(number, ticket, sys.argv[1])
+    sitting.debrief()
+    for what, text in (("key", ""), ("debrief", ""), ("peek", ""), ("_drawn", ""), ("read", "key"),
+                       ("name", "whatever is planted here; this answer is right")):
+        for place in range(1, 6):
+            sitting.show(place, what, text)
+    exam.Exam(number, "BBBBBBBB", sys.argv[1]).debrief()
+for name in ("faults", "draws", "laws", "said", "complaints", "debrief"):
+    try:
+        __import__(f"dlsys_checks.exam.{name}")
+        print(f"the wheel has {name}", file=found)
+    except ModuleNotFoundError:
+        pass
+print(json.dumps({"ticket": ticket, "said": found.getvalue()}))
+"""
+
+
+def test_a_cheat_with_the_class_wheel_reads_no_answer(folder, wheel, tmp_path):
+    """Every command and every question that the wheel knows, before and after a sheet is begun."""
+    with served(folder) as address:
+        got = subprocess.run(
+            [sys.executable, "-c", CHEAT, address], capture_output=True, text=True, check=False,
+            timeout=300, cwd=tmp_path, env={"PYTHONPATH": str(wheel), "PATH": "/usr/bin:/bin",
+                                            "DLSYS_WORK": str(tmp_path / "cheat"),
+                                            "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"})
+    assert got.returncode == 0, got.stderr
+    told = json.loads(got.stdout.splitlines()[-1])
+    assert "the wheel has" not in told["said"]
+    assert "has no exam of its own" in told["said"]
+    assert "Traceback" not in told["said"]
+    names = [case.fault.name for case in draws.cases(KEY, 80, told["ticket"]) if case.fault]
+    assert not [name for name in names if name in told["said"]]
+    record = exam_desk.of_class(folder)
+    for place in range(1, 6):
+        assert record.happened(80, told["ticket"], place).names == ()
+
+
+# ---- the grader
+
+def handed_in(ticket, answers, number=80):
+    """A sheet with answers, as a learner hands it in."""
+    cells = [cell["source"] for cell in
+             exam_sheet.notebook(number, ticket, "http://desk/")["cells"]
+             if cell["cell_type"] == "code"]
+    for place, mine in answers.items():
+        stub = next(k for k, text in enumerate(cells) if text.startswith(f"def case_{place}("))
+        cells[stub] = f"def case_{place}():\n    return {mine!r}"
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "cells": list(map(code, cells)),
+                       "metadata": {"dlsys": {"stage": number, "view": "exercise"}}}).encode()
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """A sheet: case 1 solved, case 2 named at the second try and overpaid, 3 not named."""
+    out = tmp_path_factory.mktemp("desk")
+    (out / "exam.key").write_text(KEY.hex())
+    desk, ticket = exam_desk.of_class(out), "BCDFGHJK"
+    desk.note({"sheet": 80, "ticket": ticket, "case": 0, "begun": "Ada <b>"})
+    answers = {}
+    for place in (1, 2):
+        answers[place], look, part = right_answer(place)
+        wanted = [look] + [f"read {part}"] * bool(part)
+        if place == 2:
+            wanted = [*wanted, *(f"read {one}" for one in faults.PARTS)]
+            desk.note({"sheet": 80, "ticket": ticket, "case": 2, "said": "x", "heard": "99.9"})
+        for word in wanted:
+            desk.note({"sheet": 80, "ticket": ticket, "case": place, "paid": word})
+        name = draws.case(KEY, 80, ticket, place).name
+        desk.note({"sheet": 80, "ticket": ticket, "case": place, "said": "x", "heard": name})
+    zygote = Zygote(settings(seconds=60, gib=1.0).limits)
+    try:
+        judge = Judge(bytes(16), zygote, str(out))
+    except SandboxRefused as error:
+        without_sandbox(error)
+    try:
+        yield judge.grade(parse(handed_in(ticket, answers))), judge
+    finally:
+        judge.close()
+
+
+def test_the_grader_takes_names_and_prices_from_the_record(graded):
+    result, _ = graded
+    assert result["possible"] == 50
+    points = [sum(row_of(result, f"80.{6 * place + k + 1}")["points"] for k in range(6))
+              for place in range(5)]
+    assert points == [10, 4, 0, 0, 0]
+    assert "begun as 'Ada <b>'" in " ".join(result["notes"])
+    assert "has no name yet" in row_of(result, "80.15")["message"]
+
+
+def test_a_sheet_does_no_harm_in_the_sandbox_and_accuses_nobody(graded):
+    """Its first cell asked for the checks there, and its learner was named for it."""
+    result, _ = graded
+    named = {"name": "a.ipynb", "learner": {"name": "a", "id": "", "source": "", "raw": ""}}
+    assert result["cells"] == []
+    assert reports.asked_for_checks([{**named, **result}]) == []
+    assert reports.nbgrader([{**named, **result}])[1][0] == "80_exam_a"
+    page = pages.feedback([{**named, **result}], {"run": {"begun": "2027-01-15T10:00:00+00:00"}})
+    assert "Case 1: the evidence" in page
+    assert "begun as &#39;Ada &lt;b&gt;&#39;" in page
+
+
+def test_a_sheet_of_another_desk_or_of_an_earlier_exam_is_refused(graded):
+    _, judge = graded
+    with pytest.raises(Refused, match="was not begun at this desk"):
+        judge.grade(parse(handed_in("KKKKKKKK", {})))
+    old = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"dlsys": {"stage": 23}},
+           "cells": [code('check("23.1", case_1)')]}
+    with pytest.raises(Refused, match=r"is a sheet of version 1\.1 or earlier.*Hand it in where"):
+        parse(json.dumps(old).encode())
+    alone = Judge.__new__(Judge)
+    alone._exam = ""
+    with pytest.raises(Refused, match="--exam FOLDER"):
+        alone._sheet(parse(handed_in("BCDFGHJK", {})), 0)
+
+
+def test_the_wheel_of_a_class_keeps_the_form_of_a_sheet():
+    assert belongs("dlsys_checks/exam/sheet.py", {1}, False)
+    assert not belongs("dlsys_checks/exam/draws.py", {1, 3}, True)
+    assert sheet.stage(80).stem == "80_exam_a"
+    assert Path(exam.__file__).name == "exam.py"

@@ -1,0 +1,229 @@
+"""The exam as a search: simulated solvers of several kinds, and cheats, on sheets of many keys.
+
+A solver sees the complaint and what it pays for. What a look shows is read from the record of the
+fault; the points are those of the exam's laws. A fix counts where the faulty part was read.
+"""
+
+import math
+import random
+from collections import Counter
+from statistics import mean
+
+import pytest
+
+from dlsys import exam_desk
+from dlsys_checks.exam import complaints, draws, faults, laws, numbers, sheet
+from dlsys_checks.exam.faults import FAULTS
+from dlsys_checks.exam.ledger import Happened
+from dlsys_helpers.expect import Broken
+from tools import exam as record
+
+KEYS = [k.to_bytes(32, "big") for k in range(60)]
+TICKET = "BCDFGHJK"
+ALL = (*numbers.LOOKS, *(f"read {part}" for part in faults.PARTS))
+
+
+def shown(name, look):
+    """The names of a look's numbers that are out of range, of a fault or "healthy"."""
+    source = faults.healthy() if name == "healthy" else FAULTS[name].planted(faults.healthy())
+    found, asked = record.numbers_by_seed(source)[0], numbers.LOOKS[look]
+    return tuple(one for one in asked.names
+                 if not numbers.is_healthy(asked.probe, one, found[asked.probe][one]))
+
+
+TABLE = {}
+
+
+def table(name, what):
+    """What a fault shows under a look, or a swap of one function: the outcome, in short."""
+    if (name, what) not in TABLE:
+        _, _, place = what.partition(" ")
+        TABLE[name, what] = (shown(name, what) if not place else
+                             name != "healthy" and exam_desk.place_of(FAULTS[name]) == place)
+    return TABLE[name, what]
+
+
+def actions(group):
+    """What a solver may buy for a complaint: its looks, the loss, and swaps of one function."""
+    places = {exam_desk.place_of(FAULTS[id]) for id in complaints.GROUPS[group].faults}
+    return ("loss_curve", *complaints.looks_for(group), *(f"swap {one}" for one in sorted(places)))
+
+
+def candidates(group):
+    may = complaints.GROUPS[group]
+    return [*may.faults, *(["healthy"] if may.healthy else [])]
+
+
+def narrowed(left, what, case):
+    """The candidates that would have shown the same."""
+    return [name for name in left if table(name, what) == table(case.name, what)]
+
+
+def bits(left, what):
+    """What an answer would tell, in bits."""
+    counts = Counter(str(table(name, what)) for name in left).values()
+    return sum(-n / len(left) * math.log2(n / len(left)) for n in counts)
+
+
+def tells(case, look):
+    """Whether a look shows a number that tells the fault of this case."""
+    return any((numbers.LOOKS[look].probe, name) == show[:2]
+               for name in shown(case.name, look) for show in case.fault.shows)
+
+
+def with_proof(case, paid):
+    """What was paid, with a look that shows the fault and the part that is mended."""
+    if case.fault is None:
+        looks = complaints.looks_for(case.group)
+        return paid if set(paid) & set(looks) else [*paid, looks[0]]
+    proof = [look for look in complaints.looks_for(case.group) if tells(case, look)]
+    paid = paid if set(paid) & set(proof) else [*paid, proof[0]]
+    return [*paid, f"read {case.fault.part}"]
+
+
+def engineer(case, rng):
+    """Asks each time what tells most for its price; names what is left."""
+    left, paid = candidates(case.group), []
+    while len(left) > 1:
+        best = max((what for what in actions(case.group) if what not in paid),
+                   key=lambda what: bits(left, what) / numbers.price_of(what), default=None)
+        if best is None or bits(left, best) == 0:
+            break
+        paid.append(best)
+        left = narrowed(left, best, case)
+    names = [case.name] if len(left) == 1 else rng.sample(left, min(2, len(left)))
+    return Happened(tuple(with_proof(case, paid)), tuple(names))
+
+
+def patient(case, rng):
+    """Looks at what has to do with the complaint, in any order, until one number is marked."""
+    paid = []
+    for look in rng.sample(complaints.looks_for(case.group), len(complaints.looks_for(case.group))):
+        paid.append(look)
+        if shown(case.name, look):
+            break
+    return Happened(tuple(with_proof(case, paid)), (case.name,))
+
+
+def wanderer(case, rng):
+    """Looks at anything, in any order, until one number is marked."""
+    paid = []
+    for look in rng.sample(list(numbers.LOOKS), len(numbers.LOOKS)):
+        paid.append(look)
+        if shown(case.name, look):
+            break
+    return Happened(tuple(with_proof(case, paid)), (case.name,))
+
+
+def buyer(case, _):
+    """Buys everything, and so knows everything."""
+    return Happened(ALL, (case.name,))
+
+
+def guesser(case, rng):
+    """Pays for the cheapest look, and names two causes of such a complaint that it knows of."""
+    return Happened(("loss_curve",), tuple(rng.sample(candidates(case.group), 2)))
+
+
+def stranger(_, rng):
+    """Has never seen the list of faults by complaint: names two faults of the course."""
+    return Happened(("loss_curve",), tuple(rng.sample(["healthy", *FAULTS], 2)))
+
+
+def doctor(*_):
+    """Says of every case that it is healthy."""
+    return Happened(("loss_curve",), ("healthy",))
+
+
+def points(case, happened):
+    """The points of a case: those of the laws; a fix counts where the part was read."""
+    telling = [look for look in happened.paid if look in numbers.LOOKS and (
+        tells(case, look) if case.fault else look in complaints.looks_for(case.group))]
+    look = telling[0] if telling else None
+    answer = {"evidence": evidence(case, look), "mend": []}
+    read = case.fault is None or f"read {case.fault.part}" in happened.paid
+    rows = (laws.law_name, laws.law_first_try, laws.law_evidence,
+            laws.law_evidence if read else None, laws.law_twice, laws.law_once)
+    return sum(worth for (_, worth), law in zip(sheet.ROWS, rows, strict=True)
+               if law and holds(law, answer, case, happened))
+
+
+def holds(law, *about):
+    try:
+        law(*about)
+    except Broken:
+        return False
+    return True
+
+
+def evidence(case, look):
+    """The number that a look shows of this case, the one that tells its fault if there is one."""
+    if not look:
+        return ()
+    asked = numbers.LOOKS[look]
+    if case.fault is None:
+        low, high = numbers.HEALTHY[asked.probe][asked.names[0]]
+        return look, asked.names[0], (low + high) / 2
+    for probe, name, low, high in case.fault.shows:
+        if probe == asked.probe and name in asked.names:
+            return look, name, (low + high) / 2
+    return look, asked.names[0], 1e9
+
+
+def scores(solver, number=80, keys=KEYS):
+    """The points of a solver on one sheet of each key, of 50."""
+    rng = random.Random(7)
+    return [sum(points(case, solver(case, rng)) for case in draws.cases(key, number, TICKET))
+            for key in keys]
+
+
+def spent(solver):
+    rng = random.Random(7)
+    return mean(numbers.price(solver(case, rng).paid)
+                for key in KEYS for case in draws.cases(key, 80, TICKET))
+
+
+def test_who_searches_earns_nearly_all_and_who_buys_everything_half():
+    assert mean(scores(engineer)) > 45
+    assert spent(engineer) <= numbers.BUDGET
+    assert max(scores(buyer)) <= 25
+    assert mean(scores(patient)) < mean(scores(engineer))
+    assert mean(scores(wanderer)) < 0.7 * mean(scores(engineer))
+
+
+def test_guessing_earns_little():
+    assert mean(scores(stranger)) < 3
+    assert mean(scores(doctor)) < 5
+    assert mean(scores(guesser)) < 10
+
+
+@pytest.mark.parametrize("solver", [engineer, patient, wanderer, buyer])
+def test_the_forms_are_matched(solver):
+    """Over many tickets, no solver earns more on one form: at most one point of 50."""
+    a, b = scores(solver, 80), scores(solver, 85)
+    assert abs(mean(a) - mean(b)) <= 1.0
+
+
+@pytest.mark.parametrize("group", complaints.GROUPS)
+def test_the_first_probe_narrows_the_search_down(group):
+    """The best first purchase leaves at most two thirds of the causes, on the average."""
+    left = candidates(group)
+    best = max(actions(group), key=lambda what: bits(left, what) / numbers.price_of(what))
+    after = mean(sum(table(other, best) == table(name, best) for other in left) for name in left)
+    assert after <= 0.7 * len(left)
+    assert after > 1  # and does not yet say which it is
+
+
+@pytest.mark.parametrize("group", complaints.GROUPS)
+def test_a_look_that_has_nothing_to_do_with_the_complaint_says_nothing(group):
+    """For most of its faults, most looks show healthy numbers alone."""
+    rest = set(numbers.LOOKS) - {*complaints.looks_for(group), "loss_curve"}
+    silent = mean(not shown(id, look) for id in complaints.GROUPS[group].faults for look in rest)
+    assert silent > 0.8
+
+
+def test_no_single_look_decides_a_complaint():
+    for group in complaints.GROUPS:
+        left = candidates(group)
+        for look in complaints.looks_for(group):
+            assert len({str(table(name, look)) for name in left}) < len(left)
