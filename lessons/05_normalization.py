@@ -426,8 +426,8 @@ claim("accuracy on camera images one at a time minus accuracy in one batch",
       camera[1] - camera[497], expected=0, within=0.01)
 
 # %% [markdown] trap="05.1" role="look"
-# So the batch size is not the cause, and the net without BatchNorm is wrong more often
-# than right as well. Compare the inputs of the first norm with the
+# So the batch size is not the cause. The net without BatchNorm fails as well. Compare
+# the inputs of the first norm with the
 # statistics that this norm has stored:
 
 # %% trap="05.1" role="look"
