@@ -726,8 +726,7 @@ def pass_losses(labels: list, divides: bool) -> list:
 # The task has a known answer: 16 random letters out of 20, and then the same 16 again. So
 # in the second half, the next letter after any position was seen 15 positions earlier.
 # You train a small transformer with learned position embeddings on two ranks, to a loss
-# of 0.0 nats (a uniform guess has 3.0). Then you run the model on one GPU, on new, uncut
-# sequences.
+# of 0.0 nats. Then you run the model on one GPU, on new, uncut sequences.
 
 # %% trap="15.3" role="break" tags=["plumbing"]
 class CopyNet(nn.Module):
@@ -805,7 +804,11 @@ split_net, split_loss = trained(halves)
 
 # %% trap="15.3" role="guess"
 guess("15.3",
-      "What is the model's loss on these uncut sequences?", unit="nats")
+      "What is the model's loss on these uncut sequences, in nats?",
+      choices=["0.0",
+               "1.5",
+               "3.0",
+               "10"])
 
 # %% trap="15.3" role="look"
 fresh = copy_rows(256)
@@ -816,7 +819,7 @@ print(f"two ranks, new rows:  "
 print(f"one GPU, new rows:    {unsplit_loss:.2f} nats")
 
 # %% trap="15.3" role="look"
-measured("15.3", unsplit_loss, right=(6, 16))
+measured("15.3", 3)
 
 # %% trap="15.3" role="look"
 claim("whole sequences: loss of the net trained on two ranks",
@@ -1169,7 +1172,11 @@ net = taught(copy.deepcopy(start))
 # %% trap="15.4" role="guess"
 guess("15.4",
       "How large is the loss with four experts, as a percentage of the "
-      "loss with one expert?", unit="%")
+      "loss with one expert?",
+      choices=["about 90 %",
+               "about 50 %",
+               "about 25 %",
+               "about 5 %"])
 
 # %% trap="15.4" role="look" tags=["varies-by-cpu"]
 percent = 100 * lost(net) / single
@@ -1177,11 +1184,11 @@ print(f"one layer {single:.3f}, four experts {lost(net):.3f}: "
       f"{percent:.0f} %")
 
 # %% trap="15.4" role="look"
-measured("15.4", percent, right=(65, 110))
+measured("15.4", 0)
 
 # %% trap="15.4" role="look"
 claim("four experts, weights divided: loss relative to one layer",
-      percent / 100, above=0.65)
+      percent / 100, above=0.7, below=1.1)
 
 # %% [markdown] trap="15.4" role="why"
 # Two paths lead from the router to the loss. *Which* expert is an index, and an index has
@@ -1376,8 +1383,8 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # balance loss of 1, the smallest possible value.
 #
 # Each token visits two of the eight experts, so an even load is 25 % of the tokens per
-# expert. You add the balance loss to the task's loss with a weight of 0.5 and print its
-# value. The printed value rises, so you use ten times the weight.
+# expert. You add the balance loss to the task's loss with a weight of 5 and print its
+# value.
 
 # %% trap="15.5" role="break"
 def squared(chances, chosen):
@@ -1422,8 +1429,12 @@ crowd, printed = balanced(squared, 5)
 
 # %% trap="15.5" role="guess" quoted="right"
 guess("15.5",
-      "What percentage of the tokens visit the busiest expert after 200 "
-      "steps?", unit="%")
+      "How do the trained router's weights differ from those after the "
+      "same training without a balance loss?",
+      choices=["not at all, to the last bit",
+               "a little: the load is somewhat more even",
+               "a lot: the load is nearly even",
+               "a lot: such a weight drowns the task"])
 
 # %% trap="15.5" role="look"
 percent = 100 * loads(crowd).max().item()
@@ -1439,9 +1450,6 @@ plot_columns({f"{e}": load for e, load in enumerate(loads(crowd).tolist())},
                  "nearly 1; most are empty.")
 
 # %% trap="15.5" role="look"
-measured("15.5", round(percent), right=(50, 100))
-
-# %% trap="15.5" role="look"
 claim("counts squared, weight 5: fraction of tokens at the busiest expert",
       percent / 100, above=0.5)
 
@@ -1455,6 +1463,9 @@ claim("counts squared, weight 5: fraction of tokens at the busiest expert",
 without, _ = balanced(squared, 0)
 print("the loss has a gradient:",
       squared(*crowd(tokens)[1:]).requires_grad)
+
+# %% trap="15.5" role="why"
+measured("15.5", 0)
 
 # %% trap="15.5" role="why"
 claim("router at weight 5 and without a balance loss: largest difference",
@@ -1645,8 +1656,7 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 # same activations (tensor-parallel ranks should, in layers that each of them holds
 # whole), so each block draws its masks from its own generator. You compare the first step
 # with and without checkpoints. The loss with checkpoints and the loss without agree to
-# the last digit. For the two gradients, you compute the cosine: 100 % means the same
-# direction, and 0 % means a right angle.
+# the last digit. For the two gradients, you compute the cosine.
 #
 # "Torch restores the random state before the second run," says the description of the
 # pull request. "So the gradient is the same as well."
@@ -1726,7 +1736,10 @@ losses_few, gradient_few = drop_steps(again)      # inputs are kept
 # %% trap="15.6" role="guess" quoted="wrong"
 guess("15.6",
       "What is the cosine between the two gradients of the first step?",
-      unit="%")
+      choices=["about 0, a right angle",
+               "about 0.6",
+               "about 0.95",
+               "1, the same direction"])
 
 # %% trap="15.6" role="look"
 cosine = F.cosine_similarity(gradient_few, gradient_all, 0).item()
@@ -1734,11 +1747,11 @@ print(f"first loss: {losses_few[0]:.6f} and {losses_all[0]:.6f}")
 print(f"cosine of the gradients: {cosine:.2f}")
 
 # %% trap="15.6" role="look"
-measured("15.6", 100 * cosine, right=(35, 85))
+measured("15.6", 1)
 
 # %% trap="15.6" role="look"
 claim("cosine of the gradients with checkpoints and without", cosine,
-      below=0.85)
+      above=0.35, below=0.85)
 
 # %% [markdown] trap="15.6" role="why"
 # The second run calls your block again, but your generator is not torch's. `checkpoint`
@@ -1969,8 +1982,7 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 #
 # Two ranks train with data parallelism, on batches of uneven length. Over the four steps
 # of a trace, both ranks get the same number of tokens. Each rank profiles itself, and in
-# both tables `all_reduce` takes a third of the time. So should you send gradients in 8
-# bits, or buy faster cables?
+# both tables `all_reduce` takes a third of the time.
 #
 # The trace was recorded with `torch.profiler` from two processes that communicate through
 # gloo on one machine. Each bar of the trace has a rank, a lane, a name, a start and an
@@ -1997,7 +2009,11 @@ def table(rank):
 # %% trap="15.7" role="guess"
 guess("15.7",
       "By what percentage would these four steps be shorter if the "
-      "network took no time at all?", unit="%")
+      "network took no time at all?",
+      choices=["0 %",
+               "about 7 %",
+               "about 20 %",
+               "about 33 %"])
 
 # %% [markdown] trap="15.7" role="look"
 # Replay the steps: each rank computes for as long as in the recording, both ranks
@@ -2019,11 +2035,11 @@ for rank in (0, 1):
 print(f"{whole:.0f} ms, without a network {without:.0f} ms")
 
 # %% trap="15.7" role="look"
-measured("15.7", 100 * (1 - without / whole), right=(4, 12))
+measured("15.7", 1)
 
 # %% trap="15.7" role="look"
-claim("all_reduce in the tables: the smaller of the two fractions",
-      min(table(rank)["all_reduce"] for rank in (0, 1)), above=0.25)
+claim("fraction of the time saved by a network that takes no time",
+      1 - without / whole, above=0.04, below=0.12)
 
 # %% [markdown] trap="15.7" role="why"
 # An `all_reduce` cannot end before every rank has called it. Until then, the first rank
@@ -2090,6 +2106,8 @@ spans = [(b.start, b.end) for b in bars
 in_all = sum(end - start for start, end in spans)
 
 # %% trap="15.7" role="more"
+claim("all_reduce in the tables: the smaller of the two fractions",
+      min(table(rank)["all_reduce"] for rank in (0, 1)), above=0.25)
 claim("compute bars of rank 0: their sum, divided by their union",
       in_all / covered(spans), above=1.5)
 claim("replayed steps with transfers: time as a fraction of the recorded "
@@ -2256,12 +2274,12 @@ def exposed(events: list) -> list:
 # ## Plan a run on eight GPUs
 #
 # You train Llama 7B on eight GPUs with `80` GB each, on sequences of 4,096 tokens. AdamW
-# in mixed precision needs 16 bytes per weight. Each GPU holds a copy of the model and
-# processes four sequences at a time, its *micro-batch*. For the backward pass a layer
-# keeps about `16 * width + 8 * hidden` bytes per token.
+# in mixed precision needs 16 bytes per weight: two for the weight, two for its gradient
+# and twelve for the optimizer's state. Each GPU holds a copy of the model and processes
+# four sequences at a time, its *micro-batch*. For the backward pass a layer keeps about
+# `16 * width + 8 * hidden` bytes per token.
 #
-# The copies use *ZeRO-1*: each copy keeps the optimizer's state for one eighth of the
-# weights and updates that eighth. Then all copies gather the new weights.
+# The copies use *ZeRO-1* (stage 9).
 
 # %% trap="15.8" role="break"
 class Shape(NamedTuple):
