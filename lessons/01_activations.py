@@ -451,11 +451,11 @@ claim("largest gap between our losses and those of fit",
 #
 # Two details of the code come up again and again. A network with one output returns a
 # column of shape `(N, 1)`, so the targets must also form a column: `[:, None]` turns
-# `(N,)` into `(N, 1)`, and `[:, 0]` takes the column out again. When you use a network
-# without training it, you need no slopes, so you put the call inside `torch.no_grad()`.
-# The first trap is about the output of a model that answers a binary question. (The
-# number of a trap is only its name. The lesson takes the traps in the order in which it
-# explains what they need, so 01.2 comes first and 01.1 fourth.)
+# `(N,)` into `(N, 1)`, and `[:, 0]` takes the column out again. When you only want a
+# network's outputs, you need no slopes, so you put the call inside `torch.no_grad()`. The
+# first trap is about the output of a model that answers a binary question. (The number of
+# a trap is only its name. The lesson takes the traps in the order in which it explains
+# what they need, so 01.2 comes first and 01.1 fourth.)
 
 # %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half

@@ -1784,12 +1784,13 @@ claim("sum of both slopes, with the bracket detached",
       expected=2)
 
 # %% [markdown] role="concept"
-# In Q-learning, a network predicts how good each action is. The target for this network
-# comes from a second, frozen network, and no gradient may pass through the target. The
-# target is the reward plus the discounted best value of the next state, and it is the
-# target of only **one** action, the action that was taken. When you read such code, look
-# for three mistakes: the reward is missing, all actions get the same target, or there is
-# a `.detach()` inside `no_grad`, where it has no effect.
+# In deep Q-learning, a network predicts how good each action is. The target for this
+# network comes from a second, frozen network, and no gradient may pass through the
+# target. The target is the reward plus the discounted best value of the next state (at
+# the end of an episode, the reward alone), and it is the target of only **one** action,
+# the action that was taken. When you read such code, look for three mistakes: the reward
+# is missing, all actions get the same target, or there is a `.detach()` inside `no_grad`,
+# where it has no effect.
 
 # %% role="concept"
 online, frozen = nn.Linear(8, 4), nn.Linear(8, 4)   # state to 4 actions

@@ -1120,11 +1120,11 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 #    values.
 
 # %% [markdown] trap="07.3" role="keep"
-# **Keep:** measure forgetting on the old task, because the new loss does not show it. A
-# smaller rate for the body keeps more of the old task. Its effect on the new task depends
-# on the data. **In your own code:** compare the tensors in the optimizer's groups with
-# the model's trainable tensors. A first layer is easily left out. **Source:** [Howard &
-# Ruder 2018, "Universal Language Model Fine-tuning for Text
+# **Keep:** measure forgetting on the old task, because the new loss does not show it.
+# Without BatchNorm (trap 07.7), a smaller rate for the body keeps more of the old task.
+# Its effect on the new task depends on the data. **In your own code:** compare the
+# optimizer's tensors with the model's trainable ones. A first layer is easily missed.
+# **Source:** [Howard & Ruder 2018, "Universal Language Model Fine-tuning for Text
 # Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each
 # layer, and 3.3 on gradual unfreezing.
 

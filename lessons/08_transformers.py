@@ -2602,12 +2602,12 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 #
 # If you turn a query by $\alpha$ and a key by $\beta$, the angle between them changes by
 # $\alpha - \beta$. So only the distance between two positions enters the score. In texts
-# longer than those in training, the model meets new angles. *NTK-aware scaling* avoids
-# this by raising the base `10000` of the speeds. The fast pairs keep their speed, and the
-# slow ones turn even more slowly, so that they stay within the angles seen in training.
-# For texts `s` times as long, the base is multiplied by $s^{D/(D-2)}$. With `D` = 128 and
-# `s` = 4, it becomes about 40,900, and the slowest pair turns at exactly a quarter of its
-# speed.
+# longer than those in training, the model meets new angles. *NTK-aware scaling* raises
+# the base `10000` of the speeds. The fast pairs keep their speed, and the slow ones turn
+# even more slowly: the slowest pair stays within the angles seen in training, and the
+# pairs before it go a little beyond them. For texts `s` times as long, the base is
+# multiplied by $s^{D/(D-2)}$. With `D` = 128 and `s` = 4, it becomes about 40,900, and
+# the slowest pair turns at exactly a quarter of its speed.
 
 # %% role="concept"
 def rotate(x, place):

@@ -998,9 +998,10 @@ claim("memory after the second forward, minus after the first, in weights",
 #   programs. `empty_cache()` frees no tensor, so it seldom helps against "out of memory".
 #
 # You can compute the size of the training state in advance. With Adam the state takes 16
-# bytes per weight (trap 09.9): 112 GB for 7 billion weights, 208 GB for 13 billion and
-# 1,120 GB for 70 billion. For inference, the weights in 16 bits are enough: 14, 26 and
-# 140 GB for these models, plus the key-value cache (stage 8).
+# bytes per weight, or 8 if everything is in `bfloat16` (trap 09.9). At 16 bytes it takes
+# 112 GB for 7 billion weights, 208 GB for 13 billion and 1,120 GB for 70 billion. For
+# inference, the weights in 16 bits are enough: 14, 26 and 140 GB for these models, plus
+# the key-value cache (stage 8).
 #
 # If the activations are too large, make the batch smaller and accumulate gradients, or
 # use activation checkpointing. If the training state is too large, split it (trap 09.9)

@@ -2334,8 +2334,8 @@ answers_here
 # The authors of torchtune measured this on a whole Llama-2-7B. For this model, a training
 # run reserves 15.57 GB with LoRA and 9.29 GB with QLoRA. In torchtune's measurement four
 # bits save less than here, because the frozen base of its LoRA run has 16 bits per
-# weight, and because the activations and the parts without an adapter need as much memory
-# as before.
+# weight, and because the table counts reserved memory, of which QLoRA holds 9.13 GB
+# before the first step.
 #
 # **On the recorded H100**, the count of FLOPs is right to within 6 %: LoRA processes 1.57
 # times as many rows per second, and the count predicts 1.49. The bytes that a step keeps

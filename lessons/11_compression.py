@@ -94,8 +94,9 @@ draw_line({"weights": [(v, f"{v:g}") for v in w.tolist()],
 
 # %% [markdown] role="concept"
 # A grid that extends from the lowest to the highest weight is *affine*. A *symmetric*
-# grid extends equally far on both sides of 0. Its codes have a sign, and its zero is 0,
-# so you do not have to store it:
+# grid extends equally far on both sides of 0. Here its codes have a sign, and its zero is
+# 0, so you do not have to store it (some libraries add the same constant to codes and
+# zero):
 #
 # | grid with `bits` bits | scale $s$ | code of $w$ | value of a code |
 # |---|---|---|---|
@@ -1072,8 +1073,8 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # A language model predicts a token at every position, so the teacher provides a soft
 # target at every position. Two more things help: the student can start from some of the
 # teacher's layers, and it can imitate the teacher's *hidden states* between the blocks.
-# [DistilBERT](https://arxiv.org/abs/1910.01108) does both, and starts from every second
-# layer of its teacher.
+# [DistilBERT](https://arxiv.org/abs/1910.01108) does both: it starts from six of its
+# teacher's twelve layers, and imitates the last hidden state.
 #
 # The teacher here is a transformer with four blocks that learns a language of 16 tokens,
 # in which each token depends on the two tokens before it. (A folded cell draws the text
@@ -3344,8 +3345,8 @@ for rows in (1, 256):
 #
 # `AOTInductor` compiles the graph to C++ and the C++ to machine code. For this classifier
 # the compilation takes about half a minute of processor time, so the code is only shown.
-# PyTorch's documentation calls AOTInductor a
-# [prototype](https://docs.pytorch.org/docs/stable/torch.compiler_aot_inductor.html):
+# Older versions of PyTorch's documentation, such as 2.6, call AOTInductor a
+# [prototype](https://docs.pytorch.org/docs/2.6/torch.compiler_aot_inductor.html):
 #
 # ```python
 # torch._inductor.aoti_compile_and_package(program, package_path="reader.pt2")
@@ -3447,10 +3448,10 @@ for rows in (1, 256):
 # ## On a GPU: when fewer bits save time
 #
 # If its input has one row, a layer reads each weight once and uses it once. If its input
-# has 4,096 rows, the layer uses each weight 4,096 times. So in the first case the bytes
-# read determine the time, and in the second case the multiplications do. A weight stored
-# in 8 or 4 bits is converted back to 16 bits before it is multiplied, unless the hardware
-# can multiply values of the narrow type directly.
+# has 4,096 rows, the layer uses each weight 4,096 times. So for a large matrix the bytes
+# read determine the time in the first case, and the multiplications in the second. A
+# weight stored in 8 or 4 bits is converted back to 16 bits before it is multiplied,
+# unless the hardware can multiply values of the narrow type directly.
 #
 # **Before you run anything:** take a weight matrix of 16,384 x 16,384. With one row, how
 # long does the product take with 8-bit and 4-bit weights, compared with 16 bits? With

@@ -2745,9 +2745,9 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 # Each weight in a product takes one multiplication and one addition per token, and twice
 # that in the backward pass, which makes 6 operations. The embedding is looked up, not
 # multiplied. Attention adds two products, queries with keys and probabilities with
-# values. Where the heads together are as wide as the model, the two products take `12 *
-# layers * width * tokens` operations per token, and a causal kernel leaves out half of
-# these.
+# values. Where the heads together are as wide as the model, the two products take
+# `12 * layers * width * tokens` operations per token, and a causal kernel leaves out half
+# of these.
 #
 # Checkpoints repeat the products of the layers. How many products the checkpoints repeat
 # depends on the implementation. With torch's `use_reentrant=False`, the last product of
