@@ -150,6 +150,12 @@ def test_a_number_may_vary_as_far_as_its_claim(stored, shown, agree):
     assert not same(stored, shown)
 
 
+def test_a_number_is_known_by_the_three_digits_that_its_claim_shows():
+    held = [ClaimedNumber(10.2, 6, float("inf"))]
+    assert same("10.15 nats", "10.19 nats", held)
+    assert not same("10.26 nats", "10.19 nats", held)
+
+
 @pytest.mark.parametrize("bound", [{"above": 1.5}, {"below": 2.5}, {"above": 1.5, "below": 2.5},
                                    {"expected": 2.0, "within": 0.5}])
 def test_limits_are_those_of_the_claim(bound):
