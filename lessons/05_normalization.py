@@ -395,12 +395,12 @@ def logits(model, x, batch):
 
 reader.eval()
 together, single = logits(reader, x_test, 497), logits(reader, x_test, 1)
-x_camera = x_test + 1.0      # the same digits, as the camera sends them
 
 # %% trap="05.1" role="break"
 plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
                       nn.ReLU(), nn.Linear(64, 10))
 fit(plain, x_train, y_train, steps=300, lr=1e-2)
+x_camera = x_test + 1.0      # the same digits, as the camera sends them
 
 # %% trap="05.1" role="guess" quoted="wrong"
 guess("05.1",

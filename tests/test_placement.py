@@ -306,6 +306,6 @@ def test_who_knows_nothing_skips_nothing_and_is_told_what_was_skipped(page):
 
 def test_the_page_of_the_book_says_what_the_record_says():
     told, every = book_placement.page(), measured.RECORD.entry("all")
-    assert f"holds {100 * every['found']:.0f} % of the gaps" in told
+    assert f"contains {100 * every['found']:.0f} % of the gaps" in told
     assert all(f"| {kind} | {100 * measured.RECORD.entry(kind)['found']:.0f} %" in told
                for kind in measured.KINDS)

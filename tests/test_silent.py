@@ -1,6 +1,7 @@
 """SilentTraps: the scorer by hand, the rules of admission on planted cases, adapters, cheats."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -224,7 +225,8 @@ def buy(name):
 
 def talked(tmp_path, text):
     (tmp_path / "mine.py").write_text(HEAD + text)
-    return play.by_command(f"{sys.executable} {tmp_path / 'mine.py'}", CASE, PROBES, 60)
+    command = shlex.join([sys.executable, str(tmp_path / "mine.py")])
+    return play.by_command(command, CASE, PROBES, 60)
 
 
 def test_an_adapter_pays_once_for_what_it_looks_at(tmp_path):
@@ -252,8 +254,8 @@ def test_the_example_runs_and_is_short(tmp_path):
     cases, _, rest = build.loaded()
     for form in {one["form"] for one in cases.values()}:
         case = next(one for one in cases.values() if one["form"] == form)
-        found = play.by_command(f"{sys.executable} {file}", case, rest[case["id"]].get("probes",
-                                                                                       {}), 60)
+        found = play.by_command(shlex.join([sys.executable, str(file)]), case,
+                                rest[case["id"]].get("probes", {}), 60)
         assert found.unread == ()
         assert found.confidence in (0.4, 0.6)
 

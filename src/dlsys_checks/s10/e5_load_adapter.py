@@ -353,7 +353,7 @@ def not_strict(model, file):
     model.load_state_dict(file, strict=False)
 
 
-@ex.wrong("calling load_state_dict(strict=False) with `default` put in", says="raised for",
+@ex.wrong("calling load_state_dict(strict=False) with the part default put in", says="raised for",
           breaks=("whole", "missing", "others", "zero", "not half"))
 def with_names(model, file):
     try:
@@ -405,11 +405,11 @@ wrong("treating buffers as the adapter", "paths",
       "model.named_buffers())")
 wrong("counting A only where there is a B beside it", "paths",
       MISSING, f'{MISSING} or any(path.replace("lora_A", "lora_B") not in file for path in mine)')
-wrong("counting the adapter `trained` as well", "paths",
+wrong("counting the adapter named trained as well", "paths",
       ADAPTER, 'if letter(path.replace("trained", "default"))')
 wrong("looking for the model's paths in the file", ("names", "whole"),
       "{in_file(path): p", "{path: p", says="raised for a file that fits")
-wrong("leaving out every part `default`", "names",
+wrong("leaving out every part default", "names",
       "{in_file(path): p", '{path.replace(".default", ""): p')
 wrong("accepting the model's paths in the file", ("names", "others", "missing"),
       "mine =", "file = {in_file(path) if letter(path) else path: t for path, t in file.items()}; "
