@@ -8,20 +8,15 @@ that was interrupted goes on, in this terminal or another one.
 
 import argparse
 import secrets
-import shutil
-import textwrap
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TypeVar
 
-from dlsys.terminal import bold, new_table, say, styled
+from dlsys.terminal import ask, bold, new_table, paragraph, say, styled
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.json_lines import Store
 from dlsys_incidents import searches
 from dlsys_incidents.incident_files import BUDGET, DOLLARS, Curve, Incident, incidents
 from dlsys_incidents.searches import AGAIN, CAUSE, PROBE, WORDS, AnswerError, Search
 
-T = TypeVar("T")
 INTERRUPTED = 130
 POINTS = 12  # of a curve, as it is printed
 STORE = Store(".incidents.jsonl", "Your search", searches.whole)
@@ -201,17 +196,7 @@ def choose_cause(incident: Incident, log: Log) -> None:
     for place, cause in enumerate(incident.listed, 1):
         say(f"  {place}  {cause.says}")
     log.add(incident, CAUSE, ask("Which of these comes closest to what you mean?",
-                                 lambda text: searches.cause_of(text, incident)))
-
-
-def ask(question: str, read: Callable[[str], T]) -> T:
-    """An answer, asked for until it can be read."""
-    paragraph(question)
-    while True:
-        try:
-            return read(input("> "))
-        except AnswerError as error:
-            paragraph(str(error))
+                                 lambda text: searches.cause_of(text, incident), AnswerError))
 
 
 # ---- what is shown
@@ -331,11 +316,3 @@ def show_list(log: Log) -> int:
     if not STORE.path():
         print("Searches are not kept: DLSYS_PROGRESS is off.")
     return 0
-
-
-def paragraph(text: str) -> None:
-    width = min(88, shutil.get_terminal_size().columns)
-    for part in text.split("\n"):
-        blank = part[:len(part) - len(part.lstrip())]
-        say(textwrap.fill(part.strip(), width, initial_indent=blank, subsequent_indent=blank,
-                          break_long_words=False, break_on_hyphens=False))

@@ -9,13 +9,9 @@ what is right is decided anew whenever a score is shown.
 import argparse
 import random
 import secrets
-import shutil
-import textwrap
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TypeVar
 
-from dlsys.terminal import bold, new_table, say, styled
+from dlsys.terminal import ask, bold, new_table, paragraph, say, styled
 from dlsys_diffs import reading, recorded, scoring
 from dlsys_diffs.case_files import FORMS, HEALTHY, OMITTED, Case, cases
 from dlsys_diffs.reading import NOTHING, AnswerError
@@ -23,7 +19,6 @@ from dlsys_diffs.scoring import Review
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.json_lines import Store
 
-T = TypeVar("T")
 INTERRUPTED = 130
 MOST_NUMBERS = 40
 POINTS = 12  # of a curve, as it is printed
@@ -122,16 +117,18 @@ def review(case: Case, repeated: bool) -> None:
     """Show a change, ask for all answers, keep them, and tell what was right."""
     show_change(case, repeated)
     mark, asked_run = ask_mark(case)
-    confidence = ask("How sure are you that this change is faulty, 0 to 100?", reading.confidence)
+    say("")
+    confidence = ask("How sure are you that this change is faulty, 0 to 100?", reading.confidence,
+                     AnswerError)
     seed = secrets.randbits(32)
     order = shuffled(case, len(case.consequences), seed)
     options("What does somebody see of it? A number, or your own words.",
             [case.consequences[n] for n in order], "Nothing bad: the change is as it should be.")
-    consequence = ask("", lambda text: reading.consequence(text, case, order))
+    consequence = ask("", lambda text: reading.consequence(text, case, order), AnswerError)
     order = shuffled(case, len(case.repairs), seed + 1)
     options("Which edit of the changed files repairs it? A number, or the new lines.",
             ["\n     ".join(reading.repair_lines(case, n)) for n in order], "Leave it as it is.")
-    repair = ask("", lambda text: reading.repair(text, case, order))
+    repair = ask("", lambda text: reading.repair(text, case, order), AnswerError)
     STORE.append({"id": case.id, "digest": case.digest, "mark": mark, "confidence": confidence,
                   "consequence": consequence, "repair": repair, "run": asked_run,
                   "time": datetime.now(UTC).isoformat(timespec="seconds")})
@@ -234,18 +231,6 @@ def options(question: str, texts: list[str], nothing: str) -> None:
     say(f"  0  {nothing}")
 
 
-def ask(question: str, read: Callable[[str], T]) -> T:
-    """An answer, asked for until it can be read."""
-    if question:
-        say("")
-        paragraph(question)
-    while True:
-        try:
-            return read(input("> "))
-        except AnswerError as error:
-            paragraph(str(error))
-
-
 # ---- what was right
 
 def tell(review: Review) -> None:
@@ -300,8 +285,3 @@ def show_score() -> int:
     if not STORE.path():
         print("Answers are not kept: DLSYS_PROGRESS is off.")
     return 0
-
-
-def paragraph(text: str) -> None:
-    width = min(88, shutil.get_terminal_size().columns)
-    say("\n".join(textwrap.fill(part, width) for part in text.split("\n")))

@@ -1,7 +1,14 @@
 """Tables, colours and lines on a terminal, with rich where it is installed."""
 
+import shutil
+import textwrap
+from collections.abc import Callable
+from typing import TypeVar
+
 from dlsys.grading.text import visible
 from dlsys_helpers.errors import UserError
+
+T = TypeVar("T")
 
 
 def new_table(*columns: str):
@@ -47,3 +54,23 @@ def say(*parts) -> None:
     # No markup: a message may hold brackets. Long lines are left to the terminal.
     shown = [visible(part) if isinstance(part, str) else part for part in parts]
     Console(markup=False, highlight=False).print(*shown, soft_wrap=not isinstance(parts[-1], Table))
+
+
+def paragraph(text: str) -> None:
+    """Print text wrapped to the terminal; the indent of a line is that of what wraps below it."""
+    width = min(88, shutil.get_terminal_size().columns)
+    for part in text.split("\n"):
+        blank = part[:len(part) - len(part.lstrip())]
+        say(textwrap.fill(part.strip(), width, initial_indent=blank, subsequent_indent=blank,
+                          break_long_words=False, break_on_hyphens=False))
+
+
+def ask(question: str, read: Callable[[str], T], refusal: type[UserError]) -> T:
+    """An answer, asked for until `read` raises no refusal, whose message is shown."""
+    if question:
+        paragraph(question)
+    while True:
+        try:
+            return read(input("> "))
+        except refusal as error:
+            paragraph(str(error))
