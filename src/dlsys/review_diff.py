@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from dlsys.terminal import ask, bold, new_table, paragraph, say, styled
 from dlsys_diffs import reading, recorded, scoring
-from dlsys_diffs.case_files import FORMS, HEALTHY, OMITTED, Case, cases
+from dlsys_diffs.case_files import CHANGED, FORMS, HEALTHY, OMITTED, Case, cases
 from dlsys_diffs.reading import NOTHING, AnswerError
 from dlsys_diffs.scoring import Review
 from dlsys_helpers.errors import UserError
@@ -22,6 +22,9 @@ from dlsys_helpers.json_lines import Store
 INTERRUPTED = 130
 MOST_NUMBERS = 40
 POINTS = 12  # of a curve, as it is printed
+HEADINGS = {HEALTHY: "This change is healthy.", OMITTED: "A line is missing.",
+            CHANGED: "A changed line is at fault."}
+NOTHING_BAD = "Nothing bad: the change is as it should be."
 STYLES = {"+": "green", "-": "red", "@": "bold", " ": ""}
 RUNS = {
     "training": "the standard preset from beginning to end",
@@ -98,11 +101,11 @@ def number_of(case: Case) -> int:
     return 1 + [*cases()].index(case.id)
 
 
-def case_of(text: str) -> Case:
-    """The change with this number."""
+def case_of(text: str, command: str = "review-diff") -> Case:
+    """The change with this number. command: what a refusal begins with."""
     every = [*cases().values()]
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= len(every)):
-        raise UserError(f"review-diff: got {text[:40]!r}, expected the number of a change, 1 to "
+        raise UserError(f"{command}: got {text[:40]!r}, expected the number of a change, 1 to "
                         f"{len(every)}. See: dlsys review-diff --list")
     return every[int(text) - 1]
 
@@ -123,7 +126,7 @@ def review(case: Case, repeated: bool) -> None:
     seed = secrets.randbits(32)
     order = shuffled(case, len(case.consequences), seed)
     options("What does somebody see of it? A number, or your own words.",
-            [case.consequences[n] for n in order], "Nothing bad: the change is as it should be.")
+            [case.consequences[n] for n in order], NOTHING_BAD)
     consequence = ask("", lambda text: reading.consequence(text, case, order), AnswerError)
     order = shuffled(case, len(case.repairs), seed + 1)
     options("Which edit of the changed files repairs it? A number, or the new lines.",
@@ -237,16 +240,13 @@ def tell(review: Review) -> None:
     """What the change was, and which of the answers were right."""
     case = review.case
     say("")
-    say(bold({HEALTHY: "This change is healthy.", OMITTED: "A line is missing.",
-              "changed": "A changed line is at fault."}[case.kind]))
+    say(bold(HEADINGS[case.kind]))
     if case.faulty:
         where = " or ".join(f"{file}, line {line}" for file, line in case.places)
         verdict(reading.is_place(review.mark, case), f"Place: {where}.")
         verdict(review.consequence == 0, f"What one sees: {case.consequences[0]}")
         verdict(review.repair == 0, "Repair: " + "\n     ".join(reading.repair_lines(case, 0)))
-        row = next(row for row in recorded.numbers(case.id, case.run) if row.name == case.number)
-        paragraph(f"Measured, run {case.run}: {row.name} is {number(row.before)} without the "
-                  f"change and {number(row.after)} with it.")
+        paragraph(measured(case))
     else:
         verdict(review.confidence <= scoring.ACCUSED, f"You were {review.confidence} % sure that "
                                                       "it is faulty.")
@@ -254,6 +254,13 @@ def tell(review: Review) -> None:
     paragraph(f"Why: {case.why}")
     owner, _, item = case.source.partition("#")
     paragraph(f"Modelled on {owner}, number {item} of its issues and pull requests on GitHub.")
+
+
+def measured(case: Case) -> str:
+    """The number of its run that shows what the change does."""
+    row = next(row for row in recorded.numbers(case.id, case.run) if row.name == case.number)
+    return (f"Measured, run {case.run}: {row.name} is {number(row.before)} without the change and "
+            f"{number(row.after)} with it.")
 
 
 def verdict(right: bool, text: str) -> None:

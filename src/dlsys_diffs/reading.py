@@ -199,11 +199,16 @@ def added(case: Case, place: int) -> list[str]:
     return found
 
 
-def repair_lines(case: Case, place: int) -> list[str]:
-    """A repair as it is shown: a diff of the files after the change, with a line around each."""
+def repair_diff(case: Case, place: int) -> list[Line]:
+    """A repair as a diff of the files after the change, with a line around each."""
     repaired = case.repaired(place)
-    return [numbered(line) for file in dict.fromkeys(edit.file for edit in case.repairs[place])
+    return [line for file in dict.fromkeys(edit.file for edit in case.repairs[place])
             for line in diff_of(file, case.after[file], repaired[file], AROUND)]
+
+
+def repair_lines(case: Case, place: int) -> list[str]:
+    """A repair as it is shown in a terminal."""
+    return [numbered(line) for line in repair_diff(case, place)]
 
 
 def numbered(line: Line) -> str:

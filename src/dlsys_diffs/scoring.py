@@ -8,6 +8,7 @@ False accusations are ours: healthy changes that were more likely faulty than no
 """
 
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -51,11 +52,15 @@ class Score(NamedTuple):
 
 def auroc(faulty: list[int], healthy: list[int]) -> float | None:
     """The share of pairs in which the faulty change has more confidence; ties count half."""
-    pairs = [(a > b) + (a == b) / 2 for a in faulty for b in healthy]
-    return sum(pairs) / len(pairs) if pairs else None
+    if not faulty or not healthy:
+        return None
+    below = sorted(healthy)
+    won = sum(bisect_left(below, one) + bisect_right(below, one) for one in faulty) / 2
+    return won / (len(faulty) * len(healthy))
 
 
-def score(reviews: Iterable[Review]) -> Score:
+def score(reviews: Iterable[Review], draws: int = DRAWS) -> Score:
+    """The score of these answers; draws: how many the interval rests on, 0 for none."""
     reviews = list(reviews)
     faulty = [one for one in reviews if one.case.faulty]
     healthy = [one for one in reviews if not one.case.faulty]
@@ -63,7 +68,7 @@ def score(reviews: Iterable[Review]) -> Score:
     kinds = {kind: [one for one in faulty if one.case.kind == kind]
              for kind in ("changed", "omitted")}
     return Score(
-        len(reviews), auroc(*sure), interval(*sure), _repaired(faulty),
+        len(reviews), auroc(*sure), interval(*sure, draws), _repaired(faulty),
         _repaired(kinds["changed"]), _repaired(kinds["omitted"]),
         Count(sum(reading.is_place(one.mark, one.case) for one in faulty), len(faulty)),
         Count(sum(one.consequence == 0 for one in faulty), len(faulty)),
@@ -74,14 +79,15 @@ def _repaired(faulty: list[Review]) -> Count:
     return Count(sum(one.repair == 0 for one in faulty), len(faulty))
 
 
-def interval(faulty: list[int], healthy: list[int]) -> tuple[float, float] | None:
+def interval(faulty: list[int], healthy: list[int],
+             draws: int = DRAWS) -> tuple[float, float] | None:
     """Where 90 % of the AUROCs of redrawn answers lie; None with fewer than two of a kind."""
-    if min(len(faulty), len(healthy)) < 2:
+    if min(len(faulty), len(healthy)) < 2 or not draws:
         return None
     draw = random.Random(0)
     found = sorted(auroc(draw.choices(faulty, k=len(faulty)), draw.choices(healthy, k=len(healthy)))
-                   for _ in range(DRAWS))
-    return found[int(LOW * DRAWS)], found[int(HIGH * DRAWS)]
+                   for _ in range(draws))
+    return found[int(LOW * draws)], found[int(HIGH * draws)]
 
 
 def shown(found: Score) -> list[str]:
