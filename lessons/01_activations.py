@@ -603,13 +603,14 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
     Args:
         logits: (N, C) float32, with values from -200 to 200.
         kind: "binary" (C = 1, a yes or no), "multiclass" (each row is one
-            choice among C classes) or "multilabel" (each entry is a yes
-            or no of its own).
+            choice among C classes) or "multilabel" (each entry is its own
+            yes or no).
 
     Returns:
         A tensor with the shape and dtype of the logits.
 
-    Example: to_probs(torch.zeros(1, 4), "multiclass") is 0.25 four times.
+    Example: to_probs(torch.zeros(1, 4), "multiclass") is
+    [[0.25, 0.25, 0.25, 0.25]].
     """
     # BEGIN SOLUTION
     if kind == "multiclass":
@@ -1010,7 +1011,7 @@ def dead_units(h: torch.Tensor) -> int:
         The count as an int.
 
     Raises:
-        ValueError: if h holds a NaN, because a broken layer is not alive.
+        ValueError: if h contains a NaN. Such a layer is broken, not alive.
 
     Example: for [[0., 1.], [0., 0.]] the count is 1.
     """
@@ -1334,17 +1335,18 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
     """Divide the first Linear's gradient norm by the last Linear's.
 
     Args:
-        model: its Linears are items of the Sequential, among other layers.
+        model: all its Linears are direct children, among other layers.
         x: float32; model(x) has the shape (N, C).
-        y: (N,) int64, the classes for the mean cross-entropy of model(x).
+        y: (N,) int64, the classes. The loss is the mean cross-entropy.
 
     Returns:
         The ratio of the two weights' gradient norms, a float. Biases are
-        left out. Both norms may be tiny, so no constant is added to either.
+        left out. Both norms can be tiny, so add no constant to either.
 
-    Gradients already in the model must not count. No weight may move.
+    Gradients that the model already holds must not count. No weight may
+    change.
 
-    Example: 1.0 for a model with a single Linear.
+    Example: a model with a single Linear gives 1.0.
     """
     # BEGIN SOLUTION
     weights = [m.weight for m in model if isinstance(m, nn.Linear)]
@@ -1558,7 +1560,7 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Run a model in eval mode, without building a graph.
 
     Args:
-        model: any module, with its submodules in any modes.
+        model: any module. Each of its submodules can be in either mode.
         x: (N, ...) float32.
 
     Returns:
@@ -1568,8 +1570,8 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     BatchNorm inside a model in train mode stays frozen. The call changes
     nothing else.
 
-    Example: with dropout and in train mode, a model returns equal results
-    in two calls, and `model.training` is still True.
+    Example: a model with dropout, in train mode, gives the same result in
+    two calls, and `model.training` is still True afterwards.
     """
     # BEGIN SOLUTION
     modes = [(module, module.training) for module in model.modules()]
@@ -1584,7 +1586,7 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="01.1" role="hint"
 # 1. There are two independent switches, one for the mode and one for the graph.
 # 2. `model.eval()` reaches every module. To undo it exactly, what do you need to know before you call it?
-# 3. `model.modules()` yields every module, including the root. Each has its own flag `training`.
+# 3. `model.modules()` yields every module, including the root. Each has its own `training` flag.
 
 # %% [markdown] trap="01.1" role="keep"
 # **Keep:** inference needs two switches. `model.eval()` changes what the layers do, and
@@ -1713,7 +1715,7 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
 # %% [markdown] trap="01.5" role="hint"
 # 1. Do not touch single elements: `abs`, `sign`, `clamp` and `*` all work on whole tensors.
 # 2. A detour through a list or NumPy returns the right values and loses the gradient.
-# 3. The result is a sign times a size. Only the size has its floor at zero.
+# 3. The result is a sign times a size. Clamp only the size at zero.
 
 # %% [markdown] trap="01.5" role="keep"
 # **Keep:** on small tensors, the number of operations determines the run time, because

@@ -333,7 +333,7 @@ def test_a_page_speaks_of_no_machinery():
 @pytest.mark.parametrize(("mistake", "hint"), [
     ("counting NaN as alive", "`NaN == 0` is False"),
     ("counting rows instead of units", "Compare with zero first"),
-    ("refusing infinity like NaN", ""), ("", "")])
+    ("refusing infinite values as well as NaN", ""), ("", "")])
 def test_a_hint_belongs_to_the_registered_mistake_or_none_is_shown(mistake, hint):
     text = page(bob(misconception=mistake, message="answer for NaN outputs: got 2."))
 

@@ -26,7 +26,7 @@ ask("01.1", {"stored": range(1, 10), "seen": range(20, 61)}, lambda stored, seen
 ask("01.1", {"mean": range(1, 10), "var": (4, 9, 16, 25),
              "x": lambda mean, **_: range(mean + 10, mean + 41)},
     lambda mean, var, x: number(
-        f"A BatchNorm without gain and bias stores the mean {mean} and the variance {var}. In eval "
+        f"A BatchNorm without gain or bias stores the mean {mean} and the variance {var}. In eval "
         f"mode it gets a batch of two rows, {x} and {x - 2}. What does it return for {x}?",
         (x - mean) / math.sqrt(var),
         "Eval mode uses the stored statistics, so the other row does not matter.", 1,
@@ -41,11 +41,11 @@ ask("01.1", {"layers": range(6, 31), "frozen": range(1, 5)}, lambda layers, froz
 # ---- 01.2 A threshold of one half on raw scores
 
 ask("01.2", {"cut": (-2, -1.5, -1, 0.25, 0.75, 1, 1.5, 2, 2.5)}, lambda cut: number(
-    f"An alarm goes off when the output of the final `nn.Linear` exceeds {cut}. What probability "
-    "is that?", 1 / (1 + math.exp(-cut)),
+    f"An alarm goes off when the output of the final `nn.Linear` exceeds {cut}. Which "
+    "probability does this threshold stand for?", 1 / (1 + math.exp(-cut)),
     "The output is a logit, and the sigmoid turns it into a probability.", cut, 0.5))
 ask("01.2", {"p": (0.6, 0.7, 0.8, 0.9, 0.95, 0.2, 0.1)}, lambda p: number(
-    f"You want an alarm for every probability above {p}. What do you compare the logit with?",
+    f"You want an alarm for every probability above {p}. Which threshold do you set for the logit?",
     math.log(p / (1 - p)), "The logit is the logarithm of the odds, p / (1 - p).", p, math.log(p)))
 ask("01.2", {"a": TENTHS, "b": TENTHS, "c": TENTHS}, lambda a, b, c: number(
     f"A binary head returns one column of logits, {[a, b, c]}. You apply `softmax(dim=1)`. What is "
@@ -162,7 +162,7 @@ ask("01.4", {"steps": range(10, 91), "g": range(2, 10), "bias": range(-20, -61, 
         f"A LeakyReLU unit (slope {slope} below zero) has a bias of {bias} and only negative "
         f"pre-activations. The gradient at its output is {-g} in each of {steps} steps of SGD "
         "at a rate of 0.1. How far has the bias risen?", 0.1 * slope * g * steps,
-        "The slope below zero lets that fraction of the gradient through. ReLU's slope there is 0.",
+        "Below zero, the slope multiplies the gradient. ReLU's slope there is 0.",
         0, 0.1 * g * steps))
 
 # ---- 01.5 The loop over elements
@@ -174,14 +174,14 @@ ask("01.5", {"n": (100, 500, 2000), "times": (10, 20, 50, 100), "chain": (3, 4, 
         "One operation works on the whole tensor, however long it is.", chain * times,
         chain * n * times))
 ask("01.5", {"n": range(20, 61), "each": (2, 3, 4)}, lambda n, each: whole(
-    f"A loop over {n} elements picks each element (one operation) and applies {each} more to it. "
-    "How many operations does torch carry out?", n * (1 + each),
+    f"For each of {n} elements, a loop picks the element, which is one operation, and applies "
+    f"{each} more operations to it. How many operations does torch carry out?", n * (1 + each),
     "The loop carries out all of these operations again for each element.", each + 1, n))
 ask("01.5", {"n": (1000, 10_000, 100_000), "fixed": (2, 4, 5), "per": (0.5, 1, 2)},
     lambda n, fixed, per: number(
-        f"An operation costs {fixed} µs before it starts and {per} ns for each value. A loop of "
-        f"{n:,} operations on one value each takes how many times as long as one operation on "
-        f"{n:,} values?",
+        f"An operation has a fixed cost of {fixed} µs, plus {per} ns for each value. How many "
+        f"times as long as one operation on {n:,} values does a loop of {n:,} operations take, "
+        "each on one value?",
         (n * (fixed * 1e3 + per)) / (fixed * 1e3 + n * per),
         "The loop pays the fixed cost for each element instead of once.", 1, n, within=0.05))
 

@@ -20,8 +20,8 @@ ex.promise_table("""
 eval mode    | Run a model in eval mode, | prediction:; stored state after the call: got running;
                ValueError
 no graph     | without building a graph. | graphs built
-any model    | Args: model: any module, with its submodules in any modes. | case a module of its
-               own; a hook on the output; a nested model
+any model    | Args: model: any module. Each of its submodules can be in either mode. | case a
+               module of its own; a hook on the output; a nested model
 any input    | x: (N, ...) float32. | case three axes; one row
 result       | Returns: What model(x) returns in eval mode, with requires_grad False. |
                requires_grad of the prediction
@@ -30,8 +30,8 @@ frozen norm  | A frozen BatchNorm inside a model in train mode stays frozen. | c
                inside a model in train mode
 nothing else | The call changes nothing else. | stored state after; requires_grad of the weights;
                grad mode after; settings of the modules
-example      | Example: with dropout and in train mode, a model returns equal results in two calls,
-               and `model.training` is still True. | case dropout in train mode, no norm
+example      | Example: a model with dropout, in train mode, gives the same result in two calls, and
+               `model.training` is still True afterwards. | case dropout in train mode, no norm
 """)
 
 # The modules in the order of model.modules(), by kind; True is train mode.
@@ -161,22 +161,22 @@ def law(out, kind, x, modes, frozen, hook, state):
             raise Broken("stored state after the call", f"{name} changed", "no change",
                          "In train mode, BatchNorm updates its buffers." if "running" in name
                          else "")
-    look = "Compare with the output of the model in eval mode."
+    look = "The expected value is what the model returns in eval mode."
     wanted = eval_forward(kind, x, hook, state)
     expect_close("prediction", out["out"], wanted, rtol=1e-3, look=look)
     expect_close("second call's prediction", out["again"], wanted, rtol=1e-3, look=look)
     # Graphs and flags are seen from inside, for nothing else shows them.
     expect_equal("requires_grad of the predictions", out["grad"], [False, False],
-                 "The graph of this pass is kept in memory.")
+                 "As long as a result requires grad, its graph stays in memory.")
     expect_equal("graphs built in the passes", out["graphs"], 0,
                  "A graph costs memory, even if you detach the result afterwards.")
     expect_equal("training flags of all modules after the call", out["modes"], modes,
-                 "Give each module its own former mode back.")
+                 "Restore each module's own mode.")
     expect_equal("changes in requires_grad of the weights", out["changed"], 0,
                  "Leave the model as you found it.")
     expect_equal("changes in settings of the modules", out["settings"], 0,
                  "Leave the model as you found it.")
-    expect_equal("grad mode after the call, for a caller with gradients and for one without",
+    expect_equal("grad mode after a call with gradients on, and after one with gradients off",
                  out["grad_mode"], [True, False],
                  "Leave it as you found it.")
 
@@ -202,7 +202,8 @@ wrong("using no_grad without eval mode", ("eval mode", "example"), EVAL, "pass",
       says="stored state")
 wrong("putting only the root module into eval mode", ("eval mode", "modes", "example"),
       EVAL, "model.training = False", RESTORED, "", says="stored state")
-wrong("switching only modules of class BatchNorm and Dropout", ("any model", "any input"), EVAL,
+wrong("switching only the BatchNorm and Dropout layers to eval mode", ("any model", "any input"),
+      EVAL,
       "[m.eval() for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.Dropout)]")
 wrong("switching to eval mode only if the root is in train mode", "eval mode",
       EVAL, "model.training and model.eval()", says="prediction")
@@ -212,22 +213,23 @@ wrong("calling train() at the end, whatever the mode was before", "modes",
 wrong("giving every layer the root's former mode", "modes", RESTORED, "model.train(kept[0][1])")
 wrong("restoring only the modes of the root and its children", "modes",
       EACH, "[model, *model.children()]")
-wrong("restoring the modes of the norms only", "modes", "for m, mode in kept",
+wrong("restoring only the modes of the BatchNorm layers", "modes", "for m, mode in kept",
       "model.train(kept[0][1])\n    for m, mode in kept", "m.training = mode",
       "m.training = mode if isinstance(m, nn.BatchNorm1d) else m.training")
-wrong("putting the norms into train mode whenever the root is", "frozen norm", "m.training = mode",
+wrong("putting every BatchNorm into train mode whenever the root is in it", "frozen norm",
+      "m.training = mode",
       "m.training = mode or kept[0][1] and isinstance(m, nn.BatchNorm1d)", says="training flags")
-wrong("calling train(mode) on each module, which also reaches a shared one", "modes",
+wrong("calling train(mode) on each module, which overwrites the mode of a shared one", "modes",
       "m.training = mode", "m.train(mode)")
 wrong("using eval mode without no_grad", ("result", "no graph"), NO_GRAD, "if True:",
       says="requires_grad")
 wrong("building a graph and cutting it off afterwards", "no graph",
       NO_GRAD, "if True:", END, "return out.detach()")
-wrong("returning a result that requires grad again", "result",
+wrong("calling requires_grad_() on the result", "result",
       END, "return out.requires_grad_()")
 wrong("flattening the rows first", "any input", OUT, "model(x.reshape(len(x), -1))",
       says="raised RuntimeError")
-wrong("treating one row as a mistake and repeating it", "any input",
+wrong("repeating the row if there is only one", "any input",
       OUT, "model(x if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1)))",
       says="shape of the prediction")
 wrong("running layer by layer, as if every model were an nn.Sequential", ("any model", "any input"),
@@ -244,5 +246,5 @@ wrong("setting every dropout's p to 0 for good", "nothing else", EVAL,
       "for m in model.eval().modules():\n        if isinstance(m, nn.Dropout): m.p = 0.0")
 wrong("switching gradients off for the whole session", "nothing else",
       START, "torch.set_grad_enabled(False); kept =")
-wrong("switching only models with a norm to eval mode", "example",
+wrong("switching to eval mode only if the model has a BatchNorm", "example",
       EVAL, "any(isinstance(m, nn.BatchNorm1d) for m in model.modules()) and model.eval()")

@@ -20,11 +20,11 @@ large         | Args: logits: (N, C) float32, with values from -200 to 200. | ca
                 -200; labels at 200 and -200
 binary        | kind: "binary" (C = 1, a yes or no), | binary probabilities
 multiclass    | "multiclass" (each row is one choice among C classes) | multiclass probabilities
-multilabel    | or "multilabel" (each entry is a yes or no of its own). | multilabel probabilities
+multilabel    | or "multilabel" (each entry is its own yes or no). | multilabel probabilities
 form          | Returns: A tensor with the shape and dtype of the logits. | shape of the; dtype of
                 the
-example       | Example: to_probs(torch.zeros(1, 4), "multiclass") is 0.25 four times. | case the
-                example
+example       | Example: to_probs(torch.zeros(1, 4), "multiclass") is [[0.25, 0.25, 0.25, 0.25]]. |
+                case the example
 """)
 
 
@@ -129,7 +129,7 @@ wrong("subtracting the mean instead of the maximum", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    odds = (logits - logits.mean(1, '
       "keepdim=True)).exp(); return odds / odds.sum(1, keepdim=True)")
-wrong("clamping the logits to 50 first", "large",
+wrong("clamping the logits to between -50 and 50 first", "large",
       "out =", "logits = logits.clamp(-50, 50); out =", says="one choice among all classes")
 wrong("adding an epsilon to the denominator instead of subtracting the maximum", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
@@ -137,19 +137,20 @@ wrong("adding an epsilon to the denominator instead of subtracting the maximum",
       "return odds / (odds.sum(1, keepdim=True) + 1e-8)", says="one choice among all")
 wrong("clamping raw logits to [0, 1]", "probabilities",
       "return out", "return logits.clamp(0, 1)", says="binary probabilities")
-wrong("returning logarithms of the probabilities", "probabilities",
+wrong("returning the logarithms of the probabilities", "probabilities",
       ".softmax", ".log_softmax", "logits.sigmoid()", "torch.nn.functional.logsigmoid(logits)",
       says="binary probabilities")
-wrong("answering yes or no instead of how likely", "probabilities",
+wrong("returning 0 or 1 instead of a probability", "probabilities",
       "return out", "return out.round()", says="binary probabilities")
-wrong("rounding the answers to four digits", "probabilities",
+wrong("rounding the probabilities to four decimals", "probabilities",
       "return out", "return out.round(decimals=4)")
-wrong("squeezing axes of length one away", "form", "return out", "return out.squeeze()")
+wrong("removing every axis of length one with squeeze()", "form", "return out",
+      "return out.squeeze()")
 wrong("dropping the only column", "form",
       "return out", 'return out[:, 0] if kind == "binary" else out')
-wrong("squeezing yes or no, so that one row becomes a number", "form",
+wrong("squeezing the binary probabilities, so that one row becomes a scalar", "form",
       "return out", 'return out.squeeze() if kind == "binary" else out')
-wrong("adding a column for no next to the one for yes", "form",
+wrong("adding a second column with the probability of a no", "form",
       "return out", 'return torch.cat([1 - out, out], 1) if kind == "binary" else out')
 wrong("computing in float64 and not converting back",
       "form", "out =", "logits = logits.double(); out =")

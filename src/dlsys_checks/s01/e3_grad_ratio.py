@@ -17,19 +17,19 @@ ex = exercise("01.3", "grad_ratio", seen=("layers", "held", "calls", "x", "y"), 
 
 ex.promise("ratio", "Divide the first Linear's gradient norm by the last Linear's.",
            says=("divided by the last's",))
-ex.promise("layers", "Args: model: its Linears are items of the Sequential, among other layers.",
+ex.promise("layers", "Args: model: all its Linears are direct children, among other layers.",
            cases=("a gain in front", "a matrix that is no Linear around", "layers behind the last",
                   "a convolution between", "a bare stack"))
-ex.promise("loss", "x: float32; model(x) has the shape (N, C). y: (N,) int64, the classes for the "
-                   "mean cross-entropy of model(x).", says=("divided by the last's",))
-ex.promise("held gradients", "Gradients already in the model must not count.",
+ex.promise("loss", "x: float32; model(x) has the shape (N, C). y: (N,) int64, the classes. The "
+                   "loss is the mean cross-entropy.", says=("divided by the last's",))
+ex.promise("held gradients", "Gradients that the model already holds must not count.",
            cases=("gradients left over from before", "the third call in a row"))
-ex.promise("tiny", "Both norms may be tiny, so no constant is added to either.",
+ex.promise("tiny", "Both norms can be tiny, so add no constant to either.",
            cases=("tiny inputs",))
-ex.promise("weights", "No weight may move.", says=("weights after the call",))
+ex.promise("weights", "No weight may change.", says=("weights after the call",))
 ex.promise("biases", "Returns: The ratio of the two weights' gradient norms, a float. Biases are "
                      "left out.", says=("divided by the last's",))
-ex.promise("example", "Example: 1.0 for a model with a single Linear.",
+ex.promise("example", "Example: a model with a single Linear gives 1.0.",
            cases=("a single Linear",))
 
 
@@ -171,7 +171,7 @@ def law(out, layers, held, calls, x, y):
     expect_length("weights after the call", out["after"], len(linears))
     for place, (got, layer) in enumerate(zip(out["after"], linears, strict=True)):
         if not same(got, [layer["weight"], layer["bias"]]):
-            raise Broken("weights after the call", f"those of Linear {place} changed", "no change",
+            raise Broken("weights after the call", f"a change in Linear {place}", "no change",
                          "A measurement must not train the model.")
     norms = weight_norms(layers, x, y)
     expect_close("first Linear's weight-gradient norm divided by the last's", out["ratio"],
@@ -217,20 +217,20 @@ wrong("taking the largest entry instead of the norm", "ratio",
 wrong("taking the mean absolute entry instead of the norm", "ratio",
       RATIO_OF,
       "(linears[0].weight.grad.abs().mean() / linears[-1].weight.grad.abs().mean()).item()")
-wrong("adding up the squares and taking no root", "ratio", RATIO_OF, RATIO_OF + " ** 2")
-wrong("dividing the norm by the number of entries", "ratio",
+wrong("adding up the squares without taking the root", "ratio", RATIO_OF, RATIO_OF + " ** 2")
+wrong("taking the root mean square instead of the norm", "ratio",
       "return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)",
       "first, last = (m.weight.grad.square().mean().sqrt() for m in (linears[0], linears[-1])); "
       "return (first / last).item()")
 wrong("measuring the weights instead of their gradients", "ratio",
       GRADED, "linear_layers(model)",
       "linears[0].weight.grad, linears[-1].weight.grad", "linears[0].weight, linears[-1].weight")
-wrong("dividing each gradient by its weight's norm", "ratio",
+wrong("dividing each gradient norm by the norm of its weight", "ratio",
       "linears =",
       "first, *_, last = [m.weight.grad.norm() / m.weight.norm() for m in graded(model, x, y)] * "
       "2; return (first / last).item(); linears =")
 wrong("taking the second Linear instead of the last", "ratio", "linears[-1]", "linears[:2][-1]")
-wrong("keeping four digits, which leaves none of a small ratio", "ratio",
+wrong("rounding to four decimals, which makes a small ratio zero", "ratio",
       RATIO_OF, f"round({RATIO_OF}, 4)")
 
 
@@ -256,7 +256,7 @@ wrong("including every parameter with two axes", "layers",
       "ratio_of(weights[0].grad, weights[-1].grad); linears =")
 wrong("using mean squared error instead of cross-entropy", "loss",
       GRADED, "graded(model, x, y, lambda z, y: F.mse_loss(z, F.one_hot(y, z.shape[1]).float()))")
-wrong("passing probabilities to cross-entropy, which is a second softmax", "loss",
+wrong("passing probabilities to cross-entropy, which applies a second softmax", "loss",
       GRADED, "graded(model, x, y, lambda z, y: F.cross_entropy(z.softmax(1), y))", trap="03.1")
 wrong("using the sum of the outputs instead of a loss", "loss",
       GRADED, "graded(model, x, y, lambda z, y: z.sum())")
@@ -286,7 +286,7 @@ def adam_step(model, x, y):
     return (moves[0] / moves[-1]).item()
 
 
-@ex.wrong("taking a step and undoing it by adding", says="weights after", breaks="weights")
+@ex.wrong("taking a step and then adding it back", says="weights after", breaks="weights")
 @torch.no_grad()
 def step_and_back(model, x, y):
     with torch.enable_grad():

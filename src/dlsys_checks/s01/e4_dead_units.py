@@ -16,8 +16,8 @@ count          | Count the units (columns) of h that are 0 for every row. | coun
 every row      | Args: h: a layer's outputs, (N, U) float32, | case one row; one unit
 any activation | after any activation. Returns: The count as an int. | case signed outputs; never
                  above zero; constant units; tiny outputs
-NaN            | Raises: ValueError: if h holds a NaN, because a broken layer is not alive. | case a
-                 column of NaN; a single NaN; a NaN in the first row; an infinite output
+NaN            | Raises: ValueError: if h contains a NaN. Such a layer is broken, not alive. | case
+                 a column of NaN; a single NaN; a NaN in the first row; an infinite output
 example        | Example: for [[0., 1.], [0., 0.]] the count is 1. | case the example
 """)
 
@@ -112,7 +112,7 @@ def dead(h):
 
 wrong = ex.edits(dead)
 END = "return int((h == 0).all(0).sum())"
-wrong("looking for NaN in the sum, where two opposite infinities make one", "NaN",
+wrong("testing only the sum for NaN, which two opposite infinities also give", "NaN",
       "refuse_nan(h)", 'if h.sum().isnan(): raise ValueError("NaN in h")', says="raised ValueError")
 
 
@@ -124,7 +124,7 @@ def mostly_off(h):
     return int(((h == 0).float().mean(0) > 0.2).sum())
 
 
-wrong("counting a unit as dead if it is off for any row, not for all of them", "count",
+wrong("counting every unit that is off for at least one row", "count",
       END, "out = int((h == 0).any(0).sum()); return out", says="for every row")
 
 
@@ -141,17 +141,17 @@ wrong("looking at the first row only", "count",
       END, "out = int((h[0] == 0).sum()); return out", says="for every row")
 wrong("counting zeros instead of units", "count",
       END, "out = int((h == 0).sum()); return out", says="for every row")
-wrong("squeezing axes of length one away", "every row", "h ==", "h.squeeze() ==")
+wrong("removing every axis of length one with squeeze()", "every row", "h ==", "h.squeeze() ==")
 wrong("counting NaN as alive", "NaN", "refuse_nan(h)", "pass", says="a ValueError")
 wrong("looking for NaN in the first row only", "NaN",
       "refuse_nan(h)", "refuse_nan(h[:1])", says="a ValueError")
 wrong("looking for NaN in whole columns only", "NaN",
       "refuse_nan(h)", 'if h.isnan().all(0).any(): raise ValueError("NaN in h")',
       says="a ValueError")
-wrong("refusing infinity like NaN", "NaN",
+wrong("refusing infinite values as well as NaN", "NaN",
       "refuse_nan(h)", 'if not h.isfinite().all(): raise ValueError("h is not finite")',
       says="raised ValueError")
-wrong("testing whether a column sums to zero, even with mixed signs", "any activation",
+wrong("testing for a column sum of zero, which mixed signs also give", "any activation",
       END, "out = int((h.sum(0) == 0).sum()); return out")
 wrong("counting values below zero as zero", "any activation", "h == 0", "h <= 0")
 wrong("counting constant units as dead", "any activation",

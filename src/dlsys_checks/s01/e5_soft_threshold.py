@@ -134,7 +134,7 @@ def law(out, values, shape, cut, view, leaf, upstream):
     if leaf:
         expect_close("gradient", out["grad"], slope(x, cut, view, arriving))
     else:
-        expect_equal("gradient where x asks for none", out["grad"], None)
+        expect_equal("gradient although x requires none", out["grad"], None)
     # Counted beside the learner's code: how a result came about cannot be seen from outside.
     expect_equal("additional torch operations for a larger x", out["more"], 0,
                  "Their number must not grow with x.")
@@ -187,9 +187,9 @@ wrong("using np.vectorize, a loop in disguise that answers in float64",
 wrong("using a cut in float64, which turns the result into float64", "form",
       "- cut", "- torch.full(x.shape, cut, dtype=torch.float64)", says="dtype")
 wrong("putting all elements into one row", "form", "return out", "return out.flatten()")
-wrong("slicing out the first element for its sign", "any shape",
+wrong("slicing the first axis, which a scalar does not have", "any shape",
       "return out", "return out + 0 * x[:1].sum()", says="raised IndexError")
-wrong("asking for the largest element first", "any shape",
+wrong("taking the maximum first, which fails without elements", "any shape",
       "return out", "return out if x.abs().max() > cut else x * 0", says="raised RuntimeError")
 ex.wrong("calling view(-1), which fails on a transposed tensor",
          lambda x, cut: shrink(x.view(-1), cut).view(x.shape), says="raised RuntimeError",
