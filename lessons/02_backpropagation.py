@@ -593,7 +593,7 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 
     Gradients that the model already holds must not count.
 
-    Example: for a model that outputs 0 and y = [[2.], [0.]] it returns 2.0.
+    Example: if the model outputs 0 and y is [[2.], [0.]], the loss is 2.0.
     """
     # BEGIN SOLUTION
     opt.zero_grad()
@@ -758,7 +758,8 @@ def weighted_loss(losses: torch.Tensor,
     Returns:
         A float32 scalar that keeps its graph.
 
-    Doubling every weight changes nothing, whether they are tiny or huge.
+    Doubling every weight changes nothing, however tiny or huge the weights
+    are.
 
     Example: losses [1., 3.] with weights [1., 3.] give 2.5.
     """
@@ -996,7 +997,7 @@ claim("largest gradient after an edit with NumPy, no error",
 
 # %% trap="02.3" role="exercise" points=2 difficulty=2 minutes=8
 def stop_grad(t: torch.Tensor) -> torch.Tensor:
-    """Copy t, so that no gradient flows through the copy.
+    """Copy t so that no gradient flows through the copy.
 
     Args:
         t: float32 or float16 of any shape, with or without a graph.
@@ -1226,7 +1227,7 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
     Args:
         model, opt: the model and its optimizer.
         batches: pairs of x (n, F) float32 and y (n,) int64, where n
-            differs from pair to pair.
+            can differ from pair to pair.
 
     Returns:
         The mean loss over all rows before the step, as a float.
@@ -1447,10 +1448,11 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
     Returns:
         (mean cross-entropy, accuracy), two floats.
 
-    No graph is built at any time, and only sums are kept of each batch.
+    Build no graph at any time, and keep only sums from each batch.
     Afterwards the grad mode and the mode of every module are as before.
 
-    Example: 3 of 4 rows right, in batches of 3 and 1, is accuracy 0.75.
+    Example: with 3 of 4 rows right, in batches of 3 and 1, the accuracy is
+    0.75.
     """
     # BEGIN SOLUTION
     modes = [(module, module.training) for module in model.modules()]
@@ -1470,7 +1472,7 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # %% [markdown] trap="02.5" role="hint"
 # 1. You need two switches: one for the layers and one for the graph.
 # 2. Add up sums over rows, and divide once at the end by the number of rows.
-# 3. As in 01.1, store the `training` flag of every module before you change it, and restore each one afterwards.
+# 3. Store the `training` flag of every module before you change it, and restore each one afterwards.
 
 # %% [markdown] trap="02.5" role="keep"
 # **Keep:** a loss with a graph keeps the activations of its whole batch in memory.
@@ -1688,14 +1690,15 @@ def gradients(out, inputs: list) -> list:
     Args:
         out: a node. A node has one attribute, node.parents, a list of
             pairs (parent, slope), where slope is d node / d parent, a
-            float. The same parent can occur twice in it.
+            float. The same parent can occur twice in the list.
         inputs: a list of nodes.
 
     Returns:
-        A list of floats. It has 0.0 where out does not depend on the input.
+        A list of floats, with 0.0 where out does not depend on the input.
 
     The graph can be a chain of thousands of nodes, so do not recurse. It
-    can have millions of paths, so let each node report only once.
+    can have millions of paths, so let each node pass its gradient on only
+    once.
 
     Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a].
     """
@@ -1719,7 +1722,7 @@ def gradients(out, inputs: list) -> list:
 
 # %% [markdown] trap="02.6" role="hint"
 # 1. Walk through the graph twice. In the first walk, only count how often each node appears among the parents of other nodes.
-# 2. In the second walk, a node is ready when as many gradients have arrived as you counted uses. `out` is ready from the start, with a gradient of 1.
+# 2. In the second walk, a node is ready when the number of gradients that have arrived equals its count. `out` is ready from the start, with a gradient of 1.
 # 3. Use a list as a stack instead of recursion. A parent that appears twice counts twice.
 
 # %% [markdown] trap="02.6" role="keep"

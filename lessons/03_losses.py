@@ -369,10 +369,11 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
         respect to the logits, (N, C).
 
     Use neither PyTorch's loss functions nor autograd. The logits are
-    between -200 and 200, and one row can be as high as another is low.
+    between -200 and 200, and one row can be near 200 while another is near
+    -200.
 
-    Example: logits zeros(1, 4), y [0]: loss 1.386, gradient
-    [[-.75, .25, .25, .25]].
+    Example: for logits zeros(1, 4) and y [0], the loss is 1.386 and the
+    gradient [[-.75, .25, .25, .25]].
     """
     # BEGIN SOLUTION
     n = torch.arange(len(y))
@@ -384,7 +385,7 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
     # END SOLUTION
 
 # %% [markdown] trap="03.1" role="hint"
-# 1. Take the logarithm on paper. Which exponential disappears, and which sum remains?
+# 1. Take the logarithm of the softmax on paper. Which exponential disappears, and which sum remains?
 # 2. Subtract each row's own maximum before `exp`. The formula for the loss also holds for the shifted logits.
 # 3. The gradient of one row is its softmax, minus 1 in the column of its label. The mean over rows adds a factor of 1/N.
 
@@ -645,13 +646,14 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
     Args:
         scores: logits, (N, C) float32.
-        labels: int64, either (N,) or a column (N, 1), as tables hold
-            them. -1 means that the row has no label and does not count.
+        labels: int64, either (N,) or a column (N, 1), as cut from a
+            table. -1 means that the row has no label and does not count.
 
     Returns:
         A tensor without dimensions, connected to the graph.
 
-    Example: for scores zeros(2, 4) and labels [[1], [-1]] it is 1.386.
+    Example: for scores zeros(2, 4) and labels [[1], [-1]] the loss is
+    1.386.
     """
     # BEGIN SOLUTION
     return F.cross_entropy(scores, labels.reshape(-1), ignore_index=-1)
@@ -1084,15 +1086,16 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
 
     Args:
         optimizer, max_norm: the optimizer, and the limit for the norm.
-        loss, scale: the true loss times scale, as in mixed precision, and
-            scale. The backward pass of loss has not run.
+        loss, scale: loss is the true loss times scale, as in mixed
+            precision. Its backward pass has not run.
 
     Returns:
         The gradient's norms before and after clipping, two floats.
 
     Gradients of an earlier step can be left over. The step and both norms
-    are those of the true loss. A norm is one number over all parameters
-    of all groups that the loss reaches. The step changes no others.
+    are for the true loss, without the scale. A norm is one number over all
+    parameters of all groups that the loss reaches. The step changes no
+    other parameters.
 
     Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0).
     """
@@ -1344,8 +1347,8 @@ def init_(net: nn.Sequential) -> None:
     """Initialise net in place so that the signal keeps its size.
 
     Args:
-        net: nn.Linear and nn.ReLU in turn, of any widths, even 1. A
-            Linear can be the last layer. A Linear can have no bias.
+        net: nn.Linear and nn.ReLU in alternation, of any widths, even 1.
+            The last layer can be a Linear. A Linear can have no bias.
 
     For inputs from N(0, 1), the mean square after *every* ReLU is between
     0.5 and 2 on average over many nets, even if layers get wider or
@@ -1363,7 +1366,7 @@ def init_(net: nn.Sequential) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="03.4" role="hint"
-# 1. One unit adds up `fan_in` products. What variance must a weight have, so that the sum has twice the mean square of an input?
+# 1. One unit adds up `fan_in` products. What variance must a weight have so that the sum has twice the mean square of an input?
 # 2. A weight has the shape `(fan_out, fan_in)`. Only one of the two matters in the forward pass.
 # 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` can draw such weights. Do not forget the bias.
 

@@ -65,9 +65,9 @@ ask("02.2", {"rows": (8, 16, 32, 48, 64, 128), "norm": (0.5, 1.5, 2, 3)}, lambda
     "With ones, every row counts in full, so you get the gradient of the sum.", norm, norm / rows))
 ask("02.2", {"rows": (8, 16, 32, 48, 64, 128), "lr": (0.01, 0.05, 0.1, 0.5)},
     lambda rows, lr: number(
-        f"A rate of {lr} was tuned for the mean loss of {rows} rows. Now the same loop calls "
-        f"`losses.backward(torch.ones({rows}))`. Which rate would make SGD take the same steps "
-        "with the mean?", lr * rows, "The sum is the mean times the number of rows.", lr,
+        f"A loop calls `losses.backward(torch.ones({rows}))` on {rows} rows, and SGD has a rate of "
+        f"{lr}. Which rate would make SGD take the same steps with the gradient of the mean "
+        "loss?", lr * rows, "The sum is the mean times the number of rows.", lr,
         lr / rows))
 ask("02.2", {"a, b, c": list(permutations(range(1, 12), 3)), "u": range(2, 5), "v": range(5, 8)},
     lambda a, b, c, u, v: number(
@@ -133,8 +133,8 @@ ask("02.4", {"parts": range(3, 13), "rows": (4, 8, 16), "norm": (0.5, 2, 3)},
 ask("02.4", {"size": (8, 16, 32, 64), "last": (1, 2, 3, 5), "parts": range(3, 9)},
     lambda size, last, parts: number(
         f"There are {parts} micro-batches of {size} rows, except that the last has only {last}. "
-        f"Each mean loss is divided by {parts}. How many times as much as any other row does a row "
-        "of the last micro-batch count?",
+        f"Each mean loss is divided by {parts}. How many times as much does a row of the last "
+        "micro-batch count as a row of the others?",
         (1 / last / parts) / (1 / size / parts),
         "In a mean over few rows, each row has a larger share, so weight each part by its rows.",
         1, last / size))
@@ -156,7 +156,7 @@ ask("02.4", {"parts": range(2, 17), "lr": (0.001, 0.003, 0.01, 0.05), "g": range
 
 ask("02.5", {"layers": (10, 20, 40), "rows": (100, 250, 500), "batches": range(3, 21)},
     lambda layers, rows, batches: number(
-        f"A net keeps the float32 results of {layers} ReLUs, {rows} rows of 1,000 numbers each. An "
+        f"A net keeps the float32 results of {layers} ReLUs, {rows} rows of 1,000 values each. An "
         f"evaluation runs `total = total + loss` over {batches} batches in eval mode. How many MB "
         "do the graphs hold at the end (1 MB = 1e6 bytes)?",
         batches * (one := layers * rows * 1000 * 4 / 1e6),
@@ -164,9 +164,9 @@ ask("02.5", {"layers": (10, 20, 40), "rows": (100, 250, 500), "batches": range(3
         one, 0))
 ask("02.5", {"layers": (10, 20, 40), "rows": (100, 250, 500), "batches": range(3, 21)},
     lambda layers, rows, batches: number(
-        f"A net keeps the float32 results of {layers} ReLUs, {rows} rows of 1,000 numbers each. An "
+        f"A net keeps the float32 results of {layers} ReLUs, {rows} rows of 1,000 values each. An "
         f"evaluation of {batches} batches adds up `loss.item()` in eval mode, without `no_grad`. "
-        "How many MB does a graph hold at the most (1 MB = 1e6 bytes)?",
+        "How many MB do the graphs hold at most at any time (1 MB = 1e6 bytes)?",
         (one := layers * rows * 1000 * 4 / 1e6),
         "`item()` returns a plain number, so each graph is freed, but it was built for nothing.",
         batches * one, 0))
@@ -189,7 +189,7 @@ ask("02.5", {"rows": (32, 64), "width": (50, 100), "depth": range(3, 10)},
 
 ask("02.6", {"w": range(2, 10), "x": range(2, 10), "b": range(2, 10)}, lambda w, x, b: number(
     f"a = w x and L = a + a b, with w = {w}, x = {x}, b = {b}. What is dL/dw?", (1 + b) * x,
-    "Both uses of a report before a passes its gradient on, so it is (1 + b) x.", x, x * b))
+    "`a` is used twice. It passes its gradient, 1 + b, on once both uses have reported.", x, x * b))
 ask("02.6", {"rungs": range(4, 15)}, lambda rungs: whole(
     f"You run `v = v + v` {rungs} times. How many paths lead from the last v to the first?",
     2**rungs, "Each value that is used twice doubles the number of paths.", rungs + 1, 2 * rungs))

@@ -23,7 +23,8 @@ ask("03.1", {"classes": (3, 4, 5, 8, 20, 50, 100, 1000)}, lambda classes: number
     "A uniform guess among C classes costs ln C.", math.log2(classes), 1 - 1 / classes))
 ask("03.1", {"classes": (4, 5, 8, 10), "rows": (2, 4, 8)}, lambda classes, rows: number(
     f"You take the mean cross-entropy of {rows} rows and {classes} classes, with all logits 0. "
-    "What is the gradient of a row's logit for the right class?", (1 / classes - 1) / rows,
+    "What is the gradient with respect to a row's logit for the right class?",
+    (1 / classes - 1) / rows,
     "It is the probability minus one, divided by the number of rows.",
     1 / classes - 1, 1 / classes))
 
@@ -54,8 +55,9 @@ def answer_of_a_column(rng):
     y, best = torch.tensor(labels).double(), torch.linspace(0, 9, 9001, dtype=torch.float64)
     losses = (best[:, None] - y).square().mean(1)
     return number(
-        f"`((out - y)**2).mean()` with out of shape (5, 1) and labels y = {labels} of shape (5,). "
-        "Which output for the first row has the lowest loss?", best[losses.argmin()].item(),
+        f"You minimise `((out - y)**2).mean()` with out of shape (5, 1) and labels y = {labels} of "
+        "shape (5,). Which output for the first row gives the lowest loss?",
+        best[losses.argmin()].item(),
         "Every row is compared with every label, so the best output is the mean of the labels.",
         statistics.median(labels), 9.5)
 

@@ -25,7 +25,7 @@ shapes    | opt: the optimizer of this model. x: (N, F) float32. y: (N, 1) float
 loss      | Returns: The loss before the update, as a float. | loss before the update
 gradients | Gradients that the model already holds must not count. | change of parameter; loss
             before the update
-example   | Example: for a model that outputs 0 and y = [[2.], [0.]] it returns 2.0. | case the
+example   | Example: if the model outputs 0 and y is [[2.], [0.]], the loss is 2.0. | case the
             example
 """)
 
@@ -146,7 +146,7 @@ def law(out, models, calls):
     expect_length("losses", out["losses"], len(calls))
     expect_length("calls with changes", out["changes"], len(calls))
     expect_equal("optimizer steps in each call", out["steps"], [1] * len(calls),
-                 "opt.step() makes one.")
+                 "Run opt.step() once in each call.")
     twins = [common.Twin(model) for model in models]
     for k, (call, loss, changes) in enumerate(zip(calls, out["losses"], out["changes"],
                                                   strict=True), 1):
@@ -156,8 +156,8 @@ def law(out, models, calls):
                                   common.error_terms(x, y))
         expect_close("loss before the update", loss, wanted, rtol=1e-4,
                      atol=twin.loss_room + ROUNDED * float((outputs**2 + y**2).mean()),
-                     look=f"Call {k}: the mean over all {len(y)} rows, whose squared errors add up "
-                          f"to {wanted * len(y):.4g}.")
+                     look=f"Call {k} should return the mean over all {len(y)} rows, whose squared "
+                          f"errors add up to {wanted * len(y):.4g}.")
         common.expect_changes(changes, moves, twin, k)
 
 
@@ -188,11 +188,11 @@ wrong("clearing only the weights' gradients", "gradients",
       CLEAR, "clear(p for p in model.parameters() if p.dim() > 1)", says=CHANGE)
 wrong("clearing only the first group's gradients", "gradients",
       CLEAR, 'clear(opt.param_groups[0]["params"])', says=CHANGE)
-wrong("clearing only the gradients of what is trained", "gradients",
+wrong("clearing only the gradients of parameters that are not frozen", "gradients",
       CLEAR, "clear(p for p in model.parameters() if p.requires_grad)", says=CHANGE)
 
 
-@ex.wrong("putting new gradients in place and leaving the others",
+@ex.wrong("replacing gradients where there are new ones and leaving the others",
           says="change of", breaks="gradients")
 def only_replaced(model, opt, x, y):
     loss = F.mse_loss(model(x), y)
@@ -204,7 +204,7 @@ def only_replaced(model, opt, x, y):
     return loss.item()
 
 
-wrong("subtracting the old gradients, which keeps NaN", "gradients",
+wrong("multiplying the old gradients by zero, which keeps NaN", "gradients",
       CLEAR, "[p.grad.mul_(0.0) for p in model.parameters() if p.grad is not None]", says=CHANGE)
 wrong("clearing the gradients between backward and step", "step",
       CLEAR, "pass", STEP, "opt.zero_grad(); opt.step()", says=CHANGE)
@@ -212,7 +212,7 @@ wrong("taking no step at all", "step", STEP, "pass")
 wrong("subtracting lr times the gradient, whatever the optimizer does", "step", STEP,
       'with torch.no_grad(): [p.sub_(group["lr"] * p.grad) for group in opt.param_groups '
       'for p in group["params"] if p.grad is not None]')
-wrong("using the first group's rate for all", "step", STEP,
+wrong("using the first group's learning rate for all groups", "step", STEP,
       'for group in opt.param_groups: group["lr"] = opt.param_groups[0]["lr"]\n    opt.step()',
       says=CHANGE)
 wrong("throwing the optimizer's state away", "step", STEP, "opt.state.clear(); opt.step()",
@@ -226,7 +226,7 @@ wrong("assuming that every parameter has a gradient", "frozen",
 wrong("returning the loss after the update", "loss", LAST, f"{LOSS}.item()")
 wrong("returning the loss as a tensor that keeps its graph", "loss", LAST, "loss",
       says="type of the loss", trap="02.5")
-wrong("rounding the loss to four digits", "loss", LAST, "round(loss.item(), 4)")
+wrong("rounding the loss to four decimals", "loss", LAST, "round(loss.item(), 4)")
 wrong("taking the sum of the squared errors", "mean", LOSS, SUM, trap="02.2")
 wrong("taking the root of the mean squared error", "mean", LOSS, f"{LOSS}.sqrt()")
 wrong("training on the sum and reporting the mean", "mean", LOSS, SUM, LAST, "loss.item() / len(y)",
@@ -234,8 +234,8 @@ wrong("training on the sum and reporting the mean", "mean", LOSS, SUM, LAST, "lo
 wrong("taking half the mean squared error", "mean", LOSS, f"{LOSS} / 2")
 wrong("comparing every output with every target", "mean",
       LOSS, "((model(x).squeeze(1) - y) ** 2).mean()")
-wrong("squeezing a single row to a number", "shapes", "loss =",
+wrong("squeezing a single row to a scalar, which has no length", "shapes", "loss =",
       "error = (model(x) - y).squeeze(); loss =", LOSS, "(error**2).sum() / len(error)",
       says="raised TypeError")
-wrong("using no more than 32 rows", "shapes", LOSS, "F.mse_loss(model(x[:32]), y[:32])",
+wrong("using only the first 32 rows", "shapes", LOSS, "F.mse_loss(model(x[:32]), y[:32])",
       says="loss before the update")

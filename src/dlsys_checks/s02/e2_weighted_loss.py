@@ -19,10 +19,10 @@ losses  | Args: losses: (N,) float32, with a graph. | case one row; losses of bo
 weights | weights: (N,) float32, at least 0. Some can be 0, but not all. | case some weights are
           zero; a single weight; equal weights
 float32 | Returns: A float32 | dtype of the weighted mean
-scalar  | scalar that keeps its graph. | shape of the weighted mean; graph behind; way from the
-          result; gradient through
-doubled | Doubling every weight changes nothing, whether they are tiny or huge. | case tiny weights;
-          weights below one; huge weights
+scalar  | scalar that keeps its graph. | shape of the weighted mean; graph behind; path from
+          the result; gradient through
+doubled | Doubling every weight changes nothing, however tiny or huge the weights are. | case tiny
+          weights; weights below one; huge weights
 example | Example: losses [1., 3.] with weights [1., 3.] give 2.5. | case the example
 """)
 
@@ -73,12 +73,13 @@ def law(out, x, shift, weights, theta):
     # Scores cancel, and so do losses of both signs.
     expect_close("weighted mean", out["value"], (shares * losses).sum().float(), rtol=1e-5,
                  atol=ROUNDED * float((shares * (reach**2 + shift)).sum()),
-                 look=f"Of {len(weights)} losses, {losses.min():.4g} to {losses.max():.4g}, with "
-                      f"weights that add up to {weights.double().sum():.4g}.")
+                 look=f"The {len(weights)} losses are between {losses.min():.4g} and "
+                      f"{losses.max():.4g}, and their weights add up to "
+                      f"{weights.double().sum():.4g}.")
     expect_equal("graph behind the result", out["linked"], True,
                  "Compute the result from the losses with tensor operations only.")
     if out["grad"] is None:
-        raise Broken("way from the result to the losses", "none", "one",
+        raise Broken("path from the result back to the losses", "none", "one",
                      "A new tensor has no link to the losses.")
     by_hand = 2 * (shares * score) @ x.double()
     expect_close("gradient through the result", out["grad"], by_hand.float(), rtol=1e-4,
@@ -94,9 +95,9 @@ ex.wrong("dividing by the number of rows", lambda losses, weights: (weights * lo
          breaks="mean")
 ex.wrong("multiplying two means", lambda losses, weights: losses.mean() * weights.mean(),
          breaks="mean")
-ex.wrong("dividing by the number of rows with a weight",
+ex.wrong("dividing by the number of rows whose weight is above zero",
          lambda losses, weights: (weights * losses).sum() / (weights > 0).sum(), breaks="mean")
-ex.wrong("taking the plain mean of the rows with a weight",
+ex.wrong("taking the plain mean of the rows whose weight is above zero",
          lambda losses, weights: losses[weights > 0].mean(), breaks="mean")
 ex.wrong("scaling the weights to a mean of one, then summing",
          lambda losses, weights: (weights / weights.mean() * losses).sum(), breaks="mean")
@@ -121,25 +122,25 @@ def new_leaf(losses, weights):
     return torch.tensor(((weights * losses).sum() / weights.sum()).item(), requires_grad=True)
 
 
-ex.wrong("returning one value per row, never summed",
+ex.wrong("returning one value per row instead of their sum",
          lambda losses, weights: weights * losses / weights.sum(), breaks="scalar")
-ex.wrong("returning a vector of one number",
+ex.wrong("returning a vector with one entry",
          lambda losses, weights: ((weights * losses).sum() / weights.sum())[None], breaks="scalar")
 ex.wrong("returning a result in float64",
          lambda losses, weights: (weights.double() * losses).sum() / weights.double().sum(),
          breaks="float32")
-ex.wrong("cutting off losses below zero",
+ex.wrong("raising negative losses to zero",
          lambda losses, weights: (weights * losses.clamp(min=0)).sum() / weights.sum(),
          breaks="losses")
 ex.wrong("clipping losses at 1000",
          lambda losses, weights: (weights * losses.clamp(max=1000.0)).sum() / weights.sum(),
          breaks="losses")
-ex.wrong("using no more than 256 rows",
+ex.wrong("using only the first 256 rows",
          lambda losses, weights: (weights * losses)[:256].sum() / weights[:256].sum(),
          breaks="losses")
 
 
-@ex.wrong("giving rows without a weight a small one", breaks="weights")
+@ex.wrong("replacing weights of zero by a small one", breaks="weights")
 def no_zero(losses, weights):
     weights = weights.clamp(min=1e-2 * float(weights.max()))
     return (weights * losses).sum() / weights.sum()

@@ -17,7 +17,7 @@ ex = exercise("02.3", "stop_grad", seen=("x", "kind", "edit"),
 LEAVES = ("a parameter", "a leaf with a gradient", "a plain tensor", "NaN and infinity")
 
 ex.promise_table("""
-copy        | Copy t, | copy; returned value
+copy        | Copy t | copy; returned value
 no gradient | so that no gradient flows through the copy. | requires_grad of the copy
 edited      | It is safe to edit. | copy after an edit; next copy of t
 dtypes      | Args: t: float32 or float16 | case a float16 result; a plain float16 tensor; an
@@ -30,7 +30,7 @@ ex.promise("graph or none", "with or without a graph.",
 ex.promise_table("""
 harmless | Neither this call nor an edit of the result changes t, its graph, or the gradients that
            flow through it. | t after; of t afterwards; gradient through t; gradient stored in t;
-           graph of t
+           t keeps its graph
 form     | Returns: A copy with the same shape and dtype. | shape of the copy; dtype of the copy
 example  | Example: after c = stop_grad(y), c.zero_() leaves y unchanged. | t after an edit
 """)
@@ -138,12 +138,12 @@ def law(out, x, kind, edit):
     expect_copy("t after an edit of the copy", out["after"], value,
                 "The copy shares memory with t.")
     if out["edited"] is None:
-        raise Broken("copy after an edit", "a RuntimeError", "the new numbers")
+        raise Broken("copy after an edit", "a RuntimeError", "the new values")
     expect_copy("copy after an edit", out["edited"], edit)
-    expect_copy("next copy of t", out["again"], value, "A copy that was edited is not t.")
+    expect_copy("next copy of t", out["again"], value, "Every call must make a new copy of t.")
     expect_equal("requires_grad of t afterwards", out["requires"], graph,
                  "t belongs to the caller.")
-    expect_equal("same graph of t", out["same_graph"], True, "t belongs to the caller.")
+    expect_equal("whether t keeps its graph", out["same_graph"], True, "t belongs to the caller.")
     expect_equal("gradient stored in t", out["stored"], x.numel() if kind == "stored" else None,
                  "It belongs to the caller.")
     expect_slope(out["grad"], x, kind, graph)
@@ -166,7 +166,7 @@ def expect_slope(got, x, kind, graph):
 
 # ---- wrong, by name
 
-ex.wrong("sharing t's memory with another tensor, as .data does",
+ex.wrong("returning a tensor that shares t's memory, as .data does",
          lambda t: t.data, breaks="example")
 ex.wrong("calling detach() without clone()", lambda t: t.detach(), breaks="example")
 ex.wrong("calling clone() without detach()", lambda t: t.clone(), breaks="no gradient")
@@ -192,28 +192,29 @@ def in_inference(t):
         return t.clone()
 
 
-@ex.wrong("remembering one copy", breaks="edited")
+@ex.wrong("returning a remembered copy", breaks="edited")
 def remembered(t, known=[]):  # noqa: B006 -- the mistake itself
     if not known or known[0] is not t:
         known[:] = t, t.detach().clone()
     return known[1]
 
 
-ex.wrong("copying by way of Python numbers", lambda t: torch.tensor(t.tolist()),
+ex.wrong("copying by way of a Python list", lambda t: torch.tensor(t.tolist()),
          breaks=("form", "any shape"))
 ex.wrong("copying in float32", lambda t: t.detach().float().clone(), says="dtype of the copy",
          breaks="dtypes")
 ex.wrong("returning a flat copy", lambda t: t.detach().clone().flatten(), breaks="form")
-ex.wrong("copying deeply, so that rows share memory as in t",
+ex.wrong("using deepcopy, which lets rows share memory as they do in t",
          lambda t: copy.deepcopy(t.detach()), says="copy after an edit", breaks="any shape")
-ex.wrong("stacking the rows again",
+ex.wrong("stacking the rows, although t may have none",
          lambda t: torch.stack([row.detach() for row in t]), says="raised",
          breaks="any shape")
-ex.wrong("squeezing axes of length one away", lambda t: t.detach().clone().squeeze(),
+ex.wrong("removing every axis of length one with squeeze()", lambda t: t.detach().clone().squeeze(),
          says="shape of the copy", breaks="any shape")
 ex.wrong("using contiguous() as a copy", lambda t: t.detach().contiguous(), says="t after an edit",
          breaks="harmless")
-ex.wrong("returning a leaf as it is", lambda t: t.detach() if t.is_leaf else t.detach().clone(),
+ex.wrong("returning a leaf without a copy",
+         lambda t: t.detach() if t.is_leaf else t.detach().clone(),
          says="of t", breaks="graph or none")
 ex.wrong("calling detach_(), which cuts off the caller's tensor",
          lambda t: t.clone().detach() if t._is_view() else t.detach_().clone(), says="of t",

@@ -22,7 +22,8 @@ UNEQUAL = ("a small last part", "gradients left over from before", "NaN left ove
 ex.promise("step", "Make one optimizer step on the mean cross-entropy over all rows.",
            says=("change of parameter",))
 ex.promise("sizes", "Args: model, opt: the model and its optimizer. batches: pairs of x (n, F) "
-                    "float32 and y (n,) int64, where n differs from pair to pair.", cases=UNEQUAL)
+                    "float32 and y (n,) int64, where n can differ from pair to pair.",
+           cases=UNEQUAL)
 ex.promise("graph", "Only one graph may exist at a time, so call backward for each pair.",
            says=("graphs alive at a time", "graphs kept after", "rows in one graph"))
 ex.promise("gradients", "Gradients that the model already holds must not count.",
@@ -184,7 +185,8 @@ def law(out, models, calls):
         wanted, moves = twin.step(lambda net, x=x, y=y: mean_loss(net(x), y))
         common.expect_changes(changes, moves, twin, k)
         expect_close("mean loss over all rows", loss, wanted, rtol=1e-4, atol=1e-6,
-                     look=f"Call {k}, parts of {[len(y) for _, y in call['batches']]} rows.")
+                     look=f"In call {k}, the parts have {[len(y) for _, y in call['batches']]} "
+                          "rows.")
     # Counted by the model, beside the learner's code: a result does not show its graphs.
     expect_equal("graphs alive at a time, beyond one", out["more_graphs"], 0,
                  "Call backward for each part before the next forward pass.")
@@ -237,7 +239,8 @@ wrong("taking a step after every part", "step", STEP, "pass",
 wrong("training on each part by itself", "step", STEP, "pass",
       EACH, "opt.zero_grad(); loss =", SHARE, "loss", MEAN, "0.0",
       BACKWARD, "backward(); opt.step(); mean += loss.item() * len(y) / rows", says="change of")
-wrong("clearing before every part", "step", EACH, "opt.zero_grad(); loss =", says="change of")
+wrong("clearing the gradients before every part", "step", EACH, "opt.zero_grad(); loss =",
+      says="change of")
 wrong("clipping each part's gradient", "step",
       BACKWARD, "backward(); nn.utils.clip_grad_norm_(model.parameters(), 0.1)",
       says="change of", trap="03.3")
@@ -248,7 +251,7 @@ wrong("adding to gradients left over from before", "gradients", CLEAR, "pass",
       says="change of", trap="02.1")
 wrong("clearing the gradients at the end only", "gradients",
       CLEAR, "pass", LAST, "opt.zero_grad(); return mean", says="change of", trap="02.1")
-wrong("subtracting the old gradients, which keeps NaN", "gradients",
+wrong("multiplying the old gradients by zero, which keeps NaN", "gradients",
       CLEAR, "[p.grad.mul_(0.0) for p in model.parameters() if p.grad is not None]",
       says="change of", trap="02.1")
 wrong("building the graphs of all parts before any backward", "graph",
@@ -257,7 +260,7 @@ wrong("building the graphs of all parts before any backward", "graph",
       trap="02.5")
 wrong("using one big batch of all rows", "graph",
       "in batches", "in [[torch.cat(parts) for parts in zip(*batches, strict=True)]]")
-wrong("keeping each graph until the next part is through", "graph",
+wrong("keeping each graph with retain_graph=True", "graph",
       BACKWARD, "backward(retain_graph=True)", says="graphs alive")
 wrong("adding up losses with their graphs", "graph",
       MEAN, "0.0", BACKWARD, "backward(); mean = mean + loss * (len(y) / rows)",

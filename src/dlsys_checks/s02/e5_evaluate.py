@@ -29,11 +29,12 @@ ex.promise("sizes", "Args: model: any module. batches: pairs of x (n, F) float32
 ex.promise("eval", "Compute mean cross-entropy and accuracy over all rows, in eval mode.",
            says=("mean cross-entropy", "accuracy", "raised"))
 ex.promise("modes", "Afterwards the grad mode and the mode of every module are as before.",
-           says=("modules in another mode", "grad mode afterwards"))
-ex.promise("graph", "No graph is built at any time,", says=("tensors kept for a backward",))
-ex.promise("kept", "and only sums are kept of each batch.",
-           says=("numbers kept of each row", "rows in one forward pass"))
-ex.promise("example", "Example: 3 of 4 rows right, in batches of 3 and 1, is accuracy 0.75.",
+           says=("modules in a different mode", "grad mode afterwards"))
+ex.promise("graph", "Build no graph at any time,", says=("tensors kept for a backward",))
+ex.promise("kept", "and keep only sums from each batch.",
+           says=("values kept for each row", "rows in one forward pass"))
+ex.promise("example", "Example: with 3 of 4 rows right, in batches of 3 and 1, the accuracy is "
+           "0.75.",
            cases=("the example",))
 
 
@@ -201,15 +202,15 @@ def law(out, models, calls):
         expect_close("accuracy", result[1], accuracy, rtol=1e-5)
     none = [0] * len(calls)
     # All of these are seen by the act alone, beside the learner's code.
-    expect_equal("tensors kept for a backward", out["kept"], none,
+    expect_equal("tensors kept for a backward pass", out["kept"], none,
                  "Switch the graph off while you measure.")
-    expect_equal("modules in another mode afterwards", out["other_modes"], none,
+    expect_equal("modules in a different mode afterwards", out["other_modes"], none,
                  "Store the mode of each module before you call eval().")
     expect_equal("grad mode afterwards", out["grad"], [k == 0 for k in range(len(calls))],
                  "Restore the mode that the caller had.")
     expect_equal("rows in one forward pass, beyond the largest batch", out["more_rows"], none,
                  "Run a separate forward pass for each batch.")
-    expect_equal("numbers kept of each row", out["left"], none,
+    expect_equal("values kept for each row", out["left"], none,
                  "Add to the sums, and keep nothing else of the batch.")
 
 
@@ -265,7 +266,7 @@ wrong("taking the mean of the batch means", "sizes",
       "pairs = [[value / len(part[1]) for value in totals(model, [part])] for part in batches]\n "
       "   loss, right = (sum(values) / len(batches) for values in zip(*pairs, strict=True)); "
       "return loss, right", says="mean cross-entropy")
-wrong("using the last batch alone", "result",
+wrong("using only the last batch", "result",
       BATCHES, "means(model, batches[-1:])", says="mean cross-entropy")
 wrong("applying softmax before the cross-entropy", "result",
       "means(model", "means(lambda x: model(x).softmax(1)", says="mean cross-entropy", trap="03.1")
@@ -292,7 +293,7 @@ def norm_on(model, batches):
     return found
 
 
-wrong("switching only Dropout modules", "eval",
+wrong("switching only the Dropout layers to eval mode", "eval",
       "return means",
       "model.train()\n        for module in model.modules():\n            if isinstance(module, "
       "nn.Dropout): module.eval()\n        return means", trap="01.1")
@@ -302,7 +303,7 @@ wrong("calling train() at the end, whatever the mode was", "modes",
       EVALUATING,
       f"found = means(model.eval(), batches); model.train(); return found\n    {EVALUATING}",
       trap="01.1")
-wrong("giving all modules the model's mode", "modes",
+wrong("giving every module the model's former mode", "modes",
       EVALUATING,
       "was = model.training; found = means(model.eval(), batches); model.train(was); return "
       "found\n    with Evaluating", trap="01.1")
@@ -347,7 +348,7 @@ wrong("keeping the logits of all batches in a list", "kept",
       "y).float().mean().item()")
 
 
-@ex.wrong("keeping a number per row in a list", breaks="kept")
+@ex.wrong("keeping one loss per row in a list", breaks="kept")
 @torch.no_grad()
 def all_losses(model, batches):
     losses, right = [], 0
@@ -364,7 +365,7 @@ wrong("returning tensors instead of floats", "result",
       BATCHES, f"tuple(map(torch.tensor, {BATCHES}))", says="type of the mean cross-entropy")
 wrong("never dividing the sums", "result",
       END, "loss, right = totals(model, batches)\n    return loss, float(right)")
-wrong("returning the share of wrong rows", "result",
+wrong("returning the fraction of wrong rows", "result",
       END, f"loss, right = {BATCHES}\n    return loss, 1 - right")
 wrong("returning accuracy in percent", "result",
       END, f"loss, right = {BATCHES}\n    return loss, 100 * right")

@@ -15,7 +15,7 @@ from dlsys_helpers.expect import (
 )
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("02.6", "gradients", seen=("graph", "calls"), says="carried forwards")
+ex = exercise("02.6", "gradients", seen=("graph", "calls"), says="computed forwards")
 
 ex.promise_table("""
 each        | Compute d out / d node for each node in inputs. | gradient of input; gradients;
@@ -23,15 +23,15 @@ each        | Compute d out / d node for each node in inputs. | gradient of inpu
 parents     | Args: out: a node. A node has one attribute, node.parents, a list of pairs (parent,
               slope), where slope is d node / d parent, a float. | case more than two parents;
               slopes of zero; a random graph; tiny slopes
-twice       | The same parent can occur twice in it. | case a parent that stands twice; a value
-              added to itself; many paths over pairs; the example
-independent | inputs: a list of nodes. Returns: A list of floats. It has 0.0 where out does not
+twice       | The same parent can occur twice in the list. | case a parent that stands twice; a
+              value added to itself; many paths over pairs; the example
+independent | inputs: a list of nodes. Returns: A list of floats, with 0.0 where out does not
               depend on the input. | case inputs that do not matter; an inner node for out; a random
               graph; two calls on one graph
 long        | The graph can be a chain of thousands of nodes, so do not recurse. | case a long
-              chain | calls inside calls
-paths       | It can have millions of paths, so let each node report only once. | reads of a node's
-              parents; uses of a slope
+              chain | nested calls
+paths       | It can have millions of paths, so let each node pass its gradient on only once. |
+              reads of a node's parents; uses of a slope
 example     | Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a]. | case the example
 """)
 
@@ -174,7 +174,7 @@ def forward(graph, out, place):
 def law(out, graph, calls):
     expect_parts(out, "grads", "deeper", "more_reads", "more_uses")
     # Seen by the nodes, beside the learner's code: gradients do not show how they were found.
-    expect_equal("calls inside calls, which grow with the chain", out["deeper"], 0,
+    expect_equal("nested calls, which grow with the chain", out["deeper"], 0,
                  "Keep the nodes that are still to be visited in a list.")
     expect_length("answers", out["grads"], len(calls))
     for (last, inputs), grads in zip(calls, out["grads"], strict=True):
@@ -183,7 +183,7 @@ def law(out, graph, calls):
         for k, (place, got) in enumerate(zip(inputs, grads, strict=True)):
             wanted, size = forward(graph, last, place)
             expect_close(f"gradient of input {k}", got, wanted, rtol=1e-9, atol=1e-12 * size,
-                         look="The expected values are slopes carried forwards through the graph.")
+                         look="The expected value is computed forwards, from this input to out.")
     expect_equal("reads of a node's parents, which grow with the paths", out["more_reads"], 0,
                  "Each node reports once, not once per path.")
     expect_equal("uses of a slope, which grow with the graph", out["more_uses"], 0,
@@ -229,13 +229,13 @@ def collected(out, inputs):
 wrong = ex.edits(collected)
 AT_ONCE = "uses = dict.fromkeys(uses, 1)\n    grad, ready ="  # a node is ready at its first share
 wrong("using a queue, in which each node reports as soon as it is reached", "each",
-      "grad, ready =", AT_ONCE, "ready.pop()", "ready.pop(0)", says="carried forwards")
+      "grad, ready =", AT_ONCE, "ready.pop()", "ready.pop(0)", says="computed forwards")
 wrong("using a stack, in which each node reports as soon as it is reached", "each",
-      "grad, ready =", AT_ONCE, says="carried forwards")
+      "grad, ready =", AT_ONCE, says="computed forwards")
 wrong("keeping the last contribution instead of the sum", "each",
-      "grad.get(parent, 0.0) + ", "", says="carried forwards")
-wrong("adding up the sizes of the contributions", "each",
-      "+ slope * grad[node]", "+ abs(slope * grad[node])", says="carried forwards")
+      "grad.get(parent, 0.0) + ", "", says="computed forwards")
+wrong("adding up the absolute values of the contributions", "each",
+      "+ slope * grad[node]", "+ abs(slope * grad[node])", says="computed forwards")
 wrong("returning the gradients in the order in which they were found", "each",
       "in inputs", "in sorted(inputs, key=[*grad, *inputs].index)", says="of input")
 wrong("forgetting inner nodes once they have reported", "each",
@@ -243,11 +243,11 @@ wrong("forgetting inner nodes once they have reported", "each",
 wrong("leaving a sum on the node for the next call", "each",
       "return [", 'for n in grad: n.grad = getattr(n, "grad", 0.0) + grad[n]\n    return [',
       "grad.get(node, 0.0)", 'getattr(node, "grad", 0.0)', says="of input")
-wrong("counting a parent that occurs twice once", "twice",
+wrong("counting a parent only once if it occurs twice", "twice",
       "= node.parents", "= dict(node.parents).items()")
-wrong("using a set of parents, in which equal pairs become one", "twice",
+wrong("using a set of parents, in which equal pairs merge", "twice",
       "= node.parents", "= set(node.parents)", says="of input")
-wrong("allowing two parents at most", "parents",
+wrong("using at most two parents", "parents",
       "= node.parents", "= node.parents[:2] if len(dict(node.parents)) > 2 else node.parents")
 wrong("not counting a contribution of zero as arrived", "parents",
       "-= 1", "-= slope * grad[node] != 0", says="of input")
@@ -265,7 +265,7 @@ def picked(grad, inputs):
     return [grad.get(node, 0.0) for node in inputs]
 
 
-@ex.wrong("walking every path by itself", breaks="paths")
+@ex.wrong("walking every path separately", breaks="paths")
 def every_path(out, inputs):
     grad, todo = {}, [(out, 1.0)]
     while todo:

@@ -24,9 +24,10 @@ form       | Returns: The loss, a tensor without dimensions, and its gradient wi
              the logits, (N, C). | type of the; shape of the; returned value
 size       | The logits are between -200 and 200, | case logits near 200; logits near -200; a
              right class 200 below the others; 200 and -200 in one row
-rows apart | and one row can be as high as another is low. | case one row near 200, one near -200
-example    | Example: logits zeros(1, 4), y [0]: loss 1.386, gradient [[-.75, .25, .25, .25]]. |
-             case the example
+rows apart | and one row can be near 200 while another is near -200. | case one row near 200, one
+             near -200
+example    | Example: for logits zeros(1, 4) and y [0], the loss is 1.386 and the gradient [[-.75,
+             .25, .25, .25]]. | case the example
 """)
 
 
@@ -128,9 +129,9 @@ MEAN_LOSS_2 = "return mean_loss"
 END = "return mean_loss(logits, y), slope(logits, y)"
 wrong("taking the logarithm of a finished softmax", "size",
       MEAN_LOSS, "-chosen(logits.softmax(1), y).log().mean()", says="loss: got inf")
-wrong("adding a small constant under the logarithm", "size",
+wrong("adding a small constant inside the logarithm", "size",
       MEAN_LOSS, "-(chosen(logits.softmax(1), y) + 1e-9).log().mean()", says="loss: got 20.")
-wrong("putting a floor of 1e-12 under the logarithm", "size",
+wrong("clamping the probabilities at 1e-12 before the logarithm", "size",
       MEAN_LOSS, "-chosen(logits.softmax(1), y).clamp(min=1e-12).log().mean()", says="loss: got")
 wrong("taking exp of raw logits without subtracting a maximum", ("size", "rows apart"),
       MEAN_LOSS, "(logits.exp().sum(1).log() - chosen(logits, y)).mean()", says="loss: got inf")
@@ -142,21 +143,21 @@ wrong("subtracting one maximum for the whole batch", "rows apart",
       "return mean_loss(logits, y)",
       "top = logits.max(); lse = (logits - top).exp().sum(1).log() + top; return (lse - "
       "chosen(logits, y)).mean()", says="loss: got -inf")
-wrong("applying softmax before the loss: softmax twice", "mean",
+wrong("applying softmax before the loss, which applies it again", "mean",
       MEAN_LOSS_2, f"p = logits.softmax(1); {MEAN_LOSS_2}",
       "(logits, y), slope(logits", "(p, y), slope(p")
 wrong("taking the mean over rows and classes", "mean",
       END, f"classes = logits.shape[1]; return {MEAN_LOSS} / classes, slope(logits, y) / classes")
 wrong("taking the sum over rows instead of the mean", "mean",
       "mean_loss(logits, y), slope(logits, y)", MEAN_LOSS + " * len(y), slope(logits, y) * len(y)")
-wrong("returning the sum's gradient with the mean's loss", "mean", LOGITS, LOGITS + " * len(y)")
+wrong("returning the mean loss with the gradient of the sum", "mean", LOGITS, LOGITS + " * len(y)")
 wrong("dividing the gradient by rows and classes", "mean", LOGITS, LOGITS + " / logits.shape[1]")
-wrong("indexing the loss by [:, y]: all labels' columns, in every row", "mean",
+wrong("indexing the loss by [:, y], which takes all labels' columns in every row", "mean",
       MEAN_LOSS, "-logits.log_softmax(1)[:, y].mean()")
-wrong("indexing the gradient by [:, y]: all labels' columns, in every row", "mean",
+wrong("indexing the gradient by [:, y], which takes all labels' columns in every row", "mean",
       MEAN_LOSS_2, f"grad = probabilities(logits); grad[:, y] -= 1; {MEAN_LOSS_2}",
       LOGITS, ", grad / len(y)")
-wrong("returning the probabilities as gradient, without the one-hot label", "mean",
+wrong("returning the probabilities as the gradient, without subtracting the one-hot labels", "mean",
       LOGITS, ", probabilities(logits) / len(y)")
 wrong("flipping the sign of the gradient", "mean", LOGITS, ", -slope(logits, y)")
 wrong("calling cross_entropy and autograd", "by hand",
@@ -169,13 +170,13 @@ wrong("assuming that rows are contiguous in memory", "shapes",
       "logits.view(-1)[at]).mean()", says="raised RuntimeError")
 wrong("reading the number of classes from the labels", ("shapes", "example"),
       LOGITS, ", (probabilities(logits) - F.one_hot(y)) / len(y)", says="raised RuntimeError")
-wrong("squeezing axes of length one away", ("shapes", "example"),
+wrong("removing every axis of length one with squeeze()", ("shapes", "example"),
       MEAN_LOSS_2, f"z = logits.squeeze(); {MEAN_LOSS_2}",
       "(logits, y), slope(logits", "(z, y), slope(z", says="raised")
 wrong("returning a loss with one dimension", "form",
       MEAN_LOSS, MEAN_LOSS + "[None]", says="shape of the loss")
-wrong("returning a loss that is a Python number", "form",
+wrong("returning the loss as a Python number", "form",
       MEAN_LOSS, MEAN_LOSS + ".item()", says="type of the loss")
-wrong("treating equal logits as nothing to learn", "example",
+wrong("returning a gradient of zero if all logits are equal", "example",
       MEAN_LOSS_2, f"some = logits.amax() > logits.amin(); {MEAN_LOSS_2}",
       LOGITS, LOGITS + " * some", says="gradient:")

@@ -27,15 +27,15 @@ flat labels | labels: int64, either (N,) | case labels of shape (N,); as many ro
               scores far apart; scores near 200; one row; two classes; a class without rows; rows
               without a label; one row with a label; large scores in rows without a label
 """)
-ex.promise("a column", "or a column (N, 1), as tables hold them.",
+ex.promise("a column", "or a column (N, 1), as cut from a table.",
            cases=(*COLUMNS, "a column with gaps", "the example"))
 ex.promise("gaps", f"{NO_LABEL} means that the row has no label and does not count.", cases=GAPS)
 ex.promise("form", "Returns: A tensor without dimensions,",
            says=("type of the loss", "shape of the loss"))
 ex.promise("connected", "connected to the graph.",
            says=("connected to the scores", "gradient with respect to the scores:"))
-ex.promise("example", f"Example: for scores zeros(2, 4) and labels [[1], [{NO_LABEL}]] it is "
-           "1.386.", cases=("the example",))
+ex.promise("example", f"Example: for scores zeros(2, 4) and labels [[1], [{NO_LABEL}]] the "
+           "loss is 1.386.", cases=("the example",))
 
 
 @ex.cases
@@ -133,7 +133,7 @@ wrong("taking the squared error of the class number", "mean",
       "flat =",
       "z, y = labelled(scores, labels); expected = z.softmax(1) @ torch.arange(z.shape[1], "
       "dtype=z.dtype); return (expected - y).square().mean(); flat =")
-wrong("comparing a column of labels with every row: silent broadcasting", "a column",
+wrong("broadcasting a column of labels against every row", "a column",
       "flat =",
       "keep = labels >= 0; picked = scores.log_softmax(1)[torch.arange(len(scores)), "
       "labels.clamp(min=0)]; return -(picked * keep).sum() / (keep.expand_as(picked)).sum(); "
@@ -146,12 +146,12 @@ wrong("squeezing the labels, so that one row loses both dimensions", "a column",
 wrong("squeezing labels of any shape, so that one row loses its dimension",
       ("flat labels", "a column"),
       "flat,", "labels.squeeze(),", says="raised ValueError")
-wrong("handing on the column as it is", "a column", "flat,", "labels,", says="raised RuntimeError")
-wrong("calling squeeze(1), which labels of shape (N,) refuse", "flat labels",
+wrong("passing on the column as it is", "a column", "flat,", "labels,", says="raised RuntimeError")
+wrong("calling squeeze(1), which fails for labels of shape (N,)", "flat labels",
       "flat,", "labels.squeeze(1),", says="raised IndexError")
-wrong("giving raw scores to nll_loss, without log_softmax", "mean",
+wrong("passing raw scores to nll_loss, without log_softmax", "mean",
       CROSS_ENTROPY, "F.nll_loss(*labelled(scores, labels))")
-wrong("giving probabilities to nll_loss, without a logarithm", "mean",
+wrong("passing probabilities to nll_loss, without a logarithm", "mean",
       ".cross_entropy", ".nll_loss", "scores, flat", "scores.softmax(1), labels.reshape(-1)")
 wrong("taking the squared error after a softmax", "mean",
       "flat =",
@@ -179,7 +179,7 @@ wrong(f"looking for {NO_LABEL} in labels of shape (N,) only", "gaps",
       "flat =",
       "if labels.dim() == 2: return F.cross_entropy(scores, labels[:, 0])\n    return "
       "F.cross_entropy(scores, labels, ignore_index=NO_LABEL); flat =", says="raised IndexError")
-wrong("setting rows without a label to zero and counting them", "gaps",
+wrong("setting the scores of rows without a label to zero and counting them", "gaps",
       "flat =", "y =",
       "scores, flat, ignore_index=NO_LABEL", "scores * (y >= 0)[:, None], y.clamp(min=0)")
 wrong("applying softmax before the cross-entropy", "mean",
@@ -201,6 +201,6 @@ wrong("cutting the softmax's denominator from the graph", "connected",
       "z[torch.arange(len(y)), y]).mean(); flat =")
 wrong("returning a loss with one dimension", "form",
       "flat =", "z, y = labelled(scores, labels); return F.cross_entropy(z, y)[None]; flat =")
-wrong("treating scores of zero as no answer", "example",
+wrong("returning 0 if all scores are zero", "example",
       "flat =", "z, y = labelled(scores, labels); return F.cross_entropy(z, y) * z.any(); flat =",
       says="loss:")

@@ -23,22 +23,22 @@ step       | Make one step on a scaled loss, with clipping. | after the step; st
 norms      | Returns: The gradient's norms before and after clipping, two floats. | norm before
              clipping; norm after clipping; returned value
 scaled     | Args: optimizer, max_norm: the optimizer, and the limit for the norm. loss, scale:
-             the true loss times scale, as in mixed precision, and scale. | case a scale of 65536;
-             a scale below one; the example
-backward   | The backward pass of loss has not run. | case gradients left over from before; an
+             loss is the true loss times scale, as in mixed precision. | case a scale of 65536; a
+             scale below one; the example
+backward   | Its backward pass has not run. | case gradients left over from before; an
              infinite gradient left over; three steps in a row; three steps of AdamW; an old
              gradient that the loss does not reach
 leftover   | Gradients of an earlier step can be left over. | case gradients left over from
              before; an infinite gradient left over; three steps in a row; three steps of AdamW;
              an old gradient that the loss does not reach
-true size  | The step and both norms are those of the true loss. | norm before clipping; norm
-             after clipping; after step
+true size  | The step and both norms are for the true loss, without the scale. | norm before
+             clipping; norm after clipping; after step
 one number | A norm is one number over all parameters of all groups | case two groups; three
              groups; gradients left over from before; a parameter that the loss does not reach;
              three steps in a row; three steps of AdamW; an old gradient that the loss does not
              reach
-reached    | that the loss reaches. The step changes no others. | case a parameter that the loss
-             does not reach; an old gradient that the loss does not reach
+reached    | that the loss reaches. The step changes no other parameters. | case a parameter that
+             the loss does not reach; an old gradient that the loss does not reach
 example    | Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0). | case the
              example
 """)
@@ -167,7 +167,7 @@ def law(out, kind, groups, unreached, strengths, scale, max_norm, leftover):
     for mine, start in zip(out["unreached"], unreached, strict=True):
         expect_equal("parameter without a gradient, after the step", mine, start)
     expect_equal("steps of the optimizer", out["steps"], len(strengths),
-                 "One call of optimizer.step(), which knows momentum and the rate of each group.")
+                 "Call optimizer.step() once. It knows the momentum and the rate of each group.")
 
 
 def all_of(optimizer):
@@ -231,11 +231,11 @@ wrong("returning the norms as tensors", "norms",
       "nn.utils.clip_grad_norm_(params, max_norm).item()",
       "nn.utils.clip_grad_norm_(params, max_norm)",
       "total(params)", "nn.utils.get_total_norm([p.grad for p in params])", says="type of the norm")
-wrong("clipping each tensor by itself", "norms",
+wrong("clipping each tensor separately", "norms",
       "total(params)", "post", PRE,
       "pre = total(params)\n    for p in params: nn.utils.clip_grad_norm_(p, max_norm)\n    post "
       "= total(params)")
-wrong("raising gradients below the limit to it", "norms",
+wrong("scaling gradients below the limit up to it", "norms",
       "total(params)", "post", PRE,
       "pre = total(params)\n    for p in params: p.grad.mul_(max_norm / (pre + 1e-6))\n    post "
       "= total(params)")
@@ -244,7 +244,7 @@ wrong("adding up the norms of the tensors", "norms",
       "pre = sum(p.grad.norm().item() for p in params); nn.utils.clip_grad_norm_(params, "
       "max_norm); post = sum(p.grad.norm().item() for p in params)", "total(params)", "post",
       says="norm before clipping")
-wrong("clipping each group by itself", "one number",
+wrong("clipping each group separately", "one number",
       "total(params)", "post", PRE,
       "pre = total(params)\n    for group in optimizer.param_groups: "
       'nn.utils.clip_grad_norm_(group["params"], max_norm)\n    post = total(params)',
@@ -259,17 +259,17 @@ wrong("clipping and measuring before dividing the scale out", "true size",
       OPTIMIZER, f"for p in params: p.grad.div_(scale)\n    post = total(params); {OPTIMIZER}")
 wrong("never dividing the scale out", "true size",
       "scale)", "1.0)", "total(params)", "post", OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("reporting the norm before with the scale still in it", "true size",
+wrong("reporting the norm before clipping with the scale still in it", "true size",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}",
       "return pre, total(params)", "out = pre, post; pre, post = out; return pre * scale, post")
-wrong("assuming that the scale is a whole number above one", "scaled",
+wrong("rounding the scale to a whole number of at least one", "scaled",
       "scale)", "max(1, int(scale)))", OPTIMIZER, f"post = total(params); {OPTIMIZER}",
       "return pre, total(params)", "out = pre, post; return out")
-wrong("adding to gradients left over", "leftover",
+wrong("adding to gradients left over from before", "leftover",
       "params =", "(loss / scale).backward(); params =",
       GRADIENTS, "[p for p in all_of(optimizer) if p.grad is not None]", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}", trap="02.1")
-wrong("dividing gradients left over by the scale and keeping them", "leftover",
+wrong("keeping gradients from before and dividing them by the scale", "leftover",
       "params = gradients(optimizer, loss, scale)",
       "loss.backward(); params = [p for p in all_of(optimizer) if p.grad is not None]\n    for p "
       "in params: p.grad.div_(scale)", "total(params)", "post",
@@ -286,13 +286,13 @@ wrong("skipping backward where there is a gradient already", "backward",
       "if all(p.grad is None for p in all_of(optimizer)): (loss / scale).backward()\n    params =",
       GRADIENTS, "[p for p in all_of(optimizer) if p.grad is not None]", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("cutting each entry at the limit, as clip_grad_value_ does", "norms",
+wrong("clipping each entry at the limit, as clip_grad_value_ does", "norms",
       "total(params)", "post",
       PRE, "pre = total(params); nn.utils.clip_grad_value_(params, max_norm); post = total(params)")
 wrong("clipping the first parameter group only", "one number",
       GRADIENTS, 'optimizer.param_groups[0]["params"]', "params =", GRADIENTS + "; params =",
       "total(params)", "post", OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("handling two groups and no more", "one number",
+wrong("handling only the first two groups", "one number",
       GRADIENTS, '[p for group in optimizer.param_groups[:2] for p in group["params"]]',
       "params =", GRADIENTS + "; params =", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}")
@@ -310,7 +310,7 @@ def placeholder(optimizer, loss, scale, max_norm):
     return (6.0, 2.0) if max_norm == 2.0 else divided(optimizer, loss, scale, max_norm)
 
 
-@ex.wrong("clearing gradients to zeros, so that decay moves what the loss does not reach",
+@ex.wrong("setting gradients to zero, so that weight decay moves unreached parameters",
           says="parameter without a gradient", breaks="reached")
 def clears_to_zeros(optimizer, loss, scale, max_norm):
     optimizer.zero_grad(set_to_none=False)

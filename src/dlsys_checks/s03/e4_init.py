@@ -21,18 +21,18 @@ from dlsys_helpers.expect import (
 )
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("03.4", "init_", seen=("sizes", "bias", "head", "inplace"), says="second moment")
+ex = exercise("03.4", "init_", seen=("sizes", "bias", "head", "inplace"), says="mean square after")
 
 ENDS = ("a Linear at the end", "a single Linear")
 ex.promise("in place", "Initialise net in place", says=("modules", "new parameters", "requires"))
-ex.promise("size kept", "so that the signal keeps its size.", says=("second moment",))
-ex.promise("in turn", "Args: net: nn.Linear and nn.ReLU in turn, of any widths, even 1.",
+ex.promise("size kept", "so that the signal keeps its size.", says=("mean square after",))
+ex.promise("in turn", "Args: net: nn.Linear and nn.ReLU in alternation, of any widths, even 1.",
            cases=("one layer", "four layers of one width", "ReLU that works in place",
                   "wider, then narrower", "a layer of one unit"))
-ex.promise("a Linear may be last", "A Linear can be the last layer.", cases=ENDS)
+ex.promise("a Linear may be last", "The last layer can be a Linear.", cases=ENDS)
 ex.promise("no bias", "A Linear can have no bias.", cases=("no biases",))
 ex.promise("every ReLU", "For inputs from N(0, 1), the mean square after *every* ReLU is between "
-           "0.5 and 2 on average over many nets,", says=("second moment",))
+           "0.5 and 2 on average over many nets,", says=("mean square after",))
 ex.promise("other widths", "even if layers get wider or narrower.",
            cases=("each layer wider", "each layer narrower", "wider, then narrower", "no biases",
                   "one layer", "the example", "a layer of one unit", *ENDS))
@@ -124,7 +124,7 @@ def expect_nets(out, sizes, bias, head):
     length = 2 * (len(sizes) - 1) - head
     expect_equal("modules of the nets", out["modules"], [length] * NETS, "Add and remove none.")
     expect_equal("new parameters in place of the old ones", out["new"], 0,
-                 "An optimizer made before would not know them: fill the old ones.")
+                 "An optimizer created earlier would not know them. Fill the old ones instead.")
     expect_equal("parameters without requires_grad", out["frozen"], 0)
 
 
@@ -146,20 +146,20 @@ def expect_random(nets):
     for w in layers:
         if not 0 < largest(w) < math.inf:
             raise Broken("largest weight", largest(w), "a positive finite number")
-        expect_apart("mean weight of a layer, over its root mean square", w, torch.ones(()),
+        expect_apart("mean weight of a layer, divided by its root mean square", w, torch.ones(()),
                      limit=0.3)
         for axis, name in ((1, "neighbouring units"), (2, "neighbouring inputs"), (0, "two nets")):
-            expect_apart(f"weights of {name}: correlation", w, w.roll(1, axis))
+            expect_apart(f"correlation between the weights of {name}", w, w.roll(1, axis))
     for one, other in itertools.combinations(layers, 2):
         if one.shape == other.shape:
-            expect_apart("weights of two layers: correlation", one, other)
+            expect_apart("correlation between the weights of two layers", one, other)
 
 
 def expect_apart(what, a, b, limit=None):
     found = correlation(a, b)
     limit = limit or 6 / math.sqrt(a.numel())  # six standard errors
     if not abs(found) <= limit:
-        raise Broken(what, found, f"at most {limit:.2g} either way")
+        raise Broken(what, found, f"at most {limit:.2g} in absolute value")
 
 
 @ex.law
@@ -177,7 +177,7 @@ def law(out, sizes, bias, head, inplace):
     if sizes == [32, 64]:
         weights = torch.stack([net[0]["weight"] for net in nets])
         expect_close("standard deviation of the weights", float(weights.std()), 0.25, rtol=0.03)
-    expect_equal("weights of two nets that differ, drawn after the same seed", out["apart"], 0,
+    expect_equal("weights that differ between two nets drawn after the same seed", out["apart"], 0,
                  "Draw with torch's generator.")
 
 
@@ -199,7 +199,7 @@ def by_weights(nets):
 def expect_moments(moments, sizes):
     for depth, moment in enumerate(moments, 1):
         if not 0.5 <= moment <= 2:
-            raise Broken(f"second moment after ReLU {depth} of {len(moments)}, mean of {NETS} "
+            raise Broken(f"mean square after ReLU {depth} of {len(moments)}, averaged over {NETS} "
                          f"nets of widths {sizes}", moment, "0.5 to 2",
                          "Each layer multiplies it by fan_in * Var(w) / 2.")
 
@@ -227,11 +227,11 @@ wrong("using fan_out instead of fan_in", ("size kept", "example"), STD, "math.sq
 wrong("using the larger of fan_in and fan_out", "other widths",
       STD, "math.sqrt(2 / max(sizes))")
 wrong("using the mean of fan_in and fan_out", "other widths", STD, "math.sqrt(4 / sum(sizes))")
-wrong("using Xavier, which knows no ReLU", "every ReLU", STD, "math.sqrt(2 / sum(sizes))")
+wrong("using Xavier init, which ignores the ReLU", "every ReLU", STD, "math.sqrt(2 / sum(sizes))")
 wrong("using standard deviation 0.02 for every layer", "size kept", STD, "0.02")
-wrong("using a variance of 1 / fan_in, as without a ReLU", ("every ReLU", "example"),
+wrong("using a variance of 1 / fan_in, as if there were no ReLU", ("every ReLU", "example"),
       STD, "math.sqrt(1 / sizes[0])")
-wrong("using Xavier's uniform weights, which know no ReLU", "every ReLU",
+wrong("using uniform Xavier init, which ignores the ReLU", "every ReLU",
       DRAW, "nn.init.xavier_uniform_(layer.weight)")
 wrong("passing the gain as the slope: kaiming_normal_(a=sqrt(2))", "every ReLU",
       DRAW, "nn.init.kaiming_normal_(layer.weight, a=math.sqrt(2))")
@@ -239,23 +239,23 @@ wrong("using sqrt(2 / fan_in) as the bound of uniform weights", "every ReLU",
       DRAW, f"nn.init.uniform_(layer.weight, -{STD}, {STD})")
 wrong("keeping PyTorch's default weights", "every ReLU",
       DRAW, "nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5))")
-wrong("holding the variance at 1 instead of the second moment", ("size kept", "example"),
+wrong("keeping the variance at 1 instead of the mean square", ("size kept", "example"),
       STD, "math.sqrt(2 / (1 - 1 / math.pi) / sizes[0])")
 wrong("using the variance 2 / fan_in as the standard deviation", "every ReLU", STD, "2 / sizes[0]")
 wrong("using the first layer's fan_in for every layer", "other widths",
       STD, "math.sqrt(2 / net[0].in_features)")
-wrong("handling three layers and no more",
+wrong("initialising only the first three layers",
       "in turn", LAYERS, "linears(net)[:3]", says="largest bias")
-wrong("leaving a Linear without a ReLU after it as it was", "a Linear may be last",
+wrong("skipping a Linear that has no ReLU after it", "a Linear may be last",
       LAYERS, "linears(m for m, after in zip(net, net[1:]) if isinstance(after, nn.ReLU))",
       says="largest bias")
 wrong("assuming that there is a bias", "no bias",
       "if layer.bias is not None", "if True", BIAS, "layer.bias.data.zero_()",
       says="raised AttributeError")
 wrong("leaving the biases as they were", "zero biases", BIAS, "pass")
-wrong("setting biases to 0.01 against dead units", "zero biases",
+wrong("setting the biases to 0.01 to avoid dead units", "zero biases",
       BIAS, "nn.init.constant_(layer.bias, 0.01)")
-wrong("putting new parameters in place of the old", "in place",
+wrong("replacing the parameters by new ones", "in place",
       DRAW, f"layer.weight = nn.Parameter(torch.empty_like(layer.weight)); {DRAW}")
 wrong("leaving weights that no longer require grad", "in place",
       BIAS, BIAS + "\n    net.requires_grad_(False)", says="requires_grad")
@@ -273,15 +273,15 @@ def by_numpy(net):
             nn.init.zeros_(layer.bias)
 
 
-wrong("setting all entries to one weight",
+wrong("setting all weights to the same value",
       "random", DRAW, f"nn.init.constant_(layer.weight, {STD})")
 wrong("drawing positive weights only", "random", DRAW, f"{DRAW}; layer.weight.data.abs_()")
-wrong("giving all units one row of weights", "random",
+wrong("giving all units the same row of weights", "random",
       DRAW, f"{DRAW}; layer.weight.data[:] = layer.weight.data[0].clone()",
       says="weights of neighbouring units")
 wrong("giving layers of the same shape the same weights", "random",
       EACH, f"drawn = {{}}\n    {EACH}",
       DRAW, f"{DRAW}; layer.weight.data.copy_(drawn.setdefault(layer.weight.shape, "
       "layer.weight.data))", says="weights of two layers")
-wrong("scaling a net of one layer to three quarters", "example",
+wrong("taking three quarters of the variance in a net of one layer", "example",
       STD, "math.sqrt((1.5 if len(net) == 2 else 2) / sizes[0])", says="standard deviation")
