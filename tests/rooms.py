@@ -18,18 +18,20 @@ class Running:
     """A room's process: its port, code and presenter's secret, as it printed them.
 
     `first` is Python code that the process runs before it opens the room: a limit, another bound.
+    `what` the room is about: a stage, or changes for review.
     """
 
     def __init__(self, folder: Path, *options: str, port: int = 0, first: str = "",
-                 stderr: int | None = None) -> None:
+                 stderr: int | None = None, what: tuple[str, ...] = ("8",)) -> None:
         self.folder, self.options, self.first, self.stderr = folder, options, first, stderr
+        self.what = what
         self.start(port)
 
     def start(self, port: int) -> None:
         env = os.environ | {"DLSYS_WORK": str(self.folder)}
         command = f"{self.first}\nimport sys\nfrom dlsys import cli\nsys.exit(cli.main())"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", command, "room", "8", "--host", "127.0.0.1", "--port",
+            [sys.executable, "-c", command, "room", *self.what, "--host", "127.0.0.1", "--port",
              str(port), *self.options], env=env, text=True, stdout=subprocess.PIPE,
             stderr=self.stderr)
         self.output = ""

@@ -66,7 +66,9 @@ def page() -> str:
         "Only your first answer to a change counts. Half of the changes belong to form a and half "
         "to form b, matched by kind, so review form a before the course and form b after it "
         "(`dlsys review-diff --form a`, and `--score`). On this page, your answers stay in your "
-        "browser; in a terminal, they stay in `my-work/.diffs.jsonl`. Nobody grades your answers.",
+        "browser; in a terminal, they stay in `my-work/.diffs.jsonl`. Nobody grades your answers. "
+        "A class reviews the same changes together, on its phones, with `dlsys room --review`: see "
+        "[the room](room.md).",
         "## What is proven",
         "We ran every change. A fault moves its measured number by more than three standard "
         "deviations over five seeds, or by an exact amount if the number does not vary between "

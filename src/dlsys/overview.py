@@ -39,6 +39,7 @@ GROUPS = {
     "Teach": (
         ("dlsys slides 1", "the traps of a stage as slides"),
         ("dlsys room 1", "the class guesses together, on its phones"),
+        ("dlsys room --review", "the class reviews code changes together"),
         ("dlsys release 1 3 --out class", "the folder to hand out to a class"),
         ("dlsys grade class.zip --out g", "grade a class: feedback pages and gradebook columns"),
         ("dlsys autograder 8 --wheel W", "a zip for Gradescope"),

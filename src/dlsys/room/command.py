@@ -6,13 +6,15 @@ import argparse
 import asyncio
 import json
 import re
+from collections.abc import Callable, Coroutine
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib import error, request
 
 from dlsys import work_folder
 from dlsys.grading.text import clean
-from dlsys.room.questions import RoomError
+from dlsys.room.questions import Item, RoomError
 from dlsys_helpers import room_client
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import SPAN
@@ -25,10 +27,14 @@ PATIENCE = 5.0  # seconds in which a room answers who joins
 
 def add_parser(commands) -> None:
     """Add `room` to the commands of `dlsys`."""
-    parser = commands.add_parser("room", help="let a class guess together, on its phones")
+    parser = commands.add_parser("room", help="let a class guess, or review changes, "
+                                 "together, on its phones")
     parser.add_argument("stage", nargs="?", help=f"number of the stage, {SPAN}")
     parser.add_argument("--release", type=Path, metavar="FOLDER",
                         help="ask about the stages in a folder that dlsys release made")
+    parser.add_argument("--review", nargs="*", metavar="CHANGE",
+                        help="review changes to a training repository together; those with these "
+                        "numbers of dlsys review-diff --list come first")
     parser.add_argument("--out", type=Path, metavar="FOLDER",
                         help="where to keep the answers and the report; continues a room that is "
                         "there (default my-work/rooms/...)")
@@ -47,18 +53,49 @@ def add_parser(commands) -> None:
 def run(args: argparse.Namespace) -> int:
     _refuse_bad(args)
     from dlsys.room import questions
+    if args.review is not None:
+        planned = _numbers(args.review)
+        return _served(lambda: _review(args, planned))
     if args.release:
         stages, items = questions.of_release(args.release)
         title = f"Stages {', '.join(map(str, stages))}" if len(stages) > 1 else _title(stages[0])
     else:
         stages = [work_folder.stage_of(args.stage).number]
         items, title = questions.of_stage(work_folder.stage_of(args.stage)), _title(stages[0])
+    return _served(lambda: _guesses(args, stages, items, title))
+
+
+def _served(opened: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run what imports a web server. Raises RoomError where there is none."""
     try:
-        from dlsys.room import open_room
+        room = opened()
     except ModuleNotFoundError as missing:
         raise RoomError(f"{missing.name} is not installed, and a room needs it. Run: pip install "
                         f"{missing.name}") from None
-    return asyncio.run(open_room.run(args, stages, items, title))
+    return asyncio.run(room)
+
+
+def _guesses(args: argparse.Namespace, stages: list[int], items: list[Item],
+             title: str) -> Coroutine[Any, Any, int]:
+    from dlsys.room import open_room
+    from dlsys.room.rounds import Room
+    return open_room.run(args, stages, Room(items), title)
+
+
+def _review(args: argparse.Namespace, planned: list[str]) -> Coroutine[Any, Any, int]:
+    from dlsys.room import open_room
+    from dlsys.room.changes import ReviewRoom
+    from dlsys.room.review_server import TITLE, LiveReview
+    from dlsys_diffs.case_files import cases
+    room = ReviewRoom([*cases().values()], planned)
+    return open_room.run(args, [], room, TITLE, LiveReview)
+
+
+def _numbers(asked: list[str]) -> list[str]:
+    """The numbers of changes, each once. Raises UserError."""
+    from dlsys import review_diff
+    return [*dict.fromkeys(str(review_diff.number_of(review_diff.case_of(text, "--review")))
+                           for text in asked)]
 
 
 def _title(number: int) -> str:
@@ -67,9 +104,11 @@ def _title(number: int) -> str:
 
 
 def _refuse_bad(args: argparse.Namespace) -> None:
-    if bool(args.stage) == bool(args.release):
-        raise RoomError("got a stage and --release, expected one of them: dlsys room 8"
-                        if args.stage else "expected a stage: dlsys room 8, or --release FOLDER")
+    asked = [name for name, given in (("a stage", args.stage), ("--release", args.release),
+                                      ("--review", args.review is not None)) if given]
+    if len(asked) != 1:
+        raise RoomError(f"got {' and '.join(asked)}, expected one of them: dlsys room 8" if asked
+                        else "expected a stage: dlsys room 8, or --release FOLDER, or --review")
     if not 0 <= args.port <= 65535:
         raise RoomError(f"--port: got {args.port}, expected 0 to 65535; 0 takes a free one.")
     if not re.fullmatch(r"/([\w.~@%-]+/)*", args.prefix):

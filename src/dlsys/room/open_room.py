@@ -16,28 +16,28 @@ from typing import Any
 import segno
 
 from dlsys import work_folder
-from dlsys.room import log, report, server
+from dlsys.room import log, server
 from dlsys.room.log import Log
-from dlsys.room.questions import Item, RoomError
+from dlsys.room.questions import RoomError
 from dlsys.room.rounds import Room
 from dlsys_helpers import paths
 
 EVERYWHERE = "0.0.0.0"
 
 
-async def run(args: argparse.Namespace, stages: list[int], items: list[Item], title: str) -> int:
-    """Serve a room until Ctrl-C, then write its report."""
+async def run(args: argparse.Namespace, stages: list[int], room: Room, title: str,
+              kind: type[server.LiveRoom] = server.LiveRoom) -> int:
+    """Serve a room until Ctrl-C, then write its report. stages: none of a room of changes."""
     folder = args.out or room_folder(stages)
     with closing(Log(folder)) as kept:
-        room, settings = _opened(kept, folder, stages, items, title, args.names)
+        settings = _opened(kept, folder, stages, room, title, args.names)
         host = args.host or (EVERYWHERE if args.prefix == "/" else "127.0.0.1")
-        for item in items:  # now, for the first time takes a second, in which a round would wait
-            server.as_html(item.situation), server.as_html(item.code)
-        live = server.LiveRoom(room, kept, settings, {})
+        live = kind(room, kept, settings, {})
+        live.warm()
         web, port = _listening(live, host, args.port, args.prefix)
         address = args.address or f"http://{lan_address() if host == EVERYWHERE else host}:{port}"
         address = address.rstrip("/") + (args.prefix if not args.address else "/")
-        live.welcome = {"address": address, "qr": qr(f"{address}#{settings['code']}")}
+        live.welcome |= {"address": address, "qr": qr(f"{address}#{settings['code']}")}
         _print_welcome(args, host, port, address, settings)
         await _until_stopped()
         live.end()
@@ -47,15 +47,15 @@ async def run(args: argparse.Namespace, stages: list[int], items: list[Item], ti
             kept.append({"kind": "end"})
         except sqlite3.Error as error:  # a full disk: the report may still find its place
             print(f"Note: {kept.path}: cannot be written any more ({error}).")
-        for path in report.write(folder, room, settings):
+        for path in live.report(folder):
             print(path)
     return 0
 
 
 def room_folder(stages: list[int]) -> Path:
-    """The folder of a room of these stages that was killed, or a new one."""
+    """The folder of a room of these stages, or of changes, that was killed, or a new one."""
     rooms = paths.MY_WORK / "rooms"
-    name = "_".join(f"{n:02d}" for n in stages)
+    name = "_".join(f"{n:02d}" for n in stages) or "review"
     for old in sorted(rooms.glob(f"{name}_2*"), reverse=True):
         if log.is_open(old):
             return old
@@ -80,10 +80,10 @@ def _could_make(place: Path) -> bool:
     return True
 
 
-def _opened(kept: Log, folder: Path, stages: list[int], items: list[Item], title: str,
-            names: bool) -> tuple[Room, dict[str, Any]]:
-    """A room with all that happened in it before. Raises RoomError."""
-    room, past = Room(items), list(kept.events())
+def _opened(kept: Log, folder: Path, stages: list[int], room: Room, title: str,
+            names: bool) -> dict[str, Any]:
+    """The settings of a room, which takes in all that happened in it before. Raises RoomError."""
+    past = list(kept.events())
     if not past:
         past = [server.new_settings(stages, title, names)]
         kept.append(past[0])
@@ -96,13 +96,13 @@ def _opened(kept: Log, folder: Path, stages: list[int], items: list[Item], title
             if event["kind"] != "end":
                 room.apply(event)
     except KeyError as error:
-        raise RoomError(f"{folder}: its room asked {error}, which the lesson no longer has. Name "
+        raise RoomError(f"{folder}: its room asked {error}, which the course no longer has. Name "
                         "a different folder with --out.") from None
     if events:
         print(f"Continuing the room in {folder}: {sum(map(len, room.answers.values()))} "
               "answers. Its code and addresses are the same as before. For a new room, end this "
               "one with Ctrl-C first, or name a different folder with --out.")
-    return room, settings
+    return settings
 
 
 def _listening(live: server.LiveRoom, host: str, port: int, prefix: str) -> tuple[Any, int]:

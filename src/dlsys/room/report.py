@@ -78,17 +78,23 @@ def write(folder: Path, room: Room, settings: dict[str, Any]) -> list[Path]:
     texts = {HTML: page(found, settings), CSV: table(COLUMNS, [row.values() for row in found])}
     if settings["names"]:
         texts[NAMED] = table(("name", "trap", "round", "guess", "sure", "right"), _named(room))
+    return write_texts(folder, texts)
+
+
+def write_texts(folder: Path, texts: dict[str, str]) -> list[Path]:
+    """Write files that are the presenter's alone, by name."""
     for name, text in texts.items():
         write_private(folder / name, text)
     return [folder / name for name in texts]
 
 
-def page(found: list[dict[str, Any]], settings: dict[str, Any]) -> str:
+def page(found: list[dict[str, Any]], settings: dict[str, Any], template: str = "report.html",
+         **more: Any) -> str:
     """The report as a page that holds everything it shows."""
     folder = Path(__file__).with_name("pages")
-    made = Loader(str(folder)).load("report.html").generate(
+    made = Loader(str(folder)).load(template).generate(
         rows=found, settings=settings, date=time.strftime("%Y-%m-%d"),
-        style=(folder / "room.css").read_text("utf-8"), percent=percent)
+        style=(folder / "room.css").read_text("utf-8"), percent=percent, **more)
     return made.decode()
 
 

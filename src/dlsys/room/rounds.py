@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from dlsys.room.questions import Item
 from dlsys.trap_names import shown_name
@@ -56,6 +56,9 @@ class Room:
     left: an exercise and its end, while the presenter may come back to it.
     """
 
+    STEPS: ClassVar = STEPS
+    LEADS_TO: ClassVar = LEADS_TO
+
     items: Sequence[Item]
     rounds: dict[str, Round] = field(default_factory=dict)
     answers: dict[tuple[str, int], dict[str, Answer]] = field(default_factory=dict)
@@ -81,7 +84,7 @@ class Room:
 
     def steps(self) -> tuple[str, ...]:
         """What the presenter may do, the usual next step first."""
-        steps = STEPS[self.phase]
+        steps = self.STEPS[self.phase]
         if self.phase == SHOWN and self.rounds[self.now].go > 1:
             steps = ("reveal", "again", "rest")
         return (*steps, "back") if self.left and self.phase in BACK else steps
@@ -107,7 +110,7 @@ class Room:
 
     def apply(self, event: dict[str, Any]) -> None:
         """Take in an event that was not refused."""
-        if event["kind"] in LEADS_TO:
+        if event["kind"] in self.LEADS_TO:
             self._go_on(event["kind"])
         else:
             getattr(self, f"_apply_{event['kind']}")(event)
@@ -118,7 +121,7 @@ class Room:
             self.now = self.until = None
             return
         current = self.rounds[self.now]
-        current.phase = LEADS_TO[step]
+        current.phase = self.LEADS_TO[step]
         current.go += step == "again"
         if step == "reveal":
             self.left = None

@@ -26,7 +26,7 @@ from typing import Any
 from tornado import httpserver, iostream, locks, web
 
 from dlsys.grading.text import clean
-from dlsys.room import results
+from dlsys.room import report, results
 from dlsys.room.connections import Connections
 from dlsys.room.log import Log
 from dlsys.room.questions import questions_that_come, to_break_live
@@ -97,7 +97,9 @@ class LiveRoom:
             return why
         self.log.append(event)
         self.room.apply(event)
-        if event["kind"] not in ("answer", "verdict", "hint", "name", "same"):
+        if event["kind"] == "same":  # its counts are shown when the room goes on
+            self._view = None
+        elif event["kind"] not in ("answer", "verdict", "hint", "name"):
             self._view = None
             self.stepped.notify_all()
         self.changed.notify_all()
@@ -139,12 +141,16 @@ class LiveRoom:
         return json.dumps(found)
 
     def _public(self) -> dict[str, Any]:
+        shown = {"title": self.settings["title"], "names": self.settings["names"],
+                 "phase": OVER if self.over else self.room.phase}
+        return shown if self.over else shown | self._asked()
+
+    def _asked(self) -> dict[str, Any]:
+        """What the class is asked now, and what is shown of the answers."""
         room, item = self.room, self.room.item
-        shown = {"title": self.settings["title"], "phase": OVER if self.over else room.phase,
-                 "names": self.settings["names"]}
-        if item is None or self.over:
-            return shown
-        shown |= {"trap": item.trap.id, "name": room.shown_name(item.trap.id)}
+        if item is None:
+            return {}
+        shown = {"trap": item.trap.id, "name": room.shown_name(item.trap.id)}
         if room.phase == EXERCISE:
             return shown | {"until": room.until, "hints": item.trap.hints}
         shown |= {"go": room.rounds[room.now].go, "question": item.asked._asdict(),
@@ -156,17 +162,30 @@ class LiveRoom:
     def presenter_view(self, notes: bool) -> str:
         """What the presenter's page shows; notes: what is for the presenter's own screen only."""
         room = self.room
-        shown = self._public() | self.welcome | {
+        shown = json.loads(self.view()) | self.welcome | {
             "steps": () if self.over else room.steps(), "next": room.next(),
             "left": room.left and room.left[0],
             "here": self.count_present(), "code": self.settings["code"], "traps": self._traps()}
         if shown["phase"] == EXERCISE:
             shown["exercise"] = results.exercise_view(room, room.now)
-        elif shown["phase"] not in (REST, OVER):
+        elif "go" in shown:
             shown["answered"] = len(room.answers.get((room.now, shown["go"]), {}))
         if notes:
             shown["notes"] = self._notes()
         return json.dumps(shown)
+
+    def warm(self) -> None:
+        """Do now what takes a second the first time, in which a round would wait."""
+        for item in self.room.items:
+            as_html(item.situation), as_html(item.code)
+
+    def routes(self) -> list[tuple]:
+        """Routes of this kind of room, which go before the others."""
+        return []
+
+    def report(self, folder: Path) -> list[Path]:
+        """Write what is left of the room; the files."""
+        return report.write(folder, self.room, self.settings)
 
     def _traps(self) -> list[dict]:
         return [{"id": id, "title": self.room.shown_name(id), "minutes": item.trap.minutes,
@@ -360,16 +379,19 @@ class SayHandler(ParticipantHandler):
             return self.finish({})
         event = {"kind": kind, "trap": self.text(data, "trap")}
         if kind == "answer":
-            go = data.get("go", self.live.room.go(event["trap"]))
-            guess = data.get("guess")
-            if not isinstance(guess, str | int | float) or not isinstance(go, int | None):
-                raise web.HTTPError(400)
-            event |= {"guess": guess, "sure": data.get("sure"), "go": go or 0}
+            event |= self.answer(data, event["trap"])
         elif kind == "verdict":
             event |= {"status": self.text(data, "status"), "mistake": self.text(data, "mistake")}
         else:
             event |= {"number": data.get("number")}
         return self.keep(event)
+
+    def answer(self, data: dict[str, Any], trap: str) -> dict[str, Any]:
+        """What was answered, as the room keeps it."""
+        go, guess = data.get("go", self.live.room.go(trap)), data.get("guess")
+        if not isinstance(guess, str | int | float) or not isinstance(go, int | None):
+            raise web.HTTPError(400)
+        return {"guess": guess, "sure": data.get("sure"), "go": go or 0}
 
 
 class EventsHandler(ParticipantHandler):
@@ -413,22 +435,26 @@ class StepHandler(PresenterHandler):
     """The presenter goes on: asks, closes, shows, ..."""
 
     def post(self) -> None:
-        data, live = self.sent(), self.live
-        event = {"kind": self.text(data, "step")}
-        if event["kind"] == "ask":
-            event["trap"] = self.text(data, "trap") or live.room.next()
-        elif event["kind"] == "exercise":
-            event["trap"] = self.text(data, "trap") or live.room.now
-        if event["kind"] == "exercise" and event["trap"] in live.room.by_id:
-            minutes = data.get("minutes") or live.room.by_id[event["trap"]].trap.minutes
-            if type(minutes) is not int or not 0 < minutes <= 600:
-                raise web.HTTPError(400)
-            event["until"] = time.time() + 60 * minutes
+        live, event = self.live, self.event(self.sent())
         if event["kind"] not in live.room.steps():
             return self.refuse(409, f"{event['kind'][:20]}: not now.")
         if why := live.take(event):
             return self.refuse(409, why)
         return self.finish({})
+
+    def event(self, data: dict[str, Any]) -> dict[str, Any]:
+        """What the presenter asks for, as the room keeps it."""
+        room, event = self.live.room, {"kind": self.text(data, "step")}
+        if event["kind"] == "ask":
+            event["trap"] = self.text(data, "trap") or room.next()
+        elif event["kind"] == "exercise":
+            event["trap"] = self.text(data, "trap") or room.now
+        if event["kind"] == "exercise" and event["trap"] in room.by_id:
+            minutes = data.get("minutes") or room.by_id[event["trap"]].trap.minutes
+            if type(minutes) is not int or not 0 < minutes <= 600:
+                raise web.HTTPError(400)
+            event["until"] = time.time() + 60 * minutes
+        return event
 
 
 class WatchHandler(PresenterHandler):
@@ -463,13 +489,14 @@ def application(live: LiveRoom, prefix: str = "/") -> web.Application:
     """The pages of a room below a prefix, which begins and ends with a slash."""
     own = {"live": live}
     routes = [
+        *live.routes(),
         ("", PageHandler, own | {"name": "class.html"}),
         ("present", PageHandler, own | {"name": "present.html"}),
         ("join", JoinHandler, own), ("me", MeHandler, own),
         ("(answer|verdict|hint|name)", SayHandler, own), ("events", EventsHandler, own),
         (r"keep/(\d\d\.\d+)", KeepHandler, own), ("step", StepHandler, own),
         ("watch", WatchHandler, own)]
-    files = (f"{prefix}static/(room.css|room.js|class.js|present.js|draw.js)",
+    files = (f"{prefix}static/(room.css|room.js|class.js|present.js|draw.js|review.js)",
              web.StaticFileHandler, {"path": str(PAGES)})
     return web.Application([*((prefix + path, *rest) for path, *rest in routes), files],
                            cookie_secret=live.settings["sign"],

@@ -1,11 +1,12 @@
 // The page of a participant: the code, then whatever the room asks.
-import { clock, count, el, found, LETTERS, listen, nodes, post, rich, say } from "./room.js";
+import { clock, count, el, found, LETTERS, listen, nodes, option, post, rich, say } from "./room.js";
 import { results } from "./draw.js";
+import * as review from "./review.js";
 
 const main = document.getElementById("main");
 const title = document.getElementById("title");
 const link = document.getElementById("link");
-let room = null, mine = {}, drawn = "", ticking = null, own = "CODE";
+let room = null, mine = {}, drawn = "", ticking = null, own = "CODE", at = "";
 
 const put = (...nodes) => main.replaceChildren(...nodes.flat().filter(Boolean));
 const heading = (text) => el("h1", {}, ...rich(text));
@@ -68,19 +69,26 @@ function follow() {
 function show() {
   const now = JSON.stringify([room, mine]);
   if (now === drawn) return; // a page that came back keeps what is half typed
-  const same = drawn && key() === JSON.parse(drawn)[2];
+  const same = drawn && key() === at;
   drawn = now;
+  at = key();
   clearInterval(ticking);
   title.textContent = room.title;
-  ({ rest: waiting, open: asking, closed, shown, revealed, exercise,
-    over })[room.phase]();
+  const run = same && document.getElementById("run");
+  if (run) { // a change that is half answered stays so
+    run.replaceChildren(...review.run(room.change.run));
+    say("A recorded run is shown.");
+  } else ({ rest: waiting, open: asking, closed, shown, revealed: room.change ? told : revealed,
+    score, exercise, over })[room.phase]();
   if (!same) main.scrollIntoView();
 }
 
 const key = () => `${room.phase} ${room.trap} ${room.go}`;
 
 function waiting() {
-  put(heading("You are in"), el("p", {}, "The next question appears here by itself."), lab());
+  put(heading("You are in"), el("p", {},
+    `The next ${room.review ? "change" : "question"} appears here by itself.`),
+  room.review ? null : lab());
 }
 
 function over() {
@@ -95,7 +103,7 @@ const lab = () => el("p", { class: "soft" }, "With the lesson open in JupyterLab
 function asking() {
   const given = mine[room.go];
   if (given) return thanks(given);
-  say(`Question: ${room.question.text}`);
+  say(room.change ? `Change ${room.trap}: ${room.change.title}` : `Question: ${room.question.text}`);
   return form();
 }
 
@@ -105,6 +113,7 @@ const about = (open) => [
   el("details", {}, el("summary", {}, "The code"), ...nodes(room.code))];
 
 function form() {
+  if (room.change) return change();
   const { text, choices, unit } = room.question;
   const problem = el("p", { class: "problem", role: "alert" });
   const answers = choices.length ? choices.map((c, k) => option("guess", k, rich(c), LETTERS[k]))
@@ -124,11 +133,6 @@ function form() {
   put(about(room.go === 1), node);
 }
 
-function option(name, value, words, letter) {
-  return el("label", { class: "option" }, el("input", { type: "radio", name, value, required: "" }),
-    letter ? el("span", { class: "letter" }, letter) : null, el("span", {}, ...words));
-}
-
 // A number as people write it: a comma is a decimal sign, as a point is. A comma before three
 // digits may be either. NaN where it is no number, with `why` set to what to do.
 let why = "";
@@ -143,22 +147,27 @@ function number(text) {
   return why ? NaN : Number(written.replace(",", "."));
 }
 
-async function send(filled, problem) {
-  const { trap, go, question } = room, said = filled.get("guess");
+function send(filled, problem) {
+  const { question } = room, said = filled.get("guess");
   why = "";
   const given = { guess: question.choices.length ? question.choices[Number(said)] : number(said),
     sure: filled.get("sure") === "yes" };
   problem.textContent = why;
-  if (why) return main.querySelector("input[name=guess]").focus();
+  return why ? main.querySelector("input[name=guess]").focus() : answer(given, given, problem);
+}
+
+// Send an answer, and keep it as the room will say it: `kept`.
+async function answer(given, kept, problem) {
+  const { trap, go } = room;
   const { status, data } = await post("answer", { trap, go, ...given });
   if (status !== 200) {
     problem.textContent = data.error;
     return;
   }
   if (room.trap !== trap || room.go !== go) return;
-  mine = { ...mine, [go]: given };
+  mine = { ...mine, [go]: kept };
   drawn = JSON.stringify([room, mine]);
-  if (room.phase === "open") thanks(given);
+  if (room.phase === "open") thanks(kept);
 }
 
 function thanks(given) {
@@ -166,7 +175,9 @@ function thanks(given) {
     form();
     main.querySelector("input").focus();
   } }, "Change my answer");
-  put(heading("Thank you"), said("Your answer", given), again, about(false));
+  put(heading("Thank you"), ...(room.change ? [review.said(given, room.change), again, theRun(),
+    theChange()]
+    : [said("Your answer", given), again, about(false)]));
   say("Your answer has arrived.");
 }
 
@@ -202,6 +213,34 @@ async function keep() {
   const answer = await fetch(`keep/${room.trap}`).catch(() => null);
   if (!answer?.ok) return;
   document.getElementById("keep").replaceChildren(...nodes((await answer.json()).html));
+}
+
+// ---- a change under review
+const changeTitle = () => [el("span", { class: "eyebrow" }, `Change ${room.trap}`),
+  ...rich(room.change.title)];
+const theRun = () => el("section", { id: "run" }, ...review.run(room.change.run));
+const theChange = () => el("details", {}, el("summary", {}, "The change"),
+  ...review.about(room.change), review.lines(room.change.lines));
+
+function change() {
+  put(el("h1", {}, ...changeTitle()), review.about(room.change),
+    theRun(), review.form(room.change, mine[room.go], (given, problem) => answer(given, {
+      mark: given.mark === "none" ? "" : given.mark, confidence: Number(given.confidence),
+      consequence: Number(given.consequence) }, problem)));
+}
+
+function told() {
+  const [lines, said] = review.outcome(room.results, room.change);
+  const given = mine[room.go];
+  put(el("h1", {}, ...changeTitle()), given ? review.said(given, room.change) : null, said, lines,
+    review.run(room.change.run));
+  say(room.results.heading);
+}
+
+function score() {
+  put(heading("The room's score"), review.score(room.score, "of the room"),
+    mine.score.answers ? [el("h2", {}, "Yours"), review.score(mine.score, "of yours")] : null);
+  say("The room's score is shown.");
 }
 
 // ---- an exercise

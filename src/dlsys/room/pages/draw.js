@@ -16,6 +16,7 @@ export function results(found) {
 }
 
 const WHEN = ["before", "after"];
+const total = ({ sure, unsure = 0 }) => sure + unsure;
 const share = (n, all) => (all ? Math.round((100 * n) / all) : 0);
 
 function key(found) {
@@ -27,30 +28,31 @@ function key(found) {
 }
 
 // ---- choices
-function bars({ choices, counts }) {
+export function bars({ choices, counts, tick = "measured" }) {
   const most = Math.max(1, ...choices.flatMap(({ bars }) => bars.map((b, k) =>
-    share(b.sure + b.unsure, counts[k]))));
+    share(total(b), counts[k]))));
   return el("ol", { class: "bars" }, ...choices.map((choice) =>
     el("li", { class: choice.right ? "right" : "" },
       el("span", { class: "letter" }, choice.letter),
       el("div", {},
         el("p", { class: "choice" }, ...rich(choice.text),
-          choice.right ? el("strong", { class: "tick" }, " ✓ measured") : null),
+          choice.right ? el("strong", { class: "tick" }, ` ✓ ${tick}`) : null),
         ...choice.bars.map((bar, k) => row(bar, k, counts, most))))));
 }
 
 function row(bar, k, counts, most) {
-  const all = bar.sure + bar.unsure, percent = share(all, counts[k]);
+  const all = total(bar), percent = share(all, counts[k]);
   const track = el("span", { class: "track", "aria-hidden": "true" });
   for (const kind of ["sure", "unsure"]) {
     const part = el("span", { class: kind });
-    part.style.width = `${counts[k] ? (100 * bar[kind]) / counts[k] * (100 / most) : 0}%`;
+    part.style.width = `${counts[k] ? (100 * (bar[kind] ?? 0)) / counts[k] * (100 / most) : 0}%`;
     track.append(part);
   }
   return el("div", { class: `bar ${WHEN[k]}` },
     counts.length > 1 ? el("span", { class: "when" }, WHEN[k]) : null, track,
     el("span", { class: "number" }, `${percent} %`,
-      el("span", { class: "unseen" }, `, ${all}, of them ${bar.sure} sure`)));
+      el("span", { class: "unseen" }, `, ${all}`,
+        bar.unsure === undefined ? "" : `, of them ${bar.sure} sure`)));
 }
 
 // ---- numbers

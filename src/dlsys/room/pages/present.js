@@ -2,17 +2,20 @@
 // a projector shows the bar. Everything has a key.
 import { clock, count, el, found, LETTERS, listen, nodes, post, rich, say } from "./room.js";
 import { results } from "./draw.js";
+import * as review from "./review.js";
 
 const STEPS = { // what a step is called, and its key
   ask: ["Next question", "n"], close: ["Close", "c"], show: ["Show the counts", "s"],
   again: ["Ask again", "a"], reveal: ["Reveal", "r"], reopen: ["Open again", "b"],
   exercise: ["Exercise", "x"], back: ["Back to the exercise", "x"], rest: ["Overview", "o"],
+  draw_a: ["Draw one of form a", "a"], draw_b: ["Draw one of form b", "b"],
+  run: ["Show a recorded run", "t"], score: ["The room's score", "s"],
 };
 const main = document.getElementById("main"), foot = document.getElementById("steps");
 const link = document.getElementById("link"), where = document.getElementById("where");
 const options = new URLSearchParams(location.search);
 const notes = options.has("notes"), framed = window.parent !== window;
-let room = null, ticking = null, wanted = options.get("trap"), drawn = "";
+let room = null, ticking = null, wanted = options.get("trap"), drawn = "", choosing = false;
 
 // ---- the secret
 function kept() { // a browser may forbid a page to keep anything
@@ -58,12 +61,14 @@ function show() {
   const now = `${room.phase} ${room.trap} ${room.go}`;
   const focused = foot.contains(document.activeElement);
   main.className = room.phase;
+  if (now !== drawn) choosing = false;
   main.replaceChildren(...(notes ? speaking() : []),
-    ...({ rest, open: asking, closed, shown, revealed: shown, exercise, over })[room.phase]());
+    ...({ rest, open: room.change ? changing : asking, closed, shown,
+      revealed: room.change ? told : shown, score, exercise, over })[room.phase]());
   foot.replaceChildren(...steps());
   fit();
-  // A button with the focus takes a press of space: in an exercise none must have it by itself.
-  if (focused) (room.phase === "exercise" ? main : foot.querySelector("button"))?.focus();
+  // A button with the focus takes a press of space: while a class works none must have it by itself.
+  if (focused) (spaceGoesOn() ? foot.querySelector("button") : main)?.focus();
   if (now !== drawn) say(TOLD[room.phase]?.() ?? "");
   drawn = now;
 }
@@ -78,22 +83,25 @@ function fit() {
 }
 window.addEventListener("resize", () => room && fit());
 
-const TOLD = { open: () => `Asked: ${room.question.text}`, closed: () => "Closed.",
-  shown: () => "The counts are shown.", revealed: () => `Measured: ${room.results.measured}`,
+const TOLD = { closed: () => "Closed.",
+  open: () => `Asked: ${room.change ? room.change.title : room.question.text}`,
+  shown: () => "The counts are shown.", score: () => "The room's score is shown.",
+  revealed: () => room.results.heading ?? `Measured: ${room.results.measured}`,
   exercise: () => `Exercise ${room.trap} has begun.` };
 
 function steps() {
   return order().map((name, k) => {
     const [words, key] = STEPS[name];
-    const label = { ask: `Ask ${asked()}`, exercise: `Exercise ${room.trap}`,
-      back: `Back to exercise ${room.left}` }[name] ?? words;
+    const label = { ask: `Ask ${room.review ? "change " : ""}${asked()}`, exercise: `Exercise ${room.trap}`,
+      back: `Back to exercise ${room.left}`,
+      close: room.change ? "Close, and show what is right" : words }[name] ?? words;
     return el("button", { class: k ? "quiet" : "", type: "button", onclick: () => go(name) },
       label, " ", el("kbd", {}, k || !spaceGoesOn() ? key.toUpperCase() : "Space"));
   });
 }
 
-// A class that works must not lose its exercise to a key that is easily hit.
-const spaceGoesOn = () => room.phase !== "exercise";
+// A class that works must not lose its exercise, or its change, to a key that is easily hit.
+const spaceGoesOn = () => room.phase !== "exercise" && !(room.change && room.phase === "open");
 
 // A slide's frame names the trap that it is about: asking that one comes first.
 const awaited = () => wanted && room.trap !== wanted && room.traps.some((t) => t.id === wanted);
@@ -103,6 +111,10 @@ const order = () => (awaited() && room.steps.includes("ask")
 
 function go(name) {
   if (!name) return;
+  if (name === "run") {
+    choosing = !choosing;
+    return show();
+  }
   if (name === "ask") step(name, { trap: asked() });
   else step(name, name === "exercise" ? { trap: room.trap } : {});
   if (name === "ask") wanted = null;
@@ -116,7 +128,7 @@ function rest() {
     el("img", { src: room.qr, alt: `QR code of ${room.address}`, width: 330, height: 330 }),
     el("p", { class: "address" }, bare(room.address)),
     el("p", { class: "code big" }, room.code), here()),
-  el("nav", { "aria-label": "Questions" }, el("ol", { class: "traps" }, ...room.traps.map((t) =>
+  room.review ? changes() : el("nav", { "aria-label": "Questions" }, el("ol", { class: "traps" }, ...room.traps.map((t) =>
     el("li", {}, el("button", { type: "button", class: t.id === room.next ? "trap next" : "trap",
       onclick: () => step("ask", { trap: t.id }) }, el("span", { class: "id" }, t.id),
     el("span", {}, t.title), el("span", { class: "state" }, STATE[t.phase] ?? ""))))))];
@@ -160,6 +172,47 @@ function shown() {
     ...rich(counts.measured), ".") : null, found(counts),
   el("div", { class: "side" }, el("div", {}, first, others[0]), ...others.slice(1))].filter(Boolean);
 }
+
+// ---- changes under review
+function changes() {
+  return el("nav", { "aria-label": "Changes" }, ...["a", "b"].flatMap((form) => [
+    el("h2", {}, `Form ${form}`), el("ol", { class: "numbers" },
+      ...room.traps.filter((t) => t.form === form).map((t) => el("li", {}, el("button", {
+        type: "button", class: t.id === room.next ? "trap next" : "trap", title: t.title,
+        onclick: () => step("ask", { trap: t.id }) }, t.id, t.phase === "revealed" ? " ✓" : "",
+      el("span", { class: "unseen" }, ` ${t.title}, ${STATE[t.phase] ?? "not asked"}`)))))]),
+  el("p", { class: "soft" }, `Next: change ${room.next}, `,
+    ...rich(room.traps.find((t) => t.id === room.next).title), ". The numbers are those of ",
+    el("code", {}, "dlsys review-diff --list"), "."));
+}
+
+const changeTitle = () => el("h1", { class: "long" }, `Change ${room.trap}: `, ...rich(room.change.title));
+
+function changing() {
+  const { run: ran } = room.change;
+  return [changeTitle(), el("div", { class: "side diffs" },
+    review.lines(room.change.lines),
+    el("div", {}, ...(choosing && !ran ? runs() : [...review.about(room.change),
+      ...review.run(ran)]), answered(), choosing || ran ? null
+      : el("img", { class: "join", src: room.qr, alt: "QR code to join", width: 120,
+        height: 120 })))];
+}
+
+function runs() {
+  return [el("h2", {}, "One recorded run, without and with the change"),
+    el("ol", { class: "runs" }, ...Object.entries(room.runs).map(([name, what], k) =>
+      el("li", {}, el("button", { type: "button", class: "quiet",
+        onclick: () => step("run", { run: name }) }, name, " ", el("kbd", {}, k + 1)), what)))];
+}
+
+function told() {
+  const [lines, said] = review.outcome(room.results, room.change);
+  return [changeTitle(), el("div", { class: "side diffs" }, el("div", {}, ...lines),
+    el("div", {}, ...said))];
+}
+
+const score = () => [el("h1", {}, "The room's score"), ...review.score(room.score, "of the room"),
+  review.table(room.rows)];
 
 // ---- an exercise
 function exercise() {
@@ -224,4 +277,6 @@ document.addEventListener("keydown", (event) => {
   const name = room.steps.find((one) => STEPS[one][1] === event.key.toLowerCase());
   if (name && !event.repeat) go(name);
   if (event.key.toLowerCase() === "d") dark();
+  const run = choosing && Object.keys(room.runs)[Number(event.key) - 1];
+  if (run && !event.repeat) step("run", { run });
 });

@@ -18,6 +18,12 @@ export const rich = (text) =>
 export const found = (results) =>
   (results.found ? el("p", { class: "found" }, ...rich(results.found)) : null);
 
+// One of several choices, as a row that is easily hit.
+export function option(name, value, words, letter) {
+  return el("label", { class: "option" }, el("input", { type: "radio", name, value, required: "" }),
+    letter ? el("span", { class: "letter" }, letter) : null, el("span", {}, ...words));
+}
+
 // HTML of the course, which the room made, as nodes. Long lines of code scroll by keyboard, too.
 export function nodes(html) {
   const { body } = new DOMParser().parseFromString(html, "text/html");
