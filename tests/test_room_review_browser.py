@@ -91,7 +91,7 @@ def test_two_changes_and_the_rooms_score(opened):
 
     wall.locator("body").press("c")
     for page in (wall, *phones):
-        expect(page.get_by_text("A line is missing.")).to_be_visible()
+        expect(page.locator(".heading")).to_have_text("A line is missing.")
         expect(page.get_by_text("1 of 3 marked it right, on average 80 % sure")).to_be_visible()
         expect(page.get_by_text(f"Marked elsewhere: {place(FAULTY)} (1).")).to_be_visible()
         expect(page.get_by_role("heading", name="The repair")).to_be_visible()
@@ -110,7 +110,7 @@ def test_two_changes_and_the_rooms_score(opened):
         send(phone, "Nothing bad")
     wall.locator("body").press("c")
     for page in (wall, phones[0]):
-        expect(page.get_by_text("This change is healthy.")).to_be_visible()
+        expect(page.locator(".heading")).to_have_text("This change is healthy.")
         expect(page.get_by_text("1 accused it: more than 50 % sure.")).to_be_visible()
     fine(wall, phones[0])
 
