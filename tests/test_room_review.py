@@ -333,7 +333,8 @@ def test_the_room_draws_one_of_a_form_and_goes_on_after_kill_9_and_leaves_a_repo
     one, two, everything = csv.DictReader((folder / "report.csv").read_text().splitlines())
     assert (one["change"], one["marked_right"], one["confidence_right"]) == (FAULTY, "1", "80.0")
     assert (two["change"], two["answers"]) == (drawn, "0")
-    assert (everything["change"], everything["answers"]) == ("all", "1")
+    assert (everything["change"], everything["answers"], everything["marked_right"]) == (
+        "all", "1", "1")
     named, = csv.DictReader((folder / "names.csv").read_text().splitlines())
     assert (named["name"], named["mark"], named["marked_right"]) == ("'=Ada", place(FAULTY), "True")
     page = (folder / "report.html").read_text()

@@ -82,7 +82,9 @@ class LiveReview(LiveRoom):
         room, total = self.room, changes.score(self.room)
         found = changes.rows(room)
         everything = {"change": "all", "answers": total["answers"], "auroc": total["auroc"],
-                      "accused": total["accused"].right}
+                      "accused": total["accused"].right,
+                      **{column: sum(row[column] for row in found)
+                         for column in ("marked_right", "named_right")}}
         table = [*found, everything] if found else []
         texts = {report.HTML: report.page(found, self.settings, "review_report.html",
                                           score=total, headings=review_diff.HEADINGS),
