@@ -42,7 +42,7 @@ ask("01.1", {"layers": range(6, 31), "frozen": range(1, 5)}, lambda layers, froz
 
 ask("01.2", {"cut": (-2, -1.5, -1, 0.25, 0.75, 1, 1.5, 2, 2.5)}, lambda cut: number(
     f"An alarm goes off when the output of the final `nn.Linear` exceeds {cut}. Which "
-    "probability does this threshold stand for?", 1 / (1 + math.exp(-cut)),
+    "probability does this threshold correspond to?", 1 / (1 + math.exp(-cut)),
     "The output is a logit, and the sigmoid turns it into a probability.", cut, 0.5))
 ask("01.2", {"p": (0.6, 0.7, 0.8, 0.9, 0.95, 0.2, 0.1)}, lambda p: number(
     f"You want an alarm for every probability above {p}. Which threshold do you set for the logit?",

@@ -44,14 +44,14 @@ ask("04.1", {"blocks": range(2, 16)}, lambda blocks: whole(
 ask("04.1", {"lr": (1e-4, 1e-3, 1e-2), "decay": (0.01, 0.05, 0.1)}, lambda lr, decay: number(
     f"AdamW runs at rate {lr:g} with decay {decay:g}, and a gain always gets a gradient of zero. "
     "After how many steps is half of the gain left?", math.log(0.5) / math.log1p(-lr * decay),
-    "The product of rate, decay and steps must be ln 2.", 0.5 / (lr * decay), 0.5 / decay))
+    "The product of rate, decay and steps must be about ln 2.", 0.5 / (lr * decay), 0.5 / decay))
 
 # ---- 04.2 A borrowed learning rate
 
 ask("04.2", {"lr": (0.01, 0.1, 0.3), "g": (0.001, 0.002, 0.005, 0.02, 0.05)}, lambda lr, g: number(
-    f"A weight has the gradient {g}. Both rules run at a rate of {lr}. How many times as long as "
-    "SGD's first step is Adam's?", 1 / g,
-    "Adam's first step is as long as the rate, SGD's is the rate times the gradient.", 1, g))
+    f"A weight has the gradient {g}, and SGD and Adam both run at a rate of {lr}. How many times "
+    "as long is Adam's first step as SGD's?", 1 / g,
+    "Adam's first step is as long as the rate, and SGD's is the rate times the gradient.", 1, g))
 ask("04.2", {"lr": (0.001, 0.01, 0.02), "factor": (10, 50, 100, 1000)}, lambda lr, factor: number(
     f"You multiply the loss by {factor}. Adam's rate is {lr}, and a weight's gradient was 0.5 "
     "before the change. How far does the first step move that weight?", lr,
@@ -59,13 +59,13 @@ ask("04.2", {"lr": (0.001, 0.01, 0.02), "factor": (10, 50, 100, 1000)}, lambda l
     lr * factor * 0.5))
 ask("04.2", {"lr": (0.001, 0.003, 0.01), "steps": (50, 100, 200), "g": range(3, 41)},
     lambda lr, steps, g: number(
-        f"The gradient of a weight is {g} at every step. How far does Adam at rate {lr} carry it "
+        f"The gradient of a weight is {g} at every step. How far does Adam at rate {lr} move it "
         f"in {steps} steps?", lr * steps, "With a constant gradient each step is one rate long.",
         lr * steps * g, lr * g))
 ask("04.2", {"lr": (0.01, 0.1), "mu": (0.5, 0.8, 0.9, 0.95), "g": range(2, 10)},
     lambda lr, mu, g: number(
         f"SGD runs at rate {lr} with momentum {mu}, and the gradient is {g} at every step. How "
-        "long are the steps after many steps?", lr * g / (1 - mu),
+        "far does one step move the weight after many steps?", lr * g / (1 - mu),
         "The buffer settles at g / (1 - momentum), and the rate multiplies it.", lr * g,
         lr * g * mu))
 
@@ -106,8 +106,8 @@ ask("04.3", {"lr": (0.1, 0.2, 0.4), "epochs": (5, 10, 20),
         f"`CosineAnnealingLR(T_max={total})` starts at {lr}. T_max is the number of batches, but "
         f"`step()` is called once per epoch, {epochs} times. What is the rate at the end?",
         _rates(CosineAnnealingLR, lr, epochs, T_max=total)[-1],
-        "The schedule got through only a fraction of the half cosine: calls divided by "
-        "T_max.", 0, lr))
+        "The schedule covers only a fraction of the half cosine, namely calls divided by T_max.",
+        0, lr))
 ask("04.3", {"accumulate": range(2, 7), "epochs": range(2, 10),
              "batches": lambda accumulate, **_: [
                  n for n in range(3 * accumulate, 13 * accumulate) if n % accumulate]},
@@ -142,7 +142,7 @@ ask("04.4", {"w0": range(2, 10), "lr": (0.05, 0.1, 0.2), "decay": (0.01, 0.1)},
         f"You use `Adam(params, lr={lr}, weight_decay={decay})`, not AdamW. A weight of {w0} has "
         "the gradient 0. By how much does the first step shrink the weight?", lr,
         "Adam adds the decay to the gradient and divides by the size of the sum, so the step is "
-        "one whole rate.", lr * decay * w0,
+        "as long as the rate.", lr * decay * w0,
         0))
 ask("04.4", {"w0": range(2, 31), "lr": (0.1, 0.2), "steps": (50, 100, 200), "decay": (0.05, 0.1)},
     lambda w0, lr, steps, decay: number(
@@ -157,7 +157,8 @@ ask("04.5", {"low": (1e-4, 1e-5, 1e-6), "steps": (50, 100, 101), "k": (20, 25, 3
     lambda low, steps, k: number(
         f"A range test goes from {low:g} to 10 in {steps} steps (k = 0 to {steps - 1}), by a "
         f"constant factor. What is the rate of step k = {k}?",
-        low * (10 / low) ** (k / (steps - 1)), "low * (high / low)^(k / (steps - 1)).",
+        low * (10 / low) ** (k / (steps - 1)),
+        "The factor is the same at each step, so the rate is low * (high / low)^(k / (steps - 1)).",
         low + (10 - low) * k / (steps - 1), within=0.03))
 
 
@@ -184,17 +185,17 @@ def step_to_stop_at(rng):
     losses += [round(low * 5, 1), round(low * 30, 1)]
     stop = next(k for k, loss in enumerate(losses) if not loss <= 4 * min(losses[:k + 1]))
     return whole(
-        f"A range test stops at a loss of more than 4 times the lowest so far. Losses from step 0: "
-        f"{losses}. At which step does it stop?", stop,
+        f"A range test stops at a loss of more than 4 times the lowest so far. From step 0 on, the "
+        f"losses are {losses}. At which step does it stop?", stop,
         "Noise can raise a loss a little. Only a loss that runs away ends the test.",
         losses.index(min(losses)) + 1, len(losses) - 1)
 
 
 ask("04.5", {"low": (1e-5, 1e-4, 1e-3), "high": (1, 10), "steps": range(6, 21)},
     lambda low, high, steps: number(
-        f"A range test from {low:g} to {high} in {steps} steps, both ends included. By what "
+        f"A range test goes from {low:g} to {high} in {steps} steps, both ends included. By what "
         "constant factor does the rate grow from one step to the next?",
-        (high / low) ** (1 / (steps - 1)), "The number of factors is one less than the steps.",
+        (high / low) ** (1 / (steps - 1)), "There is one factor fewer than there are steps.",
         (high - low) / (steps - 1), (high / low) / steps))
 
 
@@ -215,18 +216,19 @@ ask("04.6", {"peak": (0.001, 0.01, 0.1, 0.3), "warm": (10, 20, 50, 100, 500)},
     lambda peak, warm: number(
         f"A linear warm-up has {warm} steps, counted from 0. The last one, step {warm - 1}, runs "
         f"at the peak, {peak}. At what rate does step 0 run?", peak / warm,
-        "It is (step + 1) / warm, because a first step at a rate of 0 would waste its "
-        "batch.", 0, peak))
+        "It is peak * (step + 1) / warm. A first step at a rate of 0 would waste its batch.",
+        0, peak))
 ask("04.6", {"warm": (5, 10), "floor": (0.1, 0.2, 0.3), "fall": (20, 40, 80)},
     lambda warm, floor, fall: number(
         f"A warm-up of {warm} steps ends at a peak of 1. Half a cosine then leads from step "
         f"{warm - 1} down to a floor of {floor} at step {warm + fall - 1}, with the floor inside "
         f"the formula. What is the rate of step {warm - 1 + fall * 3 // 4}?",
         floor + (1 - floor) * (bare := _half_cosine(3 / 4)),
-        "The rate is the floor plus the rest times the half cosine.", max(floor, bare), bare))
+        "The rate is the floor plus the distance from floor to peak times the half cosine.",
+        max(floor, bare), bare))
 ask("04.6", {"floor": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)}, lambda floor: number(
-    f"Two cosines fall from 1. The first is cut by max() at {floor}, the second is scaled to end "
-    f"at {floor}. What is the second when the first reaches its floor?",
+    f"Two cosines fall from 1. The first is cut off by max() at {floor}, and the second is scaled "
+    f"to end at {floor}. What is the value of the second when the first reaches its floor?",
     floor + (1 - floor) * _half_cosine(math.acos(2 * floor - 1) / math.pi),
     "It is the floor plus the rest times the cosine, and at that step the cosine equals the "
     "floor.", floor, 0))
@@ -242,7 +244,7 @@ ask("04.7", {"lr": (0.1, 0.2), "mu": (0.5, 0.8, 0.9), "g": range(2, 10), "idle":
     lambda lr, mu, g, idle: number(
         f"SGD runs at rate {lr} with momentum {mu}. A weight of 0 gets the gradient {-g}, then "
         f"`None` for {idle} more step(s). What is its value then?", lr * g,
-        "None makes torch skip the parameter, its memory and all.",
+        "With None, torch skips the parameter and its momentum buffer.",
         lr * g * (1 - mu ** (idle + 1)) / (1 - mu), 0))
 ask("04.7", {"lr": (0.001, 0.01, 0.1), "g": range(2, 51), "idle": range(1, 10)},
     lambda lr, g, idle: choice(
@@ -333,9 +335,9 @@ ask("04.10", {"ranks": (2, 4, 8, 16), "rows": range(3, 9)}, lambda ranks, rows: 
     "Each rank brings its part to norm one, so the whole has a norm of the root of the number of "
     "ranks.", 1, ranks))
 ask("04.10", {"k": (2, 3, 4, 6), "d": (4, 8, 16)}, lambda k, d: number(
-    f"{k} matrices of {d} by {d} are stored as one stack of {k * d} rows. You orthogonalize each "
-    "matrix exactly by itself, or the whole stack as one matrix. How many times as large is the "
-    "norm of the step in the first case as in the second?", math.sqrt(k),
+    f"{k} matrices of {d} by {d} are stored as one stack of {k * d} rows. You orthogonalize "
+    "either each matrix separately or the whole stack as one matrix, both exactly. How many times "
+    "as large is the norm of the step in the first case as in the second?", math.sqrt(k),
     f"Each of the {k} matrices then has {d} singular values of one, and the stack as a whole also "
     f"has only {d}.", 1, k))
 ask("04.10", {"rows": (256, 512, 1024), "ranks": (2, 4, 8),
@@ -396,8 +398,8 @@ ask("04.11", {"v": (1.0, 1.5, 2.0, 3.0, 7.0),
     lambda v, stay, falls: choice(
         f"A second moment of {v} is stored in bfloat16 and rounded to the nearest value, and the "
         "gradients are 0. With which beta2 does it fall?", falls,
-        "The change of 1 - beta2 has to be more than half a gap, and half a gap is between a 512th "
-        "and a 256th of v.",
+        "Each step lowers v by a fraction of 1 - beta2. That has to be more than half a gap, and "
+        "half a gap is between a 512th and a 256th of v.",
         *stay))
 
 
@@ -411,5 +413,5 @@ ask("04.8", {"lr": (0.001, 0.003, 0.01, 0.1), "g": (0.002, 0.05, 0.3, 5, 40, 300
     lambda lr, g: number(
         f"Adam, with its bias correction and a rate of {lr}, makes its first step. A weight has "
         f"the gradient {g}. How far does the weight move?", lr,
-        "The mean and the root of the mean square are both the gradient, so their ratio is 1.",
+        "The mean and the root of the mean square both equal the gradient, so their ratio is 1.",
         lr * g, lr * g * 0.1))

@@ -8,7 +8,7 @@ from dlsys_checks.questions import ask, choice, number, whole
 
 ask("05.1", {"mean": range(1, 10), "var": (4, 9, 16), "x": range(20, 61)},
     lambda mean, var, x: number(
-        f"A BatchNorm without gain and bias stores a mean of {mean} and a variance of {var}. In "
+        f"A BatchNorm without gain or bias stores a mean of {mean} and a variance of {var}. In "
         f"eval mode it gets a batch of one row, {x}. What does it "
         "return?", (x - mean) / math.sqrt(var),
         "Eval mode uses the stored statistics, whatever the size of the "
@@ -89,8 +89,8 @@ ask("05.3", {"p": (0.1, 0.2, 0.4, 0.5, 0.8), "x": range(2, 21)}, lambda p, x: nu
     "The mean of the square is x^2 / (1 - p). Subtract x^2, then take the root.", 0, x * p,
     x / (1 - p)))
 ask("05.3", {"modules": range(2, 10), "functions": range(2, 10)}, lambda modules, functions: whole(
-    f"A model calls {modules} `nn.Dropout` modules, and {functions} times `F.dropout(h, 0.1)` in "
-    "its forward. How many of these calls still drop units after `model.eval()`?", functions,
+    f"A model's `forward` calls {modules} `nn.Dropout` modules, and `F.dropout(h, 0.1)` "
+    f"{functions} times. How many of these calls still drop units after `model.eval()`?", functions,
     "eval() reaches only modules. The function's default is "
     "training=True.", 0, modules + functions))
 
@@ -116,10 +116,10 @@ ask("05.4", {"mean": (1, 2, 3), "std": (0.3, 0.5, 0.8)}, lambda mean, std: numbe
     "square of the next layer's sums, with a gain of 1?", mean ** 2 + std ** 2,
     "The mean square is the variance plus the square of the mean.", std ** 2, std, mean))
 ask("05.4", {"fan_in": (48, 75, 108, 192, 300, 432)}, lambda fan_in: choice(
-    f"A fresh `nn.Linear` has {fan_in} inputs. What is the standard deviation that its weights are "
-    "drawn with?", 1 / math.sqrt(3 * fan_in),
-    "They are uniform within 1 / sqrt(fan_in), which is a gain of sqrt(1/3), neither He's nor "
-    "Xavier's.",
+    f"A fresh `nn.Linear` has {fan_in} inputs. With what standard deviation are its weights "
+    "drawn?", 1 / math.sqrt(3 * fan_in),
+    "They are uniform between -1 / sqrt(fan_in) and 1 / sqrt(fan_in). That is a gain of "
+    "sqrt(1/3), neither He's nor Xavier's.",
     math.sqrt(2 / fan_in), 1 / math.sqrt(fan_in)))
 
 # ---- 05.5 The average of the weights
