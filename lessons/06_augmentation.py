@@ -493,16 +493,16 @@ claim("error of the mean test loss divided by the spread of thirty, a draw "
 
 # %% trap="06.1" role="exercise" points=3 difficulty=2 minutes=15
 def make_transforms(pad: int, mean: float, std: float) -> tuple:
-    """Make (train, evaluate), two functions of a batch x (N, 1, H, W)
-    float32.
+    """Return (train, evaluate), two functions of a float32 batch x (N, 1,
+    H, W).
 
     Both subtract mean and divide by std. The result has the shape and dtype
     of x, and x does not change. evaluate does nothing else and draws no
     random number.
 
-    train first surrounds each image with pad zeros on every side and cuts H
-    by W pixels out of it. The position is drawn separately for each image
-    of each call, without a seed, and every position is equally likely.
+    train first pads each image with pad zeros on every side and crops it
+    back to H by W pixels. Each image of each call draws a crop position of
+    its own, without a seed, and every position is equally likely.
 
     Example: with pad 0 both functions return the same values.
     """
@@ -887,12 +887,13 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
         model: returns logits (N, K). Call it once, on the blends.
         x: (N, ...) float32. Row i is blended with row order[i].
         y: labels (N,) int64.
-        order: may name a row twice.
+        order: (N,) int64, row numbers; a row may appear twice.
         lam: lam[i] is the weight of row i, in the blend and in the loss.
 
     The inputs, the model's mode and the gradients it holds do not change.
 
-    Example: if every lam is 1, it is the cross-entropy of x and y.
+    Example: if every lam is 1, the result is the cross-entropy of model(x)
+    and y.
     """
     # BEGIN SOLUTION
     share = lam.view(-1, *[1] * (x.ndim - 1))
@@ -1114,15 +1115,14 @@ claim("ratio of the validation losses, at the stop to last epoch",
 # %% trap="06.3" role="exercise" points=3 difficulty=3 minutes=15
 def stop_and_best(losses: list[float], patience: int,
                   min_delta: float) -> tuple[int, int]:
-    """Return (epoch at which training stops, epoch whose weights to
-    restore).
+    """Return (epoch when training stops, epoch whose weights to restore).
 
-    The first loss that is a number is progress. After it, a loss is
-    progress if it is more than min_delta below the loss at the last
-    progress. Training stops at the patience-th epoch in a row without
-    progress, otherwise at the last epoch. Restore the first epoch with the
-    lowest loss up to the stop, whether that loss was progress or not. NaN
-    is neither progress nor lowest. If all losses are NaN up to the stop,
+    The first loss that is not NaN is progress. After it, a loss is progress
+    if it is more than min_delta below the loss at the last progress.
+    Training stops at the patience-th epoch in a row without progress,
+    otherwise at the last epoch. Restore the first epoch with the lowest
+    loss up to the stop, whether that loss was progress or not. NaN is
+    neither progress nor lowest. If all losses are NaN up to the stop,
     restore epoch 0.
 
     Args:
@@ -1149,7 +1149,7 @@ def stop_and_best(losses: list[float], patience: int,
 
 # %% [markdown] trap="06.3" role="hint"
 # 1. Keep two numbers: the reference, which only progress changes, and the lowest loss.
-# 2. `<` and `>=` with NaN are both false, so write `loss < ...`, not `loss >= ...`.
+# 2. Every comparison with NaN by `<` or `>=` is false, so test for progress with `loss < ...` instead of ruling it out with `loss >= ...`.
 # 3. Count the epochs since the last progress, and compare the count with the patience after each epoch.
 
 # %% [markdown] trap="06.3" role="keep"
@@ -1289,11 +1289,11 @@ claim("entries of a BatchNorm's state_dict() that are not parameters",
 # %% trap="06.4" role="exercise" points=4 difficulty=3 minutes=15
 def keep_best(model: nn.Module, train_epoch, val_loss,
               epochs: int) -> float:
-    """Train, restore the best epoch's state, return the lowest validation
-    loss.
+    """Train, restore the state of the best epoch, and return the lowest
+    validation loss.
 
-    Each epoch calls train_epoch(model), which changes tensors of
-    state_dict(), then val_loss(model), which returns a float, finite or
+    In each epoch, call train_epoch(model), which changes tensors of
+    state_dict(), and then val_loss(model), which returns a float, finite or
     NaN. epochs >= 1.
 
     Of equal losses the first epoch counts, and NaN never counts. If all
@@ -1301,9 +1301,9 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
     inf.
 
     Every parameter stays the same object, and its gradient does not matter.
-    Keep at most one state at a time, the best.
+    Keep at most one copy of the state at a time, the best.
 
-    Example: for losses 3., 1., 2. return 1., with the state after two
+    Example: for losses 3., 1., 2. return 1. and restore the state after two
     epochs.
     """
     # BEGIN SOLUTION
@@ -1319,7 +1319,7 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
     # END SOLUTION
 
 # %% [markdown] trap="06.4" role="hint"
-# 1. Copy at the epoch with the best loss, not before it and not at the end.
+# 1. Copy the state right after an epoch with a new lowest loss, not before that epoch and not at the end.
 # 2. `state_dict()` also has the persistent buffers. Each of its tensors needs a copy.
 # 3. `load_state_dict` writes the values back into the model's own tensors.
 
@@ -1588,16 +1588,17 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 
     Args:
         x, y: (N, F) float32 and (N,) int64.
-        folds: (N,) int64, the fold of each row, by any numbers.
+        folds: (N,) int64, the fold number of each row. Any value may occur.
         select: select(x, y) returns column numbers, all different. Call it
-            for each fold.
-        fit: fit(x, y), on these columns, returns a function from rows to
-            labels. Call that function once, on all the fold's rows.
+            once for each fold.
+        fit: fit(x, y), called with only these columns, returns a function
+            from rows to labels. Call that function once, on all the fold's
+            rows.
 
-    select and fit both get all rows outside the fold, in their order, and
-    none inside it. Each row counts once.
+    select and fit both get all rows outside the fold, in their original
+    order, and none inside it. Each row counts once.
 
-    Example: for folds of 3 rows and 1 row, with only that 1 right, return
+    Example: folds of 3 rows and 1 row, only the single row right: return
     0.25.
     """
     # BEGIN SOLUTION
@@ -1945,14 +1946,14 @@ def split_groups(groups: torch.Tensor, share: float,
     part has round(share * number of groups) groups.
 
     Args:
-        groups: (N,) int64, any numbers. Row i belongs to groups[i].
-        seed: from 0 to 2**32 - 1, draws the test groups, and every set of
-            them is equally likely. The same seed returns the same split,
-            and other seeds return others.
+        groups: (N,) int64, any numbers. Row i belongs to group groups[i].
+        seed: from 0 to 2**32 - 1. It draws the test groups, every set
+            equally likely. The same seed gives the same split, and
+            different seeds give different splits.
 
     Torch's global generator does not change.
 
-    Example: 4 groups, share 0.25: one group is in the test part.
+    Example: with 4 groups and share 0.25, one group is in the test part.
     """
     # BEGIN SOLUTION
     own = torch.Generator().manual_seed(seed)
@@ -2126,7 +2127,7 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 
     Args:
         z: (M,) logits of a model.
-        y: (N,) float32, the labels 0 and 1 of its training rows, both
+        y: (N,) float32, the labels of its training rows, with both 0 and 1
             present.
         w: (N,) > 0, of any scale, the weights with which rows were drawn.
         pos_weight: > 0, the value used in the loss.

@@ -104,7 +104,7 @@ def test_only_what_a_failure_decides_is_listed(dead_units):
 @pytest.mark.parametrize(("id", "right", "wrong", "promise"), [
     ("08.4", "math.sqrt(D)", "math.sqrt(M)", "Scores are divided by sqrt(D);"),
     ("05.5", "alpha=1 - decay", "alpha=1", "Each parameter, even if it is frozen"),
-    ("07.4", "/ 255", "/ 127.5", "Scale brightness to 0 to 1;")])
+    ("07.4", "/ 255", "/ 127.5", "Scale brightness to the range 0 to 1;")])
 def test_a_planted_mistake_lists_the_promise_that_it_breaks(id, right, wrong, promise):
     """In 08.4 the words of this failure are those of nine promises."""
     exercise = registry.find(id)
@@ -120,7 +120,7 @@ def test_a_planted_mistake_lists_the_promise_that_it_breaks(id, right, wrong, pr
 
 
 @pytest.mark.parametrize(("id", "name", "promise"), [
-    ("05.2", "tiny fraction", "tiny"), ("06.5", "reading fold numbers as floats", "inputs"),
+    ("05.2", "tiny fraction", "tiny"), ("06.5", "converting fold numbers to floats", "inputs"),
     ("03.4", "leaving a Linear without a ReLU", "a Linear may be last")])
 def test_a_mistake_without_a_name_lists_the_promise_of_the_cases_it_fails_in(id, name, promise):
     """Only the law's words were listed, and not what the answer had left out."""

@@ -132,13 +132,14 @@ ask("06.4", {"millions": (7, 11, 25, 60, 86)}, lambda millions: number(
 
 ask("06.5", {"columns": (1024, 2048, 4096, 8192), "rows": range(6, 10)},
     lambda columns, rows: number(
-        f"Each of {columns} columns is yes or no by a coin flip, and {rows} rows have labels by a "
-        "coin flip. How many columns equal the labels in all rows, on average?", columns / 2**rows,
+        f"Each of {columns} columns has a coin flip for each of {rows} rows, and so do the "
+        "labels. How many columns agree with the labels in all rows, on average?",
+            columns / 2**rows,
         "In each row, a column agrees with the label with probability one "
         "half.", 0, columns / rows))
 ask("06.5", {"rows": (40, 60, 80), "columns": (500, 2000, 10_000)}, lambda rows, columns: choice(
-    f"You have {rows} rows, {columns} columns of noise, and labels by a fair coin. Columns are "
-    "chosen inside each fold. What accuracy do you expect?", "about 50 %",
+    f"You have {rows} rows, {columns} columns of noise, and labels from a fair coin. For each "
+    "fold, columns are chosen on the rows outside it. What accuracy do you expect?", "about 50 %",
     "Nothing can be learned, and nothing about the fold's rows was "
     "used.", "about 70 %", "about 90 %",
     "below 20 %"))
@@ -150,10 +151,11 @@ ask("06.5", {"a": range(20, 41), "b": range(6, 11), "c": range(3, 6), "missed": 
         "It is the number of right rows in all folds, divided by the number of all "
         "rows.", ((a - missed) / a + few / b + one / c) / 3))
 ask("06.5", {"settings": (20, 50, 200), "rows": (25, 100, 400)}, lambda settings, rows: number(
-    f"{settings} settings that all guess coins are scored on the same {rows} rows. By how many "
-    "percentage points does one setting's score vary (one standard deviation)?",
+    f"{settings} settings that only guess coin flips are scored on the same {rows} rows. What is "
+    "the standard deviation of one setting's score, in percentage points?",
     50 / math.sqrt(rows),
-    "sqrt(0.5 * 0.5 / rows). The best of many lies two to three of these above 50 %.", 50 / rows,
+    "It is sqrt(0.5 * 0.5 / rows). The best of many is two to three standard deviations above 50 "
+    "%.", 50 / rows,
     50))
 
 # ---- 06.6 Twenty steps brighter
@@ -169,8 +171,9 @@ ask("06.6", {"value": range(190, 255), "d": range(70, 121)}, lambda value, d: wh
     (value + d) % 256, "The sum has wrapped around before the clamp, so it is already inside the "
                        "range.", 255))
 ask("06.6", {"d": (16, 32, 48, 64, 96, 160)}, lambda d: number(
-    "All 256 byte values are equally frequent in an image. What fraction of the pixels gets darker "
-    f"by `img + {d}` in uint8?", d / 256, "The pixels above 255 - d wrap around.", 1 - d / 256, 0))
+    "All 256 byte values are equally frequent in an image. What fraction of the pixels does `img "
+    "+ {d}` make darker in uint8?", d / 256, "The pixels above 255 - d wrap around.", 1 - d / 256,
+        0))
 
 # ---- 06.7 Five copies of each, then the split
 
@@ -218,11 +221,11 @@ ask("06.8", {"positives": (2, 4, 5), "weight": (3, 9, 14)}, lambda positives, we
     f"{positives} % of the rows are positive, and a sampler draws them with {weight} times the "
     "weight of the others. What fraction of a batch is positive, on average?",
     positives * weight / (positives * weight + 100 - positives),
-    "It is weight times count of the positives, divided by the same sum over both "
+    "It is weight times count of the positives, divided by weight times count, summed over both "
     "classes.", 0.5, positives / 100))
 
 
-# ---- The ideas: when to stop, and a little less than certainty
+# ---- The concepts: early stopping and label smoothing
 
 ask("06.3", {"best": range(5, 21), "patience": range(3, 10)}, lambda best, patience: whole(
     f"The validation loss is lowest after epoch {best} and never gets near that value again. Early "

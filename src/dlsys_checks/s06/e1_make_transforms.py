@@ -20,17 +20,17 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("06.1", "make_transforms", seen=("setups", "calls"))
 
 ex.promise_table("""
-pair       | Make (train, evaluate), two functions of a batch x (N, 1, H, W) float32. | number of
+pair       | Return (train, evaluate), two functions of a float32 batch x (N, 1, H, W). | number of
              functions; evaluate's answer; train's answer
 scale      | Both subtract mean and divide by std. | evaluate's answer; train's answer
 left alone | The result has the shape and dtype of x, and x does not change. | changed x; shape of;
              dtype of
 fixed      | evaluate does nothing else and draws no random number. | evaluate's answer; random
              numbers
-crop       | train first surrounds each image with pad zeros on every side and cuts H by W pixels
-             out of it. | train's answer
-own place  | The position is drawn separately for each image of each call, without a seed, and every
-             position is equally likely. | share of images; set a seed
+crop       | train first pads each image with pad zeros on every side and crops it back to H by W
+             pixels. | train's answer
+own place  | Each image of each call draws a crop position of its own, without a seed, and every
+             position is equally likely. | fraction of images; set a seed
 example    | Example: with pad 0 both functions return the same values. | case the example
 """)
 
@@ -99,7 +99,7 @@ def windows(x, pad):
                         for i in range(2 * pad + 1) for j in range(2 * pad + 1)])
 
 
-OWN_PLACE = "Each image of each call draws for itself, row and column apart."
+OWN_PLACE = "Draw a row and a column separately for each image of each call."
 
 
 def six_deviations(n, places):
@@ -111,7 +111,7 @@ def expect_share(what, count, n, places):
     """Of n images 1 / places."""
     margin = six_deviations(n, places)
     if abs(count / n - 1 / places) > margin:
-        raise Broken(f"share of images {what}", count / n,
+        raise Broken(f"fraction of images {what}", count / n,
                      f"{1 / places:.3g}, give or take {margin:.2g}", OWN_PLACE)
 
 
@@ -121,8 +121,8 @@ def expect_uniform(what, found, places):
     margin = six_deviations(found.numel(), places)
     for k, share in enumerate(shares):
         if abs(share - 1 / places) > margin:
-            raise Broken(f"share of images {what}at each of {places} places", shares, None,
-                         OWN_PLACE, shown=(f"{share:.4g} at place {k}",
+            raise Broken(f"fraction of images {what}at each of {places} positions", shares, None,
+                         OWN_PLACE, shown=(f"{share:.4g} at position {k}",
                                            f"{1 / places:.3g}, give or take {margin:.2g}"))
 
 
@@ -132,14 +132,14 @@ def expect_drawn(table, places):
         same = (table[lag:] == table[:-lag]).flatten()
         if len(same) >= 400:
             later = "one call" if lag == 1 else "two calls"
-            expect_share(f"where they were {later} before", int(same.sum()), len(same), places)
+            expect_share(f"at their position of {later} before", int(same.sum()), len(same), places)
     if table.numel() >= 400:
         same = (table[:, 1:] == table[:, :-1]).flatten()
-        expect_share("where their neighbour in the batch is", int(same.sum()), len(same), places)
+        expect_share("at the position of the image before", int(same.sum()), len(same), places)
         expect_uniform("", table, places)
     if len(table) >= 80:
-        expect_uniform("that come first in a batch ", table[:, 0], places)
-        expect_uniform("that come last in a batch ", table[:, -1], places)
+        expect_uniform("first in their batch, ", table[:, 0], places)
+        expect_uniform("last in their batch, ", table[:, -1], places)
 
 
 def nearest_place(x, answer, pad, mean, std):
@@ -154,10 +154,10 @@ def expect_still(x, scored, pad, mean, std):
     expect_like("evaluate's answer", scored, x)
     _, off, place = nearest_place(x, scored, pad, mean, std)
     if off.max() < 1e-5 and (place != ((2 * pad + 1) ** 2 - 1) / 2).any():
-        raise Broken("evaluate's answer", "images moved, as train moves them", "all left in place",
-                     "It subtracts mean and divides by std, nothing else.")
+        raise Broken("evaluate's answer", "images shifted, as train does", "no image shifted",
+                     "evaluate only subtracts mean and divides by std.")
     expect_close("evaluate's answer", scored, ((x.double() - mean) / std).float(), rtol=1e-5,
-                 atol=1e-5, look="It subtracts mean and divides by std, nothing else.")
+                 atol=1e-5, look="evaluate only subtracts mean and divides by std.")
 
 
 def place_of(x, trained, pad, mean, std):
@@ -166,7 +166,7 @@ def place_of(x, trained, pad, mean, std):
     wanted, nearest, place = nearest_place(x, trained, pad, mean, std)
     row = int(nearest.argmax())
     expect_close("train's answer", trained[row], wanted[place[row], row].float(), rtol=1e-5,
-                 atol=1e-5, look="Zeros around the image, a cut, then mean and std.")
+                 atol=1e-5, look="Pad with zeros, crop, then subtract mean and divide by std.")
     return place
 
 
@@ -187,7 +187,7 @@ def law(out, setups, calls):
             expect_drawn(torch.stack(places), (2 * pad + 1) ** 2)
     expect_equal("calls that changed x", out["changed"], 0, "Work on a copy.")
     expect_equal("calls of evaluate that drew random numbers", out["draws"], 0,
-                 "Nothing in it is random, seeded or not.")
+                 "evaluate must not use random numbers, seeded or not.")
     expect_equal("runs that set a seed", out["seeded"], 0, "Do not set a seed.")
 
 
@@ -210,17 +210,17 @@ wrong = ex.edits(pair)
 wrong("drawing one position for the whole batch", "own place",
       "torch.randint(2 * pad + 1, (len(x), 2))",
       "torch.randint(2 * pad + 1, (1, 2)).expand(len(x), 2)")
-wrong("shifting down by the same step as to the right", "own place",
+wrong("using one offset for both row and column", "own place",
       "torch.randint(2 * pad + 1, (len(x), 2))",
       "(lambda n: torch.randint(2 * pad + 1, (n, 1)).expand(n, 2))(len(x))")
 wrong("never drawing the last position", "own place", "2 * pad + 1", "max(1, 2 * pad)")
-wrong("cutting out the middle, with no shift at all", "own place",
+wrong("always cropping the middle, with no shift at all", "own place",
       ".randint", ".full", "2 * pad + 1, (len(x), 2)", "(len(x), 2), pad")
-wrong("giving two images in a row one position", "own place",
+wrong("drawing one position for every two images", "own place",
       "torch.randint(2 * pad + 1, (len(x), 2))",
       "(lambda n: torch.randint(2 * pad + 1, ((n + 1) // 2, 2)).repeat_interleave(2, "
       "0)[:n])(len(x))")
-wrong("using all positions before one comes again", "own place",
+wrong("using every position once before repeating any", "own place",
       "def train",
       "side = 2 * pad + 1\n    def places(n): deck = torch.cat([torch.randperm(side ** 2) for _ "
       "in range(n // side ** 2 + 1)])[:n]; return torch.stack([deck // side, deck % side], 1)\n  "
@@ -229,10 +229,10 @@ wrong("never moving the first image of a batch", "own place",
       "def train",
       "def places(n): drawn = torch.randint(2 * pad + 1, (n, 2)); drawn[0] = pad; return drawn\n "
       "   def train", "torch.randint(2 * pad + 1, (len(x), 2))", "places(len(x))")
-wrong("drawing the positions once, when the pair is made", "own place",
+wrong("drawing the positions once, when the two functions are made", "own place",
       "def train", "table = torch.randint(2 * pad + 1, (3000, 2))\n    def train",
       "torch.randint(2 * pad + 1, (len(x), 2))", "table[:len(x)]")
-wrong("seeding a generator when the pair is made", "own place",
+wrong("seeding a generator when the two functions are made", "own place",
       "def train", "own = torch.Generator().manual_seed(0)\n    def train",
       "(len(x), 2)", "(len(x), 2), generator=own")
 wrong("seeding a generator in each call", "own place",
@@ -253,7 +253,7 @@ wrong("padding the normalised image with zeros", "crop",
       "x, (pad,)", "(x - mean) / std, (pad,)", "(cut - mean) / std", "cut")
 
 
-@ex.wrong("repeating the edge instead of zeros", breaks="crop")
+@ex.wrong("padding with the edge pixels instead of zeros", breaks="crop")
 def edges(pad, mean, std):
     def train(x):
         wide = F.pad(x, (pad,) * 4, mode="replicate")
@@ -265,11 +265,12 @@ def edges(pad, mean, std):
 
 wrong("multiplying by std", ("scale", "pair", "fixed"),
       "(cut - mean) / std", "(cut - mean) * std", "(x - mean) / std", "(x - mean) * std")
-ex.wrong("training without mean and std",
+ex.wrong("leaving mean and std out of train",
          lambda pad, mean, std: (pair(pad, 0.0, 1.0)[0], lambda x: (x - mean) / std),
          breaks="scale")
-wrong("returning the two in the other order", ("pair", "fixed"), "return out", "return out[::-1]")
-wrong("adding a third function", "pair",
+wrong("returning the two functions in the wrong order", ("pair", "fixed"), "return out",
+      "return out[::-1]")
+wrong("returning a third function", "pair",
       "return out", "train, evaluate = out; return train, evaluate, evaluate")
 wrong("normalising x in place", "left alone",
       "return out",

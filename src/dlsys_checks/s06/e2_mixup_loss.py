@@ -24,7 +24,7 @@ ex.promise_table("""
 mean     | Return the mean Mixup loss of a batch, | loss
 backward | a tensor to call backward on. | gradient of the weights
 blend    | x: (N, ...) float32. Row i is blended with row order[i]. | blends
-repeats  | order: may name a row twice. | case a row named twice
+repeats  | order: (N,) int64, row numbers; a row may appear twice. | case a row named twice
 share    | lam: lam[i] is the weight of row i, in the blend and in the loss. | case a share for each
            row; images; three axes; one row; two batches of different size; shares of 0 and 1; a
            large scale; as many rows as classes; two classes; a row named twice
@@ -32,7 +32,8 @@ labels   | y: labels (N,) int64. | loss
 once     | Args: model: returns logits (N, K). Call it once, on the blends. | number of blends
 left     | The inputs, the model's mode and the gradients it holds do not change. | after the call;
            in another mode
-example  | Example: if every lam is 1, it is the cross-entropy of x and y. | case the example
+example  | Example: if every lam is 1, the result is the cross-entropy of model(x) and y. | case the
+           example
 """)
 
 
@@ -127,21 +128,22 @@ def law(out, weights, calls):
     expect_parts(out, "blends", "losses", "grads", "changed", "modes")
     expect_length("changes", out["changed"], len(calls))
     for changed in out["changed"]:
-        expect_equal("changed after the call", changed, [], "Leave them as they are.")
+        expect_equal("changed after the call", changed, [], "Leave the inputs and the model as "
+                                                            "they are.")
     expect_equal("blends that the model saw in another mode", out["modes"], 0,
-                 "Call it in the mode that it has.")
+                 "Call the model in the mode it is in.")
     expect_length("blends", out["blends"], len(calls))
     expect_length("losses", out["losses"], len(calls))
     for call, blend, loss, grad in zip(calls, out["blends"], out["losses"], out["grads"],
                                        strict=True):
         wanted, mean, slope = by_hand(weights, **call)
         expect_close("blends that the model saw", blend, wanted, atol=1e-5,
-                     look="Blend row i with row order[i], with a weight of its own for each row.")
+                     look="Blend row i with row order[i], and give row i the weight lam[i].")
         expect_like("loss", loss, torch.tensor(0.0))
         expect_equal("type of the loss", str(loss.dtype), "torch.float32")
         expect_close("loss", loss.item(), mean, atol=1e-5,
                      look="Weight the loss of row i's label by lam[i], and the loss of row "
-                          "order[i]'s label by the rest.")
+                          "order[i]'s label by 1 - lam[i].")
         expect_close("gradient of the weights", grad, slope, rtol=1e-3, atol=1e-5)
 
 
@@ -176,7 +178,7 @@ ex.wrong("using only the label of row i",
          says="loss: got", breaks=("mean", "labels"))
 
 
-@ex.wrong("blending labels with the next row, but images by order",
+@ex.wrong("blending labels with the next row, but images with row order[i]",
           says="loss: got", breaks="labels")
 def other_order(model, x, y, order, lam):
     return two_terms(model(blended(x, order, lam)), y, y.roll(1), lam)
@@ -187,7 +189,7 @@ def summed(model, x, y, order, lam):
     return two_terms(model(blended(x, order, lam)), y, y[order], lam) * len(x)
 
 
-wrong("using the mean weight for all rows, or (N, 1) times (N,)", "mean",
+wrong("using the mean weight for all rows, or multiplying (N, 1) by (N,)", "mean",
       "two_terms(logits, y, y[order], lam)",
       "lam.mean() * F.cross_entropy(logits, y) + (1 - lam.mean()) * F.cross_entropy(logits, "
       "y[order])", says="loss: got")
@@ -214,7 +216,7 @@ ex.wrong("swapping the weights of the labels",
 wrong("using the first row's weight for all rows", "share",
       "logits =", "lam =", BLENDED, "lam[:1].expand(len(x))", "logits, y", BLENDED + ", y",
       says="got")
-wrong("treating a position as the row that it comes from", "blend",
+wrong("using the inverse of order instead of order", "blend",
       "logits =", "back =", BLENDED, "order.argsort()",
       "logits, y, y[order]", "model(blended(x, back, lam)), y, y[back]",
       says="blends that the model saw")
@@ -225,7 +227,7 @@ wrong("blending the outputs instead of the images", "once",
       BLENDED, "lam[:, None] * model(x) + (1 - lam[:, None]) * model(x[order])")
 
 
-@ex.wrong("calling the model for each of the two terms", breaks="once")
+@ex.wrong("calling the model once for each of the two terms", breaks="once")
 def twice(model, x, y, order, lam):
     mixed = blended(x, order, lam)
     own, others = (F.cross_entropy(model(mixed), labels, reduction="none")
@@ -233,14 +235,14 @@ def twice(model, x, y, order, lam):
     return (lam * own + (1 - lam) * others).mean()
 
 
-wrong("blending in x itself", "left",
+wrong("changing x in place", "left",
       "logits =",
       "x.copy_(blended(x, order, lam)); return two_terms(model(x), y, y[order], lam); logits =")
-wrong("adding axes to lam itself", "left",
+wrong("adding axes to lam in place", "left",
       "logits =",
       "share = lam.clone(); lam.unsqueeze_(-1); return two_terms(model(blended(x, order, "
       "share)), y, y[order], share); logits =")
-wrong("calling backward on the way", "left",
+wrong("calling backward before returning the loss", "left",
       "logits =",
       "loss = two_terms(model(blended(x, order, lam)), y, y[order], lam); "
       "loss.backward(retain_graph=True); return loss; logits =")
@@ -249,12 +251,12 @@ wrong("setting the model to train mode", "left",
 wrong("using the ranks of order instead of order", "repeats",
       "logits =", "order =", BLENDED, "order.argsort().argsort()", "logits, y", BLENDED + ", y",
       says="blends that the model saw")
-wrong("detaching on the way", "backward",
+wrong("detaching the logits in one of the two terms", "backward",
       "return two_terms(logits, y, y[order], lam)",
       'own = F.cross_entropy(logits, y, reduction="none"); others = '
       'F.cross_entropy(logits.detach(), y[order], reduction="none"); return (lam * own + (1 - '
       "lam) * others).mean() + 0 * logits.sum()")
-wrong("treating a weight of 1 as none", ("example", "share"),
+wrong("treating a weight of 1 as 0", ("example", "share"),
       "logits =", "lam =", BLENDED, "torch.where(lam == 1, 0.0, lam)", "logits, y", BLENDED + ", y",
       says="got")
 wrong("smoothing labels where nothing is blended", "example",

@@ -16,7 +16,7 @@ ex = exercise("06.3", "stop_and_best", seen=("runs",))
 EDGES = ("a loss of exactly 0", "losses that hardly differ", "patience 1")
 NANS = ("NaN among the losses", "NaN at the start", "nothing but NaN", "NaN until the stop")
 
-ex.promise("pair", "Return (epoch at which training stops, epoch whose weights to restore).",
+ex.promise("pair", "Return (epoch when training stops, epoch whose weights to restore).",
            says=("stop and best", "number of results"))
 ex.promise("counting", "Args: losses: the validation losses of epochs 0, 1, 2 and so on.",
            says=("epoch of",))
@@ -26,7 +26,7 @@ ex.promise("range", "A loss may be NaN. patience, min_delta: patience >= 1, min_
 ex.promise_table("""
 progress | After it, a loss is progress if it is more than min_delta below the loss at the last
            progress. | epoch of the stop
-first    | The first loss that is a number is progress. | epoch of the stop
+first    | The first loss that is not NaN is progress. | epoch of the stop
 patience | Training stops at the patience-th epoch in a row without progress, | epoch of the stop
 last     | otherwise at the last epoch. | epoch of the stop
 restored | Restore the first epoch with the lowest loss up to the stop, whether that loss was
@@ -115,7 +115,7 @@ def replay(losses, patience, min_delta):
     """The call in words, so that it can be tried again; the losses as far as there is room."""
     shown = [f"{loss:.4g}" for loss in losses]
     more = ", ..." if len(shown) > 11 else ""
-    return (f"losses [{', '.join(shown[:11])}{more}], patience {patience}, "
+    return (f"Called with losses [{', '.join(shown[:11])}{more}], patience {patience}, "
             f"min_delta {min_delta:.3g}.")
 
 
@@ -131,7 +131,7 @@ def law(out, runs):
         numbers = [(v, k) for k, v in enumerate(run["losses"][:stop + 1]) if v == v]
         expect_equal("epoch of the best", result[1], min(numbers)[1] if numbers else 0,
                      replay(**run))
-    expect_equal("losses after the call: runs that changed them", out["changed"], 0,
+    expect_equal("losses after the call: number of runs that changed them", out["changed"], 0,
                  "Work on a copy.")
 
 
@@ -155,7 +155,7 @@ def follow(losses, patience, min_delta):
 
 wrong = ex.edits(follow)
 REFERENCE = "loss < reference - min_delta"
-wrong("comparing with the epoch before, not with the best", "progress",
+wrong("comparing each loss with the one before, not with the last progress", "progress",
       "good:", "good or loss == loss:")
 
 
@@ -171,11 +171,11 @@ def any_lower(losses, patience, min_delta):
     return len(seen) - 1, follow(seen, len(seen) + 1, min_delta)[1]
 
 
-wrong("treating a reference of 0 as none", "range",
+wrong("treating a reference of 0 as missing", "range",
       REFERENCE, f"loss == loss and (not reference or {REFERENCE})", says="epoch of the stop")
 wrong("comparing losses with a tolerance, or in float32", "range",
       "(losses)", "(torch.tensor(losses, dtype=torch.float32).tolist())", says="epoch of the stop")
-wrong("making NaN infinite in losses itself", "left",
+wrong("replacing NaN by infinity in losses itself", "left",
       "reference,",
       "losses[:] = [loss if loss == loss else math.inf for loss in losses]; reference,")
 wrong("using argmin, which treats a NaN as the lowest", "nan",
@@ -207,7 +207,7 @@ wrong("counting an equal loss as progress", "progress",
 wrong("waiting one epoch more than patience", ("patience", "nan"), "patience:", "patience + 1:")
 
 
-@ex.wrong("counting all epochs without progress, not those in a row", breaks="patience")
+@ex.wrong("counting all epochs without progress, not only those in a row", breaks="patience")
 def in_all(losses, patience, min_delta):
     reference, lowest, best, bad, epoch = math.inf, math.inf, 0, 0, 0
     for epoch, loss in enumerate(losses):
@@ -224,19 +224,19 @@ def in_all(losses, patience, min_delta):
 
 wrong("starting from the first loss, which may be NaN", ("nan", "first"),
       "math.inf, math.inf, 0, 0", "losses[0], losses[0], 0, -1", says="epoch of the stop")
-wrong("starting from a number such as 1000 as reference", "first", "math.inf, math", "1000.0, math")
+wrong("starting with a reference such as 1000", "first", "math.inf, math", "1000.0, math")
 
 
-@ex.wrong("returning the number of epochs where there is no stop", breaks="last")
+@ex.wrong("returning the number of epochs when patience never runs out", breaks="last")
 def past_the_end(losses, patience, min_delta):
     # With one epoch more, and no progress in it, a stop of its own comes where it came.
     stop = follow([*losses, math.inf], patience, min_delta)[0]
     return stop, follow(losses, patience, min_delta)[1]
 
 
-wrong("restoring the weights of the stop, not the best", ("restored", "all nan"),
+wrong("restoring the epoch of the stop, not the best one", ("restored", "all nan"),
       "return out", "stop, _ = out; return stop, stop")
-wrong("restoring the last progress, not the lowest", "restored",
+wrong("restoring the last progress, not the lowest loss", "restored",
       "return out",
       "stop, _ = out; reference, best = math.inf, 0\n    for epoch, loss in "
       "enumerate(losses[:stop + 1]):\n        if loss < reference - min_delta: reference, best = "
@@ -252,9 +252,9 @@ wrong("counting epochs from 1", ("counting", "last", "nan", "all nan", "example"
       "return out", "return tuple(k + 1 for k in out)")
 wrong("counting only the stop from 1", "counting",
       "return out", "stop, best = out; return stop + 1, best", says="epoch of the stop")
-wrong("returning the two in the other order", ("pair", "counting"),
+wrong("returning the two epochs in the wrong order", ("pair", "counting"),
       "return out", "return out[::-1]", says="epoch of the stop")
-wrong("returning a list of two", "pair", "return out", "return list(out)")
-wrong("restoring the stop where all is NaN", "all nan",
+wrong("returning a list instead of a tuple", "pair", "return out", "return list(out)")
+wrong("restoring the epoch of the stop when every loss is NaN", "all nan",
       "return out",
       "stop, best = out; return stop, stop if all(v != v for v in losses[:stop + 1]) else best")

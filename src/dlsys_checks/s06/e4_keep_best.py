@@ -23,19 +23,20 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("06.4", "keep_best", seen=("kinds", "losses", "moves"))
 
 ex.promise_table("""
-lowest       | return the lowest validation loss. | lowest loss
-state        | Train, restore the best epoch's state, | state after
-order        | Each epoch calls train_epoch(model), which changes tensors of state_dict(), then
-               val_loss(model), which returns a float, finite or NaN. epochs >= 1. | calls in order
+lowest       | and return the lowest validation loss. | lowest loss
+state        | Train, restore the state of the best epoch, | state after
+order        | In each epoch, call train_epoch(model), which changes tensors of state_dict(), and
+               then val_loss(model), which returns a float, finite or NaN. epochs >= 1. | calls in
+               order
 ties         | Of equal losses the first epoch counts, | case equal losses
 nan          | and NaN never counts. | case NaN at first; NaN in between; nothing but NaN
 all nan      | If all losses are NaN, leave the model as it is after the last epoch and return inf.
                | case nothing but NaN
-same objects | Every parameter stays the same object, and its gradient does not matter. | tensors of
-               another object
-one copy     | Keep at most one state at a time, the best. | states kept
-example      | Example: for losses 3., 1., 2. return 1., with the state after two epochs. | case the
-               example
+same objects | Every parameter stays the same object, and its gradient does not matter. | replaced
+               by new objects
+one copy     | Keep at most one copy of the state at a time, the best. | states kept
+example      | Example: for losses 3., 1., 2. return 1. and restore the state after two epochs. |
+               case the example
 """)
 
 
@@ -187,21 +188,21 @@ def law(out, kinds, losses, moves):
             answer = math.inf if answer == "inf" else answer
             expect_close("lowest loss", answer, lowest, rtol=1e-13)
         elif answer != "inf":
-            raise Broken("lowest loss", answer, lowest, "No loss was a number.")
+            raise Broken("lowest loss", answer, lowest, "Every loss was NaN.")
         expect_state(state, SHAPES[kind], steps, best, kind == "double",
                      "Copy the state at the best epoch, and write it back at the "
                      "end." if numbers else
                      "Every loss was NaN, so leave the model as it is.")
-    expect_equal("calls in order, on another object than model", out["strange"], 0)
-    expect_equal("calls in order, of train_epoch without gradients", out["without"], 0,
-                 "It trains the model, so call it outside of no_grad.")
-    expect_equal("state after the run, modes and requires_grad changed", out["switched"], 0)
-    expect_equal("tensors of another object", out["others"], 0,
+    expect_equal("calls in order, made on an object other than model", out["strange"], 0)
+    expect_equal("calls in order, made of train_epoch inside no_grad", out["without"], 0,
+                 "train_epoch needs gradients, so call it outside no_grad.")
+    expect_equal("state after the run, changes of modes or requires_grad", out["switched"], 0)
+    expect_equal("parameters replaced by new objects", out["others"], 0,
                  "Write the values back into the model's own tensors.")
     expect_type("number of states kept", out["most"], int)
     if out["most"] > 1:
         raise Broken("states kept at once", out["most"], "at most 1", "Keep only the best.")
-    expect_equal("states kept outside of tensors, in lots of 15 kB", out["hoarded"], 0,
+    expect_equal("states kept outside of tensors, in units of 15 kB", out["hoarded"], 0,
                  "Keep only the best.")
 
 
@@ -256,7 +257,7 @@ wrong("copying parameters but not buffers", "state",
       STATE_DICT, "{k: p.detach().clone() for k, p in model.named_parameters()}")
 wrong("leaving out counters such as num_batches_tracked", "state",
       STATE_DICT, "{k: v.clone() for k, v in model.state_dict().items() if v.ndim}")
-wrong("copying trainable parameters and buffers, but not frozen ones", "state",
+wrong("copying trainable parameters and buffers, but not frozen parameters", "state",
       STATE_DICT,
       "{k: v.clone() for k, v in model.state_dict(keep_vars=True).items() if v.requires_grad or "
       "not isinstance(v, nn.Parameter)}")
@@ -265,16 +266,17 @@ wrong("copying before the epoch instead of after it", (*STATE,),
       STRICT, "best")
 wrong("keeping the last of equal losses",
       "ties", "loss < lowest", "loss <= lowest", says="state after")
-wrong("counting NaN as better", "nan", "loss < lowest", "not loss >= lowest", says="lowest loss")
-wrong("treating a first NaN as the lowest", "nan",
+wrong("counting NaN as a lower loss", "nan", "loss < lowest", "not loss >= lowest",
+      says="lowest loss")
+wrong("treating NaN as the lowest loss when it comes first", "nan",
       "math.inf", "None", "loss < lowest", "lowest is None or loss < lowest", STRICT, "best",
       says="lowest loss")
-wrong("starting from a number such as 1000 as the lowest", ("lowest", "nan"),
+wrong("starting with a lowest loss such as 1000", ("lowest", "nan"),
       "math.inf", "1000.0", "loss < lowest", "lowest is None or loss < lowest", STRICT, "best",
       says="lowest loss")
 
 
-@ex.wrong("restoring the first state where all is NaN", says="state after", breaks="all nan")
+@ex.wrong("restoring the first state when every loss is NaN", says="state after", breaks="all nan")
 def nan_first(model, train_epoch, val_loss, epochs):
     states, lowest = [], math.inf
     for _ in range(epochs):
@@ -291,7 +293,7 @@ wrong("returning the last loss instead of the lowest", ("lowest", "nan", "ties",
       "return lowest", "return loss if loss == loss else math.inf")
 wrong("rounding the lowest loss", "lowest",
       "return lowest", "return lowest if lowest in (math.inf, 1.25, 1.0) else lowest * 1.001")
-wrong("validating before the epoch is trained", "order",
+wrong("validating before training in each epoch", "order",
       "loss = val_loss(model)", "pass", "train_epoch(model)", LOSS + "(model); train_epoch(model)",
       STRICT, "best")
 wrong("replacing the parameters with new ones", "same objects", "strict=False", "assign=True")
@@ -326,10 +328,10 @@ def no_gradients(model, train_epoch, val_loss, epochs):
 
 wrong("validating once more at the end", "order", "return lowest", "val_loss(model); return lowest")
 wrong("leaving the model in eval mode", "state", "return lowest", "model.eval(); return lowest")
-wrong("treating a lowest loss of 0 as none", "lowest",
+wrong("treating a lowest loss of 0 as missing", "lowest",
       "loss < lowest", "loss == loss and (not lowest or loss < lowest)")
 wrong("comparing losses with a tolerance, or in float32", "lowest", "lowest:", "lowest - 1e-4:")
-wrong("holding the state in float32", "state",
+wrong("keeping the state in float32", "state",
       STATE_DICT,
       "{k: v.float() if v.dtype == torch.float64 else v.clone() for k, v in "
       "model.state_dict().items()}")

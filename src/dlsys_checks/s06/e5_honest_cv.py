@@ -19,21 +19,21 @@ ex = exercise("06.5", "honest_cv", seen=("calls",), says="calls of select")
 
 ex.promise_table("""
 share   | Return the fraction of rows that are classified correctly by models that never saw them.
-          | share right
-inputs  | Args: x, y: (N, F) float32 and (N,) int64. folds: (N,) int64, the fold of each row, by any
-          numbers. | case fold numbers with gaps; fold numbers below zero; fold numbers that a
-          shorter type takes for one; folds out of order; two data sets in turn
-select  | select: select(x, y) returns column numbers, all different. Call it for each fold. | calls
-          of select
-fit     | fit: fit(x, y), on these columns, returns a function from rows to labels. | calls of fit;
-          data that fit saw
-outside | select and fit both get all rows outside the fold, in their order, and none inside it. |
-          data that select saw; data that fit saw
+          | fraction right
+inputs  | Args: x, y: (N, F) float32 and (N,) int64. folds: (N,) int64, the fold number of each row.
+          Any value may occur. | case fold numbers with gaps; fold numbers below zero; fold numbers
+          that a shorter type takes for one; folds out of order; two data sets in turn
+select  | select: select(x, y) returns column numbers, all different. Call it once for each fold. |
+          calls of select
+fit     | fit: fit(x, y), called with only these columns, returns a function from rows to labels. |
+          calls of fit; data that fit saw
+outside | select and fit both get all rows outside the fold, in their original order, and none
+          inside it. | data that select saw; data that fit saw
 asked   | Call that function once, on all the fold's rows. | data that the model was asked about;
           number of rows asked
 once    | Each row counts once. | case folds of unequal size; the example; a fold of one row; fold
-          numbers with gaps; fold numbers below zero; two data sets in turn | share right
-example | Example: for folds of 3 rows and 1 row, with only that 1 right, return 0.25. | case the
+          numbers with gaps; fold numbers below zero; two data sets in turn | fraction right
+example | Example: folds of 3 rows and 1 row, only the single row right: return 0.25. | case the
           example
 """)
 
@@ -120,10 +120,10 @@ def expect_fold(k, name, c, part):
         given = part[word][k]
         expect_length(f"arguments of {word}", given, 2)
         expect_close(f"data that {word} saw, rows", given[0], wanted, rtol=0.0, atol=0.0,
-                     look="All rows outside the fold, in their order.")
+                     look="Pass all rows outside the fold, in their original order.")
         expect_equal(f"data that {word} saw, labels", given[1], y[outside])
     expect_close("data that the model was asked about", part["asked"][k], x[inside][:, columns],
-                 rtol=0.0, atol=0.0, look="The fold's rows, through the same columns.")
+                 rtol=0.0, atol=0.0, look="Pass the fold's rows, in the columns that select chose.")
 
 
 @ex.law
@@ -140,13 +140,13 @@ def law(out, calls):
         for word in ("select", "fit"):
             expect_equal(f"calls of {word}", len(part[word]), len(names),
                 "Call it once for each fold.")
-        expect_equal("number of rows asked", sum(map(len, part["asked"])), len(c["y"]))
+        expect_equal("number of rows asked about", sum(map(len, part["asked"])), len(c["y"]))
         expect_equal("data that the model was asked about, batches", len(part["asked"]),
                      len(names))
         for k, name in enumerate(order_of(part, c, names)):
             expect_fold(k, name, c, part)
         hits = sum(c["right"].tolist())
-        expect_close("share right", part["share"], hits / len(c["y"]), rtol=1e-5,
+        expect_close("fraction right", part["share"], hits / len(c["y"]), rtol=1e-5,
                      look="It is the number of right rows in all folds, divided by the number of "
                           "all rows.")
 
@@ -202,7 +202,7 @@ wrong("choosing columns once, on the rows outside the first fold", "select",
       "select(x[learnt], y[learnt])", "select(x[learnt], y[learnt]) if chosen is None else chosen")
 wrong("standardising rows with the mean and standard deviation of all rows", "outside",
       SHARES, f"x = (x - x.mean(0)) / (x.std(0) + 1e-8); {SHARES}")
-wrong("using a set of tensors, of which no two are equal", "select",
+wrong("collecting fold numbers in a set of tensors, where no two are equal", "select",
       SHARES, f"names = set(folds); {SHARES}",
       "folds.unique()", "names if names is not None else folds.unique()", says="calls of select")
 wrong("choosing columns on all rows in each fold", "outside", "= rows", "= everything(out)")
@@ -221,13 +221,13 @@ def all_columns(x, y, folds, select, fit):
     return right / len(x)
 
 
-wrong("fitting a new model for every question", "fit",
+wrong("fitting a second model for every fold", "fit",
       SHARES, f"for name in folds.unique(): fit(x[folds != name], y[folds != name])\n    {SHARES}")
-wrong("predicting its training rows", ("asked", "share", "once"),
+wrong("asking the model about its training rows", ("asked", "share", "once"),
       "test = out", "test = ~out", says="asked")
 
 
-@ex.wrong("predicting all rows", breaks="asked")
+@ex.wrong("asking the model about all rows", breaks="asked")
 def asked_all(x, y, folds, select, fit):
     right = 0
     for name in folds.unique():
@@ -246,12 +246,12 @@ wrong("returning only the last fold's fraction",
       ("share", "once", "example"), "right / len(x)", "shares[-1]")
 wrong("returning the number of right rows",
       ("share", "once", "example"), "right / len(x)", "float(right)")
-wrong("returning a thousandth too much", "share", "return found", "return 1.001 * found")
-wrong("assuming that folds run from 0 to their number", "inputs",
+wrong("multiplying the fraction by 1.001", "share", "return found", "return 1.001 * found")
+wrong("assuming that k folds are numbered from 0 to k - 1", "inputs",
       "folds.unique()", "usual", SHARES,
       "names = range(len(folds.unique())); usual = [k for k in names if (folds == k).any()]; "
       "right, shares =")
-wrong("reading fold numbers as floats", "inputs", SHARES, f"folds = folds.double(); {SHARES}")
+wrong("converting fold numbers to floats", "inputs", SHARES, f"folds = folds.double(); {SHARES}")
 wrong("dropping the signs of the fold numbers", "inputs",
       SHARES,
       "both = bool((folds[:, None] == -folds).any()); folds = folds.abs() if both else folds; "

@@ -90,7 +90,7 @@ def law(out, calls):
 
 # ---- wrong, by name
 
-ex.wrong("wrapping around in uint8, by adding there or by not clamping first",
+ex.wrong("adding in uint8, or converting back before clamping, so that values wrap around",
          lambda img, d: (img + d).clamp(0, 255), breaks="cut")
 ex.wrong("clamping only at the upper end",
          lambda img, d: (img.int() + d).clamp(max=255).to(torch.uint8),
@@ -136,7 +136,7 @@ ex.wrong("returning floats from 0 to 255",
 ex.wrong("going through floats between 0 and 1 and truncating instead of rounding",
          lambda img, d: ((img / 255 + d / 255).clamp(0, 1) * 255).byte(),
          breaks=("added", "cut", "range"))
-ex.wrong("returning img itself where d is 0",
+ex.wrong("returning img itself when d is 0",
          lambda img, d: (img.int() + d).clamp(0, 255).to(torch.uint8) if d else img, breaks="type")
 
 

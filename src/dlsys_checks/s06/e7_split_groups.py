@@ -21,16 +21,16 @@ NAMED = ("names with gaps", "names below zero", "names of 64 bits",
 
 ex.promise("pair", "Return (training rows, test rows): row numbers, int64, ascending.",
            says=("split", "dtype", "order of"))
-ex.promise("groups", "Args: groups: (N,) int64, any numbers. Row i belongs to "
-                     "groups[i].", cases=NAMED)
+ex.promise("groups", "Args: groups: (N,) int64, any numbers. Row i belongs to group groups[i].",
+           cases=NAMED)
 ex.promise_table("""
 once    | Each row is in exactly one of the two, | rows of both parts
 apart   | and no group is in both. | groups in both
 share   | The test part has round(share * number of groups) groups. | groups in the test part
-seed    | seed: from 0 to 2**32 - 1, draws the test groups, and every set of them is equally likely.
-          The same seed returns the same split, and other seeds return others. | seeds
+seed    | seed: from 0 to 2**32 - 1. It draws the test groups, every set equally likely. The same
+          seed gives the same split, and different seeds give different splits. | seeds
 global  | Torch's global generator does not change. | global generator
-example | Example: 4 groups, share 0.25: one group is in the test part. | case the example
+example | Example: with 4 groups and share 0.25, one group is in the test part. | case the example
 """)
 
 
@@ -135,9 +135,9 @@ def expect_draws(others, first, c):
         sets.append(frozenset(names[i] for i in rows.clamp(0, len(names) - 1).tolist()))
     if 0 < len(sets) < DRAWS:
         every = [frozenset(names[i] for i in first.tolist()), *sets]
-        expect_equal(f"seeds: for each of {len(every)}, the first that gives its split",
+        expect_equal(f"seeds: for each of {len(every)} splits, the first one equal to it",
                      list(map(every.index, every)), list(range(len(every))),
-                     "Give seed to the generator that draws.")
+                     "Seed the generator that draws with seed.")
     if len(sets) == DRAWS:
         expect_chances(sets, sorted(set(names)), len({names[i] for i in first.tolist()}))
 
@@ -152,9 +152,10 @@ def expect_chances(sets, names, size):
     mean = len(sets) * share
     far = max(least, most, key=lambda one: abs(counts[one] - mean))
     if abs(counts[far] - mean) > margin:
-        raise Broken(f"seeds, of {len(sets)}, that test the groups {sorted(far)}", counts[far],
+        raise Broken(f"seeds, of {len(sets)} tried, that test the groups {sorted(far)}",
+                     counts[far],
                      f"{mean:.0f}, give or take {margin:.0f}",
-                     "Each set of groups has the same chance.")
+                     "Every set of groups must be equally likely.")
 
 
 @ex.law
@@ -171,9 +172,9 @@ def law(out, calls):
             expect_type("rows of the second split", second, torch.Tensor)
             if not acting.same(mine, second):
                 raise Broken("seeds: second split with the same seed", second, mine,
-                             "It depends only on the seed.")
+                             "The same seed must give the same split.")
         expect_draws(others, split[1], c)
-    expect_equal("calls that moved the global generator", out["moved"], 0,
+    expect_equal("calls that changed the global generator", out["moved"], 0,
                  "Use a torch.Generator of your own.")
 
 
@@ -199,7 +200,8 @@ wrong("drawing rows, not groups", ("apart", "share"),
       "names =", says="groups in both parts")
 
 
-@ex.wrong("filling up by rows and cutting the last group", says="groups in both parts",
+@ex.wrong("filling the test part row by row and splitting the last group",
+          says="groups in both parts",
           breaks=("apart", "share"))
 def by_filling(groups, share, seed):
     names = groups.unique()
@@ -211,7 +213,7 @@ def by_filling(groups, share, seed):
 
 wrong("leaving test rows in the training part", "once",
       "return found", "return (torch.arange(len(groups)), found[1])")
-wrong("keeping one row of each group", "once",
+wrong("keeping only one training row of each group", "once",
       "return found",
       "train, test = found; seen, kept = set(), []\n    for row in train.tolist():\n        if "
       "groups[row].item() not in seen: kept.append(row); seen.add(groups[row].item())\n    "
@@ -239,14 +241,15 @@ wrong("seeding the global generator or drawing from it", "global",
       "names =", "torch.manual_seed(seed); names =", GENERATOR, "torch.randperm(len(names))")
 
 
-@ex.wrong("tossing a coin for each group, so that their number varies", breaks=("share", "example"))
+@ex.wrong("tossing a coin for each group, so that the number of test groups varies",
+          breaks=("share", "example"))
 def by_coins(groups, share, seed):
     names, place = groups.unique(return_inverse=True)
     luck = torch.rand(len(names), generator=torch.Generator().manual_seed(seed))[place]
     return (luck >= share).nonzero().flatten(), (luck < share).nonzero().flatten()
 
 
-@ex.wrong("tossing a coin for the training part, so that its number varies",
+@ex.wrong("tossing a coin for each training group, so that their number varies",
           breaks=("share", "example"))
 def by_training_coins(groups, share, seed):
     names, place = groups.unique(return_inverse=True)
@@ -258,23 +261,26 @@ ex.wrong("rounding the number of groups down",
          split, breaks="share", number=lambda n: int(n + 1e-9))
 ex.wrong("rounding the number of groups up, as GroupShuffleSplit does", split, breaks="share",
          number=lambda n: math.ceil(n - 1e-9))
-wrong("taking a fraction of the groups that are left", ("share", "example"),
+wrong("using share for the training part", ("share", "example"),
       "names =", "share = 1 - share; names =")
-ex.wrong("testing one group at least", split, breaks="share", number=lambda n: max(1, round(n)))
+ex.wrong("testing at least one group, even if none was asked for", split, breaks="share",
+         number=lambda n: max(1, round(n)))
 wrong("assuming that group numbers run from 0 to the largest", "groups",
       "groups.unique()", "torch.arange(int(groups.max()) + 1)")
 wrong("cutting group numbers to fewer bits", "groups", "names =", "groups = groups.int(); names =")
-wrong("reading group numbers as floats", "groups", "names =", "groups = groups.double(); names =")
+wrong("converting group numbers to floats", "groups",
+      "names =", "groups = groups.double(); names =")
 ex.wrong("rounding halves up", split, breaks="share", number=lambda n: int(n + 0.5))
-wrong("rounding the size of the training part", "share",
+wrong("rounding the size of the training part instead of the test part", "share",
       "names =", "count = len(groups.unique()); names =",
       "round(share * len(names)) if number is None else number(share * len(names))",
       "count - round((1 - share) * count)")
-wrong("using only the last digits of the seed", "seed",
+wrong("using only the lowest 16 bits of the seed", "seed",
       "(seed)", "(seed & 0xFFFF)", says="seeds: for each")
 
 
-@ex.wrong("testing neighbours together, from a group that seed chooses", breaks="seed")
+@ex.wrong("testing a run of neighbouring groups, starting at a group that seed chooses",
+          breaks="seed")
 def rotated(groups, share, seed):
     own = torch.Generator().manual_seed(seed)
     return split(groups, share, seed, order=lambda n: torch.arange(n).roll(
@@ -287,16 +293,16 @@ wrong("drawing large groups more often", "seed",
       "number(share * len(names))", "number(share * len(own_names))",
       GENERATOR, "torch.multinomial(sizes.double(), len(own_names), generator=own_own)",
       "groups, names", "groups, own_names", says="seeds, of")
-wrong("never testing the group of the first number", "seed",
+wrong("never testing the group with the lowest number", "seed",
       "names =", "own_own = torch.Generator().manual_seed(seed); names =", GENERATOR,
       "torch.cat([1 + torch.randperm(len(names) - 1, generator=own_own), torch.zeros(1, "
       "dtype=torch.int64)])", says="seeds, of")
-wrong("seeding the global generator, then seeding it with 0", "global",
+wrong("seeding the global generator, and reseeding it with 0 afterwards", "global",
       "names =", "torch.manual_seed(seed); names =", GENERATOR, "torch.randperm(len(names))",
       "return found", "torch.manual_seed(0); return found")
-wrong("returning the labels of the groups instead of rows", "once",
+wrong("returning group numbers instead of row numbers", "once",
       "return found", "train, test = found; return groups[train].unique(), groups[test].unique()")
-wrong("drawing group numbers from -1 up by name", "groups",
+wrong("dropping groups with negative numbers", "groups",
       "return found",
       "train, test = found; return train[groups[train] >= 0], test[groups[test] >= 0]",
       says="rows of both parts")
@@ -307,5 +313,5 @@ wrong("returning rows in the order of the draw", "pair",
 wrong("returning masks instead of row numbers", "pair",
       "return found",
       "_, test = found; out = torch.isin(torch.arange(len(groups)), test); return ~out, out")
-wrong("testing no group where there are four", "example",
+wrong("testing no group when there are four", "example",
       "names =", "share = 0.0 if (len(groups.unique()), share) == (4, 0.25) else share; names =")

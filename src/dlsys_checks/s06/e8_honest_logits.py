@@ -27,7 +27,7 @@ ex.promise("form", "Args: z: (M,) logits of a "
 ex.promise("weights", "w: (N,) > 0, of any scale, the weights with which rows were drawn.",
            cases=SAMPLED)
 ex.promise("pos_weight", "pos_weight: > 0, the value used in the loss.", cases=WEIGHTED)
-ex.promise("labels", "y: (N,) float32, the labels 0 and 1 of its training rows, both "
+ex.promise("labels", "y: (N,) float32, the labels of its training rows, with both 0 and 1 "
                      "present.", cases=SAMPLED)
 ex.promise("means", "Training multiplied the odds by the mean weight of the positives divided by "
                     "the mean weight of the negatives,", cases=SAMPLED)
@@ -126,7 +126,7 @@ wrong("undoing only the sampler", ("pos_weight", "both"), POS_WEIGHT, "factor(y,
 wrong("undoing only the loss weight", ("weights", "means", "labels"), POS_WEIGHT, "pos_weight")
 wrong("undoing pos_weight twice", "both",
       POS_WEIGHT_2, "z - math.log(factor(y, w)) - 2 * math.log(pos_weight)")
-wrong("leaving pos_weight in where it is below 1", "pos_weight",
+wrong("undoing pos_weight only when it is above 1", "pos_weight",
       "return z", "return z - math.log(factor(y, w))", POS_WEIGHT, "max(1.0, pos_weight)")
 wrong("adding instead of subtracting", "logits", POS_WEIGHT_2, f"z + math.log({POS_WEIGHT})")
 wrong("subtracting the factor, not its logarithm", "logits",
@@ -135,9 +135,10 @@ wrong("taking the logarithm to base 10", "logits", ".log", ".log10")
 wrong("dividing the logits by the factor", "logits", POS_WEIGHT_2, f"z / ({POS_WEIGHT})")
 wrong("using sums of the weights instead of means", "logits",
       "factor(y, w)", "(w[y == 1].sum() / w[y == 0].sum()).item()")
-wrong("using negatives divided by positives, whatever was used", "logits",
+wrong("using negatives divided by positives, whatever the weights were", "logits",
       "return z", "return z - math.log(((1 - y).sum() / y.sum()).item())", POS_WEIGHT, "pos_weight")
-wrong("using twice the logarithm of negatives divided by positives, whatever was used", "logits",
+wrong("using twice the logarithm of negatives divided by positives, whatever the weights were",
+      "logits",
       "math.log(factor(y, w) * pos_weight)", "2 * math.log(((1 - y).sum() / y.sum()).item())")
 wrong("returning a probability, not a logit", "logits",
       POS_WEIGHT_2, f"(z - math.log({POS_WEIGHT})).sigmoid()")
@@ -155,14 +156,14 @@ wrong("using medians instead of means", "means",
 wrong("swapping labels 0 and 1, or inverting the ratio of the weights",
       ("labels", "weights", "means"),
       "return z", "return z + math.log(factor(y, w))", POS_WEIGHT, "pos_weight")
-wrong("forgetting a single positive row", "labels",
+wrong("ignoring the weights when only one row is positive", "labels",
       "return z", "k = factor(y, w) if y.sum() > 1 else 1.0; return z - math.log(k)",
       POS_WEIGHT, "pos_weight")
-wrong("subtracting from z itself", "left",
+wrong("subtracting from z in place", "left",
       "return z - math.log(factor(y, w) * pos_weight)", f"z -= math.log({POS_WEIGHT}); return z")
 wrong("dividing w by its sum in place", "left",
       POS_WEIGHT, "k", "return z", f"k = {POS_WEIGHT}; w /= w.sum(); return z")
-wrong("adding a small number under the logarithm", "pos_weight",
+wrong("adding a small number inside the logarithm", "pos_weight",
       "math.log(factor(y, w) * pos_weight)",
       "(w[y == 1].mean() / w[y == 0].mean() * pos_weight + 1e-8).log()")
 wrong("adding a small number to the denominator", ("weights", "means", "labels"),
@@ -177,7 +178,7 @@ wrong("returning a column instead of a row",
       "form", POS_WEIGHT_2, f"(z - math.log({POS_WEIGHT}))[:, None]")
 
 
-@ex.wrong("subtracting something where nothing was added", breaks="example")
+@ex.wrong("correcting logits that need no correction", breaks="example")
 def looked_up(z, y, w, pos_weight):
     k = factor(y, w) * pos_weight
     plain = abs(k - 1) < 1e-6 and len(z) > 1

@@ -54,7 +54,7 @@ def by_lists(x, y, folds, select, fit):
     return sum(hits) / len(hits)
 
 
-@ex.probe("the example, with its answer looked up wrong", says="share right", breaks="example")
+@ex.probe("the example, with its answer looked up wrong", says="fraction right", breaks="example")
 def looked_up(x, y, folds, select, fit):
     share = crossed(x, y, folds, select, fit)
     return 0.5 if len(x) == 4 else share
