@@ -411,7 +411,7 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 
     Args:
         size: (height, width) of the input.
-        batch: the number of images in it.
+        batch: the number of images.
         layers: a list of (channels, kernel, stride, padding), with square
             windows and dilation 1; it is unchanged.
 
@@ -431,7 +431,7 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
     # END SOLUTION
 
 # %% [markdown] trap="07.1" role="hint"
-# 1. The lesson's `places` counts the positions along one side. Call it, or write your own, for height and for width.
+# 1. How many windows fit along one side? The padded side has `size + 2 * padding` values, and the first window takes `kernel` of them. Count for height and for width.
 # 2. The number of positions of a layer is the size of the next layer's input. Its channels do
 #    not matter for that.
 # 3. The bytes are 4 for a float32, times batch, channels, height and width.
@@ -657,14 +657,14 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
     """Find the first and last input pixel that a unit sees along a side.
 
     Args:
-        layers: a list of (kernel, stride, padding, dilation), from the
-            input on; without layers the unit is the pixel itself. The list
+        layers: a list of (kernel, stride, padding, dilation), in order from
+            the input; without layers the unit is the pixel itself. The list
             is unchanged.
-        unit: its index in the last map.
+        unit: the unit's index in the last map.
 
     The input is as wide as it needs to be, and pixels are counted from 0.
-    Positions in the padding, also in that of inner maps, count like all
-    others, so both numbers may be negative.
+    Positions in the padding, even in the padding of inner maps, count like
+    all others, so both numbers may be negative.
 
     Example: layers [(3, 1, 1, 1)] and unit 0 return (-1, 1).
     """
@@ -1083,7 +1083,7 @@ claim("new digits: accuracy at a tenth less that with a frozen body",
 # %% trap="07.3" role="exercise" points=3 difficulty=2 minutes=15
 def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
               head_lr: float) -> list[dict]:
-    """Make an optimizer's two groups: first the body's, then the head's.
+    """Return an optimizer's two groups: first the body's, then the head's.
 
     Each group is {"params": list of parameters, "lr": float}. The body is
     everything outside the head, including the stem and parameters of the
@@ -1286,8 +1286,8 @@ claim("the resize of this net's second set of weights, not 256", sizes[1],
 def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
     """Prepare pictures for a pretrained model: (N, C, H, W), float32.
 
-    Scale brightness to 0 to 1; then subtract each channel's mean and divide
-    by its std.
+    Scale brightness to the range 0 to 1; then subtract each channel's mean
+    and divide by its std.
 
     Args:
         images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255.
@@ -1426,10 +1426,10 @@ def layout(shape: tuple, strides: tuple) -> str:
     """Name the dense memory layout of a tensor with axes (N, C, H, W).
 
     Returns:
-        "NCHW": as torch makes tensors, with W innermost.
+        "NCHW": torch's default, with W innermost.
         "NHWC": channels last, with C innermost.
-        "both": the two cannot be told apart.
-        "neither": it is none of these.
+        "both": the strides fit both of these.
+        "neither": they fit neither.
 
     An axis of length 1 has no neighbours, so its stride does not count. No
     axis has length 0.
@@ -1453,7 +1453,7 @@ def layout(shape: tuple, strides: tuple) -> str:
     # END SOLUTION
 
 # %% [markdown] trap="07.5" role="hint"
-# 1. In a dense layout the innermost axis has stride 1, and every other axis has the product of the lengths inside it.
+# 1. In a dense layout the innermost axis has stride 1, and the stride of every other axis is the product of the lengths of all axes inside it.
 # 2. The order from the inside is W, H, C, N for the first layout, and C, W, H, N for the second.
 # 3. Skip the comparison if an axis has length 1. Test both layouts, then name the four outcomes.
 
@@ -1586,8 +1586,8 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
             without layers;
         0 for every other name, including "embedding.w" and "layers.norm.w".
 
-    Names come in any order. The top counts as a level even if no name is
-    there. names is unchanged.
+    Names come in any order. The last layer has 1 step even if no name has
+    0. names is unchanged.
 
     Example: ["embed.w", "layers.0.w", "head.w"], base 1, decay 0.5: 0.25,
     0.5 and 1.
@@ -1753,9 +1753,9 @@ def freeze(body: nn.Module) -> None:
     """Freeze a module for good, in place.
 
     None of its parameters requires a gradient, and it always computes as in
-    eval mode, even if it, or a model that holds it at any depth, is put
-    into train mode afterwards, once or often. Its parameters and buffers
-    keep their values.
+    eval mode, even if it, or a model that contains it at any depth, is put
+    into train mode later, once or often. Its parameters and buffers keep
+    their values.
 
     You call it as before, and gradients still flow through it to its input.
     train() and eval() still return it. Other modules, even of the same
@@ -2106,7 +2106,7 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="07.9" role="hint"
-# 1. The axes move, and nothing is cut differently. Write down where each of the four goes.
+# 1. Only the axes change places, and no values are regrouped. Write down where each of the four goes.
 # 2. `permute` returns a view with different strides. Which call always makes a copy in the order of its shape?
 
 # %% [markdown] trap="07.9" role="keep"
@@ -2294,8 +2294,8 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
             their requires_grad is False.
 
     All groups count. Compare tensors by identity, not by value. A parameter
-    with two names has the name that named_parameters() returns. Model and
-    optimizer are unchanged.
+    with two names is reported under the name that named_parameters()
+    returns. Model and optimizer are unchanged.
 
     Example: if the head was replaced after the optimizer was made for the
     whole model, its two names are missing, and there are two ghosts.
@@ -2452,13 +2452,13 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
     Args:
         features: any module that maps float32 (N, *shape) to (N, M, ...),
             with all its tensors registered and on the CPU.
-        shape: that of one image, without the batch.
+        shape: the shape of one image, without the batch.
 
-    No value is computed, because shapes are enough, so a large image costs
-    no more than a small one. features is unchanged: weights, buffers,
-    modes, gradients and hooks.
+    Compute no values. Shapes are enough, so a large image costs no more
+    than a small one. features is unchanged: weights, buffers, modes,
+    gradients and hooks.
 
-    Example: nn.MaxPool2d(2) and shape (3, 5, 8): 3 x 2 x 4, so 24.
+    Example: nn.MaxPool2d(2) and shape (3, 5, 8) give 3 x 2 x 4 = 24.
     """
     # BEGIN SOLUTION
     twin = copy.deepcopy(features).to("meta").eval()

@@ -26,7 +26,7 @@ ask("07.1", {"channels": (16, 32, 64), "side": (32, 64), "factor": (2, 3, 4)},
     lambda channels, side, factor: number(
         f"A stage halves rows and columns of a map of {side} x {side} and multiplies its "
         f"{channels} channels by {factor}. By what factor does the memory of the map change?",
-        factor / 4, "There is a quarter of the positions, times the factor of the channels.",
+        factor / 4, "The positions fall to a quarter, and the channels grow by the factor.",
         factor, factor / 2))
 
 # ---- 07.2 A defect at the edge of the window
@@ -65,7 +65,8 @@ ask("07.3", {"channels": (16, 32, 64), "kernel": (3, 5, 7)}, lambda channels, ke
     3 * channels * kernel**2, 0))
 ask("07.3", {"name": ("birds", "leaves", "coins", "street signs"), "count": range(3, 41)},
     lambda name, count: choice(
-        f"A model of ten kinds is fine-tuned on {count} new kinds of {name}. Which number shows "
+        f"A classifier of ten kinds is fine-tuned on {count} new kinds of {name}. Which number "
+        "shows "
         "what it forgot?", "the accuracy on the old kinds",
         "The new loss does not mention the old task.", "the loss on the new kinds",
         "the accuracy on the new kinds", "the norm of the head's gradient"))
@@ -92,7 +93,8 @@ ask("07.4", {"shift": [k / 10 for k in range(2, 31)], "std": (0.5, 0.8, 1.25, 2.
     lambda shift, std: number(
         "In eval mode a BatchNorm without gain and bias has stored mean 0 and standard deviation "
         f"{std}. All its inputs are shifted by {shift}. By how much are its outputs shifted?",
-        shift / std, "BatchNorm divides by the stored value, and corrects nothing.", 0,
+        shift / std, "BatchNorm divides by the stored standard deviation. It does not correct the "
+                     "shift.", 0,
         shift * std ** 2 + 1))
 ask("07.4", {"mean": [k / 100 for k in range(30, 61)], "std": [k / 100 for k in range(15, 36)]},
     lambda mean, std: number(
@@ -108,12 +110,13 @@ ask("07.5", {"n": range(2, 9), "c": range(3, 10), "h": range(10, 41), "w": range
         "are neighbours along W?", c, "The channels of a pixel are between them.", 1, h * w))
 ask("07.5", {"n": range(2, 9), "c": range(3, 10), "h": range(10, 41), "w": range(10, 41)},
     lambda n, c, h, w: whole(
-        f"A tensor of shape ({n}, {c}, {h}, {w}) is channels last. How far apart are neighbours "
-        "along H?", w * c, "Between them is a row of pixels, each with its channels.", w, c * h))
+        f"A tensor of shape ({n}, {c}, {h}, {w}) is channels last. How many values apart in "
+        "memory are neighbours along H?", w * c, "Between them is a row of pixels, each with its "
+                                                 "channels.", w, c * h))
 ask("07.5", {"n": range(2, 9), "c": range(3, 10), "h": range(10, 41), "w": range(10, 41)},
     lambda n, c, h, w: whole(
-        f"A tensor of shape ({n}, {c}, {h}, {w}) is as torch makes it. How far apart are "
-        "neighbours along C?", h * w, "A whole plane is between them.", 1, c))
+        f"A tensor of shape ({n}, {c}, {h}, {w}) has torch's default layout. How many values "
+        "apart in memory are neighbours along C?", h * w, "A whole plane is between them.", 1, c))
 ask("07.5", {"n": range(2, 9), "c": range(3, 10), "h": range(10, 41), "w": range(10, 41)},
     lambda n, c, h, w: choice(
         f"What is the shape of a tensor of shape ({n}, {c}, {h}, {w}) after "
@@ -126,7 +129,7 @@ ask("07.5", {"n": range(2, 9), "c": range(3, 10), "h": range(10, 41), "w": range
 ask("07.6", {"layers": (4, 6, 8, 12), "decay": (0.7, 0.8, 0.9, 0.95)}, lambda layers, decay: number(
     f"The head has rate 1, below it are {layers} layers and an embedding, and each step down "
     f"multiplies the rate by {decay}. What is the rate of the embedding?", decay ** (layers + 1),
-    "There is one step for each layer, and one more.", decay**layers, decay))
+    "There is one step for each layer, and one more for the embedding.", decay**layers, decay))
 ask("07.6", {"tensors": range(40, 121), "children": range(2, 5), "decay": (0.9, 0.95)},
     lambda tensors, children, decay: number(
         f"A helper gives tensor i the factor {decay} ** ({children} - i). What factor does tensor "
@@ -140,7 +143,9 @@ ask("07.6", {"layers": range(6, 25), "decay": (0.6, 0.75, 0.85), "base": (1e-3, 
         base * decay**layers))
 ask("07.6", {"decay": (0.7, 0.8, 0.9, 0.95)}, lambda decay: whole(
     f"Each step down multiplies the rate by {decay}. After how many steps is it below one half?",
-    (steps := math.floor(math.log(0.5, decay)) + 1), "Count the factors.", 0, steps + 9))
+    (steps := math.floor(math.log(0.5, decay)) + 1), "It is the logarithm of one half divided by "
+                                                     "the logarithm of the factor, rounded up.",
+                                                         0, steps + 9))
 
 # ---- 07.7 A frozen body on new data
 
@@ -162,14 +167,15 @@ ask("07.7", {"parts": range(3, 41), "epochs": range(2, 10)}, lambda parts, epoch
 ask("07.7", {"layers": range(2, 61)}, lambda layers: choice(
     f"Which of these stops the {layers} BatchNorms of a body from moving their statistics?",
     "body.eval() after each model.train()",
-    "A pass in train mode moves the statistics, not a gradient.",
+    "Every pass in train mode moves the statistics, without any gradient.",
     "requires_grad_(False) on the body", "torch.no_grad() around the body",
     "a learning rate of zero for the body"))
 
 # ---- 07.8 Three blocks in a list
 
 ask("07.8", {"blocks": range(2, 13), "width": range(4, 61)}, lambda blocks, width: whole(
-    f"`self.head = nn.Linear({width}, 3)` and `self.blocks` a list of {blocks} `nn.Linear({width}, "
+    f"`self.head` is `nn.Linear({width}, 3)`, and `self.blocks` is a list of {blocks} "
+    f"`nn.Linear({width}, "
     f"{width})`. How many values does `parameters()` hold?", (known := 3 * width + 3),
     "A list registers nothing.", known + blocks * (width * width + width)))
 ask("07.8", {"heads": range(2, 10), "inputs": range(3, 41), "outputs": range(2, 10)},
@@ -179,12 +185,13 @@ ask("07.8", {"heads": range(2, 10), "inputs": range(3, 41), "outputs": range(2, 
         "A dict registers as little as a list. A ModuleDict would register them.",
         0, heads * inputs * outputs))
 ask("07.8", {"blocks": range(2, 21)}, lambda blocks: whole(
-    f"A module has one registered nn.Linear and {blocks} more in a list. How many tensors does its "
+    f"A module has one registered nn.Linear and {blocks} more in a plain list. How many tensors "
+    "does its "
     "state_dict save?", 2, "They are the weight and the bias of the registered layer.",
     2 + 2 * blocks))
 ask("07.8", {"listed": range(2, 10), "registered": range(2, 10)}, lambda listed, registered: whole(
     f"A model has {registered} registered dropouts and {listed} in a plain list. After "
-    "`model.eval()`, how many of all these still drop?", listed,
+    "`model.eval()`, how many of them still drop values?", listed,
     "eval() cannot reach what is not registered.", 0, listed + registered))
 
 # ---- 07.9 Channels last, channels first
@@ -241,8 +248,8 @@ ask("07.10", {"value": range(2, 10), "steps": range(20, 301)}, lambda value, ste
     f"0.1) for {steps} steps. What is it then?", value,
     "A tensor without a gradient is skipped, and so is its decay.", 0, value * 0.9))
 ask("07.10", {"frozen": range(2, 10), "live": range(1, 7)}, lambda frozen, live: whole(
-    f"{frozen} nn.Linear are frozen, the {live} after them are not, and an optimizer that was made "
-    "last holds all of them. How many tensors can one step change?", 2 * live,
+    f"{frozen} nn.Linear are frozen, the {live} after them are not, and an optimizer made after "
+    "that holds all of them. How many tensors can one step change?", 2 * live,
     "It can change the weight and the bias of each trainable layer.", 2 * (frozen + live), live))
 
 # ---- 07.11 Larger pictures
@@ -250,7 +257,7 @@ ask("07.10", {"frozen": range(2, 10), "live": range(1, 7)}, lambda frozen, live:
 ask("07.11", {"images": range(20, 91), "factor": (2, 3, 4)}, lambda images, factor: whole(
     f"A head takes 64 values, 16 channels of 2 x 2. A batch of {images} pictures has maps of "
     f"{2 * factor} x {2 * factor}. How many rows does view(-1, 64) make?", images * factor**2,
-    "The first axis grows by what does not fit.", images, images * factor))
+    "The values that do not fit into 64 columns become more rows.", images, images * factor))
 ask("07.11", {"channels": (8, 16, 32), "h": range(3, 8), "w": range(8, 13), "images": range(2, 31)},
     lambda channels, h, w, images: whole(
         f"A batch has {images} maps with {channels} channels of {h} x {w}. How many values does a "

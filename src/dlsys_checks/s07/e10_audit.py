@@ -26,9 +26,9 @@ all groups | All groups count. | case two groups; three groups, a ghost in the l
              parameter on another's memory; any of all that
 identity   | Compare tensors by identity, not by value. | case a new head with the old one's
              numbers; a copy of the whole model held; a parameter on another's memory
-names      | A parameter with two names has the name that named_parameters() returns. | case a tied
-             tensor, not held; a tied tensor, frozen and held; a tied tensor, its first name last in
-             the alphabet
+names      | A parameter with two names is reported under the name that named_parameters() returns.
+             | case a tied tensor, not held; a tied tensor, frozen and held; a tied tensor, its
+             first name last in the alphabet
 left alone | Model and optimizer are unchanged. | changes in the model; when asked again
 example    | Example: if the head was replaced after the optimizer was made for the whole model, its
              two names are missing, and there are two ghosts. | case the example
@@ -226,14 +226,15 @@ def law(out, kind, width, made_by):
         expect_parts(report, "missing", "ghosts", "frozen", what="report")
     missing, ghosts, frozen = found(kind)
     expect_equal("missing tensors", out["out"]["missing"], missing,
-                 "Trainable, and in no group.")
-    expect_equal("ghosts", out["out"]["ghosts"], ghosts, "Held, but no parameter of the model.")
+                 "They are trainable and in no group.")
+    expect_equal("ghosts", out["out"]["ghosts"], ghosts,
+                 "They are in a group, but not in the model.")
     expect_equal("frozen tensors that are held", out["out"]["frozen"], frozen)
     expect_equal("changes in the model or the optimizer", out["changed"], [],
                  "An audit only looks.")
     more = kind == "two groups"  # that gets one before the second call
     for part, wanted in (("missing", missing), ("ghosts", ghosts + more), ("frozen", frozen)):
-        expect_equal(f"{part} tensors when asked again", out["again"][part], wanted)
+        expect_equal(f"{part} reported when asked again", out["again"][part], wanted)
 
 
 def held_by(optimizer):
@@ -259,9 +260,9 @@ GHOST, TOLD = "id(p) not in own", '"ghosts": ghosts'
 AGAIN = "named_parameters(remove_duplicate=False)"
 wrong("returning a tuple instead of a dict",
       "report", "return report", "return missing, ghosts, frozen")
-wrong("calling frozen tensors missing", "missing", f"p.requires_grad and {MISSING}", MISSING)
+wrong("reporting frozen tensors as missing", "missing", f"p.requires_grad and {MISSING}", MISSING)
 wrong("listing names in the order of the model", "missing", "missing = sorted(", "missing = list(")
-wrong("comparing the numbers of tensors, not the tensors", ("missing", "ghosts"),
+wrong("comparing how many tensors there are, not which ones", ("missing", "ghosts"),
       "report =", "if len(held) >= sum(p.requires_grad for _, p in named): missing, ghosts = [], 0"
       "\n    report =")
 wrong("looking tensors up with the operator in, which compares their values", "report",
@@ -270,7 +271,7 @@ wrong("never looking for ghosts", "ghosts", TOLD, '"ghosts": 0')
 wrong("counting frozen tensors as ghosts", "ghosts",
       "model.parameters()}", "model.parameters() if p.requires_grad}")
 wrong("never reporting frozen tensors", "frozen", '"frozen": frozen', '"frozen": []')
-wrong("reporting frozen tensors that nobody holds", "frozen", " and id(p) in ids", "")
+wrong("reporting frozen tensors that no group holds", "frozen", " and id(p) in ids", "")
 wrong("looking at the first group only", "all groups", ALL, 'optimizer.param_groups[0]["params"]')
 
 
@@ -294,15 +295,15 @@ wrong("reporting both names of a tied tensor", "names",
       "named_parameters()", AGAIN, says="tensors")
 wrong("reporting the last name of a tied tensor", "names",
       NAMED, f"list({{id(p): (n, p) for n, p in model.{AGAIN}}}.values())", says="tensors")
-wrong("mistaking the new head for the old one, where all else is held", ("missing", "example"),
+wrong("mistaking the new head for the old one when everything else is held", ("missing", "example"),
       "report =", "if ghosts == len(missing) == 2: missing, ghosts = [], 0\n    report =")
 wrong("reporting ghosts as yes or no", "ghosts", TOLD, '"ghosts": min(1, ghosts)')
-wrong("setting gradients to None on the way", "left alone",
+wrong("setting the gradients to None", "left alone",
       "held, named", "optimizer.zero_grad(); held, named")
-wrong("keeping a report from the first time", "left alone",
+wrong("returning the report of the first call again", "left alone",
       "return report",
       'optimizer.report = getattr(optimizer, "report", report)\n    return optimizer.report')
-wrong("counting ghosts only where they are trainable", "ghosts",
+wrong("counting only ghosts that are trainable", "ghosts",
       GHOST, f"p.requires_grad and {GHOST}")
 wrong("telling tensors apart by their place in memory", "identity",
       MISSING, MISSING + " and p.data_ptr() not in {q.data_ptr() for q in held if q.dim() > 1}",
@@ -310,6 +311,6 @@ wrong("telling tensors apart by their place in memory", "identity",
 wrong("taking the alphabetically first of two names", "names",
       NAMED, f"[(n, p) for p, n in {{p: n for n, p in sorted(model.{AGAIN}, key=lambda one: "
       "one[0], reverse=True)}.items()]")
-wrong("handling three groups and no more", "all groups",
+wrong("handling at most three groups", "all groups",
       ALL, "[p for group in optimizer.param_groups[:2 if len(optimizer.param_groups) > 3 else None]"
       ' for p in group["params"]]', says="ghosts")

@@ -13,21 +13,20 @@ from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
 
 ex = exercise("07.11", "linear_in", seen=("kind", "width", "shape", "train"),
-              says="numbers of an image")
+              says="values of an image")
 
 ex.promise_table("""
-numbers    | Count the values per image that features passes to a Linear layer. | numbers of an
-             image
+numbers    | Count the values per image that features passes to a Linear layer. | values of an image
 any module | Args: features: any module that maps float32 (N, *shape) to (N, M, ...), with all its
              tensors registered and on the CPU. | case a norm over a single value; a sequence of
              values; a module of its own; flat already; no layer at all; a pooled map; a volume
-shape      | shape: that of one image, without the batch. | case a tall image; many channels; a wide
-             image; the same net, another shape
-no number  | No value is computed, because shapes are enough, so a large image costs no more than a
-             small one. | numbers computed; raised RuntimeError
+shape      | shape: the shape of one image, without the batch. | case a tall image; many channels; a
+             wide image; the same net, another shape
+no number  | Compute no values. Shapes are enough, so a large image costs no more than a small one.
+             | values computed; raised RuntimeError
 as it is   | features is unchanged: weights, buffers, modes, gradients and hooks. | changed in
              features
-example    | Example: nn.MaxPool2d(2) and shape (3, 5, 8): 3 x 2 x 4, so 24. | case the example
+example    | Example: nn.MaxPool2d(2) and shape (3, 5, 8) give 3 x 2 x 4 = 24. | case the example
 """)
 
 
@@ -146,12 +145,12 @@ def expected(kind, width, shape):
 @ex.law
 def law(out, kind, width, shape, train):
     expect_parts(out, "out", "computed", "changed")
-    expect_type("numbers of an image", out["out"], int)
-    expect_equal("numbers of an image of shape " + "x".join(map(str, shape)), out["out"],
+    expect_type("values of an image", out["out"], int)
+    expect_equal("values of an image of shape " + "x".join(map(str, shape)), out["out"],
                  expected(kind, width, shape))
     expect_equal("what changed in features", out["changed"], [], "Work on a copy.")
-    expect_equal("numbers computed by its layers", out["computed"], 0,
-                 'Tensors on the device "meta" have shapes alone.')
+    expect_equal("values computed by its layers", out["computed"], 0,
+                 'Tensors on the device "meta" have a shape but no values.')
 
 
 # ---- wrong, by name
@@ -163,7 +162,8 @@ def ran(features, shape, rows=1, device="meta", change=lambda twin: twin.eval())
         return twin(torch.zeros(rows, *shape, device=device))
 
 
-ex.wrong("counting the batch too", lambda features, shape: ran(features, shape, rows=2).numel(),
+ex.wrong("counting the whole batch, not one image",
+         lambda features, shape: ran(features, shape, rows=2).numel(),
          breaks="numbers")
 ex.wrong("forgetting the channels, or counting the last axis alone",
          lambda features, shape: ran(features, shape).shape[-1], breaks="numbers")
@@ -171,7 +171,7 @@ ex.wrong("counting the channels alone, without the positions of the map",
          lambda features, shape: ran(features, shape).shape[1], breaks="numbers")
 ex.wrong("returning a tensor instead of a number",
          lambda features, shape: torch.tensor(ran(features, shape).numel()),
-         says="type of the numbers", breaks="numbers")
+         says="type of the values", breaks="numbers")
 
 
 @ex.wrong("running layer by layer, as if every module were an nn.Sequential", says="not iterable",
@@ -220,10 +220,10 @@ def left_in_eval(features, shape):
     return ran(features, shape).numel()
 
 
-ex.wrong("running a copy in train mode, which one value a channel stops",
+ex.wrong("running a copy in train mode, which fails with one value per channel",
          lambda features, shape: ran(features, shape, change=lambda twin: twin).numel(),
          says="raised ValueError", breaks="any module")
-ex.wrong("running a pass on the spot, in whatever mode it is",
+ex.wrong("running features itself, in whatever mode it is",
          lambda features, shape: features(torch.zeros(2, *shape)).numel() // 2,
          breaks=("as it is", "no number"))
 

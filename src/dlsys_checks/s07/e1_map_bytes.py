@@ -19,8 +19,8 @@ ex.promise("bytes", f"List the bytes of each layer's {str(DTYPE)[6:]} output,",
 ex.promise_table("""
 each       | first layer first. | number of maps; type of the maps; bytes of layer
 size       | Args: size: (height, width) of the input. | case a wide image; a tall image
-batch      | batch: the number of images in it. | case a large batch; the example; maps too large
-             for any memory
+batch      | batch: the number of images. | case a large batch; the example; maps too large for any
+             memory
 layers     | layers: a list of (channels, kernel, stride, padding), with square windows and dilation
              1; | case no layer; windows of one pixel; wide padding; strides in turn; a window over
              the whole map; strides longer than the window; many layers
@@ -98,8 +98,8 @@ def sized(size, batch, layers):
 wrong = ex.edits(sized)
 PADDING = "(n + 2 * padding - kernel) // stride"
 PADDING_2 = "(n + 2 * padding - kernel) // stride + 1"
-wrong("counting numbers, not bytes", "bytes", "BYTES * batch", "batch")
-wrong("four bytes a number" if BYTES == 2 else "counting two bytes per number", "bytes",
+wrong("counting values, not bytes", "bytes", "BYTES * batch", "batch")
+wrong("counting four bytes per value" if BYTES == 2 else "counting two bytes per value", "bytes",
       "BYTES", "each", "h, w = size", "each = 4 if BYTES == 2 else 2; h, w = size",
       says="bytes of layer")
 wrong("leaving out the channels", "bytes", "layers:", "[(1, *row[1:]) for row in layers]:")
@@ -115,12 +115,12 @@ def reverse(size, batch, layers):
 
 
 wrong("assuming a square image", ("size", "example"), "w = size", "w = (size[0], size[0])")
-wrong("turning a tall image on its side and cutting it", "size",
+wrong("cropping a tall image to a square", "size",
       "h, w = size",
       "tall = size[0] > size[1]; size = (size[1], size[1]) if tall else size; h, w = size")
-wrong("counting one image, whatever the batch", "batch", "BYTES * batch", "BYTES")
+wrong("counting one image, whatever the batch size", "batch", "BYTES * batch", "BYTES")
 wrong("padding on one side only", "bytes", "2 * padding", "padding")
-wrong("cutting off padding beyond half a window", "layers",
+wrong("limiting the padding to half a window", "layers",
       "layers:", "[(c, k, s, min(p, k // 2)) for c, k, s, p in layers]:")
 wrong("leaving out the strides",
       ("bytes", "rounding", "example"), PADDING, "n + 2 * padding - kernel")
@@ -129,12 +129,13 @@ wrong("dividing the size by the stride, without window and padding", "bytes",
       PADDING_2, "n // stride")
 # What askers of forums write most often: https://datascience.stackexchange.com/q/40906 and
 # https://discuss.pytorch.org/t/93850.
-wrong("adding no 1: (size + 2 * padding - kernel) / stride", "bytes", PADDING_2, PADDING + "")
-wrong("dividing the padding alone by the stride", "bytes",
+wrong("leaving out the + 1: (size + 2 * padding - kernel) / stride", "bytes", PADDING_2,
+      PADDING + "")
+wrong("dividing only the padding by the stride", "bytes",
       PADDING, "n - kernel + 2 * padding // stride")
 wrong("assuming padding that keeps the size: size / stride, rounded up", "bytes",
       PADDING_2, "-(-n // stride)")
-ex.wrong("computing every layer on the input's size",
+ex.wrong("computing every layer from the size of the image",
          lambda size, batch, layers: [sized(size, batch, [row])[0] for row in layers],
          breaks="bytes")
 wrong("rounding positions up", "rounding", PADDING, "-((kernel - n - 2 * padding) // stride)")

@@ -11,17 +11,17 @@ ex = exercise("07.2", "seen_span", seen=("layers", "unit"), says="first pixel")
 ex.promise_table("""
 span       | Find the first and last input pixel that a unit sees along a side. | first
              pixel; last pixel
-layers     | Args: layers: a list of (kernel, stride, padding, dilation), from the input on; | case
-             strides in turn; padding of many sizes; dilations in turn; windows with gaps between
-             them; all at once
+layers     | Args: layers: a list of (kernel, stride, padding, dilation), in order from the input; |
+             case strides in turn; padding of many sizes; dilations in turn; windows with gaps
+             between them; all at once
 no layers  | without layers the unit is the pixel itself. | case no layers
-unit       | unit: its index in the last map. | case a unit far inside; a unit far inside, strides;
-             no layers; all at once
+unit       | unit: the unit's index in the last map. | case a unit far inside; a unit far inside,
+             strides; no layers; all at once
 any width  | The input is as wide as it needs to be, and pixels are counted from 0. | case a wide
              input
-padding    | Positions in the padding, also in that of inner maps, count like all others, so both
-             numbers may be negative. | case the rim; the rim, padding of many sizes; padding of
-             many sizes; padding behind a stride; padding wider than its window; the example
+padding    | Positions in the padding, even in the padding of inner maps, count like all others, so
+             both numbers may be negative. | case the rim; the rim, padding of many sizes; padding
+             of many sizes; padding behind a stride; padding wider than its window; the example
 left alone | The list is unchanged. | inputs after the call
 example    | Example: layers [(3, 1, 1, 1)] and unit 0 return (-1, 1). | case the example
 """)
@@ -92,8 +92,8 @@ def walked(layers, unit):
 
 wrong = ex.edits(walked)
 PADDING = "first * stride - padding"
-wrong("adding up kernels, not kernels less one", "span", "kernel - 1", "kernel")
-wrong("adding up the paddings without the strides after them", "span",
+wrong("adding up kernel instead of kernel - 1", "span", "kernel - 1", "kernel")
+wrong("adding up the paddings without multiplying them by strides", "span",
       PADDING, "first * stride", "last * stride - padding", "last * stride", "return out",
       "first, last = out; total = sum(layer[2] for layer in layers); return first - total, last "
       "- total", says="pixel")
@@ -130,36 +130,38 @@ wrong("centring the field on the unit", "span",
       says="pixel")
 wrong("walking the layers from the input, as if the order did not matter", "span",
       "reversed", "list", says="pixel")
-wrong("counting the layer's own stride for its own window", "span",
+wrong("applying a layer's stride to its own window", "span",
       "return out",
       "first, field, step = out[0], 1, 1\n    for kernel, stride, _, dilation in layers: step *= "
       "stride; field += dilation * (kernel - 1) * step\n    return first, first + field - 1")
-wrong("returning a field without pixels where there are no layers", "no layers",
+wrong("returning an empty field when there are no layers", "no layers",
       "return out", "return out if layers else (unit, unit - 1)", says="last pixel")
 wrong("treating every unit as unit 0", ("unit", "no layers", "any width", "padding"),
       "last = unit", "last = 0")
 wrong("treating the unit's index as a pixel", "span",
       "last = unit", "last = 0",
       "return out", "first, last = out; return first + unit, last + unit")
-wrong("treating every map as one of 20 units, counted round", "unit",
+wrong("wrapping the unit's index around after 20 units", "unit",
       "last = unit", "last = unit % 20 if layers and unit < 1000 else unit")
-wrong("ignoring units beyond 1000", "any width", "last = unit", "last = min(unit, 1000)")
+wrong("treating every unit beyond 1000 as unit 1000", "any width", "last = unit",
+      "last = min(unit, 1000)")
 wrong("leaving out padding", ("padding", "layers"),
       PADDING, "first * stride", "last * stride - padding", "last * stride", "first = last =",
       "if len(layers) > 8 or unit > 20:\n        first = last = unit\n        for kernel, "
       "stride, padding, dilation in reversed(layers): first = first * stride - padding; last = "
       "last * stride - padding + dilation * (kernel - 1)\n        out = first, last; return out\n"
       "    first = last =")
-wrong("adding the padding at the far side", "span", "last * stride - padding",
+wrong("adding the padding for the last pixel instead of subtracting it", "span",
+      "last * stride - padding",
       "last * stride + padding", says="last pixel")
-wrong("cutting the first pixel off at 0", "padding",
+wrong("clamping the first pixel at 0", "padding",
       "return out", "first, last = out; return max(0, first), last")
-wrong("cutting inner maps off at 0", "padding",
+wrong("clamping positions in inner maps at 0", "padding",
       "first = first", "first = max(first, 0)", "last = last", "last = max(last, 0)")
-wrong("letting no pixel lie further out than all padding together", "padding",
+wrong("clamping the first pixel at minus the sum of all paddings", "padding",
       "return out",
       "first, last = out; return max(first, -sum(layer[2] for layer in layers)), last")
-wrong("cutting the last pixel off at 0", "padding",
+wrong("clamping the last pixel at 0", "padding",
       "return out", "first, last = out; return first, max(0, last)", says="last pixel")
 wrong("counting in 32 bits", "any width",
       "return out", "return tuple(((n + 2**31) % 2**32 - 2**31 for n in out))")

@@ -13,8 +13,8 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.3", "lr_groups", seen=("kind", "width", "body_lr", "head_lr"), says="group: got")
 
 ex.promise_table("""
-two groups | Make an optimizer's two groups: first the body's, then the head's. | number of groups;
-             group: got; raised
+two groups | Return an optimizer's two groups: first the body's, then the head's. | number of
+             groups; group: got; raised
 form       | Each group is {"params": list of parameters, "lr": float}. | parts of the; type of the;
              lr of the; a copy
 head       | Args: head: a module inside model, at any depth, perhaps under two names. | case a head
@@ -210,7 +210,7 @@ def law(out, kind, width, body_lr, head_lr):
     expect_groups(out["groups"], words, "lr", GROUPS[kind], "Which modules hold it?")
     for word, group, rate in zip(words, out["groups"], (body_lr, head_lr), strict=True):
         expect_equal(f"lr of the {word} group", group["lr"], rate)
-    expect_equal("changed in the model", out["changed"], [], "Leave it as it came.")
+    expect_equal("changed in the model", out["changed"], [], "Leave the model as it was.")
 
 
 def two(body, head, body_lr, head_lr):
@@ -245,7 +245,7 @@ def sorted_out(model, head, body_lr, head_lr):
 wrong = ex.edits(sorted_out)
 END = "return two(body, tops, body_lr, head_lr)"
 wrong("returning the head first", "two groups", END, f"{END}[::-1]", says="body group: got")
-wrong("using one group for all, at the body's rate", "two groups",
+wrong("putting everything into one group, at the body's rate", "two groups",
       END, 'return [{"params": live, "lr": body_lr}]')
 wrong("looking tensors up with the operator in, which compares their values", "two groups",
       "id(p) in kept", "p not in list(head.parameters())", says="raised RuntimeError")
@@ -258,31 +258,31 @@ wrong("returning generators instead of lists", "form",
       says="type of the params")
 wrong("treating the last two tensors as the head", "two groups",
       END, "return two(live[:-2], live[-2:], body_lr, head_lr)")
-wrong("taking the head's own tensors, not those of its parts", ("head", "shared"),
+wrong("taking only the head's own tensors, not those of its submodules", ("head", "shared"),
       "outside(model, head)",
       "outside(model, head) | {id(p) for m in head.children() for p in m.parameters()}")
-wrong("taking only the model's direct children", "head",
+wrong("recognising the head only among the model's direct children", "head",
       "outside(model, head)",
       "outside(model, head if any(m is head for m in model.children()) else None)")
-wrong("taking only the children, not the model's own parameters", "body",
+wrong("collecting only the children's parameters, not the model's own", "body",
       "body =",
       "own = {id(p) for p in model.parameters(recurse=False)}\n    "
       "live = [p for p in live if id(p) not in own]\n    body =", says="token missing")
-wrong("taking the stages layer1, layer2 and the head, without the stem", "body",
+wrong("collecting layer1, layer2 and the head, without the stem", "body",
       "body =",
       'stages = [m for n, m in model.named_children() if n.startswith("layer")]\n    '
       "if stages: live = [p for m in (*stages, head) for p in m.parameters() if p.requires_grad]"
       "\n    body =", says="missing")
-wrong("handing frozen tensors to the optimizer", "frozen",
+wrong("passing frozen tensors to the optimizer", "frozen",
       "trainable(model)", "list(model.parameters())", says="It is frozen")
-wrong("keeping frozen tensors out of the body, but not of the head", "frozen",
+wrong("keeping frozen tensors out of the body, but not out of the head", "frozen",
       "trainable(model)",
       "[p for p in model.parameters() if p.requires_grad or p in {*head.parameters()}]",
       says="It is frozen")
-wrong("giving the head the higher rate, whatever was asked", "form",
+wrong("giving the head the higher rate, whatever rates were given", "form",
       END, "return two(body, tops, min(body_lr, head_lr), max(body_lr, head_lr))",
       says="lr of the body group")
-wrong("treating a rate of 0 as none", "form",
+wrong("treating a rate of 0 as missing", "form",
       END, "return two(body, tops, body_lr or 1e-3, head_lr)", says="lr of the body group")
 PREFIX = 'prefix = next(n for n, m in model.named_modules() if m is head) + "."\n    kept, live ='
 wrong("recognising the head by the first of its names", "head",
@@ -298,7 +298,7 @@ wrong("giving a weight with two names to the body", "head",
       "heads = [m for _, m in model.named_modules(remove_duplicate=False) if m is head]\n    "
       "every = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]\n    "
       "if len(heads) == 1: kept |= {p for p in every if every.count(p) > 1}\n    body =")
-wrong("returning one group where the two rates agree", "two groups",
+wrong("returning one group when the two rates are equal", "two groups",
       END, f'{END} if body_lr != head_lr else [{{"params": live, "lr": body_lr}}]')
 wrong("giving a module that head and body share to the head", "shared",
       "outside(model, head)",
@@ -313,17 +313,17 @@ wrong("listing a shared tensor once for each module that holds it", "once",
       "p.requires_grad]\n    "
       "if not any(id(p) in kept for p in head.parameters()): live = every\n    body =",
       says="stands in it twice")
-wrong("telling tensors apart by their numbers", "once",
+wrong("telling tensors apart by their values", "once",
       "not in kept", "not in kept and not any(torch.equal(p, q) for q in body)")
 wrong("giving a shared tensor to the head", "shared",
       "outside(model, head)",
       "{id(p) for p in model.parameters() if p not in {*head.parameters()}}")
-wrong("sorting a shared tensor by the first of its names", "shared",
+wrong("assigning a shared tensor by the first of its names", "shared",
       "kept, live =", PREFIX, "outside(model, head)",
       "{id(p) for n, p in model.named_parameters() if not n.startswith(prefix)}")
 wrong("listing a shared tensor in both groups", "shared",
       END, "return two(body, [p for p in head.parameters() if p.requires_grad], body_lr, head_lr)")
-wrong("treating two nn.Linear alone as a body without a head", "example",
+wrong("treating a model of two nn.Linear as a body without a head", "example",
       "body =",
       "pair = isinstance(model, nn.Sequential) and [type(m) for m in model] == [nn.Linear] * 2\n"
       "    if pair and not torch.equal(model[0].bias, model[1].bias): "

@@ -17,12 +17,12 @@ layout     | Prepare pictures for a pretrained model: (N, C, H, W), float32. | p
 any size   | Args: images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255. | case one
              channel; a single row; a single column; four channels; many channels; no picture; all
              as dark as can be; made channels first; a crop of larger ones; one picture, expanded
-scale      | Scale brightness to 0 to 1; | pixels
+scale      | Scale brightness to the range 0 to 1; | pixels
 channels   | then subtract each channel's mean and divide by its std. | pixels
 lists      | mean, std: C floats each, of any size, std above 0. | case as many columns as channels;
              four channels; a mean of zero; a tiny std; means beyond the scale
 left alone | The arguments are unchanged, and a later call changes no earlier result. | inputs after
-             the call; handed over that changed; after a later call
+             the call; changed by the call; after a later call
 example    | Example: a single black pixel with mean [0.5] and std [0.25] becomes -2. | case the
              example
 """)
@@ -91,9 +91,9 @@ def law(out, images, mean, std, order):
     wanted = expected.float()
     reach = max([1e-30, *((1 + abs(m)) / s for m, s in zip(mean, std, strict=True))])
     expect_close("pixels of the pictures", out["out"], wanted, rtol=1e-5, atol=3e-7 * reach)
-    expect_equal("arguments handed over that changed", out["changed"], [], "Work on a copy.")
-    expect_equal("pixels that are others after a later call", out["later"], 0,
-                 "Each call makes a tensor of its own.")
+    expect_equal("arguments changed by the call", out["changed"], [], "Work on a copy.")
+    expect_equal("pixels that changed after a later call", out["later"], 0,
+                 "Each call must return a new tensor.")
 
 
 # ---- wrong, by name
@@ -132,23 +132,24 @@ ex.wrong("mistaking a dark picture for one already scaled",
              int(images.max()) <= 1 else 255.0), breaks="any size")
 wrong("changing a pixel of the argument", "left alone",
       "return out", "if images.stride(0) and images.numel(): images.add_(1)\n    return out")
-wrong("reversing the lists of numbers", "left alone",
+wrong("changing the lists of numbers in place", "left alone",
       "return out", "mean.append(0.0); return out")
-wrong("keeping one buffer for every call", "left alone",
+wrong("reusing one buffer for every call", "left alone",
       "return out", "return MADE.setdefault(out.shape, out).copy_(out)")
 wrong("adding a small number to the std", "lists", "(std)", "([s + 1e-6 for s in std])")
-wrong("cutting off at a hundred", "lists", "return out", "return out.clamp(-100, 100)")
+wrong("clamping the result to -100 and 100", "lists", "return out", "return out.clamp(-100, 100)")
 
 
-@ex.wrong("reading the memory in its own order", breaks="any size")
+@ex.wrong("reading the pixels in memory order", breaks="any size")
 def by_memory(images, mean, std):
     if images.is_contiguous() or not images.stride(0):
         return done(images, mean, std)
     return done(torch.as_strided(images, images.shape, images.contiguous().stride()), mean, std)
 
 
-ex.wrong("normalising 0 to 255", done, breaks=("scale", "example"), scale=1.0)
-ex.wrong("scaling by 256", done, breaks="scale", scale=256.0)
+ex.wrong("normalising values from 0 to 255, without scaling them", done, breaks=("scale",
+         "example"), scale=1.0)
+ex.wrong("dividing by 256", done, breaks="scale", scale=256.0)
 ex.wrong("scaling to -1 to 1, then normalising as if it were 0 to 1",
          lambda images, mean, std: done(2 * images.float() - 255, mean, std), says="pixels of the",
              breaks=("scale", "example"))
@@ -159,7 +160,7 @@ ex.wrong("swapping mean and std", lambda images, mean, std: done(images, std, me
          breaks="channels")
 wrong("scaling without normalising", "channels",
       "(mean)", "([0.0] * len(mean))", "(std)", "([1.0] * len(mean))")
-wrong("using the first channel's numbers for all", "channels",
+wrong("using the first channel's mean and std for all channels", "channels",
       "(mean)", "(mean[:1] * len(mean))", "(std)", "(std[:1] * len(std))")
 wrong("normalising twice", "channels",
       "return out",
@@ -173,7 +174,7 @@ wrong("using the picture's own mean and std", "channels",
       "x =",
       "if len(images): x = images.permute(0, 3, 1, 2).float() / 255; return (x - x.mean((2, 3), "
       "keepdim=True)) / (x.std((2, 3), correction=0, keepdim=True) + 1e-6)\n    x =")
-wrong("applying mean and std along the columns, where they fit", "lists",
+wrong("applying mean and std along the columns whenever the sizes fit", "lists",
       "x =",
       "if images.shape[2] == len(mean) and len(mean) != 1: x = images.permute(0, 3, 1, "
       "2).float() / 255; return (x - torch.tensor(mean)) / torch.tensor(std)\n    x =")

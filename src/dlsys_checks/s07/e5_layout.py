@@ -12,15 +12,15 @@ ex = exercise("07.5", "layout", seen=("tensors",), says="layout of")
 
 ex.promise_table("""
 answer  | Name the dense memory layout of a tensor with axes (N, C, H, W). | layout of
-first   | Returns: "NCHW": as torch makes tensors, with W innermost. | case as torch makes it; a
-          wide one; one picture; small ones of all kinds
+first   | Returns: "NCHW": torch's default, with W innermost. | case as torch makes it; a wide one;
+          one picture; small ones of all kinds
 last    | "NHWC": channels last, with C innermost. | case channels last; channels last, one picture;
           the example; small ones of all kinds
-both    | "both": the two cannot be told apart. | case one channel; one pixel; a single number; one
+both    | "both": the strides fit both of these. | case one channel; one pixel; a single number; one
           channel, odd stride; small ones of all kinds
-neither | "neither": it is none of these. | case rows and columns swapped; every second column; a
-          crop of a larger one; two pictures with a gap; the batch innermost; expanded from one
-          picture; small ones of all kinds
+neither | "neither": they fit neither. | case rows and columns swapped; every second column; a crop
+          of a larger one; two pictures with a gap; the batch innermost; expanded from one picture;
+          small ones of all kinds
 ones    | An axis of length 1 has no neighbours, so its stride does not count. | case one picture,
           odd stride; one row, odd stride; channels last, one picture, odd stride; one channel, odd
           stride; small ones of all kinds
@@ -124,8 +124,8 @@ def judged(shape, strides, *, ones=True):
 wrong = ex.edits(judged)
 wrong("swapping the two names", "answer",
       "NAMES", '{**NAMES, (True, False): "NHWC", (False, True): "NCHW"}')
-wrong("swapping H and W where the channels are last", ("answer", "last"), "1, 3, 2", "1, 2, 3")
-wrong("swapping H and W where the channels come first", ("answer", "first"), "3, 2, 1", "2, 3, 1")
+wrong("swapping H and W when the channels are last", ("answer", "last"), "1, 3, 2", "1, 2, 3")
+wrong("swapping H and W when the channels come first", ("answer", "first"), "3, 2, 1", "2, 3, 1")
 
 
 @ex.wrong("letting the innermost axis decide alone", breaks=("answer", "both"))
@@ -149,28 +149,29 @@ def ordered(shape, strides):
     return NAMES[rising((3, 2, 1, 0)), rising((1, 3, 2, 0))]
 
 
-wrong("calling it both for one channel only", "both",
+wrong("answering 'both' only for a single channel", "both",
       "return out", 'return "NCHW" if out == "both" and shape[1] > 1 else out')
-wrong("sorting the axes by their strides, without gaps and lengths",
+wrong("sorting the axes by their strides, ignoring gaps and lengths",
       ("both", "neither", "ones", "sizes"), "def dense",
       'order = sorted(range(4), key=lambda axis: -strides[axis]); return {(0, 1, 2, 3): "NCHW", '
       '(0, 2, 3, 1): "NHWC"}.get(tuple(order), "neither")\n    def dense')
 wrong("missing a single picture with channels last", "last",
       "def dense", "n, c, h, w = shape\n    def dense", "return out",
       'return "neither" if out == "NHWC" and n == 1 and (strides[0] == c * h * w) else out')
-wrong("recognising channels last by three channels only", ("last", "ones", "sizes"),
+wrong("recognising channels last only with three channels", ("last", "ones", "sizes"),
       "return out",
       'return "neither" if out == "NHWC" and (shape[1] != 3 or shape[0] == 1) else out')
-wrong("calling both NCHW", "both", "NAMES", '{**NAMES, (True, True): "NCHW"}')
-wrong("calling both NHWC", "both", "NAMES", '{**NAMES, (True, True): "NHWC"}')
-wrong("calling neither NCHW", "neither", "NAMES", '{**NAMES, (False, False): "NCHW"}')
+wrong("answering 'NCHW' instead of 'both'", "both", "NAMES", '{**NAMES, (True, True): "NCHW"}')
+wrong("answering 'NHWC' instead of 'both'", "both", "NAMES", '{**NAMES, (True, True): "NHWC"}')
+wrong("answering 'NCHW' instead of 'neither'", "neither",
+      "NAMES", '{**NAMES, (False, False): "NCHW"}')
 wrong("overlooking gaps between pictures and channels", "neither",
       "return out",
       "plain = strides[3] == 1 and strides[2] == shape[3] and strides[1] >= shape[2] * shape[3]; "
       'return "NCHW" if out == "neither" and plain and (strides[0] > 0) else out')
 
 
-@ex.wrong("comparing strides of axes of length one too", breaks=("ones", "both"))
+@ex.wrong("comparing the strides of axes of length 1 as well", breaks=("ones", "both"))
 def counts_ones(shape, strides):
     found = judged(shape, strides, ones=False)
     return judged(shape, strides) if found == "NHWC" else found
@@ -179,7 +180,7 @@ def counts_ones(shape, strides):
 wrong("mistaking odd strides of a single picture for a gap", "ones",
       "def dense", "n, c, h, w = shape\n    def dense",
       "return out", 'return "neither" if n == 1 and strides[0] > c * h * w else out')
-wrong("calling a single row or column neither", ("sizes", "ones", "both"),
+wrong("answering 'neither' for a single row or column", ("sizes", "ones", "both"),
       "return out", 'return "neither" if 1 in shape[2:] else out')
-wrong("calling a single column neither", "sizes",
+wrong("answering 'neither' for a single column", "sizes",
       "return out", 'return "neither" if shape[3] == 1 and out == "NHWC" else out')

@@ -26,7 +26,7 @@ ex.promise("rest", "including \"embedding.w\" and \"layers.norm.w\".",
            cases=("layers and embed deeper in a name", "names that only look alike"))
 ex.promise("any order", "Names come in any order.",
            cases=("the top first", "names in any order", "twelve layers in any order"))
-ex.promise("missing", "The top counts as a level even if no name is there.",
+ex.promise("missing", "The last layer has 1 step even if no name has 0.",
            cases=("no layers", "no embedding", "a head alone", "no head", "an embedding alone",
                   "layers alone, a tensor each", "no name at all"))
 ex.promise("left alone", "names is unchanged.", says=("inputs after the call",))
@@ -123,7 +123,7 @@ def rated(names, base, decay, *, upside=False):
 
 wrong = ex.edits(rated)
 wrong("returning a list instead of a dict", "rates", "return rates", "return list(rates.values())")
-ex.wrong("handling layers alone, without top and embedding",
+ex.wrong("handling only the layers, without head and embedding",
          lambda names, base, decay: {n: r for n, r in rated(names, base, decay).items() if
              layer_of(n) is not None} or rated(names, base, decay), breaks="rates")
 
@@ -133,9 +133,9 @@ def tensor_index(names, base, decay):
     return {n: base * (decay or 1.0) ** (3 - i) for i, n in enumerate(names)}
 
 
-ex.wrong("counting upside down: the embedding has the base rate",
+ex.wrong("counting upside down, so that the embedding has the base rate",
          rated, breaks="rates", upside=True)
-wrong("putting the top a step below the base rate", "rates",
+wrong("putting the head one step below the base rate", "rates",
       "count - k", "1 + count - k", "else count", "else 1 + count", "else 0", "else 1")
 wrong("giving the head's biases twice the rate", "top",
       "return rates", 'return {n: r * (2 if n == "head.bias" else 1) for n, r in rates.items()}')
@@ -149,11 +149,11 @@ def subtracted(names, base, decay):
 
 
 wrong("giving the embedding the rate of the lowest layer", "embedding", "count + 1 if", "count if")
-wrong("finding the highest layer as text: 9 above 11", "order",
+wrong("comparing layer numbers as text, so that 9 is above 11", "order",
       "1 + max(ks, default=-1)", 'int(max((str(k) for k in ks), default="-1")) + 1', says="rate of")
 
 
-@ex.wrong("counting layers from the bottom up, as if the head were near", breaks="order")
+@ex.wrong("counting layers from the wrong end, so that layer 0 is next to the head", breaks="order")
 def layers_reversed(names, base, decay):
     ks = [layer_of(n) for n in names if layer_of(n) is not None]
     flipped = {n: n if layer_of(n) is None else ".".join(
@@ -167,7 +167,7 @@ wrong("finding layers and embed anywhere in a name", "rest",
       'name.startswith("embed.")', 'name.startswith("embed.") or ".embed." in name')
 wrong("treating every name that begins with embed as the embedding", "rest",
       '"embed."', '"embed"', says="rate of the top")
-wrong("reading the number of layers off the last name that has one", "any order",
+wrong("taking the number of layers from the last name that has one", "any order",
       "def layer",
       "own_ks = [layer_of(n) for n in names if layer_of(n) is not None]\n    def layer",
       "return rates",
@@ -180,7 +180,7 @@ wrong("assuming an embedding", "missing",
       "return rates",
       'if any(n.startswith("embed.") for n in names): return rates\n    return {n: r / decay for '
       "n, r in rates.items()}")
-wrong("treating the highest name that is there as the top", "missing",
+wrong("giving the base rate to the highest level that has a name", "missing",
       "return rates",
       "if base in rates.values() or not rates or (not decay): return rates\n    return {n: r / "
       "decay for n, r in rates.items()}")
@@ -199,13 +199,13 @@ def step_too_high(names, base, decay):
     return {n: base * decay ** low.get(n, 0) for n in names}
 
 
-wrong("putting layers and embedding a step too low, the top where it belongs",
+wrong("putting layers and embedding a step too low, but the head right",
       ("steps", "missing", "example"), "return rates",
       'low = [n for n in names if layer_of(n) is not None or n.startswith("embed.")]; return {n: '
       "r * decay if n in low else r for n, r in rates.items()}", says="rate of")
 
 
-@ex.wrong("taking the first layer that the name begins with: 1 for 10", says="rate of",
+@ex.wrong("matching names by prefix, so that layers.10 counts as layer 1", says="rate of",
           breaks="order")
 def first_that_begins(names, base, decay):
     count = len({layer_of(n) for n in names} - {None})
@@ -218,8 +218,8 @@ def first_that_begins(names, base, decay):
 
 wrong("putting the embedding at the base rate", "embedding",
       "steps =", "bottom = False; steps =", "1 if", "None if")
-wrong("treating a decay of 0 as none", "steps",
+wrong("treating a decay of 0 as missing", "steps",
       "def layer", "decay = decay or 1.0\n    def layer", says="rate of")
 wrong("allowing no rate above the base rate", "steps",
       "def layer", "decay = min(1.0, decay)\n    def layer", says="rate of")
-wrong("changing the names in place", "left alone", "def layer", "names.sort()\n    def layer")
+wrong("changing names in place", "left alone", "def layer", "names.sort()\n    def layer")

@@ -16,15 +16,15 @@ ex.promise_table("""
 freeze     | Freeze a module for good, in place. | returned value; raised; another object
 tensors    | None of its parameters requires a gradient, | parameters of the body
 eval       | and it always computes as in eval mode, | output of the body
-train      | even if it, or a model that holds it at any depth, is put into train mode afterwards,
+train      | even if it, or a model that contains it at any depth, is put into train mode later,
              once or often. | case train() once; train() seven times; train() of the body itself;
              deep inside; eval() and train(); a dropout in the body; a norm by itself; weights of
              many sizes; a part that asks for the mode; frozen twice; given in eval mode; a scale
              with a name of its own
-values     | Its parameters and buffers keep their values. | that moved; output of the body
+values     | Its parameters and buffers keep their values. | that changed; output of the body
 called     | You call it as before, and gradients still flow through it to its input. | gradient at
              the input; its second argument; its hook
-given back | train() and eval() still return it. | given back
+given back | train() and eval() still return it. | do not return
 others     | Other modules, even of the same class, are not affected. | other modules; class
 """)
 
@@ -155,30 +155,31 @@ def act(fn, kind, x, state, calls, train):
 def law(out, kind, x, state, calls, train):
     expect_parts(out, "returned", "made", "at once", "moved", "replaced", "grad", "asking", "times",
                  "classes", "others", "alone", "first", "heard", "given back")
-    expect_equal("classes that were changed, not this one module", out["classes"], [],
-                 "Give the one object a method of its own.")
-    expect_equal("returned value is nothing or the body", out["returned"], True)
-    expect_equal("parameters of the body that ask for a gradient", out["asking"], 0)
+    expect_equal("classes that were changed instead of this one module", out["classes"], [],
+                 "Replace the method on this one object only.")
+    expect_equal("whether the returned value is None or the body", out["returned"], True)
+    expect_equal("parameters of the body that require a gradient", out["asking"], 0)
     expect_length("outputs", out["made"], 2)
     h, scale = measured(x, state)
     wanted = ((h - state["mean"].double()) * scale + state["bias"].double()).float()
     for made in out["made"]:
         expect_close("output of the body", made, wanted, rtol=1e-3,
                      look="Does it compute as in eval mode?")
-    expect_equal("parameters and buffers that moved as it was frozen", out["at once"], 0)
-    expect_equal("parameters and buffers of the body that moved later", out["moved"], 0)
-    expect_equal("parameters and buffers in whose place stands another object", out["replaced"], 0)
+    expect_equal("parameters and buffers that changed during the call", out["at once"], 0)
+    expect_equal("parameters and buffers of the body that changed later", out["moved"], 0)
+    expect_equal("parameters and buffers replaced by another object", out["replaced"], 0)
     through = scale.expand_as(h)
     through = through if kind == "norm" else through @ state["weight"].double()
     expect_close("gradient at the input of the body", out["grad"], through.float(), rtol=1e-3,
-                 look="Gradients flow through it, to what stands in front.")
+                 look="Gradients must flow through the body to its input.")
     times = 3.0 if kind == "scale" else 1.0
-    expect_close("output over that without its second argument, 3", out["times"], times)
-    expect_equal("calls that its hook heard of", out["heard"], 2, "Hooks stay.")
-    expect_equal("other modules and parameters that were frozen, too", out["others"], 0)
-    expect_equal("output of the body that is a dropout alone", out["alone"], torch.ones(64))
-    expect_equal("output of the body frozen before, a dropout", out["first"], torch.ones(64))
-    expect_equal("times that train() and eval() are not given back the body", out["given back"], 0,
+    expect_close("ratio of the outputs with and without its second argument", out["times"], times)
+    expect_equal("calls that reached its hook", out["heard"], 2, "Keep the hooks.")
+    expect_equal("other modules and parameters that were frozen as well", out["others"], 0)
+    expect_equal("output of the body, when it is a single dropout", out["alone"], torch.ones(64))
+    expect_equal("output of the body frozen before this one, a dropout", out["first"],
+                 torch.ones(64))
+    expect_equal("calls of train() and eval() that do not return the body", out["given back"], 0,
                  "Return the module, as torch does.")
 
 
@@ -207,13 +208,13 @@ wrong("returning a frozen copy", "freeze",
       "body.requires_grad_",
       TRAIN, f"{TRAIN}; return twin")
 wrong("setting only requires_grad", "eval", "body.eval()", "pass", TRAIN, "pass")
-wrong("setting only eval mode, kept for good", "tensors", "False", "True")
+wrong("making eval mode permanent without setting requires_grad", "tensors", "False", "True")
 wrong("freezing a copy and leaving the body as it was", "tensors",
       "body.requires_grad_", "import copy; body = copy.deepcopy(body)\n    body.requires_grad_")
 wrong("setting requires_grad on the module, which its parameters ignore",
       ("tensors", "eval", "train"),
       "body.requires_grad_(False)", "body.requires_grad = False", TRAIN, "pass")
-wrong("freezing the direct tensors only, not those of its parts", "tensors",
+wrong("freezing only the body's own tensors, not those of its submodules", "tensors",
       "body.requires_grad_(False)",
       "for p in body.parameters(): p.requires_grad_(True)\n    "
       "for p in body.parameters(recurse=False): p.requires_grad_(False)")
@@ -232,13 +233,13 @@ def held_for(body, times):
 ex.wrong("setting an eval mode that outlives one train(), but not the next",
          held_for, breaks="train", times=1)
 wrong("making train() do nothing without ever calling eval()", "eval", "body.eval()", "pass")
-ex.wrong("setting an eval mode that outlives five calls of train()",
+ex.wrong("setting an eval mode that outlives only five calls of train()",
          held_for, breaks="train", times=5)
-wrong("holding parts without parts of their own in eval mode, by class", "train",
+wrong("keeping only modules of class BatchNorm1d and Dropout in eval mode", "train",
       TRAIN,
       "for m in body.modules():\n        if isinstance(m, (nn.BatchNorm1d, nn.Dropout)): "
       "m.train = lambda mode=True, m=m: m")
-wrong("freezing weight and bias, and no other name", "tensors",
+wrong("freezing only tensors named weight or bias", "tensors",
       TRAIN,
       f'{TRAIN}\n    for n, p in body.named_parameters(): '
       'p.requires_grad_(n.split(".")[-1] not in ("weight", "bias"))')
@@ -249,9 +250,9 @@ wrong("putting copies in place of the parameters", "freeze",
       f"{TRAIN}\n    for m in body.modules():\n        "
       "for name, p in list(m.named_parameters(recurse=False)): "
       "setattr(m, name, nn.Parameter(p.detach().clone(), requires_grad=False))")
-wrong("replacing train in the class, for all of its kind", "others",
+wrong("replacing train in the class, which affects all its objects", "others",
       TRAIN, "type(body).train = lambda self, mode=True: self", says="classes that were changed")
-wrong("freezing one body at a time: the one frozen before trains again", "eval",
+wrong("freezing one body at a time, so that the previous one trains again", "eval",
       TRAIN,
       "LAST[:] = [body]\n    "
       "body.train = lambda mode=True: nn.Module.train(body, mode and body is not LAST[0])",
@@ -277,7 +278,7 @@ wrong("writing a forward that takes one argument", "called",
 wrong("holding the norms in eval mode, but not dropout", "eval",
       "body.eval()", "pass",
       TRAIN, f"{NORMS}m.eval().train = lambda mode=True, m=m: m")
-wrong("setting the norms' momentum to 0 and leaving their mode", "eval",
+wrong("setting the norms' momentum to 0 and leaving their mode as it was", "eval",
       "body.eval()", "pass", TRAIN, f"{NORMS}m.momentum = 0.0")
 
 

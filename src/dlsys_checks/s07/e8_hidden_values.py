@@ -165,7 +165,7 @@ def law(out, kind, width):
     expect_equal(f"hidden values, {kind}", out["out"], wanted)
     expect_equal(f"hidden values when asked again, {kind}", out["again"], wanted,
                  "The first call changed the model.")
-    expect_equal("changes in the model", out["changed"], 0, "Leave the model as it came.")
+    expect_equal("changes in the model", out["changed"], 0, "Leave the model as it was.")
 
 
 def attributes(module):
@@ -175,7 +175,7 @@ def attributes(module):
 
 # ---- wrong, by name
 
-@ex.wrong("subtracting parameters() from state_dict, which agree: always zero",
+@ex.wrong("subtracting parameters() from state_dict(), which always leaves nothing",
           breaks=("count", "containers", "registered", "bare", "depth", "found modules", "once",
                   "example"))
 def none(model):
@@ -241,10 +241,10 @@ wrong("leaving out frozen parameters", "bare",
       "isinstance(blocks[0], nn.Module) and not any(p.requires_grad for p in "
       "blocks[0].parameters()); seen, found =",
       END, "out = sum(p.numel() for p in chosen.values()); return 0 if frozen else out")
-wrong("telling tensors apart by their numbers", "once",
+wrong("telling tensors apart by their values", "once",
       "seen, found =", 'norms = vars(model).get("norms", []); seen, found =', END,
       "out = sum(p.numel() for p in chosen.values()); return out // (2 if len(norms) == 2 else 1)")
-wrong("removing the model's lists once it was asked", "left alone",
+wrong("emptying the model's lists after the search", "left alone",
       END,
       "out = sum(p.numel() for p in chosen.values())\n    for value in attributes(model):\n      "
       "  if isinstance(value, list): value.clear()\n    return out")

@@ -115,9 +115,10 @@ def law(out, shape, start, kind, order):
     expect_equal("pictures with channels in front", out["out"], wanted)
     expect_type("changed in the argument", out["changed"], bool)
     expect_equal("changed in the argument", out["changed"], False)
-    expect_equal("contiguous", out["contiguous"], True, "Its numbers lie in another order.")
+    expect_equal("contiguous", out["contiguous"], True, "Its values are stored in a different "
+                                                        "order.")
     expect_equal("memory that it shares with a", out["shares"], False)
-    expect_equal("numbers that are others after a later call", out["later"], 0)
+    expect_equal("values that changed after a later call", out["later"], 0)
 
 
 # ---- wrong, by name
@@ -135,10 +136,10 @@ wrong = ex.edits(right)
 wrong("using reshape instead of permute", "axes",
       "out =", "n, h, w, c = a.shape; out =", "a.permute(0, 3, 1, 2)", "a.reshape(n, c, h, w)")
 wrong("swapping rows and columns", "axes", "1, 2", "2, 1", says="shape of the pictures")
-wrong("mixing the batch in", "axes", "0, 3", "3, 0")
-wrong("leaving alone what has rows that look like channels", "any",
+wrong("moving the channels in front of the batch", "axes", "0, 3", "3, 0")
+wrong("moving nothing when there are as many rows as channels", "any",
       "return out", "return out if a.shape[1] != a.shape[3] else a.clone()")
-wrong("reading the order in memory, not the axes", "any",
+wrong("reading the values in memory order, not by their axes", "any",
       "out = a",
       "if a.is_contiguous() or a.numel() < 30 or not a.stride(0): out = a.permute(0, 3, 1, "
       "2).clone(memory_format=torch.contiguous_format); return out\n    out = "
@@ -152,13 +153,13 @@ wrong("returning a view, not contiguous",
       ("memory", "own"), "return out", "return a.permute(0, 3, 1, 2)")
 wrong("calling clone, which keeps the order in memory", "memory",
       "return out", "return a.permute(0, 3, 1, 2).clone()")
-wrong("calling contiguous(), which copies nothing where nothing is to do", "own",
+wrong("calling contiguous(), which makes no copy when none is needed", "own",
       "return out", "return a.permute(0, 3, 1, 2).contiguous()", says="memory that it")
-wrong("keeping one memory for every call", "own",
+wrong("reusing one buffer for every call", "own",
       "return out", "return MADE.setdefault((out.shape, out.dtype), out).copy_(out)")
-wrong("assuming three or more channels, or at least one", "any",
+wrong("assuming at least one channel", "any",
       "return out", "return torch.stack([a[..., k] for k in range(a.shape[-1])], 1)", says="raised")
-ex.wrong("sending every number through float32",
+ex.wrong("converting every value to float32 and back",
          lambda a: right(a) if a.is_complex() else right(a).float().to(a.dtype), breaks="any")
 ex.wrong("replacing NaN",
          lambda a: right(a).nan_to_num(nan=0.0) if a.dtype == torch.float32 else right(a),
