@@ -287,10 +287,10 @@ partly, told = heard(adapter, base, OPT_NAMES)    # told: its messages
 guess("10.1",
       "How large is the first adapter's drop in loss, as a percentage of "
       "the full adapter's drop?",
-      choices=["about 100 %, as peft finds all 14 matrices",
+      choices=["about 100 %",
                "about 85 %",
-               "about 43 %, as six of 14 matrices have LoRA",
-               "0 %, as peft stops with an error"])
+               "about 43 %",
+               "about 10 %"])
 
 # %% trap="10.1" role="look"
 hit = [path for path, module in partly.named_modules()
@@ -1015,7 +1015,7 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
 
     Args:
         prompt, answer: (P,) and (Q,), int64. The text is the prompt, then
-            the answer. Ids may repeat, also between the two. Both may be
+            the answer. Ids may repeat, even across the two. Both may be
             empty, and neither changes.
 
     Returns:
@@ -1112,7 +1112,7 @@ once, told_then = heard(reloaded, its_folder)
 # %% trap="10.4" role="guess"
 guess("10.4", "How many texts does the loaded classifier get right?",
       choices=["as many as before it was saved",
-               "none, because loading raises an error",
+               "fewer, by less than 5 points",
                "clearly fewer than before it was saved"])
 
 # %% trap="10.4" role="look" compare=false
@@ -1255,8 +1255,8 @@ claim("the same after a second adapter was made", trains[1], expected=0)
 def passport(model: nn.Module) -> dict:
     """Report in five parts which layers have LoRA and what is trained.
 
-    A LoRA layer is a module that has its own parameters A and B, both, of
-    any shapes; it may have others.
+    A LoRA layer is a module that has parameters A and B of its own, of any
+    shapes; it may have others.
 
     Returns a dict:
         "layers": the paths of the LoRA layers, in the order of
@@ -1264,10 +1264,10 @@ def passport(model: nn.Module) -> dict:
         that require a gradient, an int. "other": the paths of parameters
         that require a gradient and are not A or B of a LoRA layer.
         "frozen": the paths of every A and B of a LoRA layer that does not
-        require a gradient. Both are in the order of
+        require a gradient. These two lists are in the order of
         model.named_parameters(), and a shared parameter counts once.
-        "idle": the paths of LoRA layers with a B that is all zeros, in the
-        order of layers.
+        "idle": the paths of LoRA layers whose B is all zeros, in the order
+        of layers.
     model does not change, and nothing is kept between calls. Example:
     nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) returns layers ["0"],
     trainable 4, other [], frozen [] and idle ["0"].
@@ -1733,8 +1733,8 @@ claim("warnings", len(told), above=0)
 def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
     """Load an adapter from a file into model, completely or not at all.
 
-    The adapter of model is each parameter in model.named_parameters() whose
-    path has the last three parts lora_A.default.weight or
+    The adapter of model is all parameters in model.named_parameters() whose
+    paths end with the three parts lora_A.default.weight or
     lora_B.default.weight, such as
     "base_model.model.q_proj.lora_A.default.weight". There is at least one
     of each. In a file, the part default is missing:
@@ -1748,9 +1748,9 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
             any other path, if a shape differs, or if every lora_B in file
             is all zeros. Then model does not change.
 
-    Each parameter gets the values of its tensor, in its own dtype. It stays
-    the same object, keeps its requires_grad and shares no memory with file.
-    The rest of model, file and the grad mode do not change.
+    Each parameter gets the values of its tensor, in the parameter's dtype.
+    It stays the same object, keeps its requires_grad and shares no memory
+    with file. The rest of model, file and the grad mode do not change.
     """
     # BEGIN SOLUTION
     ends = ("lora_A.default.weight", "lora_B.default.weight")

@@ -29,7 +29,7 @@ ask("10.1", {"layer": range(21)}, lambda layer: choice(
 ask("10.1", {"first, second": list(permutations(PROJECTIONS, 2))}, lambda first, second: choice(
     f"The `target_modules` for a Llama are `{first}`, `{second}` and `fc1`. A Llama has no `fc1`. "
     "What does `get_peft_model` do?", "it adapts the two names that match, without a warning",
-    "It raises an error only if no name matches.", "it raises an error about fc1",
+    "peft raises an error only if no name matches.", "it raises an error about fc1",
     "it warns about fc1 and adapts the two others", "it adapts all linear modules"))
 
 # ---- 10.2 merging
@@ -53,14 +53,15 @@ ask("10.2", {"w": range(2, 10), "update": range(2, 10), "x": range(2, 10)},
     lambda w, update, x: number(
         f"A layer multiplies its input by {w}, and the update of its adapter is {update}. You add "
         f"{update} to the weight but leave the adapter on. What does the layer return for {x}?",
-        (w + 2 * update) * x, "The update is in the weight and also next to it.",
+        (w + 2 * update) * x, "The update counts twice: once in the weight, and once in the "
+                              "adapter next to it.",
         (w + update) * x, w * x))
 ask("10.2", {"w": [2.0 ** k for k in range(1, 7)],
              "change": lambda w: [w / k for k in (1024, 2048, 4096)]},
     lambda w, change: number(
         f"A bfloat16 weight is {w:g}. You add an update of {change:g} in float32 and round the sum "
         "to bfloat16. What is stored?", w,
-        "bfloat16 has 8 significant bits: the next number after 1 is 1.0078.",
+        "bfloat16 has 8 significant bits, so the next number after 1 is 1.0078.",
         w + change, within=1e-6))
 
 # ---- 10.3 the room of a prefix

@@ -212,7 +212,8 @@ def law(out, tree, names):
     missing = [name for name, paths in wanted.items() if not paths]
     expect_equal(f"raised for names {show(names)} and linear modules {show(paths_of(tree))}",
                  out["raised"], "ValueError" if missing else "no error",
-                 f"Without a hit: {show(missing)}." if missing else "Each of them hits.")
+                 f"These match nothing: {show(missing)}." if missing else "Every name matches "
+                                                                          "something.")
     expect_type("names in the text of the error", out["text"], list)
     # A single digit may stand in a text as a count.
     expect_equal("names in the text of the error",
@@ -232,7 +233,7 @@ def law(out, tree, names):
     expect_equal("order of the names", out["order"], names)
     later = [*tree, [f"late.{names[0]}", "linear"]] if names else tree
     expect_type("result of a second call", out["again"], dict)
-    expect_paths(" in a second call, a linear module added", out["again"],
+    expect_paths(" in a second call, after a linear module was added", out["again"],
                  wanted_paths(later, names))
 
 
@@ -267,23 +268,23 @@ wrong("matching a name anywhere in the path", "paths",
       'path == name or path.endswith(f".{name}")', "path and name in path")
 wrong("matching the end of a name", "paths",
       'path == name or path.endswith(f".{name}")', "path.endswith(name)")
-wrong("matching a name that begins like it", ("paths", "model"),
+wrong("matching parts of a path that only begin with the name", ("paths", "model"),
       'path == name or path.endswith(f".{name}")',
       'f".{name}" in f".{path}" and (path.count(".") == 0 or name in ".".join(path.split(".")[-1 '
       '- name.count("."):])) and (path.split(".")[-1 - '
       'name.count(".")].startswith(name.split(".")[0]))')
-wrong("matching all that lies below a module of that name", "paths",
+wrong("matching everything inside a module of that name", "paths",
       'path == name or path.endswith(f".{name}")', 'f".{name}." in f".{path}."')
-wrong("reading names as regular expressions", "paths",
+wrong("treating names as regular expressions", "paths",
       "kind =", "import re; kind =", 'path == name or path.endswith(f".{name}")',
       're.fullmatch(rf"(.*\\.)?{name}", path)')
-wrong("reading the edge of a word as a dot", "paths",
+wrong("accepting any word boundary instead of a dot", "paths",
       "kind =", "import re; kind =", 'path == name or path.endswith(f".{name}")',
       're.search(rf"\\b{re.escape(name)}$", path)')
 wrong("matching the last part of the path only", "names",
       'path == name or path.endswith(f".{name}")', 'path.split(".")[-1] == name',
       says="raised for")
-wrong("forgetting a linear at the top of the model", ("model", "names", "example"),
+wrong("leaving out linear modules at the top of the model", ("model", "names", "example"),
       "kind =",
       "tops = [path for path, module in model.named_modules() if isinstance(module, nn.Linear) "
       'and "." not in path]; kind =', "return found",
@@ -304,27 +305,28 @@ def with_weight(model, names):
     return matched(model, names, kind=lambda m: getattr(m, "weight", None) is not None)
 
 
-ex.wrong("going by what a module holds, not by its kind", matched, breaks="model",
+ex.wrong("recognising modules by an attribute, not by their class", matched, breaks="model",
          kind=lambda m: hasattr(m, "in_features"))
-wrong("finding modules by their weights, a tied one once", "model",
+wrong("finding modules by their weights, so that tied ones count once", "model",
       "kind =",
       "tied = {id(m.weight): path for path, m in reversed(list(model.named_modules())) if "
       "isinstance(m, nn.Linear)}; kind =", "return found",
       "return {name: [p for p in paths if p in tied.values()] for name, paths in found.items()}")
-ex.wrong("listing only what requires grad", matched, breaks="model",
+ex.wrong("listing only modules whose weight requires a gradient", matched, breaks="model",
          kind=lambda m: isinstance(m, nn.Linear) and m.weight.requires_grad)
-wrong("ignoring upper and lower case", "paths",
+wrong("ignoring case", "paths",
       'path == name or path.endswith(f".{name}")',
       'f".{path}".lower().endswith(f".{name}".lower())')
-wrong("reading a question mark as a wildcard", "names",
+wrong("treating a question mark as a wildcard", "names",
       "kind =", "import fnmatch; kind =", 'path == name or path.endswith(f".{name}")',
       'path == name or path.endswith(f".{name}") or fnmatch.fnmatchcase(path, name)',
       says="names in the text")
-wrong("returning the last parts of the missing names", ("says", "names"),
+wrong("reporting only the last parts of the missing names", ("says", "names"),
       NOTHING, "f'names: {[name.split(\".\")[-1] for name in lost]} hit nothing'")
-ex.wrong("matching nn.Linear itself only, no subclass", matched, breaks="subclass",
+ex.wrong("matching only nn.Linear itself, no subclasses", matched, breaks="subclass",
          kind=lambda module: type(module) is nn.Linear)
-wrong("treating no names as a mistake", "names", "lost:", "lost or not found:", says="raised for")
+wrong("raising an error for an empty list of names", "names", "lost:", "lost or not found:",
+      says="raised for")
 wrong("sorting names", "order",
       "return found",
       "return dict(sorted(found.items(), reverse=len(names) == 2 and list(names) == "
@@ -337,7 +339,7 @@ wrong("listing a shared module under each of its names", "shared",
       'isinstance(m, nn.Linear) and f".{path}".endswith(f".{name}")] for name in names}')
 wrong("returning an empty list for a name that hits nothing", "raises",
       'if lost:\n        raise ValueError(f"names: {lost} hit nothing")', "pass", says="raised for")
-wrong("raising only if nothing is hit at all, as peft does", ("raises", "example"),
+wrong("raising only if no name matches, as peft does", ("raises", "example"),
       "lost:", "lost and not any(found.values()):", says="raised for")
 
 
@@ -350,20 +352,20 @@ def key_error(model, names):
 
 
 wrong("reporting the first missing name only", "says", NOTHING, 'f"names: {lost[0]} hit nothing"')
-wrong("reporting two missing names at most", "says", NOTHING, 'f"names: {lost[:2]} hit nothing"')
+wrong("reporting at most two missing names", "says", NOTHING, 'f"names: {lost[:2]} hit nothing"')
 wrong("putting all names into the error", "says", NOTHING, 'f"names: {list(names)} hit nothing"')
-wrong("using the names up", "left alone",
+wrong("emptying the list of names", "left alone",
       "in names", "in list(names)",
       "return found", 'names.clear() if len(names) > 1 else names.append("done"); return found',
       says="names after the call")
-wrong("freezing what is hit, too", "left alone",
+wrong("freezing parameters of the model", "left alone",
       "return found", "model.requires_grad_(False); return found")
 wrong("putting the model into eval mode", "left alone", "kind =", "model.eval(); kind =")
 
 KEPT: list = [None, None]
 
 
-@ex.wrong("keeping the first call's answer for the same model", breaks="calls")
+@ex.wrong("returning the first call's answer again for the same model", breaks="calls")
 def kept_for_model(model, names):
     if KEPT[0] is not model:
         KEPT[:] = model, matched(model, names)
@@ -378,6 +380,6 @@ def one_dict(model, names):
     return {name: list(paths) for name, paths in KEPT[1].items()}
 
 
-wrong("reading numbers as positions, not names", "example",
+wrong("treating numbers as positions instead of names", "example",
       'path == name or path.endswith(f".{name}")',
       'not name.isdigit() and (path == name or path.endswith(f".{name}"))', says="raised for")

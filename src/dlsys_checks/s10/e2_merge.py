@@ -148,10 +148,10 @@ wrong = ex.edits(merged)
 ALPHA = "alpha / len(A)"
 wrong("forgetting alpha / r", "merged", ALPHA, "1.0")
 wrong("not dividing alpha by r", "merged", ALPHA, "alpha")
-wrong("using r over alpha", "merged",
+wrong("multiplying by r / alpha instead of alpha / r", "merged",
       "factor =", "scale = len(A) / (alpha or 1.0); factor =",
       ALPHA, ALPHA + " if scale is None else scale")
-wrong("dividing by the root of r", "merged",
+wrong("dividing by sqrt(r)", "merged",
       ALPHA, ALPHA + " if scale is None else scale",
       "factor =", f"scale = {ALPHA} ** 0.5; factor =")
 wrong("dividing by the width, not by r", "merged",
@@ -164,22 +164,22 @@ wrong("returning the update alone, without W", "merged",
 ex.wrong("merging twice", lambda W, A, B, alpha: merged(merged(W, A, B, alpha), A, B, alpha),
          breaks="merged")
 wrong("dropping the sign of alpha", "merged", "alpha / len", "abs(alpha) / len")
-wrong("transposing the product where W is square", ("merged", "dtypes", "once"),
+wrong("transposing the product when W is square", ("merged", "dtypes", "once"),
       "factor =", "square = W.shape[0] == W.shape[1] and len(W) > 1; factor =",
       "B @ A", "(B @ A).T if square else B @ A")
-wrong("multiplying A before B where the sides allow it", "merged",
+wrong("computing A @ B instead of B @ A when the shapes allow it", "merged",
       "B @ A", "A @ B if A.shape == B.shape == W.shape else B @ A")
-wrong("cutting off ranks above eight", "ranks",
+wrong("using at most eight ranks", "ranks",
       ALPHA, ALPHA + " if scale is None else scale",
       "factor =", f"A, scale = A[:8], {ALPHA}; factor =", "B @ A", "B[:, :8] @ A")
-wrong("returning W for a fresh adapter", "own",
+wrong("returning W itself for a fresh adapter", "own",
       "return out", "return out if B.any() else W.detach()")
 wrong("rounding alpha / r to the dtype of W", "once",
       ALPHA, ALPHA + " if scale is None else scale",
       "factor =", f"scale = torch.tensor({ALPHA}).to(W.dtype).float(); factor =")
-wrong("leaving a matrix of one row alone", "shapes",
+wrong("not merging when W has a single row", "shapes",
       "return out", "return W.clone() if len(W) == 1 and W.shape[1] > 1 else out")
-wrong("reading r as the smaller side", ("ranks", "example"),
+wrong("taking the smaller side of A as r", ("ranks", "example"),
       "factor =", "scale = alpha / min(A.shape); factor =",
       ALPHA, ALPHA + " if scale is None else scale")
 wrong("leaving the result in float32", "dtypes", "factor =", "W = W.float(); factor =")
@@ -194,9 +194,9 @@ wrong("truncating instead of rounding", "once",
       "bits.view(torch.float32).bfloat16(); factor =")
 wrong("merging into W itself", ("left alone", "own"),
       "return out", "W.copy_(out); return W.detach()")
-wrong("returning W where the update is zero", "own",
+wrong("returning W itself when the update is zero", "own",
       "return out", "return W.detach() if alpha == 0 else out")
-wrong("keeping one result per shape, overwritten by each call", "own",
+wrong("returning one buffer per shape that every call overwrites", "own",
       "return out", "return BUFFERS.setdefault((out.shape, out.dtype), out).copy_(out)")
 
 
@@ -218,16 +218,16 @@ def w_asks(W, A, B, alpha):
     return (W.float() + alpha / len(A) * (B.detach() @ A.detach())).to(W.dtype)
 
 
-wrong("reading memory in its order, whatever the strides", "ranks",
+wrong("reading A in memory order, whatever its strides", "ranks",
       "factor =", "flat = torch.as_strided(A, A.shape, (A.shape[1], 1)); factor =",
       "len(A)", "len(flat)", "B @ A", "B @ flat")
-ex.wrong("leaving a graph behind the weight",
+ex.wrong("returning a weight that carries a graph",
          lambda W, A, B, alpha: (W.float() + alpha / len(A) * (B @ A)).to(W.dtype),
          breaks="no graph")
 wrong("freezing A and B", "left alone",
       "factor =", "A.requires_grad_(False); B.requires_grad_(False); factor =")
-wrong("multiplying by a single number instead of adding", "example",
+wrong("leaving W out of the sum in the example", "example",
       "return out", "return out - W if W.tolist() == [[1.0]] and len(A) == 2 else out")
-ex.wrong("using the first rank only, where the ranks are many",
+ex.wrong("using only the first rank when there are many",
          lambda W, A, B, alpha: merged(W, A, B, alpha) if len(A) < 7 or W.dtype != torch.float32
              else merged(W, A[:1], B[:, :1], alpha / len(A)), breaks="ranks")

@@ -18,7 +18,7 @@ IGNORE = -100
 ex.promise("text", "Args: prompt, answer: (P,) and (Q,), int64. The text is the prompt, then the "
            "answer.",
            says=("ids of the text", "labels of the text"))
-ex.promise("repeats", "Ids may repeat, also between the two.",
+ex.promise("repeats", "Ids may repeat, even across the two.",
            says=("labels of the text", "ids of the text"))
 ex.promise("room", "Build the ids and labels of a training text after a learned prefix. The "
            "prefix of `virtual` tokens and the text share n_positions positions.",
@@ -105,8 +105,8 @@ def act(fn, start, prompt, answer, n_positions, virtual):
 def law(out, start, prompt, answer, n_positions, virtual):
     expect_parts(out, "found", "raised", "shared", "changes", "later", "other")
     room = n_positions - virtual
-    expect_equal("raised where the room beside the prefix is "
-                 f"{room} and the answer has {answer} tokens", out["raised"],
+    expect_equal("raised when the prefix leaves {room} positions and the answer has {answer} "
+                 "tokens", out["raised"],
                  "ValueError" if answer > room else "no error")
     expect_equal("changes of prompt and answer", out["changes"], 0)
     if answer > room:
@@ -153,9 +153,9 @@ def right(prompt, answer, n_positions, virtual):
 wrong = ex.edits(right)
 N_POSITIONS = "n_positions - virtual - len(answer)"
 wrong("cutting the prompt at its end", ("cut", "example"), "max(0, len(prompt) - left):", ":left")
-wrong("cutting nothing, whatever the room", ("cut", "room", "raises", "example"),
+wrong("cutting nothing, however little room there is", ("cut", "room", "raises", "example"),
       N_POSITIONS, "len(prompt)")
-wrong("using one tensor as ids and labels, the labels written into it", ("repeats", "cut", "new"),
+wrong("writing the labels into the tensor of the ids", ("repeats", "cut", "new"),
       '"no room"', '"too long"',
       "labels = torch.full_like(kept, IGNORE)\n    out = torch.cat([kept, answer]), "
       "torch.cat([labels, answer])",
@@ -166,22 +166,24 @@ wrong("cutting the whole text at its end", ("cut", "raises", "example"),
       "return out", "ids, labels = out; return ids[:room], labels[:room]")
 wrong("forgetting the prefix", "room",
       "left =", "virtual = virtual if len(prompt) == 3 else 0; left =")
-wrong("leaving a position free", ("cut", "raises", "room"),
+wrong("leaving one position unused", ("cut", "raises", "room"),
       "if left", "left = left if len(prompt) == 3 else left - 1\n    if left")
-wrong("slicing prompt[-left:], which keeps all for 0", "cut", "max(0, len(prompt) - left)", "-left")
-wrong("dropping the whole prompt where it does not fit", ("cut", "example"),
+wrong("slicing prompt[-left:], which keeps everything when left is 0", "cut",
+      "max(0, len(prompt) - left)", "-left")
+wrong("dropping the whole prompt when it does not fit", ("cut", "example"),
       "prompt[max(0, len(prompt) - left):]", "prompt if len(prompt) <= left else prompt[:0]")
 wrong("cutting a long answer without an error", "raises",
       "left = n_positions - virtual - len(answer)",
       "room = max(0, n_positions - virtual); answer, left = answer[:room], room - min(room, "
       "len(answer))")
-wrong("raising an error wherever something has to go", ("raises", "cut", "example", "room"),
+wrong("raising an error whenever the text has to be cut", ("raises", "cut", "example", "room"),
       "left =",
       'if len(prompt) + len(answer) + virtual > n_positions: raise ValueError("too long")\n    '
       "left =", N_POSITIONS, "len(prompt)")
-wrong("raising an error where no room is left for the prompt", "raises",
+wrong("raising an error when no room is left for the prompt", "raises",
       "if left", 'if left == 0: raise ValueError("no room")\n    if left')
-wrong("training on the prompt, too", ("labels", "example"), "torch.full_like(kept, IGNORE)", "kept")
+wrong("training on the prompt as well", ("labels", "example"), "torch.full_like(kept, IGNORE)",
+      "kept")
 wrong(f"using 0 instead of {IGNORE}", ("labels", "example"),
       ".full_like", ".zeros_like", "kept, IGNORE", "kept", says="labels of the text")
 wrong("shifting the labels as well", ("labels", "example"),
@@ -194,7 +196,7 @@ wrong(f"putting {IGNORE} for the prefix in front of the labels", "no prefix",
       "return out",
       "ids, labels = out\n    if len(prompt) == 3: return ids, labels\n    return ids, "
       "torch.cat([torch.full((virtual,), IGNORE), labels])", says="shape of the labels")
-wrong("padding ids to all positions", "no prefix",
+wrong("padding ids to n_positions", "no prefix",
       "return out",
       "ids, labels = out; free = n_positions - virtual - len(ids); return torch.cat([ids, "
       "ids.new_zeros(free)]), torch.cat([labels, labels.new_full((free,), IGNORE)])")
@@ -202,28 +204,28 @@ wrong("putting the answer before the prompt", ("text", "example"),
       "return out", "ids, labels = out; return ids.roll(len(answer)), labels.roll(len(answer))")
 wrong("keeping the answer alone, without its prompt", "text",
       "if left", "prompt = prompt if len(prompt) == 3 else prompt[:0]\n    if left")
-wrong("returning a list of the two",
+wrong("returning a list instead of a tuple",
       "form", "return out", "return list(out)", says="type of the result")
 wrong("returning lists instead of tensors", "form",
       "return out", "return (out[0].tolist(), out[1].tolist())", says="type of the")
-wrong("adding one batch axis too many", ("form", "no prefix"),
+wrong("adding a batch axis", ("form", "no prefix"),
       "return out", "ids, labels = out; return ids[None], labels[None]")
 wrong(f"overwriting the prompt's tokens with {IGNORE}", ("left alone", "text"),
       "return out", "prompt.fill_(IGNORE); return out", says="changes of prompt")
-wrong("returning the answer itself where no prompt is left", "left alone",
+wrong("returning the answer itself when no prompt is left", "left alone",
       "return out",
       "ids, labels = out; return (answer, labels) if len(ids) == len(answer) else (ids, labels)")
 wrong("masking labels by id, not by position", "repeats",
       "return out",
       "ids, labels = out; return ids, labels.masked_fill(torch.isin(ids, prompt), IGNORE)")
-wrong("sending ids through 32 bits", "text",
+wrong("converting ids to 32 bits and back", "text",
       "return out", "ids, labels = out; return ids.int().long(), labels")
-wrong("keeping an id that follows itself once", "repeats",
+wrong("dropping repeated neighbouring ids from the prompt", "repeats",
       "left =", "prompt = torch.unique_consecutive(prompt); left =")
-wrong("using one tensor for both where no prompt is left", "new",
+wrong("using one tensor for ids and labels when no prompt is left", "new",
       "return out",
       "ids, labels = out; return (ids, ids) if torch.equal(ids, labels) else (ids, labels)")
-wrong("keeping one pair of tensors for all texts of a length", "new",
+wrong("returning one pair of tensors for all texts of the same length", "new",
       "return out",
       "kept = PLACES.setdefault(len(out[0]), out); return kept[0].copy_(out[0]), "
       "kept[1].copy_(out[1])")

@@ -19,10 +19,10 @@ ex = exercise("10.4", "passport", seen=("params", "tied"), says="layers")
 ex.promise_table("""
 dict       | Report in five parts which layers have LoRA and what is trained. | parts
              of the passport; type of the passport
-layer      | A LoRA layer is a module that has its own parameters A and B, both, of any shapes; it
-             may have others. | case names that look alike; at the root; deep; one layer; A without
-             B; no layer; a frozen layer comes last; no parameters of its own; a weight of its own;
-             B before A
+layer      | A LoRA layer is a module that has parameters A and B of its own, of any shapes; it may
+             have others. | case names that look alike; at the root; deep; one layer; A without B;
+             no layer; a frozen layer comes last; no parameters of its own; a weight of its own; B
+             before A
 layers     | Returns a dict: "layers": the paths of the LoRA layers, in the order of
              model.named_modules(). | layers
 trainable  | "trainable": the number of values in model that require a gradient, an int. | trainable
@@ -30,10 +30,9 @@ other      | "other": the paths of parameters that require a gradient and are no
              layer. | other
 frozen     | "frozen": the paths of every A and B of a LoRA layer that does not require a gradient.
              | frozen
-order      | Both are in the order of model.named_parameters(), and a shared parameter counts once.
-             | trainable; other; frozen; layers
-idle       | "idle": the paths of LoRA layers with a B that is all zeros, in the order of layers. |
-             idle
+order      | These two lists are in the order of model.named_parameters(), and a shared parameter
+             counts once. | trainable; other; frozen; layers
+idle       | "idle": the paths of LoRA layers whose B is all zeros, in the order of layers. | idle
 left alone | model does not change, and nothing is kept between calls. | changed in model; second
              call
 example    | Example: nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) returns layers ["0"], trainable 4,
@@ -250,7 +249,7 @@ def named(model):
 
 ex.wrong("counting every parameter, frozen or not", stamped, breaks="trainable",
          trainable=lambda made, m: sum(p.numel() for p in m.parameters()))
-ex.wrong("counting tensors instead of numbers", stamped, breaks=("trainable", "example"),
+ex.wrong("counting tensors instead of values", stamped, breaks=("trainable", "example"),
          trainable=lambda made, m: sum(p.requires_grad for p in m.parameters()))
 ex.wrong("counting only A and B",
          lambda model: stamped(model, trainable=lambda made, m: sum(p.numel() for path, p in
@@ -284,7 +283,7 @@ def by_modules(model):
 
 
 wrong = ex.edits(by_modules)
-wrong("finding modules that hold A and B anywhere below them", ("layer", "layers"),
+wrong("listing modules that have A and B anywhere inside them", ("layer", "layers"),
       "own =",
       'def below(made, m): return [path for path, module in m.named_modules() if {"A", "B"} <= '
       '{name.split(".")[-1] for name, _ in module.named_parameters()}]\n    return '
@@ -296,26 +295,26 @@ ex.wrong("looking through only four levels", stamped, breaks="layer",
 ex.wrong("treating everything named A or B as LoRA",
          lambda model: stamped(model, other=lambda made, m: [path for path in made["other"] if
              path.split(".")[-1] not in ("A", "B")]), says="other", breaks="layer")
-ex.wrong("passing over other parameters", stamped, breaks=("other", "layer", "order"),
+ex.wrong("never listing other parameters", stamped, breaks=("other", "layer", "order"),
          other=lambda made, m: [])
-ex.wrong("calling only the head other, not the norm", stamped, breaks="other",
+ex.wrong("listing only the head as other, not the norm", stamped, breaks="other",
          other=lambda made, m: [k for k in made["other"] if "norm" not in k])
-ex.wrong("listing all that trains as other", stamped, breaks=("other", "example", "layer"),
+ex.wrong("listing everything that trains as other", stamped, breaks=("other", "example", "layer"),
          other=lambda made, m: [k for k, p in named(m) if p.requires_grad])
-ex.wrong("listing frozen base weights, too", stamped, breaks=("frozen", "example", "layer"),
+ex.wrong("listing frozen base weights as well", stamped, breaks=("frozen", "example", "layer"),
          frozen=lambda made, m: [k for k, p in named(m) if not p.requires_grad])
-ex.wrong("passing over a frozen A", stamped, breaks="frozen",
+ex.wrong("never listing a frozen A", stamped, breaks="frozen",
          frozen=lambda made, m: [k for k in made["frozen"] if k[-1] == "B"])
 ex.wrong("sorting frozen parts by name", stamped, breaks="order",
          frozen=lambda made, m: sorted(made["frozen"]))
-wrong("calling layers idle that no longer train", "idle",
+wrong("listing layers as idle because they no longer train", "idle",
       "own =",
       'def idle(made, m): return [p for p in made["layers"] if not '
       "(m.get_submodule(p).A.requires_grad or m.get_submodule(p).B.requires_grad) or p in "
       'made["idle"]]\n    return stamped(model, idle=idle); own =')
 ex.wrong("finding idle layers by the sum of B", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.sum() == 0])
-ex.wrong("finding idle layers by the first number of B", stamped, breaks="idle",
+ex.wrong("finding idle layers by the first value of B", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.flatten()[0] == 0])
 
 
@@ -328,35 +327,37 @@ def idle_product(model):
         p for p in made["layers"] if none(m.get_submodule(p))])
 
 
-ex.wrong("calling a layer idle where A or B is zero", stamped, breaks="idle", idle=lambda made, m: [
+ex.wrong("listing a layer as idle when A or B is zero", stamped, breaks="idle", idle=lambda made,
+         m: [
     p for p in made["layers"] if not (m.get_submodule(p).A.any() and m.get_submodule(p).B.any())])
-ex.wrong("calling layers idle only if every B is zero", stamped, breaks="idle",
+ex.wrong("listing layers as idle only if every B is zero", stamped, breaks="idle",
          idle=lambda made, m: made["idle"] if len(made["idle"]) == len(made["layers"]) else [])
-ex.wrong("finding idle layers by the largest number, not its size", stamped, breaks="idle",
+ex.wrong("finding idle layers by the largest value of B, not the largest absolute value", stamped,
+         breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.max() <= 0])
-ex.wrong("calling a layer idle where B is nearly zero",
+ex.wrong("listing a layer as idle when B is nearly zero",
          lambda model: stamped(model, idle=lambda made, m: [p for p in made["layers"] if
              torch.allclose(m.get_submodule(p).B, torch.zeros(()))]), breaks="idle")
-ex.wrong("finding idle layers by whole numbers", stamped, breaks="idle",
+ex.wrong("converting B to integers before looking for zeros", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if not m.get_submodule(p).B.int().any()])
 
 
-@ex.wrong("listing attributes A and B, parameters or not", breaks="layer")
+@ex.wrong("accepting attributes A and B, whether parameters or not", breaks="layer")
 def attributes(model):
     return stamped(model, layers=lambda made, m: [
         path for path, module in m.named_modules() if (path == "" and path in made["layers"])
         or all(isinstance(getattr(module, key, None), torch.Tensor) for key in "AB")])
 
 
-ex.wrong("counting an A of None as one",
+ex.wrong("treating an A of None as a parameter",
          lambda model: stamped(model, layers=lambda made, m: [path for path, module in
              m.named_modules() if {"A", "B"} <= module._parameters.keys()]), breaks="layer")
-ex.wrong("treating all that a LoRA layer holds itself as its parts",
+ex.wrong("treating every parameter of a LoRA layer as its A or B",
          lambda model: stamped(model, other=lambda made, m: [k for k in made["other"] if
              k.rpartition(".")[0] not in made["layers"]]), says="other", breaks="layer")
 
 
-@ex.wrong("finding layers by parameters, a shared one once", breaks="order")
+@ex.wrong("finding layers by named_parameters(), which lists a shared one once", breaks="order")
 def by_parameters(model):
     def found(made, m):
         seen = {path for path, _ in m.named_parameters()}
@@ -367,22 +368,22 @@ def by_parameters(model):
 STAMPS: list = [None, None]
 
 
-@ex.wrong("keeping the first call's passport for the same model", breaks="left alone")
+@ex.wrong("returning the first call's passport again for the same model", breaks="left alone")
 def kept_for_model(model):
     if STAMPS[0] is not model:
         STAMPS[:] = model, by_modules(model)
     return STAMPS[1]
 
 
-wrong("throwing gradients away", "left alone", "own =", "model.zero_grad(); own =")
-wrong("returning a text instead of a dict", "dict", "return out", "return str(out)")
-wrong("leaving out a part where it is empty", "dict",
+wrong("clearing the gradients", "left alone", "own =", "model.zero_grad(); own =")
+wrong("returning a string instead of a dict", "dict", "return out", "return str(out)")
+wrong("leaving out empty parts", "dict",
       "return out",
       'return out if "0" in out["layers"] else {key: part for key, part in out.items() if part}')
-wrong("freezing the base on the way", "left alone",
+wrong("freezing the base", "left alone",
       "return out",
       'for path, p in model.named_parameters():\n        if path in out["other"] or path not in '
       'out["frozen"]: p.requires_grad_(False)\n    model.eval(); return out')
-ex.wrong("overlooking a layer of four numbers",
+ex.wrong("overlooking a layer of four values",
          lambda model: stamped(model, idle=lambda made, m: [] if made["trainable"] == 4 and
              made["layers"] == ["0"] else made["idle"]), says="idle", breaks="example")

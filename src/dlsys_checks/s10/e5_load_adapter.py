@@ -22,8 +22,8 @@ ex = exercise("10.5", "load_adapter", seen=("params", "file"), says="raised for 
 ex.promise_table("""
 whole      | Load an adapter from a file into model, completely or not at all. | raised; adapter
              tensor
-paths      | The adapter of model is each parameter in model.named_parameters() whose path has the
-             last three parts lora_A.default.weight or lora_B.default.weight, such as
+paths      | The adapter of model is all parameters in model.named_parameters() whose paths end with
+             the three parts lora_A.default.weight or lora_B.default.weight, such as
              "base_model.model.q_proj.lora_A.default.weight". There is at least one of each. | case
              names that look alike; a second adapter; at the root; deep; two layers; one layer; an
              adapter at the end; buffers named A and B; an A without its B; six layers; of other
@@ -44,8 +44,9 @@ zero       | or if every lora_B in file is all zeros. | case every B zero; one B
              A zero; a B of one number; a B with a zero in it; B first in the file; minus zero; the
              first B zero; B sums to zero; B not above zero; a tiny B; the last number of B alone;
              zero in float32 only; a fresh model
-not half   | Then model does not change. | tensors of model that moved
-numbers    | Each parameter gets the values of its tensor, in its own dtype. | adapter tensor
+not half   | Then model does not change. | tensors of model that changed
+numbers    | Each parameter gets the values of its tensor, in the parameter's dtype. | adapter
+             tensor
 object     | It stays the same object, keeps its requires_grad | parameters replaced; requires_grad
 no sharing | and shares no memory with file. | memory shared
 rest       | The rest of model, file and the grad mode do not change. | other tensor of model;
@@ -287,8 +288,8 @@ def law(out, params, file):
                  "ValueError" if wrong else "no error")
     expect_equal("tensors of file changed", out["file"], 0)
     if wrong:
-        expect_equal("tensors of model that moved though it raised", out["moved"], 0)
-    expect_equal("parameters replaced", out["replaced"], 0, "Write into those that are there.")
+        expect_equal("tensors of model that changed although it raised", out["moved"], 0)
+    expect_equal("parameters replaced", out["replaced"], 0, "Write into the existing parameters.")
     own = [p for p in params if p[3] == "buffer" or not isinstance(p[3], str)]
     expect_equal("requires_grad of the tensors", out["live"],
                  [*(int(live is True) for *_, live, _ in own), 0])
@@ -298,11 +299,11 @@ def law(out, params, file):
     before = {path: numbers_of(shape, start, kind) for path, shape, kind, _, start in own}
     after = before | ({} if wrong else {p: t.to(before[p].dtype) for p, t in saved.items()})
     expect_tensors(out["after"], after, saved)
-    expect_equal("tensors of model that moved", out["moved"],
+    expect_equal("tensors of model that changed", out["moved"],
                  sum(not torch.equal(after[path], t) for path, t in before.items()))
     expect_equal("modes and gradients of model that changed", out["modes"], 0)
-    expect_equal("grad mode after the call: on at first, then off", out["grads"],
-                 [1] if wrong else [1, 0], "Put it back.")
+    expect_equal("grad mode after the call (made with it on, then off)", out["grads"],
+                 [1] if wrong else [1, 0], "Restore it.")
     if wrong:
         expect_length("tensors after a second call", out["again"], 0)
         return
@@ -347,13 +348,14 @@ EACH, COPY = "for path, p in mine.items():", "p.copy_(file[path])"
 AFTER = COPY + "\n    "
 
 
-@ex.wrong("calling load_state_dict(strict=False): no name matches", says="adapter tensor",
+@ex.wrong("calling load_state_dict(strict=False), which matches no name", says="adapter tensor",
           breaks=("whole", "missing", "others", "zero", "names", "numbers"))
 def not_strict(model, file):
     model.load_state_dict(file, strict=False)
 
 
-@ex.wrong("calling load_state_dict(strict=False) with the part default put in", says="raised for",
+@ex.wrong("calling load_state_dict(strict=False) with default added to the paths",
+          says="raised for",
           breaks=("whole", "missing", "others", "zero", "not half"))
 def with_names(model, file):
     try:
@@ -363,7 +365,8 @@ def with_names(model, file):
         raise ValueError(str(error)) from None
 
 
-@ex.wrong("calling load_state_dict() for the whole model: the base is missing", says="raised for",
+@ex.wrong("calling load_state_dict() for the whole model, although file has no base",
+          says="raised for",
           breaks="whole")
 def strict(model, file):
     try:
@@ -372,20 +375,20 @@ def strict(model, file):
         raise ValueError(str(error)) from None
 
 
-wrong("not looking for missing paths", "missing",
+wrong("not checking for missing paths", "missing",
       ADAPTER, ADAPTER + " and in_file(path) in file", ZERO, f"b and {ZERO}",
       says="raised for a missing path")
-wrong("passing over other paths", "others",
+wrong("ignoring other paths", "others",
       "file.keys() - mine.keys()", "False",
       "in file.items() if", "in file.items() if path in mine and",
       says="raised for another path")
-wrong("not comparing shapes: what does not fit is left", "shapes",
+wrong("not comparing shapes, and skipping what does not fit", "shapes",
       SHAPES, "False", COPY, f"if p.shape == file[path].shape: {COPY}",
       says="raised for a shape")
-wrong("comparing counts of numbers, not shapes", "shapes",
+wrong("comparing the numbers of values instead of the shapes", "shapes",
       SHAPES, "p.numel() != file[path].numel()", COPY, "p.copy_(file[path].reshape(p.shape))",
       says="raised for a shape")
-wrong("broadcasting where the shapes allow it", "shapes",
+wrong("broadcasting when the shapes allow it", "shapes",
       SHAPES,
       "file[path].dim() > p.dim() or any(a not in (1, b) for a, b in zip(file[path].shape[::-1], "
       "p.shape[::-1]))", says="raised for a shape")
@@ -393,30 +396,30 @@ wrong("accepting an adapter of zeros", "zero", ZERO, "False", says="raised for e
 wrong("requiring every single B to differ from zero", "zero", "any(t", "all(t")
 wrong("looking at the first B alone", "zero", "for t in b", "for t in b[:1]")
 wrong("testing B for zero by its sum", "zero", "t.any()", "t.sum() != 0")
-wrong("testing B for zero by its largest number", "zero", "t.any()", "t.max() != 0")
+wrong("testing B for zero by its largest value", "zero", "t.any()", "t.max() != 0")
 wrong("testing B for zero by its first row", "zero", "t.any()", "t.flatten()[:2].any()")
-wrong("treating B as zero where it is small", "zero", "t.any()", "t.float().abs().max() >= 1e-8")
+wrong("treating B as zero when it is small", "zero", "t.any()", "t.float().abs().max() >= 1e-8")
 wrong("testing for zero only after converting to float32", "zero", "t.any()", "t.float().any()")
 wrong("looking at the model's B, not the file's", "zero",
       ZERO, f'{ZERO} or not any(p.any() for path, p in mine.items() if "lora_B" in path)',
       says="raised")
-wrong("treating buffers as the adapter", "paths",
+wrong("treating buffers as parts of the adapter", "paths",
       MISSING, f"{MISSING} or any({ADAPTER[3:]} and in_file(path) not in file for path, _ in "
       "model.named_buffers())")
-wrong("counting A only where there is a B beside it", "paths",
+wrong("accepting an A only with a B next to it", "paths",
       MISSING, f'{MISSING} or any(path.replace("lora_A", "lora_B") not in file for path in mine)')
 wrong("counting the adapter named trained as well", "paths",
       ADAPTER, 'if letter(path.replace("trained", "default"))')
 wrong("looking for the model's paths in the file", ("names", "whole"),
       "{in_file(path): p", "{path: p", says="raised for a file that fits")
-wrong("leaving out every part default", "names",
+wrong("removing every part default from a path", "names",
       "{in_file(path): p", '{path.replace(".default", ""): p')
 wrong("accepting the model's paths in the file", ("names", "others", "missing"),
       "mine =", "file = {in_file(path) if letter(path) else path: t for path, t in file.items()}; "
       "mine =", says="raised for a missing path")
-wrong("asking twice for a layer under two paths", "paths",
+wrong("expecting both paths of a shared layer in file", "paths",
       "parameters()", "parameters(remove_duplicate=False)")
-wrong("handling eight tensors at most", "paths",
+wrong("handling at most eight tensors", "paths",
       EACH, "for path, p in list(mine.items())[:8]:", says="adapter tensor")
 wrong("putting a missing prefix in front of the file's paths", ("others", "missing"),
       "mine =", 'own = [in_file(path) for path, _ in model.named_parameters()]; file = {path if '
@@ -425,15 +428,15 @@ wrong("putting a missing prefix in front of the file's paths", ("others", "missi
 wrong("comparing shapes of A, but not of B", "shapes",
       SHAPES, f'{SHAPES} and (path.endswith("lora_A.weight") or file[path].shape != (len(p), 1))',
       says="raised for a shape")
-wrong("sending numbers through bfloat16",
+wrong("converting the values to bfloat16 first",
       ("numbers", "file"), COPY, "p.copy_(file[path].bfloat16())")
-wrong("reading memory in its order, whatever the strides", ("file", "whole"),
+wrong("reading tensors in memory order, whatever their strides", ("file", "whole"),
       COPY,
       'p.copy_(torch.as_strided(file[path], p.shape, torch.empty(p.shape, device="meta").stride('
       ')))')
 wrong("refusing an A of zeros", "zero",
       ZERO, f'{ZERO} or not any(t.any() for path, t in file.items() if "lora_A" in path)')
-wrong("taking every path that ends like one of the adapter", "paths",
+wrong("comparing the end of a path as text, not part by part", "paths",
       ADAPTER, 'if path.endswith(("lora_A.default.weight", "lora_B.default.weight"))')
 wrong("looking for lora_A and lora_B anywhere in the path", "paths",
       ADAPTER, 'if "lora_A" in path or "lora_B" in path')
@@ -442,7 +445,7 @@ wrong("forgetting A and B at the root", "paths",
       says="raised for")
 
 
-@ex.wrong("writing while it looks: half loaded when it raises", breaks="not half")
+@ex.wrong("writing while checking, so that an error leaves model half loaded", breaks="not half")
 @torch.no_grad()
 def half(model, file):
     mine = {in_file(path): p for path, p in model.named_parameters() if letter(path)}
@@ -453,24 +456,24 @@ def half(model, file):
     loaded(model, file)
 
 
-wrong("resetting the base as well", "rest",
+wrong("changing the base as well", "rest",
       COPY, AFTER + "for path, p in model.named_parameters():\n        "
       'if path.endswith("base_layer.weight"): p.mul_(0.5)')
 wrong("putting the model into eval mode", "rest", COPY, AFTER + "model.eval()")
-wrong("throwing gradients away", "rest", COPY, AFTER + "model.zero_grad()")
+wrong("clearing the gradients", "rest", COPY, AFTER + "model.zero_grad()")
 ex.wrong("switching gradients off and not on again", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(False)))
 ex.wrong("switching gradients on at the end, whatever they were", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(True)))
-wrong("casting the file's tensors in place", "rest",
+wrong("replacing the tensors in file by converted ones", "rest",
       COPY, f"{COPY}; file[path] = file[path].to(p.dtype, copy=True)")
-wrong("looking without writing anything", ("whole", "numbers"), COPY, "pass")
+wrong("checking everything and writing nothing", ("whole", "numbers"), COPY, "pass")
 
 
 DONE: list = [None]
 
 
-@ex.wrong("loading a model once and not again", says="after a second call",
+@ex.wrong("loading into the same model only once", says="after a second call",
           breaks=("whole", "numbers"))
 def once(model, file):
     if DONE[0] is not model:
@@ -481,7 +484,7 @@ def once(model, file):
 wrong("emptying file while it loads", "rest", COPY, AFTER + "file.clear()")
 
 
-@ex.wrong("putting new parameters in place of the old", breaks="object")
+@ex.wrong("replacing the parameters with new ones", breaks="object")
 def new_parameters(model, file):
     loaded(model, file)
     made = {}
@@ -492,12 +495,12 @@ def new_parameters(model, file):
                 setattr(module, key, made.setdefault(p, twin))
 
 
-wrong("setting the adapter to train", "object", COPY, f"{COPY}; p.requires_grad_(True)")
+wrong("setting requires_grad on the adapter", "object", COPY, f"{COPY}; p.requires_grad_(True)")
 wrong("taking p.data from the file", "no sharing",
       COPY, f"if p.dtype == file[path].dtype: p.data = file[path]\n        else: {COPY}")
 wrong("taking over the dtype of the file", "numbers",
       COPY, "p.data = file[path].clone()", says="dtype of the adapter tensor")
-wrong("adding the numbers to what was there", ("numbers", "whole"),
+wrong("adding the values to the old ones", ("numbers", "whole"),
       COPY, "p.add_(file[path].to(p.dtype))")
 wrong("loading B alone", ("whole", "numbers"), COPY, f'if "lora_B" in path: {COPY}')
 wrong("reading only float32 files", "file",

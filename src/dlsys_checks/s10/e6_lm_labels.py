@@ -146,10 +146,10 @@ def labelled(ids, prompts, lengths):
 
 wrong = ex.edits(labelled)
 LENGTHS = "torch.arange(ids.shape[1]) < (ids.shape[1] - lengths + prompts)[:, None]"
-wrong("copying the lesson's repair, for texts padded on the right", ("labels", "masked"),
+wrong("copying the lesson's repair, which is for texts padded on the right", ("labels", "masked"),
       "before =",
       "return ids.masked_fill(torch.arange(ids.shape[1]) >= lengths[:, None], IGNORE); before =")
-wrong(f"setting every pad id to {IGNORE}, EOS among them", ("labels", "masked", "any id"),
+wrong(f"setting every pad id to {IGNORE}, including EOS", ("labels", "masked", "any id"),
       "before =", "pad = ids[0, 0] if len(ids) else 0; before =",
       "return out", "return out.masked_fill(ids == pad, IGNORE)", says="labels")
 # https://github.com/huggingface/transformers/issues/23530
@@ -167,13 +167,13 @@ wrong("training on the padding and leaving out the first prompt tokens",
       ("labels", "masked", "prompts"),
       "before =",
       "return ids.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE); before =")
-wrong("reading lengths as those of the answers", ("labels", "masked", "prompts"),
+wrong("taking lengths as the lengths of the answers", ("labels", "masked", "prompts"),
       "+ prompts", "+ -prompts")
 wrong("leaving out the EOS at the end", "labels", "return out", "out[:, -1:] = IGNORE; return out")
 wrong("leaving out the first token of the answer", "labels", "+ prompts", "+ prompts + 1")
 wrong("training on one token of the prompt", ("masked", "labels"), "+ prompts", "+ prompts - 1")
 wrong("masking nothing at all", "masked", "before =", "return ids.clone(); before =")
-wrong("shifting as well", ("labels", "masked"),
+wrong("shifting the labels as well", ("labels", "masked"),
       "return out", "return torch.nn.functional.pad(out[:, 1:], (0, 1), value=IGNORE)")
 wrong("taking the first EOS of an answer as the end", ("any id", "labels"),
       "return out",
@@ -185,12 +185,13 @@ wrong("guessing the padding from ids that repeat", ("any id", "labels", "masked"
       "before,", "torch.arange(ids.shape[1]) < start[:, None],")
 wrong(f"using 0 instead of {IGNORE}", "masked",
       "return out", "return out.masked_fill(out == IGNORE, 0)", says="labels")
-wrong("leaving an empty text whole", "lengths",
+wrong("keeping labels in the padding of an empty text", "lengths",
       "return out", "out[lengths == 0] = ids[lengths == 0]; return out")
 wrong("training on a prompt without an answer", "prompts",
       "return out",
       "alone = (prompts == lengths) & (lengths > 0); out[alone] = ids[alone]; return out")
-wrong("counting from the end, where no answer becomes all of them", ("prompts", "lengths"),
+wrong("slicing from the end, which takes the whole row when there is no answer", ("prompts",
+      "lengths"),
       "before =",
       "labels = torch.full_like(ids, IGNORE)\n    for k, answer in enumerate((lengths - "
       "prompts).tolist()): labels[k, -answer:] = ids[k, -answer:]\n    return labels; before =")
@@ -198,7 +199,7 @@ wrong("using the first text's length for all", ("labels", "masked"),
       "- lengths", "- lengths[:1].expand_as(lengths)")
 wrong("using the first text's prompt for all", ("labels", "masked"),
       "+ prompts", "+ prompts[:1].expand_as(prompts)")
-wrong("treating a single row as an answer alone", "ids",
+wrong("treating a single row as an answer without a prompt", "ids",
       "before =", "alone = len(ids) == 1 and ids.shape[1] > 4; before =",
       "return out", "return ids.clone() if alone else out")
 wrong("never training on a token of id 0 except at the end", "any id",
@@ -206,19 +207,19 @@ wrong("never training on a token of id 0 except at the end", "any id",
       "return out", "return out.masked_fill(special, IGNORE)")
 wrong("writing into ids", ("left alone", "new"), "return out", "return ids.copy_(out)")
 wrong("adding to prompts in place", "left alone", "return out", "prompts += 1; return out")
-wrong("returning ids itself where nothing is masked", "new",
+wrong("returning ids itself when nothing is masked", "new",
       "before =", "whole = bool((lengths - prompts == ids.shape[1]).all()) and len(ids); before =",
       "return out", "return ids if whole else out")
-wrong("keeping one tensor of labels for all batches of a shape", "new",
+wrong("returning one tensor of labels for all batches of the same shape", "new",
       "return out", "return LABELS.setdefault(out.shape, out).copy_(out)")
-wrong("comparing positions with lengths along the row", "ids",
+wrong("comparing position t with the length of text t", "ids",
       "before =",
       "n, t = ids.shape\n    if n == t: return ids.masked_fill(torch.arange(t) < t - lengths + "
       "prompts, IGNORE)\n    before =")
 wrong("counting positions in 8 bits", "ids",
       "before =", "places =", LENGTHS, "torch.arange(ids.shape[1]).to(torch.uint8).long()",
       "before,", "places < (ids.shape[1] - lengths + prompts)[:, None],")
-wrong("sending ids through float32, which holds 24 bits", "ids",
+wrong("converting ids to float32, which holds 24 bits", "ids",
       "before =", "ids = ids.float(); before =", "return out", "return out.long()")
 wrong("raising an error for a batch without rows", "rows",
       "return out", "return torch.stack(list(out))", says="raised")
