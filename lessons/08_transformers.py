@@ -1032,7 +1032,7 @@ claim("MHA in training on rows of pads alone: fraction of NaN",
 
 # %% trap="08.2" role="exercise" points=3 difficulty=2 minutes=10
 def decoder_mask(real: torch.Tensor) -> torch.Tensor:
-    """Build the mask for SDPA in a causal model whose rows are padded.
+    """Build the SDPA mask for a causal model whose rows are padded.
 
     A token may look at itself and at the tokens before it, but not at pads.
     A pad may look only at itself, so no row is empty.
@@ -1220,12 +1220,12 @@ claim("fraction of positions at which it names the token in view", copied,
 
 # %% trap="08.3" role="exercise" points=3 difficulty=3 minutes=15
 def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
-    """Score each next token with a masked model: nats, (N, T - 1).
+    """Return each next token's loss under a masked model: nats, (N, T - 1).
 
-    Entry [n, t - 1] is -ln p of ids[n, t]. For it the model sees the tokens
-    before position t, a mask_id at position t and nothing after it, and you
-    use its logits at position t. The logits may be large, and no p may
-    become 0 on the way.
+    Entry [n, t - 1] is -ln p of ids[n, t]. For this entry, the model sees
+    the tokens before position t, a mask_id at position t and nothing after
+    it, and you use its logits at position t. The logits may be large, and p
+    must not underflow to 0.
 
     Args:
         model: maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab),
@@ -1233,7 +1233,7 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
         ids: (N, T) int64 with T >= 2, in any memory order.
         mask_id: the token that marks a gap; it may also occur in the text.
 
-    No graph is built, and the grad mode is afterwards what it was. ids is
+    No graph is built, and afterwards the grad mode is what it was. ids is
     unchanged.
     """
     # BEGIN SOLUTION
@@ -1249,7 +1249,7 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="08.3" role="hint"
-# 1. The model looks everywhere, so whatever it must not see cannot be in the row. Make one call for each t, with `ids[:, :t]` and one mask.
+# 1. The model looks at every position, so anything that it must not see cannot be in the row. Make one call for each t, with `ids[:, :t]` and one mask.
 # 2. Its logits at position t belong to the token at position t. Nothing is shifted.
 # 3. `F.cross_entropy(logits, ids[:, t], reduction="none")` returns one value per row; stack these along axis 1.
 
@@ -1571,15 +1571,15 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
                     length: int, tile: int) -> torch.Tensor:
     """Attend causally from M queries to a cache, tile keys at a time.
 
-    The queries are the last M of the length filled positions: query i sees
-    the keys 0 to i + length - M. A query that sees no key returns zeros.
+    The queries are the last M of the length filled positions, so query i
+    sees the keys 0 to i + length - M. A query that sees none returns zeros.
     Scores are divided by sqrt(D); they may reach tens of thousands, of
     either sign.
 
     Args:
         q, k, v: (M, D), (N, D), (N, E), float32, M, D and E >= 1, in any
             memory order, and unchanged.
-        length: 0 <= length <= N; other slots (NaN, inf too) change nothing.
+        length: 0 <= length <= N; slots after it (NaN, inf) change nothing.
 
     Hold one tile of scores at a time: make no tensor whose size depends on
     N or length, and for M >= tile none with more than M * max(D, E, tile)
@@ -1608,7 +1608,7 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="08.4" role="hint"
-# 1. Begin with the lesson's `add_tile` and the inner loop of `tiled`. Let the loop end at `length`, and slice k and v yourself, so that the last tile may be short and no empty slot is read, because a weight of zero times NaN is NaN.
+# 1. Go through the keys tile by tile, and keep three things per query: the largest score so far, the sum of the weights and the weighted sum of the values. When a tile has a larger score, multiply both sums by exp(old largest - new largest). Let the loop end at `length`, and slice k and v yourself, so that the last tile may be short and no empty slot is read, because a weight of zero times NaN is NaN.
 # 2. Query `i` sees key `j` if `j <= i + length - M`. Set all other scores of the tile to minus infinity.
 # 3. A row that has seen no key has a top of minus infinity, and infinity minus infinity is NaN. For such a row subtract 0 instead; its sum stays 0, and you divide by 1.
 
@@ -1762,16 +1762,16 @@ claim("sectors down a column as a multiple of those along a row",
 
 # %% trap="08.5" role="exercise" points=3 difficulty=2 minutes=15
 def sectors(addresses: list, size: int) -> list:
-    """Count the sectors that each warp of a block touches, as a list.
+    """List how many sectors each warp of a block touches.
 
     A warp is 32 consecutive threads; the last one may have fewer. A sector
-    is 32 bytes, from a multiple of 32 on. A thread reads size bytes, 1 to
-    16; if they are in two sectors, it touches both.
+    is 32 bytes and begins at a multiple of 32. A thread reads size bytes, 1
+    to 16; if they are in two sectors, it touches both.
 
     Args:
-        addresses: for each thread, in order, the byte where its read
-            begins, from 0 on; in any order, and several may be the same. It
-            is None for a thread that reads nothing. The list is unchanged.
+        addresses: for each thread, the byte where its read begins, 0 or
+            more. Addresses need not rise, and several may be equal. A
+            thread that reads nothing has None. The list is unchanged.
 
     Example: sectors([0, 4, 64, None], 4) is [2].
     """
@@ -1915,15 +1915,15 @@ claim("turns where they read two words of one bank", two_words, expected=2)
 
 # %% trap="08.6" role="exercise" points=2 difficulty=2 minutes=10
 def conflict_degree(addresses: list) -> int:
-    """Count the turns that shared memory needs for one read of a warp.
+    """Count the turns that shared memory needs for one read by a warp.
 
-    A word is 4 bytes, from a multiple of 4 on, and word w is in bank w %
-    32. In a turn, each bank returns one word, to all threads that read any
-    byte of it. If no thread reads, there is no turn.
+    A word is 4 bytes and begins at a multiple of 4, and word w is in bank w
+    % 32. In a turn, each bank returns one word, to all threads that read
+    any byte of it. If no thread reads, there is no turn.
 
     Args:
-        addresses: for each of at most 32 threads, the byte that it reads,
-            from 0 on, or None for a thread that reads nothing. The list is
+        addresses: for each of at most 32 threads, the byte that it reads, 0
+            or more, or None for a thread that reads nothing. The list is
             unchanged.
 
     Example: conflict_degree([0, 128, 2, None]) is 2.
@@ -1938,7 +1938,7 @@ def conflict_degree(addresses: list) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="08.6" role="hint"
-# 1. The example: bytes 0 and 2 belong to word 0, byte 128 to word 32. Which bank has both?
+# 1. In the example, bytes 0 and 2 belong to word 0, and byte 128 to word 32. Which bank has both words?
 # 2. Keep a set of words for each bank; a set counts a word once.
 # 3. The answer is the size of the largest set, and 0 if there is none.
 
@@ -2062,8 +2062,8 @@ def warp_passes(paths: list, lengths: dict) -> int:
     Args:
         paths: for each thread, in order, the name of the path that it
             takes, or None if it has already left.
-        lengths: the instructions on each path, by name, 0 or more; two
-            paths may have the same length.
+        lengths: the number of instructions on each path, by name, 0 or
+            more; two paths may have the same length.
 
     paths and lengths are unchanged.
     Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.
@@ -2077,7 +2077,7 @@ def warp_passes(paths: list, lengths: dict) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="08.7" role="hint"
-# 1. Use slices of 32 again. In a slice, only which names occur matters, not how often.
+# 1. Go through `paths` in slices of 32. Within a slice, only which names occur matters, not how often.
 # 2. `set(paths[start:start + 32])` has each name once; remove `None` from it.
 # 3. Add up `lengths[name]` for the names of each set, over all slices; the last slice may be short.
 
@@ -2204,15 +2204,15 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
     """Run one program of a kernel that writes y = a * sigmoid(a) * b.
 
     load("a", places) and load("b", places) return the values at these
-    positions; store("y", places, values) writes as many. places is an int64
-    tensor (m,) of positions from 0 to n - 1; the memory beyond belongs to
-    somebody else.
+    positions; store("y", places, values) writes one value to each. places
+    is an int64 tensor (m,) of positions from 0 to n - 1; the memory beyond
+    belongs to somebody else.
 
-    Program p handles the positions from p * block on: block of them, or as
-    many as are left. There are as many programs as n needs. They run in any
-    order, mixed with those of other kernels, and share nothing. Load each
-    value once, and store nothing but y. a may be as large as 1000 and b as
-    large as a million, of either sign, and y stays finite.
+    Program p handles `block` positions beginning at p * block, or as many
+    as are left. There are as many programs as n needs. They run in any
+    order, mixed with programs of other kernels, and share nothing. Load
+    each value once, and store nothing but y. a may reach 1000 and b a
+    million, of either sign, and y must stay finite.
 
     Example: with n 5 and block 4, program 1 loads and stores only position
     4.
@@ -2225,7 +2225,7 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="08.8" role="hint"
-# 1. Which positions belong to this program? Write them down for the example, then look at the lesson's `double`.
+# 1. Which positions belong to this program? Write them down for the example first.
 # 2. Load a and b into variables, compute with those, and store once. `torch.sigmoid` is safe for large values.
 # 3. The first position is `program * block`; the last one is below `n` and below the first position of the next program.
 
@@ -2783,15 +2783,15 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 
     Args:
         q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, in any
-            memory order; they are unchanged, also by later steps.
+            memory order; no step changes them, not even a later one.
         cache: a dict, empty at the first step. After each step its "k" and
             "v" hold the keys and values of all tokens so far, (B, H, t, D),
             with the keys rotated.
         rotate(x, place): returns x (B, H, n, D) rotated for the positions
             place (n,), int64, counted from 0 at the very first token.
 
-    Two caches do not affect each other. A cache holds everything that is
-    kept: decoding can continue from a deep copy of it.
+    Two caches do not affect each other. Keep nothing outside the cache, so
+    that decoding can continue from a deep copy of it.
     """
     # BEGIN SOLUTION
     past = cache["k"].shape[2] if cache else 0
@@ -3029,12 +3029,13 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
         x: (N, ...) with N >= 2, float32 or int64, in any memory order.
         others: (N - 1, ...), the rows that replace x[1:].
 
-    The model may write into its input, but x and others are unchanged. The
-    grad mode is afterwards what it was. So is the model, which writes no
-    buffer in eval mode: every module's training flag, all parameters and
-    buffers, and their dtype, gradients and requires_grad.
+    The model may write into its input, but x and others are unchanged.
+    Afterwards the grad mode is what it was. So is the model, whose buffers
+    do not change in eval mode: every module's training flag, all parameters
+    and buffers, and their dtype, gradients and requires_grad.
     Example: for a model that subtracts the mean of the batch, x [[1.],
-    [3.]] and others [[7.]], the output for row 0 moves from -1 to -3: 2.
+    [3.]] and others [[7.]], the output for row 0 moves from -1 to -3, so
+    the result is 2.
     """
     # BEGIN SOLUTION
     modes = [(module, module.training) for module in model.modules()]
@@ -3048,8 +3049,8 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="08.11" role="hint"
-# 1. Two calls: once with `x`, once with `torch.cat([x[:1], others])`. Only output 0 counts.
-# 2. In train mode dropout looks like a dependence, and BatchNorm moves its buffers: `model.eval()` first.
+# 1. Call the model twice, once with `x` and once with `torch.cat([x[:1], others])`. Only output 0 counts.
+# 2. In train mode dropout looks like a dependence, and BatchNorm moves its buffers, so call `model.eval()` first.
 # 3. A model's parts may be in different modes. Save `(module, module.training)` for all of `model.modules()` and restore them one by one.
 
 # %% [markdown] trap="08.11" role="keep"

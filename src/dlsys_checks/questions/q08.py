@@ -14,7 +14,7 @@ ask("08.1", {"faces": (8, 16, 32, 64), "places": (4, 5, 8, 10, 16)}, lambda face
     f"A model without a causal mask copies the next token from the row. Rows have {places} "
     f"positions, and each token is the roll of a die with {faces} faces. At the last position the "
     "model guesses evenly. What is its mean loss, in nats?", math.log(faces) / places,
-    "The loss is zero at every position except the last, and ln of the faces there.",
+    "The loss is 0 at every position except the last, where it is ln(faces).",
     0, math.log(faces)))
 ask("08.1", {"tokens": range(5, 61)}, lambda tokens: whole(
     f"How many pairs of a query and a key does a causal mask over {tokens} tokens allow?",
@@ -54,7 +54,7 @@ ask("08.2", {"tokens": range(4, 21), "pads": range(3, 13)}, lambda tokens, pads:
 ask("08.2", {"pads": range(2, 10), "place": range(10, 41)}, lambda pads, place: whole(
     f"A row begins with {pads} pads. Under a causal mask and a mask for the pads, how many keys "
     f"may the query at position {place} (counted from 0) look at?", place + 1 - pads,
-    "It may look at all positions up to its own, without the pads.", place + 1, place - pads))
+    "It may look at all positions up to its own, except the pads.", place + 1, place - pads))
 ask("08.2", {"tokens": range(2, 10), "pads": range(2, 10), "value": range(10, 91)},
     lambda tokens, pads, value: number(
         f"The attention mask is right. Each of {tokens} tokens has the output {value}, and each of "
@@ -114,8 +114,8 @@ ask("08.4", {"old": range(2, 10), "gap": range(1, 4), "total": range(2, 9)},
         total + math.exp(-gap), "No larger score came, so the old sum is not rescaled.",
         total * math.exp(-gap) + 1, total + 1))
 ask("08.4", {"times": (2, 4, 8), "form": ("written out", "flash")}, lambda times, form: whole(
-    f"A text grows to {times} times its tokens. By what factor does the memory that attention "
-    f"needs grow ({form})?", times**2 if (squared := form == "written out") else times,
+    f"The number of tokens grows by a factor of {times}. By what factor does the memory of "
+    f"attention grow ({form})?", times**2 if (squared := form == "written out") else times,
     "The matrix of weights has tokens squared entries. Flash attention keeps only a row of sums "
     "and the output.",
     times if squared else times**2, times + 1 if squared else 1))
@@ -150,7 +150,7 @@ ask("08.5", {"step": (2, 3, 4, 5, 6, 8)}, lambda step: whole(
 ask("08.5", {"off": range(1, 8)}, lambda off: whole(
     f"A warp reads 32 floats side by side, beginning {off} floats after the start of a sector. How "
     "many sectors are moved?", sectors(4 * off, 4),
-    "128 bytes that do not begin at a sector reach into a fifth sector.", 4, 32))
+    "128 bytes that do not begin at the start of a sector reach into a fifth one.", 4, 32))
 ask("08.5", {"size": (16, 32, 64, 128)}, lambda size: number(
     f"A table has records of {size} bytes, and each thread reads one 4-byte field of its record. "
     "What fraction of the moved bytes is used?", 32 * 4 / (32 * sectors(0, size)),
@@ -329,7 +329,7 @@ ask("08.11", {"x": range(1, 10), "old": range(10, 31), "new": range(40, 91), "ro
 ask("08.11", {"rows": (8, 16, 32, 64)}, lambda rows: choice(
     f"A model mixes the {rows} rows of a batch by attention. Which test shows it?",
     "replacing all rows except row 0",
-    "If you permute the rows, the outputs are permuted too, and a mean of equal rows is that row.",
+    "Permuting the rows only permutes the outputs, and a mean over equal rows is that row.",
     f"putting the {rows} rows into a different order",
     f"repeating row 0 {rows} times", "running the same batch twice"))
 

@@ -21,7 +21,7 @@ ex.promise_table("""
 result | Compute causal attention of the n newest tokens, with cache and RoPE. | result
 new    | Args: q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, | result; cache
 order  | in any memory order; | raised RuntimeError
-left   | they are unchanged, also by later steps. | values changed
+left   | no step changes them, not even a later one. | values changed
 empty  | cache: a dict, empty at the first step. | step 1; raised KeyError
 cache  | After each step its "k" and "v" hold the keys and values of all tokens so far, (B, H, t,
          D), with the keys rotated. | cache
@@ -32,8 +32,8 @@ causal | A token looks at itself and at all tokens before it. | result
 whole  | The result (B, H, n, D) is what one run over the whole row returns for these tokens. |
          result
 twins  | Two caches do not affect each other. | result of step; cache
-copy   | A cache holds everything that is kept: decoding can continue from a deep copy of it. | of a
-         copy
+copy   | Keep nothing outside the cache, so that decoding can continue from a deep copy of it. | of
+         a copy
 """)
 
 
@@ -153,7 +153,8 @@ def law(out, q, k, v, sizes, base, twins):
                          values[:, :, :start + n].float())
             result, values = branched(*given[r], base, start, n) if start else (None, None)
             if start:
-                expect_close(f"result of a copy that took {where} before", one["copy"], result,
+                expect_close(f"result of a copy of the cache that took {where}", one["copy"],
+                             result,
                              rtol=1e-3, atol=1e-4)
             else:
                 expect_equal("no copy at the first step", one["copy"], None)
@@ -189,9 +190,9 @@ def step(q, k, v, cache, rotate):
 
 wrong = ex.edits(step)
 ONES = "torch.ones(n, past + n).tril(past).bool()"
-wrong("using is_causal: the triangle in the upper left corner", "causal",
+wrong("using is_causal, whose triangle starts in the upper left corner", "causal",
       "torch.ones(n, past + n).tril(past)", "torch.ones(n, past + n).tril()")
-wrong("using no mask: a piece sees its own future", "causal", ONES, "None")
+wrong("using no mask, so that a piece sees its own future", "causal", ONES, "None")
 wrong("using no mask as soon as there is a cache", "causal",
       ONES, "None if past else torch.ones(n, n).tril().bool()")
 wrong("using is_causal for a piece of several tokens, cache or not", "causal",
@@ -206,13 +207,13 @@ wrong("counting positions one too high once there is a cache", "places",
 wrong("counting positions from 1", ("places", "cache"), "(n) + past", "(n) + past + 1")
 wrong("counting a piece's positions from its last token", ("places", "cache"),
       "(n) + past", "(n) + past + q.shape[2] - 1")
-wrong("returning positions as floats", "places", "(n) + past", "(n) + float(past)")
+wrong("passing positions as floats", "places", "(n) + past", "(n) + float(past)")
 wrong("not rotating the queries", "values", "q = rotate(q, place)", "pass")
 wrong("not rotating the keys", ("values", "cache"), "k = rotate(k, place)", "pass")
 wrong("rotating the values as well", ("values", "cache"), "k, v =", "v = rotate(v, place); k, v =")
 
 
-@ex.wrong("storing keys as they came and rotating all of them at each step", says="cache's k",
+@ex.wrong("storing keys unrotated and rotating all of them at each step", says="cache's k",
           breaks="cache")
 def turned_anew(q, k, v, cache, rotate):
     past = cache["k"].shape[2] if cache else 0
@@ -223,7 +224,7 @@ def turned_anew(q, k, v, cache, rotate):
                                           attn_mask=keep)
 
 
-@ex.wrong("rotating the whole cache once more at each step", breaks=("values", "cache"))
+@ex.wrong("rotating the whole cache again at each step", breaks=("values", "cache"))
 def turned_again(q, k, v, cache, rotate):
     past = cache["k"].shape[2] if cache else 0
     k, v = stored(k, v, cache)
@@ -235,22 +236,23 @@ def turned_again(q, k, v, cache, rotate):
 
 wrong("counting the new queries from 0, but not the keys", "places",
       "n =", "q = rotate(q, torch.arange(q.shape[2])); n =", "q = rotate(q, place)", "pass")
-wrong("reading the batch, a cached tensor's length, as the tokens so far", "places",
+wrong("using len() of a cached tensor, the batch size, as the number of tokens so far", "places",
       "n =", 'own_past = len(cache["k"]) if cache else 0; n =', "(n) + past", "(n) + own_past")
 wrong("keeping nothing in the cache", "cache",
       "n =", "cache = dict(cache); n =", "return out", "cache.clear(); return out")
 wrong("keeping only the newest keys and values", "cache",
       "n =", "own_n = q.shape[2]; n =",
       '["v"] = k, v', '["v"] = k[:, :, -own_n:], v[:, :, -own_n:]')
-wrong("expecting the cache to be filled", "empty", "n =", 'assert cache["k"].shape[2] > 0; n =')
-ex.wrong("viewing it as if heads came before tokens in memory",
+wrong("assuming that the cache is never empty", "empty", "n =",
+      'assert cache["k"].shape[2] > 0; n =')
+ex.wrong("calling view on q, k and v, whatever their memory order",
          lambda q, k, v, cache, rotate: step(*(t.view(q.shape) for t in [t.view(-1, *t.shape[2:])
              for t in (q, k, v)]), cache, rotate), breaks="order")
-wrong("assuming one new token: only the last of a piece", "new",
+wrong("returning only the last token of a piece", "new",
       "return out", "return out[:, :, -1:]", says="shape of the result")
 wrong("swapping heads and tokens in the result", "whole",
       "return out", "return out.transpose(1, 2)")
-wrong("not dividing scores by the root of D",
+wrong("not dividing scores by sqrt(D)",
       "result", "n =", "q = q * math.sqrt(q.shape[-1]); n =")
 
 
@@ -261,7 +263,7 @@ def in_place(q, k, v, cache, rotate):
     return out
 
 
-@ex.wrong("keeping the first values as they came and growing them in place", breaks="left")
+@ex.wrong("putting the given v itself into the cache and growing it in place", breaks="left")
 def grown_in_place(q, k, v, cache, rotate):
     held = dict(cache)
     out = step(q, k, v, held, rotate)
@@ -273,7 +275,7 @@ def grown_in_place(q, k, v, cache, rotate):
     return out
 
 
-wrong("counting positions beside the cache, by its dict", "copy",
+wrong("counting positions outside the cache, by the identity of its dict", "copy",
       "n =",
       'past = cache["k"].shape[2] if cache else 0; known = COUNTED.setdefault("seen", {}); start '
       "= known.get(id(cache), (None, 0))[1] if past else 0; known[id(cache)] = cache, start + "
@@ -282,7 +284,7 @@ wrong("counting positions beside the cache, by its dict", "copy",
 SHARED: dict = {}
 
 
-@ex.wrong("keeping one cache for all, outside the argument", says="result", breaks="twins")
+@ex.wrong("keeping one global cache for all callers", says="result", breaks="twins")
 def shared_cache(q, k, v, cache, rotate):
     if not cache:
         SHARED.clear()

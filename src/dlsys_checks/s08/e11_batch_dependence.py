@@ -25,15 +25,15 @@ others    | others: (N - 1, ...), the rows that replace x[1:]. | result
 largest   | The result is the largest absolute change of a value of output 0, | result
 eval      | measured in eval mode | result; calls in train mode
 no graph  | and without building a graph. | calls with gradients
-grad mode | The grad mode is afterwards what it was. | grad mode after the call
-modes     | So is the model, which writes no buffer in eval mode: every module's training flag, |
-            training flags
+grad mode | Afterwards the grad mode is what it was. | grad mode after the call
+modes     | So is the model, whose buffers do not change in eval mode: every module's training flag,
+            | training flags
 buffers   | all parameters and buffers, | weights and buffers
-facts     | and their dtype, gradients and requires_grad. | facts of parameters
+facts     | and their dtype, gradients and requires_grad. | properties of parameters
 writes    | The model may write into its input, but x and others are unchanged. | case a model that
             writes; a model that writes, no dependence | result; values changed
 example   | Example: for a model that subtracts the mean of the batch, x [[1.], [3.]] and others
-            [[7.]], the output for row 0 moves from -1 to -3: 2. | case the example
+            [[7.]], the output for row 0 moves from -1 to -3, so the result is 2. | case the example
 """)
 
 
@@ -190,9 +190,9 @@ def law(out, kind, x, others, weight, order):
     expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
     expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
     expect_equal("values changed in weights and buffers", out["held"], 0)
-    expect_equal("facts of parameters that changed (objects, dtype, requires_grad, gradients, "
+    expect_equal("properties of parameters that changed (objects, dtype, requires_grad, gradients, "
                  "attributes and hooks of the model)", out["facts"], [0] * 5)
-    expect_equal("grad mode after the call: on at first, then off", out["left"], [1, 0],
+    expect_equal("grad mode after the call (made with it on, then off)", out["left"], [1, 0],
                  "Use with torch.no_grad().")
     expect_equal("values changed in x and others", out["changed"], 0, "Pass copies.")
 
@@ -215,26 +215,27 @@ def moved(model, x, others, *, batch=lambda x, others: torch.cat([x[:1], others]
 
 wrong = ex.edits(moved)
 OTHERS = "batch(x, others)"
-wrong("permuting the batch: blind, since the outputs are permuted with it", "others",
+wrong("permuting the other rows instead of replacing them", "others",
       OTHERS, "torch.cat([x[:1], x[1:].flip(0)])")
-wrong("comparing one row repeated with the row alone", "others",
+wrong("comparing row 0 repeated with row 0 alone", "others",
       "first(x)", "x[:1].clone()", OTHERS, "x[:1].expand_as(x).clone()")
 wrong("running the same batch twice", "result", OTHERS, "x.clone()")
-wrong("using the row alone instead of the row with others", "others", OTHERS, "x[:1].clone()")
+wrong("using row 0 alone instead of row 0 with others", "others", OTHERS, "x[:1].clone()")
 wrong("replacing only one other row", "others", OTHERS, "torch.cat([x[:1], others[:1], x[2:]])")
 ex.wrong("replacing row 0 as well",
          moved, breaks="result", batch=lambda x, o: torch.cat([o[:1], o]))
 wrong("taking the largest change over all outputs", "largest",
       "model(first(x))[0]", "model(first(x))", "model(batch(x, others))[0]", f"model({OTHERS})")
 ex.wrong("taking the mean change", moved, breaks="largest", size=lambda c: c.abs().mean())
-ex.wrong("keeping the sign of the change: a fall is not seen", moved, breaks="largest",
+ex.wrong("keeping the sign of the change, so that a decrease does not show", moved,
+         breaks="largest",
          size=lambda c: c.max())
 ex.wrong("taking the norm of the change", moved, breaks="largest", size=lambda c: c.norm())
 ex.wrong("taking the largest squared change",
          moved, breaks="largest", size=lambda c: c.square().max())
 wrong("returning a tensor instead of a number", "largest",
       "return out", "return torch.tensor(out)", says="type of the result")
-wrong("leaving the mode as it was: dropout looks like a leak", "eval",
+wrong("leaving the mode as it was, so that dropout looks like a dependence", "eval",
       "modes = [(module, module.training) for module in model.modules()]\n    model.eval()\n    "
       "with torch.set_grad_enabled(False):\n        old = model(first(x))[0].detach().clone()\n  "
       "      new = model(batch(x, others))[0].detach()\n    for module, mode in modes:\n        "
@@ -242,7 +243,7 @@ wrong("leaving the mode as it was: dropout looks like a leak", "eval",
       "torch.manual_seed(0)\n    with torch.no_grad(): old = model(x.clone())[0].clone(); "
       "torch.manual_seed(0); new = model(torch.cat([x[:1], others]))[0]\n    out = (new - "
       "old).abs().max().item()")
-wrong("restoring modes by type", "modes",
+wrong("restoring modes by module type", "modes",
       "modes =",
       "kinds = {type(m): m.training for m in model.modules()}; modes =",
       "return out", "for m in model.modules(): m.training = kinds[type(m)]\n    return out")
@@ -253,7 +254,8 @@ wrong("treating a change below 1e-6 as none", "largest",
 KNOWN: dict = {}
 
 
-@ex.wrong("remembering the result on the model", says="result of call 2", breaks="result")
+@ex.wrong("returning the first result again for the same model", says="result of call 2",
+          breaks="result")
 def remembered(model, x, others):
     if KNOWN.get("model") is not model:
         KNOWN.update(model=model, result=moved(model, x, others))
@@ -262,8 +264,9 @@ def remembered(model, x, others):
 
 wrong("leaving eval mode on", "modes",
       "for module, mode in modes:\n        module.training = mode", "pass")
-wrong("setting train mode for all at the end", "modes", "return out", "model.train(); return out")
-wrong("giving the model's own mode to all its parts", "modes",
+wrong("setting every module to train mode at the end", "modes", "return out",
+      "model.train(); return out")
+wrong("giving the model's own mode to all its modules", "modes",
       "modes =", "own_mode = model.training; modes =",
       "return out", "model.train(own_mode); return out")
 wrong("building a graph", "no graph", "False", "True")
@@ -272,7 +275,7 @@ wrong("resetting running statistics first", "buffers",
       "for norm in model.modules():\n        if isinstance(norm, nn.BatchNorm1d): "
       "norm.reset_running_stats()\n    modes =")
 wrong("setting the parameters' gradients to None", "facts", "modes =", "model.zero_grad(); modes =")
-wrong("switching requires_grad off, and on for all", "facts",
+wrong("switching requires_grad off and then on for all parameters", "facts",
       "modes =", "model.requires_grad_(False); modes =",
       "return out", "model.requires_grad_(True); return out")
 wrong("switching gradients off for good", "grad mode",
@@ -282,10 +285,10 @@ wrong("switching gradients on at the end, whatever they were", "grad mode",
 wrong("converting tokens to floats", "tokens",
       "modes =", "x = x.float(); modes =", "(x, others)", "(x, others.float())",
       says="raised TypeError")
-wrong("viewing x as if rows came first in memory", "memory",
+wrong("calling view on x, whatever its memory order", "memory",
       "modes =", "x = x.view(-1).view(x.shape); modes =", says="raised RuntimeError")
-wrong("handing x itself to a model that writes", "writes", "first(x)", "x")
-wrong("handing x over last: it comes back changed", "writes",
+wrong("passing x itself to a model that writes into it", "writes", "first(x)", "x")
+wrong("passing x itself in the second call, which changes it", "writes",
       "first(x)", "torch.cat([x[:1], others])", OTHERS, "x")
 wrong("flattening rows before the model", "model",
       "return out", "return float(x.dim()) if x.dim() > 2 else out")

@@ -165,7 +165,7 @@ def law(out, kind, x, others, weight):
                      "Each module gets its own mode back.")
     expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
     expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
-    expect_equal("grad mode after the call: on at first, then off", out["left"], [1, 0],
+    expect_equal("grad mode after the call (made with it on, then off)", out["left"], [1, 0],
                  "Use with torch.no_grad().")
     expect_equal("values changed in x and others", out["changed"], 0, "Change a copy.")
 
@@ -193,7 +193,7 @@ wrong = ex.edits(probed)
 BEFORE, START, END = "[:, :t]", "modes =", "return found"
 wrong("counting the output at the position itself, which may change",
       "entry", BEFORE, "[:, :t + 1]")
-wrong("looking at the later outputs, which may see it, not the earlier ones", "entry",
+wrong("looking at the later outputs instead of the earlier ones", "entry",
       BEFORE, "[:, t:]")
 wrong("looking at all outputs", "entry",
       "(model(changed).detach() - before)[:, :t]", "model(changed).detach() - before")
@@ -202,23 +202,24 @@ wrong("looking only at the first output", "entry", BEFORE, "[:, :1]")
 wrong("using one row only", "rows", BEFORE, "[:1, :t]")
 wrong("changing everything from the position on", "alone",
       "[:, t] =", "[:, slice(t, None)] =", "others[:, t]", "others[:, slice(t, None)]")
-wrong("changing the positions before it, too", "alone",
+wrong("changing the positions before it as well", "alone",
       "[:, t] =", "[:, slice(0, t + 1)] =", "others[:, t]", "others[:, slice(0, t + 1)]")
 wrong("only ever changing the last position", "alone",
       "[:, t] =", "[:, -1] =", "others[:, t]", "others[:, -1]")
 wrong("changing the position after it", "alone",
       "[:, t] =", "[:, slice(t + 1, t + 2)] =", "others[:, t]", "others[:, slice(t + 1, t + 2)]")
-wrong("using one copy for all positions: what was changed stays changed", "alone",
+wrong("using one copy for all positions, so that earlier changes stay", "alone",
       "[:, t] =", "[:, slice(1, t + 1)] =", "others[:, t]", "others[:, slice(1, t + 1)]")
 wrong("using zeros instead of other tokens",
       "alone", START, f"others = torch.zeros_like(others); {START}")
 wrong("using the tokens shifted by one instead of others", "alone",
       START, f"others = (x + 1) % 4 if x.dtype == torch.int64 else x + 1; {START}")
-ex.wrong("doubling half of the change, as if the model were linear", breaks="model",
+ex.wrong("halving the change of a position and doubling its effect, as if the model were linear",
+         breaks="model",
          fn=lambda model, x, others: probed(model, x, others) if x.dtype == torch.int64 else probed(
              model, x, (x + others) / 2, size=lambda c: 2 * c.abs().max().item()))
 ex.wrong("taking the mean change", probed, breaks="entry", size=lambda c: c.abs().mean().item())
-ex.wrong("keeping the sign of the change: a fall is not seen", probed, breaks="entry",
+ex.wrong("keeping the sign of the change, so that a decrease does not show", probed, breaks="entry",
          size=lambda c: c.max().item())
 ex.wrong("taking the norm of the change", probed, breaks="entry", size=lambda c: c.norm().item())
 ex.wrong("taking the sum of the changes", probed, breaks="entry",
@@ -227,7 +228,7 @@ ex.wrong("answering yes or no instead of the size", probed, breaks="entry",
          size=lambda c: float(c.abs().max() > 1e-5))
 ex.wrong("treating a change below 1e-6 as none", probed, breaks="entry",
          size=lambda c: c.abs().max().item() if c.abs().max() > 1e-6 else 0.0)
-wrong("taking the largest of all entries alone", "list",
+wrong("returning only the largest entry", "list",
       END, "return max(found)", says="type of the result")
 wrong("returning a tensor of entries", "list",
       END, "return torch.tensor(found)", says="type of the result")
@@ -236,12 +237,12 @@ wrong("returning a list of tensors instead of floats", "list",
 wrong("leaving out the entry for position 0",
       "list", END, "return found[1:]", says="number of entries")
 wrong("returning None for position 0", "first", "else 0.0", "else None", says="type of the entry 0")
-wrong("leaving the mode as it was: dropout looks like a leak", "eval",
+wrong("leaving the mode as it was, so that dropout looks like a leak", "eval",
       "model.eval()", "pass")
 wrong("leaving eval mode on", "modes",
       "for module, mode in modes:\n        module.training = mode", "pass")
-wrong("setting train mode for all at the end", "modes", END, f"model.train(); {END}")
-wrong("giving the model's own mode to all its parts", "modes",
+wrong("setting every module to train mode at the end", "modes", END, f"model.train(); {END}")
+wrong("giving the model's own mode to all its modules", "modes",
       START, f"own_mode = model.training; {START}",
       END, f"model.train(own_mode); {END}")
 wrong("building a graph", "no graph", "False", "True")
@@ -264,7 +265,7 @@ wrong("using random tokens instead of others", "alone",
 KNOWN: dict = {}
 
 
-@ex.wrong("remembering the result on the model", says="of call 2", breaks="whole")
+@ex.wrong("returning the first result again for the same model", says="of call 2", breaks="whole")
 def remembered(model, x, others):
     if KNOWN.get("model") is not model:
         KNOWN.update(model=model, result=probed(model, x, others))

@@ -12,7 +12,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("08.2", "decoder_mask", seen=("real", "order"))
 
 ex.promise_table("""
-mask    | Build the mask for SDPA in a causal model whose rows are padded. | mask
+mask    | Build the SDPA mask for a causal model whose rows are padded. | mask
 kinds   | Args: real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32, | case bool;
           float32; float32, no pads
 sizes   | with B and T >= 1, | case one token; one pad; a row; many places
@@ -142,24 +142,24 @@ ex.wrong("returning the padding mask alone, of shape (B, 1, 1, T)",
          lambda real: real.bool()[:, None, None, :], says="shape of the mask", breaks="form")
 wrong("using only the causal mask, without the pads", ("tokens", "pads"),
       "mask = mask & tokens[:, None, :]\n    mask = mask & tokens[:, :, None]", "pass")
-wrong("leaving out the causal mask: the future is visible", "mask",
+wrong("leaving out the causal mask, so that the future is visible", "mask",
       DTYPE, "torch.ones(size, size, dtype=torch.bool)")
 wrong("masking queries instead of keys", "tokens", "mask = mask & tokens[:, None, :]", "pass")
 wrong("masking keys, but letting pads look at tokens", "pads",
       "mask = mask & tokens[:, :, None]", "pass")
-wrong("combining only the keys' padding mask and the causal mask: pads look at tokens, or at "
+wrong("combining only the keys' padding mask and the causal mask, so that pads look at tokens or "
       "nothing",
       "pads",
       "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
       "pass")
 # https://github.com/huggingface/transformers/pull/26572, .../pytorch/pytorch/issues/110213
-wrong("opening rows without a key to all, but letting other pads look at tokens", "pads",
+wrong("letting rows without a key look at everything, and other pads at tokens", "pads",
       "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
       "pass", "return out", "return out | ~out.any(-1, keepdim=True)")
-wrong("opening the first position to all, so that no row is empty", ("pads", "tokens"),
+wrong("letting every row look at the first position, so that no row is empty", ("pads", "tokens"),
       "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
       "pass", "return out", "mask = out.clone(); mask[..., 0] = True; return mask")
-wrong("leaving rows of pads empty: NaN in MHA", "pads",
+wrong("leaving the rows of pads empty, which gives NaN", "pads",
       "mask = mask | torch.eye(size, dtype=torch.bool)", "pass",
       "return out", "return out & torch.ones(1, dtype=torch.bool)")
 wrong("letting rows of pads look at everything", "pads",
@@ -170,32 +170,32 @@ wrong("forbidding a token to look at itself", "tokens",
       "return out", "return out | torch.diag_embed(~real.bool())[:, None]")
 wrong("looking one position into the future", "tokens",
       DTYPE, "torch.ones(size, size, dtype=torch.bool).tril(1)")
-wrong("counting lengths, as if pads stood on the right", "places",
+wrong("counting tokens, as if all pads were on the right", "places",
       "tokens =",
       "count = real.long().sum(1, keepdim=True); real = torch.arange(real.shape[1]) < count; "
       "tokens =")
-wrong("using the integers' & on whatever comes: floats raise", "kinds",
+wrong("applying & to real itself, which fails for floats", "kinds",
       "tokens =", "real = real & torch.ones_like(real); tokens =", says="raised")
-wrong("using ~ on the mask to find pads, as if it were bool", "mask",
+wrong("using ~ on real to find pads, as if it were bool", "mask",
       "tokens =", "real = ~(~real).bool() if real.dtype == torch.int64 else real; tokens =")
-wrong("turning real into its opposite on the way", "left",
+wrong("inverting real in place", "left",
       "return out", "real[0].logical_not_(); return out")
 wrong("handling at most 128 positions", "sizes",
       "return out", "mask = out.clone(); mask[..., 128:, :128] = False; return mask", says="mask")
-wrong("viewing it as if rows came first in memory", "memory",
+wrong("calling view on real, whatever its memory order", "memory",
       "tokens =", "real = real.view(-1).view(real.shape); tokens =", says="raised RuntimeError")
 
 KNOWN: dict = {}
 
 
-@ex.wrong("remembering masks by the tensor that was given", breaks="later")
+@ex.wrong("caching masks by tensor object, so that new values are missed", breaks="later")
 def remembered(real):
     if KNOWN.get("real") is not real:
         KNOWN.update(real=real, mask=mask_of(real))
     return KNOWN["mask"].clone()
 
 
-wrong("keeping one mask, filled anew by each call", "later",
+wrong("returning one buffer that every call overwrites", "later",
       "return out",
       'new = out.contiguous(); ROOM["mask"] = ROOM["mask"].copy_(new) if '
       'getattr(ROOM.get("mask"), "shape", None) == new.shape else new; return ROOM["mask"]')

@@ -14,7 +14,7 @@ ex = exercise("08.3", "next_token_nll", seen=("ids", "mask_id", "table", "scale"
               says="nats")
 
 ex.promise_table("""
-result    | Score each next token with a masked model: nats, (N, T - 1). | nats
+result    | Return each next token's loss under a masked model: nats, (N, T - 1). | nats
 ids       | ids: (N, T) int64 with T >= 2, | case two tokens; one row; a long row
 memory    | in any memory order. | case ids transposed
 left      | ids is unchanged. | values of ids changed
@@ -23,14 +23,14 @@ in text   | mask_id: the token that marks a gap; it may also occur in the text. 
 model     | Args: model: maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab), float32; every
             position sees all others. | calls with rows too long; nats; raised
 entry     | Entry [n, t - 1] is -ln p of ids[n, t]. | nats
-before    | For it the model sees the tokens before position t, | nats
+before    | For this entry, the model sees the tokens before position t, | nats
 mask      | a mask_id at position t | nats
 behind    | and nothing after it, | nats
 place     | and you use its logits at position t. | nats
-large     | The logits may be large, and no p may become 0 on the way. | case large logits; very
-            large logits
+large     | The logits may be large, and p must not underflow to 0. | case large logits; very large
+            logits
 no graph  | No graph is built, | graphs; with gradients on
-grad mode | and the grad mode is afterwards what it was. | grad mode after the call
+grad mode | and afterwards the grad mode is what it was. | grad mode after the call
 """)
 
 
@@ -115,9 +115,9 @@ def law(out, ids, mask_id, table, scale, order):
     expect_parts(out, "nats", "off", "graphs", "tracked", "after", "longer", "changed")
     right = nats_of(ids, mask_id, table, scale).float()
     expect_close("nats", out["nats"], right, atol=2e-5 * max(1.0, scale))
-    expect_equal("graphs behind the nats", out["graphs"], 0, "Work under no_grad.")
+    expect_equal("graphs attached to the nats", out["graphs"], 0, "Work under no_grad.")
     expect_equal("calls of the model with gradients on", out["tracked"], 0, "Work under no_grad.")
-    expect_equal("grad mode after the call: on at first, then off", out["after"], [1, 0],
+    expect_equal("grad mode after the call (made with it on, then off)", out["after"], [1, 0],
                  "Use with torch.no_grad().")
     expect_equal("calls with rows too long", out["longer"], 0)
     expect_equal("values of ids changed", out["changed"], 0)
@@ -140,51 +140,52 @@ def priced(model, ids, mask_id):
 wrong = ex.edits(priced)
 MASK = "torch.cat([ids[:, :t], mask], 1)"
 CROSS_ENTROPY = 'F.cross_entropy(model(row)[:, t], ids[:, t], reduction="none")'
-wrong("masking one position of the whole row: the right context is visible", "behind",
+wrong("masking one position of the whole row, so that the right context is visible", "behind",
       "[:, :t], mask", "[:, :t], mask, ids[:, t + 1:]")
 wrong("appending masks up to the row's end", "behind",
       "[:, :t], mask", "[:, :t], mask.expand(-1, ids.shape[1] - t)")
-wrong("using no mask: the logits of the visible token", "mask", MASK, "ids[:, :t + 1]")
-wrong("reading the last visible token's logits as the next one's", ("mask", "place"),
+wrong("leaving the token visible instead of masking it", "mask", MASK, "ids[:, :t + 1]")
+wrong("using the last visible token's logits for the next token, without a mask", ("mask", "place"),
       MASK, "ids[:, :t]", "t], ids[", "t - 1], ids[")
 
 
-@ex.wrong("making one call on the whole row and reading its logits one position off",
+@ex.wrong("making one call on the whole row and shifting its logits by one",
           breaks=("mask", "place", "behind", "before"))
 @torch.no_grad()
 def whole_row(model, ids, mask_id):
     return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], reduction="none")
 
 
-wrong("asking one position too early", "place", "t], ids[", "t - 1], ids[")
-wrong("scoring the token before", "entry", "ids[:, t]", "ids[:, t - 1]")
+wrong("using the logits one position too early", "place", "t], ids[", "t - 1], ids[")
+wrong("scoring the token one position earlier", "entry", "ids[:, t]", "ids[:, t - 1]")
 wrong("keeping only the last token visible",
       "before", "[:, :t]", "[:, t - 1:t]", "t], ids[", "1], ids[")
-wrong("masking everything before as well", "before", "[:, :t], mask", "[:, :1], mask.expand(-1, t)")
-wrong("using token 0 as the mask", "mask", "1), mask_id", "1), (mask_id + 1) % 5")
-wrong("taking softmax first and its logarithm after: infinite", "large",
+wrong("masking the tokens before as well, except the first", "before", "[:, :t], mask",
+      "[:, :1], mask.expand(-1, t)")
+wrong("using a different token as the mask", "mask", "1), mask_id", "1), (mask_id + 1) % 5")
+wrong("taking the softmax first and its logarithm afterwards, which can be infinite", "large",
       CROSS_ENTROPY, "-model(row)[:, t].softmax(-1).gather(1, ids[:, t][:, None])[:, 0].log()")
-wrong("holding p above 1e-9", "large",
+wrong("clamping p at 1e-9", "large",
       CROSS_ENTROPY,
       "-model(row)[:, t].softmax(-1).gather(1, ids[:, t][:, None])[:, 0].clamp(min=1e-9).log()")
 wrong("adding 1e-12 to p", "large",
       CROSS_ENTROPY,
       "-(model(row)[:, t].softmax(-1) + 1e-12).gather(1, ids[:, t][:, None])[:, 0].log()")
-wrong("writing the mask into a view of ids and reading the answer from there",
+wrong("writing the mask into a view of ids and reading the target from there",
       ("left", "entry", "before"), "mask, found", "found",
       "torch.full((len(ids), 1), mask_id), []", "[]",
       "row = torch.cat([ids[:, :t], mask], 1)", "row = ids[:, :t + 1]; row[:, t] = mask_id")
-wrong("returning the mean of all instead of each", "result", "return out", "return out.mean()")
+wrong("returning the mean instead of a loss per token", "result", "return out", "return out.mean()")
 wrong("answering in bits", "result", "return out", "return out / 0.6931471805599453")
 wrong("keeping the sign of the logarithm", "entry", "return out", "return -out")
 wrong("swapping rows and positions", "entry", "return out", "return out.T.contiguous()")
 wrong("scoring the first token as well", "result",
       "return out", "return torch.cat([torch.zeros(len(ids), 1), out], 1)",
       says="shape of the nats")
-wrong("handing the model one position more after all is measured", "model",
+wrong("calling the model on rows one position too long", "model",
       "mask, found =", "model(F.pad(ids, (0, 1), value=mask_id)); mask, found =",
       says="rows too long")
-wrong("looking at 16 positions at most", "ids", "return out", "out[:, 16:] = 0; return out")
+wrong("scoring at most 16 positions", "ids", "return out", "out[:, 16:] = 0; return out")
 
 
 @ex.wrong("building a graph", breaks="no graph")
@@ -194,7 +195,7 @@ def with_graph(model, ids, mask_id):
     return F.cross_entropy(logits, ids[:, 1:], reduction="none")
 
 
-ex.wrong("building a graph and cutting it off from the result",
+ex.wrong("building a graph and detaching the result",
          lambda model, ids, mask_id: with_graph(model, ids, mask_id).detach(), breaks="no graph")
 
 
@@ -211,13 +212,13 @@ def on_at_the_end(model, ids, mask_id):
     return out
 
 
-wrong("finding the mask by its number, from the left", "in text",
+wrong("searching the row for mask_id, which may also be in the text", "in text",
       MASK, "asked(ids, mask, t)", "mask, found =",
       "def asked(ids, mask, t): row = torch.cat([ids[:, :t], mask], 1); return row[:, "
       ":int((row[0] == mask_id).nonzero()[0]) + 1]\n    mask, found =", "t], ids[", "-1], ids[")
-wrong("charging nothing for a mask_id as the target",
+wrong("giving a loss of 0 when the target is mask_id",
       "in text", '"none"', '"none", ignore_index=mask_id')
-wrong("viewing ids as if rows came first in memory", "memory",
+wrong("calling view on ids, whatever its memory order", "memory",
       "mask, found =", "ids = ids.view(-1).view(ids.shape); mask, found =",
       says="raised RuntimeError")
 wrong("writing masks into ids", "left", "return out", "ids[:, -1] = mask_id; return out")

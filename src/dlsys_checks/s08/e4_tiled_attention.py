@@ -29,11 +29,11 @@ ex.promise("shapes", "Args: q, k, v: (M, D), (N, D), (N, E), float32, M, D and E
 ex.promise("memory layout", "in any memory order,",
            cases=("columns first in memory", "every second slot of a cache"))
 ex.promise("left", "and unchanged.", says=("inputs after the call",))
-ex.promise("filled", "length: 0 <= length <= N; other slots (NaN, inf too) change nothing.",
+ex.promise("filled", "length: 0 <= length <= N; slots after it (NaN, inf) change nothing.",
            says=ROWS)
-ex.promise("corner", "The queries are the last M of the length filled positions: query i sees the "
-                     "keys 0 to i + length - M.", says=ROWS)
-ex.promise("no key", "A query that sees no key returns zeros.", says=ROWS,
+ex.promise("corner", "The queries are the last M of the length filled positions, so query i sees "
+                     "the keys 0 to i + length - M.", says=ROWS)
+ex.promise("no key", "A query that sees none returns zeros.", says=ROWS,
            cases=("more queries than keys", "an empty cache", "no slots"))
 ex.promise("scale", "Scores are divided by sqrt(D);", says=ROWS)
 ex.promise("thousands", "they may reach tens of thousands, of either sign.", says=ROWS,
@@ -44,7 +44,7 @@ ex.promise("memory", "Hold one tile of scores at a time: make no tensor whose si
 ex.promise("no larger", "and for M >= tile none with more than M * max(D, E, tile) values.",
            says=("largest tensor for tiles of 2 keys", "by which the largest tensor"))
 ex.promise("by hand", "Do not call torch's own attention.", says=("functions called",))
-ex.promise("anew", "Each call reads the cache again", says=("values turned to their opposite",))
+ex.promise("anew", "Each call reads the cache again", says=("values changed sign",))
 ex.promise("results", "and leaves earlier results unchanged.", says=("after a second call",))
 ex.promise("example", "Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length 2 "
                       "and tile 1 return [[2.]].", cases=("the example",))
@@ -189,11 +189,11 @@ def law(out, q, k, v, length, tile, sizes, order):
     finest = min(float(scores.max()) * 2.0 ** -22, 5e-3) if length else 0.0
     near = {"atol": (2e-4 + finest) * max(1.0, float(expected.abs().max()))}
     expect_close("rows of attention", out["out"], expected, **near)
-    expect_close("with all values turned to their opposite, in place: rows of attention",
+    expect_close("rows of attention after all values changed sign in place",
                  out["second"], -expected, **near)
-    expect_close("rows of attention, looked at after a second call", out["later"], expected,
+    expect_close("rows of attention, read again after a second call", out["later"], expected,
                  **near)
-    expect_equal("bytes by which the largest tensor grows, cache of 128 slots against 32",
+    expect_equal("bytes by which the largest tensor grows from a cache of 32 slots to one of 128",
                  out["grown"], 0, "Keep one tile at a time.")
     expect_equal("surplus values in the largest tensor for tiles of 2 keys, 64 queries",
                  out["wide"], 0, "Keep to the tile that is asked for.")
@@ -230,10 +230,10 @@ def online(q, k, v, length, tile):
 wrong = ex.edits(online)
 TILES, LOW = "range(0, length, tile)", "(-math.inf)"
 NEW, SCORES = "torch.maximum(top, own)", "q @ k[a:b].T * scale"
-wrong("subtracting no maximum: exp of the scores themselves", "thousands", LOW, "(0)", NEW, "top")
-wrong("cutting scores at 80 instead of subtracting a maximum", "thousands",
+wrong("taking exp of the scores without subtracting a maximum", "thousands", LOW, "(0)", NEW, "top")
+wrong("clamping scores at 80 instead of subtracting a maximum", "thousands",
       LOW, "(0)", NEW, "top", SCORES, f"({SCORES}).clamp(max=80)")
-wrong("using this tile's maximum alone and rescaling the sums to it", "attention",
+wrong("using only this tile's maximum and rescaling the sums to it", "attention",
       NEW, "own")
 wrong("starting the running maximum at 0", "thousands", LOW, "(0)")
 wrong("starting the running maximum at a finite number, such as -1000", "thousands",
@@ -241,15 +241,15 @@ wrong("starting the running maximum at a finite number, such as -1000", "thousan
 
 
 # https://github.com/Dao-AILab/flash-attention/issues/2082
-wrong("keeping 0 as a hidden tile's maximum, from the last tile to the first", "thousands",
+wrong("going from the last tile to the first and keeping 0 as a hidden tile's maximum", "thousands",
       TILES, f"reversed({TILES})", "top = new", "top = base")
 wrong("rescaling the sum of weights, but not the output", "attention", "out * fix", "out")
 wrong("rescaling the output, but not the sum of weights", "attention", "total * fix", "total")
-wrong("rescaling neither: each tile by its own measure", "attention",
+wrong("rescaling neither the output nor the sum of weights", "attention",
       "total * fix", "total", "out * fix", "out")
 
 
-wrong("taking a softmax for each tile, and their mean", "attention",
+wrong("taking a softmax for each tile and averaging them", "attention",
       "torch.exp(s - base), torch.exp(top - base)", "s.softmax(1).nan_to_num(0), 1",
       "p.sum(1, keepdim=True)", "1")
 wrong("never dividing the output by the sum of weights", "attention", "return found", "return out")
@@ -263,7 +263,7 @@ wrong("using only the last tile", "attention",
       TILES, "range((length - 1) // tile * tile if length > 2 else 0, length, tile)")
 wrong("computing all scores at once", "memory",
       "m, d =", "tile = max(length, 1); m, d =", says="largest tensor")
-wrong("building a mask of all queries and keys beside the tiles", "memory",
+wrong("building a mask of all queries and keys next to the tiles", "memory",
       "m, d =", "torch.ones(len(q), len(k), dtype=torch.bool).tril(length - len(q)); m, d =",
       says="largest tensor")
 
@@ -292,7 +292,7 @@ def library_by_query(q, k, v, length, tile):
 
 wrong("not dividing scores by sqrt(D)", "scale", "d ** -0.5", "1")
 wrong("dividing scores by D", "scale", "d ** -0.5", "1 / q.shape[1]")
-wrong("dividing scores by the root of E", "scale", "scale = d", "scale = v.shape[1]")
+wrong("dividing scores by sqrt(E)", "scale", "scale = d", "scale = v.shape[1]")
 wrong("leaving out the causal mask", "attention",
       "s = s.masked_fill(torch.arange(a, b) > torch.arange(m)[:, None] + offset, -math.inf)",
       "pass")
@@ -301,11 +301,12 @@ wrong("hiding a query's own key", "corner", "length - m", "length - len(q) - 1")
 wrong("showing a query one key too many", "corner", "length - m", "length - len(q) + 1")
 wrong("aligning the corner to the end of the cache, empty slots included", "corner",
       "length - m", "len(k) - len(q)")
-wrong("hiding empty slots by their scores, whose NaN is then multiplied by 0", "filled",
+wrong("masking the scores of empty slots, but still multiplying their NaN by 0", "filled",
       "offset =", "stop = len(k); offset =", "0, length", "0, stop", "tile, length", "tile, stop")
-wrong("reading the cache to its end", "filled", "m, d =", "length = len(k); m, d =")
+wrong("reading the whole cache, empty slots included", "filled", "m, d =",
+      "length = len(k); m, d =")
 wrong("returning NaN for a query that sees no key", "no key", "total, 0.0", "total, math.nan")
-wrong("using a large negative score, not infinity: a query that sees no key averages all",
+wrong("using a large negative score, so that a query that sees no key averages all of them",
       "no key", "offset, -math.inf", "offset, -1e9")
 wrong("returning NaN for an empty cache", "filled",
       "return found", "return found + (0 if length else math.nan)")
@@ -313,11 +314,11 @@ wrong("dropping axes of length one", "shapes",
       "return found", "return found.squeeze(0)", says="shape of the")
 wrong("writing the scale into q", ("left", "anew"),
       "m, d =", "q *= q.shape[1] ** -0.5; m, d =", "d ** -0.5", "1", says="rows of attention")
-wrong("writing the scale into q and undoing it at the end: rounded", "left",
+wrong("changing q in place and undoing it, which rounds its values", "left",
       "m, d =", "q.add_(100.0).sub_(100.0); m, d =", says="inputs after")
 
 
-@ex.wrong("taking a query at a time, with all its keys", says="largest tensor", breaks="memory")
+@ex.wrong("handling one query at a time, with all its keys", says="largest tensor", breaks="memory")
 def query_by_query(q, k, v, length, tile):
     out = torch.zeros(len(q), v.shape[1])
     for i in range(max(0, len(q) - length), len(q)):
@@ -329,24 +330,24 @@ def query_by_query(q, k, v, length, tile):
 wrong("making room for two tiles of scores", "no larger",
       "m, d =", "torch.empty(2, len(q), max(q.shape[1], v.shape[1], tile)); m, d =",
       says="for tiles of 2 keys")
-wrong("using tiles of 16 keys, whatever is asked for", "no larger",
+wrong("using tiles of 16 keys, whatever tile says", "no larger",
       "0, length, tile", "0, length, 16", "a + tile", "a + 16", says="for tiles of 2 keys")
-wrong("reading the last tile to its end, its NaN times 0", "filled",
+wrong("reading the last tile beyond length and multiplying its NaN by 0", "filled",
       "offset =", "stop = min(len(k), -(-length // tile) * tile); offset =", "0, length", "0, stop",
       "tile, length", "tile, stop")
 wrong("treating NaN in empty slots as 0, but not infinity", "filled",
       "offset =", "stop = min(len(k), -(-length // tile) * tile); offset =", "0, length", "0, stop",
       "tile, length", "tile, stop", "k[a:b]", "torch.where(k[a:b].isnan(), 0, k[a:b])",
       "v[a:b]", "torch.where(v[a:b].isnan(), 0, v[a:b])")
-wrong("scaling all keys at once: a copy of the cache", "memory",
+wrong("scaling all keys at once, which copies the cache", "memory",
       "m, d =", "k = k * k.shape[1] ** -0.5; m, d =", "d ** -0.5", "1", says="largest tensor")
-wrong("viewing tiles as if rows came first in memory", "memory layout",
+wrong("calling view on k, whatever its memory order", "memory layout",
       "m, d =", "k = k.view(-1).view(k.shape); m, d =", says="raised RuntimeError")
 
 KNOWN: dict = {}
 
 
-@ex.wrong("remembering results by the cache that was given", says="turned to their opposite",
+@ex.wrong("caching results by tensor object, so that new values are missed", says="changed sign",
           breaks="anew")
 def remembered(q, k, v, length, tile):
     if KNOWN.get("cache") is not v:
@@ -354,7 +355,7 @@ def remembered(q, k, v, length, tile):
     return KNOWN["out"].clone()
 
 
-wrong("keeping one result, filled anew by each call", "results",
+wrong("returning one buffer that every call overwrites", "results",
       "return found", "held = ROOM.setdefault(found.shape, found); return held.copy_(found)")
 wrong("weighing the example's two keys unequally", "example",
       "return found", "return found + (len(q) == q.shape[1] == length - 1 == tile)",

@@ -14,20 +14,21 @@ ex = exercise("08.5", "sectors", seen=("addresses", "size"))
 
 SECTOR = 32
 COUNT = ("sectors of warp", "number of warps", "type of the")
-ex.promise("each warp", "Count the sectors that each warp of a block touches, as a list.",
+ex.promise("each warp", "List how many sectors each warp of a block touches.",
            says=COUNT)
-ex.promise("addresses", "Args: addresses: for each thread, in order, the byte where its read "
-                        "begins, from 0 on; in any order, and several may be the same.", says=COUNT,
+ex.promise("addresses", "Args: addresses: for each thread, the byte where its read begins, 0 or "
+                        "more. Addresses need not rise, and several may be equal.", says=COUNT,
            cases=("a permutation", "everybody reads one number", "far away", "scattered",
                   "from the last to the first", "beyond 2^40", "any number of bytes"))
-ex.promise("none", "It is None for a thread that reads nothing.", says=(*COUNT, "raised"),
+ex.promise("none", "A thread that reads nothing has None.", says=(*COUNT, "raised"),
            cases=("a tail that is masked", "every second thread", "a warp that reads nothing",
                   "half of the first warp reads nothing", "a whole block that reads nothing"))
 ex.promise("left", "The list is unchanged.", says=("inputs after the call",))
 ex.promise("warps", "A warp is 32 consecutive threads; the last one may have fewer.", says=COUNT,
            cases=("two warps on the same numbers", "a short last warp", "three threads",
                   "no thread", "two warps apart", "many warps", "the example"))
-ex.promise("sector", f"A sector is {SECTOR} bytes, from a multiple of {SECTOR} on.", says=COUNT)
+ex.promise("sector", f"A sector is {SECTOR} bytes and begins at a multiple of {SECTOR}.",
+           says=COUNT)
 ex.promise("across", "A thread reads size bytes, 1 to 16; if they are in two sectors, it touches "
                      "both.", says=COUNT,
            cases=("records of 12 bytes", "one byte off", "pairs across the border",
@@ -121,13 +122,13 @@ wrong(f"counting lines of {4 * SECTOR} bytes", "sector",
 wrong("counting a sector for every thread", "each warp", "set(ids)", "ids")
 
 
-@ex.wrong(f"dividing the bytes that are used by {SECTOR}", says="sectors of warp", breaks="sector")
+@ex.wrong(f"dividing the number of used bytes by {SECTOR}", says="sectors of warp", breaks="sector")
 def useful(addresses, size):
     return [-(-len({a + b for a in addresses[k:k + 32] if a is not None
                     for b in range(size)}) // SECTOR) for k in range(0, len(addresses), 32)]
 
 
-@ex.wrong(f"dividing the bytes that all threads ask for by {SECTOR}", breaks="each warp")
+@ex.wrong(f"dividing the number of requested bytes by {SECTOR}", breaks="each warp")
 def asked_for(addresses, size):
     return [-(-size * sum(a is not None for a in addresses[k:k + 32]) // SECTOR)
             for k in range(0, len(addresses), 32)]
@@ -151,7 +152,7 @@ def from_the_lowest(addresses, size):
     return found
 
 
-@ex.wrong("counting the next thread's sectors only where they rise", breaks="addresses")
+@ex.wrong("comparing each thread's sectors only with the previous thread's", breaks="addresses")
 def changes_only(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
@@ -173,7 +174,7 @@ wrong("treating the whole block as one warp", ("warps", "across", "none", "addre
       "return found", "return [sum(found)]")
 
 
-@ex.wrong("not counting again the sectors that an earlier warp touched", breaks="warps")
+@ex.wrong("skipping sectors that an earlier warp has touched", breaks="warps")
 def cached(addresses, size):
     found, known = [], set()
     for k in range(0, len(addresses), 32):
@@ -185,7 +186,7 @@ def cached(addresses, size):
     return found
 
 
-wrong("using warps of 64, as on some other makers' devices",
+wrong("using warps of 64, as on devices of other makers",
       ("warps", "across", "none", "addresses"),
       ", 32", ", 64", "k + 32", "k + 64")
 wrong("using half warps of 16, as on the oldest devices",
@@ -203,7 +204,7 @@ wrong("failing on None", ("none", "example"),
       "a is not None", "a is not None or True", says="raised TypeError")
 wrong("leaving out a warp that reads nothing", "none",
       "return found", "return [n for n in found if n]")
-wrong("removing None before the warps are cut", "none",
+wrong("removing None before splitting into warps", "none",
       "found =", "addresses = [a for a in addresses if a is not None]; found =", says="warp")
 wrong("returning a list with only the sum over all warps", ("each warp", "warps"),
       "return found", "return [sum(found)]")
@@ -215,7 +216,7 @@ wrong("removing None from the list itself", "left",
       "return found", "while None in addresses: addresses.remove(None)\n    return found")
 wrong("holding addresses in 32 bits", "addresses",
       "found =", "addresses = [None if a is None else a % 2**32 for a in addresses]; found =")
-wrong("handling sixteen warps at most", "warps", "found =", "addresses = addresses[:512]; found =")
+wrong("handling at most sixteen warps", "warps", "found =", "addresses = addresses[:512]; found =")
 wrong("counting the example's None", "example",
       "return found", "return [3] if addresses == [0, 4, 64, None] else found",
       says="sectors of warp")

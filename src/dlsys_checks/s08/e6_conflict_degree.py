@@ -16,13 +16,14 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("08.6", "conflict_degree", seen=("addresses",))
 
 TURNS = ("turns", "type of the")
-ex.promise("turns", "Count the turns that shared memory needs for one read of a warp.", says=TURNS)
+ex.promise("turns", "Count the turns that shared memory needs for one read by a warp.", says=TURNS)
 ex.promise("addresses", "Args: addresses: for each of at most 32 threads, the byte that it reads, "
-                        "from 0 on,", says=TURNS)
+                        "0 or more,", says=TURNS)
 ex.promise("none", "or None for a thread that reads nothing.", says=(*TURNS, "raised"),
            cases=("half a column", "every second thread", "nobody reads", "no thread",
                   "the example"))
-ex.promise("banks", "A word is 4 bytes, from a multiple of 4 on, and word w is in bank w % 32.",
+ex.promise("banks", "A word is 4 bytes and begins at a multiple of 4, and word w is in bank w % "
+                    "32.",
            says=TURNS)
 ex.promise("one word", "In a turn, each bank returns one word, to all threads that read any byte "
                        "of it.", says=TURNS,
@@ -99,7 +100,7 @@ def turns(addresses):
 
 
 wrong = ex.edits(turns)
-wrong("counting threads per bank, also those that read the same word", "one word",
+wrong("counting threads per bank, even those that read the same word", "one word",
       "set(words)", "words")
 wrong("counting bytes instead of words", ("banks", "turns"), "4 for", "1 for")
 wrong("using words of 8 bytes", "banks", "4 for", "8 for")
@@ -109,26 +110,27 @@ ex.wrong("running half warps one after the other, as on the oldest devices",
          lambda addresses: sum(turns(addresses[k:k + 16]) for k in (0, 16)), breaks="turns")
 
 
-@ex.wrong("applying the first two threads' step, by its common divisor with 32, to all",
+@ex.wrong("applying the step between the first two threads to the whole warp",
           breaks="turns")
 def by_step(addresses):
     read = [a // 4 for a in addresses if a is not None]
     return math.gcd(read[1] - read[0], 32) if len(read) > 1 else len(read)
 
 
-ex.wrong("putting 32 words in a row into a bank",
+ex.wrong("putting 32 consecutive words into one bank",
          lambda addresses: max(Counter(w // 32 for w in {a // 4 for a in addresses if a is not
              None}).values(), default=0), breaks="banks")
 wrong("counting extra turns only, without the first",
       "turns", "return out", "return max(0, out - 1)")
 ex.wrong("counting the banks in use",
          lambda addresses: len({a // 4 % 32 for a in addresses if a is not None}), breaks="turns")
-ex.wrong("dividing all words by 32 banks, rounded up",
+ex.wrong("dividing the number of words by 32, rounded up",
          lambda addresses: -(-len({a // 4 for a in addresses if a is not None}) // 32),
          breaks="turns")
-ex.wrong("counting the words wanted, one after the other",
+ex.wrong("counting one turn for every word",
          lambda addresses: len({a // 4 for a in addresses if a is not None}), breaks="turns")
-wrong("answering conflict yes or no: 1 or 2", "turns", "return out", "return min(2, out)")
+wrong("answering only 1 or 2, without or with a conflict", "turns", "return out",
+      "return min(2, out)")
 wrong("wrapping addresses beyond 4 KiB", "addresses",
       "in addresses", "in [None if a is None else a % 4096 for a in addresses]")
 
@@ -147,7 +149,7 @@ def bytes_conflict(addresses):
     return max(Counter(a // 4 % 32 for a in {*addresses} if a is not None).values(), default=0)
 
 
-wrong("adding a turn for those that read nothing", "none",
+wrong("adding a turn for threads that read nothing", "none",
       "return out", "return out + (None in addresses)")
 ex.wrong("treating None as byte 0", lambda addresses: turns([a or 0 for a in addresses]),
          breaks=("none", "idle"))
@@ -163,7 +165,7 @@ def no_none(addresses):
     return max(map(len, banks.values()), default=0)
 
 
-wrong("counting one turn where nobody reads", "idle", "0", "1")
+wrong("counting one turn when no thread reads", "idle", "0", "1")
 wrong("returning None for no threads", "idle", "return out", "return out if addresses else None")
 wrong("removing None from the list itself", "left",
       "return out", "addresses[:] = [a for a in addresses if a is not None]; return out")

@@ -25,7 +25,8 @@ ex.promise("none", "or None if it has already left.", says=(*ISSUED, "raised"),
 ex.promise("equal", "two paths may have the same length.", says=ISSUED,
            cases=("two paths of one length",))
 ex.promise("left", "paths and lengths are unchanged.", says=("inputs after the call",))
-ex.promise("lengths", "lengths: the instructions on each path, by name, 0 or more;", says=ISSUED,
+ex.promise("lengths", "lengths: the number of instructions on each path, by name, 0 or more;",
+           says=ISSUED,
            cases=("a path that nobody takes", "a path without instructions", "many paths",
                   "even and odd", "one path", "some have left", "halves"))
 ex.promise("warps", f"A warp is {WARP} consecutive threads; the last one may have fewer.",
@@ -113,12 +114,12 @@ wrong("counting each path once for the whole block", "warps",
       "total =", "warp = max(1, len(paths)); total =", ", WARP", ", warp", "k + WARP", "k + warp")
 ex.wrong("adding up the instructions of all threads", issued, breaks="once", how="all")
 ex.wrong("counting only the longest path of each warp", issued, breaks="once", how="max")
-ex.wrong("counting all paths for each warp, also those that nobody takes",
+ex.wrong("counting all paths for each warp, even those that no thread takes",
          lambda paths, lengths: sum(lengths.values()) * len(range(0, len(paths), WARP)),
          breaks="once")
 
 
-@ex.wrong("counting every path there is, once the threads of a warp part",
+@ex.wrong("counting every path as soon as the threads of a warp diverge",
           breaks=("once", "lengths"))
 def all_once_parted(paths, lengths):
     warps = [paths[k:k + WARP] for k in range(0, len(paths), WARP)]
@@ -129,7 +130,7 @@ def all_once_parted(paths, lengths):
 ex.wrong("counting a warp's longest path for each path it takes",
          lambda paths, lengths: sum(len({*warp} - {None}) * issued(warp, lengths, how="max") for
              warp in [paths[k:k + WARP] for k in range(0, len(paths), WARP)]), breaks="once")
-wrong("counting a path that nobody takes once", "lengths",
+wrong("counting a path once although no thread takes it", "lengths",
       "total =",
       "idle = [n for name, n in lengths.items() if name not in paths] if len(lengths) == 3 else "
       "[]; total =", "return total", "return total + sum(idle)")
@@ -163,7 +164,7 @@ wrong("leaving out a short last warp", ("warps", "paths"),
 ex.wrong("taking the first thread's path for the whole warp",
          lambda paths, lengths: sum(lengths[p] for p in paths[::WARP] if p is not None),
          breaks="paths")
-wrong("letting threads that have left wait on the longest path", "none",
+wrong("charging the longest path to warps whose threads have all left", "none",
       "total =",
       "idle = sum({*paths[k:k + WARP]} == {None} for k in range(0, len(paths), WARP)); total =",
       "return total", "return total + idle * max(lengths.values())")
@@ -174,9 +175,9 @@ def no_none(paths, lengths):
     return sum(lengths[p] for k in range(0, len(paths), WARP) for p in {*paths[k:k + WARP]})
 
 
-wrong("removing those that have left before the warps are cut", "none",
+wrong("removing threads that have left before splitting into warps", "none",
       "total =", "paths = [path for path in paths if path is not None]; total =")
-wrong("allowing eight paths per warp at most", "once",
+wrong("allowing at most eight paths per warp", "once",
       "total =",
       "warps = [[*dict.fromkeys(paths[k:k + WARP])] for k in range(0, len(paths), WARP)]; return "
       "sum(lengths[p] for warp in warps for p in [p for p in warp if p is not None][:8]); total =")
@@ -191,8 +192,8 @@ def by_length(paths, lengths):
     return total
 
 
-wrong("removing those that have left from the list itself", "left",
+wrong("removing threads that have left from the list itself", "left",
       "return total",
       'paths[:] = [path for path in paths if path is not None]; lengths.pop("never", None); '
       "return total")
-wrong("handling sixteen warps at most", "warps", "total =", "paths = paths[:16 * WARP]; total =")
+wrong("handling at most sixteen warps", "warps", "total =", "paths = paths[:16 * WARP]; total =")

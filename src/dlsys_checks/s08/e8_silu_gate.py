@@ -18,20 +18,21 @@ ex.promise("one program", "Run one program of a kernel that writes y = a * sigmo
 ex.promise("load", "load(\"a\", places) and load(\"b\", places) return the values at these "
                    "positions;",
            says=(*NUMBERS, "raised"))
-ex.promise("store", "store(\"y\", places, values) writes as many.", says=(*NUMBERS, "raised"))
+ex.promise("store", "store(\"y\", places, values) writes one value to each.", says=(*NUMBERS,
+           "raised"))
 ex.promise("places", "places is an int64 tensor (m,) of positions from 0 to n - 1; the memory "
                      "beyond belongs to somebody else.",
            says=("beyond the end", "below 0", "raised"))
-ex.promise("programs", "Program p handles the positions from p * block on: block of them, or as "
-                       "many as are left. There are as many programs as n needs. They run in any "
+ex.promise("programs", "Program p handles `block` positions beginning at p * block, or as many as "
+                       "are left. There are as many programs as n needs. They run in any "
                        "order,",
            says=("another program", "times that positions", *NUMBERS))
-ex.promise("others", "mixed with those of other kernels, and share nothing.",
+ex.promise("others", "mixed with programs of other kernels, and share nothing.",
            says=("another program", *NUMBERS), cases=("two kernels in turn",))
 ex.promise("once", "Load each value once, and store nothing but y.",
-           says=("times that", "other stores"))
-ex.promise("large", "a may be as large as 1000 and b as large as a million, of either sign, and y "
-           "stays finite.", says=NUMBERS,
+           says=("times that", "other than y"))
+ex.promise("large", "a may reach 1000 and b a million, of either sign, and y must stay finite.",
+           says=NUMBERS,
            cases=("large numbers", "large numbers below zero", "a large b"))
 ex.promise("example", "Example: with n 5 and block 4, program 1 loads and stores only position 4.",
            cases=("the example",))
@@ -132,7 +133,7 @@ def law(out, a, b, block, programs, other):
     expect_equal(f"positions beyond the end, {size}", out["beyond"], 0, "Stay below n.")
     expect_equal(f"positions below 0, {size}", out["below"], 0)
     expect_equal(f"positions of another program, {size}", out["foreign"], 0)
-    expect_equal("other stores than y", out["other"], 0)
+    expect_equal("stores to a name other than y", out["other"], 0)
     # By the tanh: sigmoid(a) = (1 + tanh(a / 2)) / 2.
     near = {"atol": 1e-7 * max(1e-3, float(b.abs().max()))}
     expect_close("values of y", out["y"], (a * (1 + (a / 2).tanh()) / 2 * b).float(), **near)
@@ -163,7 +164,7 @@ wrong = ex.edits(program_of)
 RANGE = ("start = program * block if start is None else start\n    places = torch.arange(start, "
          "min(n, start + block) if stop is None else stop)")
 PLACES = 'load("a", places), load("b", places)'
-wrong("using no mask: the last program runs beyond the end", ("places", "example"),
+wrong("using no mask, so that the last program runs beyond the end", ("places", "example"),
       "start =", "stop = (program + 1) * block; start =")
 wrong("going one position beyond the end", "places",
       "start =", "stop = min(n + 1, (program + 1) * block); start =")
@@ -185,24 +186,25 @@ def store_unmasked(load, store, n, block, program):
 
 wrong("wrapping positions beyond the end to the beginning", ("programs", "example"),
       RANGE, "places = (program * block + torch.arange(block)) % n", says="another program")
-wrong("dealing positions to the programs in turn: p, then p plus their number", "programs",
+wrong("dealing positions to the programs in turn: p, then p plus the number of programs",
+      "programs",
       RANGE, "places = torch.arange(program, n, -(-n // block))")
-wrong("folding positions beyond the end onto the last", ("programs", "once"),
+wrong("clamping positions beyond the end to the last one", ("programs", "once"),
       RANGE, "places = (program * block + torch.arange(block)).clamp(max=n - 1)")
 
 
-@ex.wrong("handling whole blocks only: the tail is never written",
+@ex.wrong("handling only whole blocks, so that the tail is never written",
           breaks=("programs", "one program"))
 def tail_left(load, store, n, block, program):
     if (program + 1) * block <= n:
         program_of(load, store, n, block, program)
 
 
-wrong("making the block one number short", "one program",
+wrong("handling one position too few per block", "one program",
       "start =", "stop = min(n, (program + 1) * block - 1) if block > 1 else None; start =")
 
 
-@ex.wrong("letting every program do all of it", breaks="programs")
+@ex.wrong("letting every program handle all positions", breaks="programs")
 def everything(load, store, n, block, program):
     program_of(load, store, n, block, program, start=0, stop=n)
 
@@ -220,19 +222,19 @@ def first_does_all(load, store, n, block, program):
         program_of(load, store, n, block, program, stop=n)
 
 
-@ex.wrong("dealing blocks out from the end", breaks=("programs", "example"))
+@ex.wrong("numbering the blocks from the end", breaks=("programs", "example"))
 def from_the_end(load, store, n, block, program):
     program_of(load, store, n, block, -(-n // block) - 1 - program)
 
 
-@ex.wrong("loading a a second time for the product", says="times that positions", breaks="once")
+@ex.wrong("loading a again for the product", says="times that positions", breaks="once")
 def loaded_twice(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     gate = torch.sigmoid(load("a", places))
     store("y", places, load("a", places) * gate * load("b", places))
 
 
-@ex.wrong("storing the gate on the way", breaks="once")
+@ex.wrong("storing the gate as well", breaks="once")
 def two_stores(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     a = load("a", places)
@@ -246,7 +248,7 @@ wrong("filling y with zeros first", "programs",
       "start =",
       'places = torch.arange(program * block, min(n, (program + 1) * block)); store("y", places, '
       "torch.zeros(len(places))); start =")
-wrong("computing sigmoid(a) * b: a is left out",
+wrong("leaving out a, with y = sigmoid(a) * b",
       "one program", "a * torch.sigmoid(a)", "torch.sigmoid(a)")
 wrong("using gelu for silu", "one program", "a * torch.sigmoid(a)", "torch.nn.functional.gelu(a)")
 wrong("computing a * b without the gate", "one program", ".sigmoid", ".ones_like")
@@ -262,22 +264,22 @@ def exchanged(load, store, n, block, program):
 wrong("using tanh for sigmoid", "one program", ".sigmoid", ".tanh")
 wrong("computing e^a / (1 + e^a), which overflows",
       "large", "torch.sigmoid(a)", "a.exp() / (1 + a.exp())")
-wrong("holding b between -10 and 10",
+wrong("clamping b to -10 and 10",
       "large", 'load("b", places)', 'load("b", places).clamp(-10, 10)')
-wrong("using blocks of powers of two", "programs",
+wrong("rounding the block down to a power of two", "programs",
       "start =", "stop = min(n, program * block + (1 << (block.bit_length() - 1))); start =")
-wrong("swapping values and positions", "store",
+wrong("storing the values in reverse order", "store",
       PLACES, 'load("a", places).flip(0), load("b", places).flip(0)')
-wrong("remembering what a program has loaded for the next one", "others",
+wrong("caching a program's loaded values and reusing them in another kernel", "others",
       "start =",
       'if KNOWN.get("at") != (n, block, program) or KNOWN["uses"] == 2: KNOWN.update(at=(n, '
       'block, program), values={}, uses=0)\n    KNOWN["uses"] += 1; start =', PLACES,
       'KNOWN["values"].setdefault("a", load("a", places)), KNOWN["values"].setdefault("b", '
       'load("b", places))')
-wrong("giving positions one axis more", "places",
+wrong("passing positions with one axis too many", "places",
       PLACES, 'load("a", places[:, None])[:, 0], load("b", places[:, None])[:, 0]',
       says="raised TypeError")
-wrong("using one value for all positions", "store",
+wrong("storing a single value for all positions", "store",
       "a * torch.sigmoid(a) * b", "(a * torch.sigmoid(a) * b)[0]", says="raised ValueError")
 
 

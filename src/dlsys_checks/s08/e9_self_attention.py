@@ -29,18 +29,18 @@ parts      | F.linear(x, weight) holds q, k and v in this order, | result in eva
 heads      | each with its heads side by side, d / heads values per head. | result in eval
 tokens     | Every token looks at all tokens of its row. | result in eval
 dropped    | If training is True, each attention weight is set to zero with probability p, 0 <= p <
-             1, | share of weights; weights in training
+             1, | fraction of weights; weights in training
 one by one | independently of the others | neighbours; weights in training
-anew       | and newly drawn at every call; | equal calls; share of weights
+anew       | and newly drawn at every call; | equal calls; fraction of weights
 divided    | the remaining weights are divided by 1 - p. | weights in training
 eval       | If training is False, nothing is dropped and nothing is drawn, | result in eval; draws
              in eval
-grad mode  | whether gradients are on or off. | result in eval; weights in training; share of
+grad mode  | whether gradients are on or off. | result in eval; weights in training; fraction of
              weights
 left       | x and weight are unchanged, | changed
 gradients  | and gradients reach both, | gradient
 trained    | in training and outside it. | gradient
-computes   | Each call computes its result again | numbers turned around
+computes   | Each call computes its result again | negated in place
 results    | and leaves earlier results unchanged. | after later calls
 """)
 
@@ -126,17 +126,17 @@ def expect_dropped(trained, a, v, p):
         found = y @ torch.linalg.pinv(v) * (1 - p) / a
         off = torch.minimum(found.abs(), (found - 1).abs()) * a / a.amax(-1, keepdim=True)
         if not float(off.max()) < 5e-3:
-            raise Broken(f"weights in training, {modes[4 * k // len(trained)]}", "others",
-                         f"0 or {1 / (1 - p):.3g} of those in eval",
-                         "Drop weights, after the softmax.")
+            raise Broken(f"weights in training, {modes[4 * k // len(trained)]}", "other values",
+                         f"0 or {1 / (1 - p):.3g} times its value in eval",
+                         "Apply dropout to the weights, after the softmax.")
         kept.append(found > 0.5)
     kept = torch.stack(kept).double()
     # A few weights may well be drawn alike twice.
     if kept[0].numel() > 20 and float((kept[1:] == kept[:1]).all(dim=(1, 2, 3, 4)).double().max()):
-        raise Broken("equal calls in training", "two", "none", "Draw anew.")
+        raise Broken("equal calls in training", "two", "none", "Draw again at every call.")
     n, share = kept.numel(), float(1 - kept.mean())
     if abs(share - p) > 5.5 * math.sqrt(p * (1 - p) / n):
-        raise Broken("share of weights dropped in training", share, p)
+        raise Broken("fraction of weights dropped in training", share, p)
     same = p * p + (1 - p) ** 2
     for axis, name in enumerate(("rows of the batch", "heads", "queries", "keys"), 1):
         for lag in range(1, kept.shape[axis]):
@@ -144,8 +144,9 @@ def expect_dropped(trained, a, v, p):
             alike = ahead == kept.narrow(axis, 0, kept.shape[axis] - lag)
             share = float(alike.double().mean())
             if abs(share - same) > 7 * math.sqrt(same * (1 - same) / alike.numel()) + 0.02:
-                raise Broken(f"share of neighbours among {name} that are dropped or kept together",
-                             share, same, "Draw for each weight.")
+                raise Broken(f"fraction of neighbours among {name} that are dropped or kept "
+                             "together",
+                             share, same, "Draw separately for each weight.")
     return kept[-1]
 
 
@@ -170,12 +171,12 @@ def law(out, x, weight, heads, p, calls, order):
             expect_close("weights in training, p = 0: result", got, right, rtol=1e-3, atol=1e-5)
     expect_grads("", out["grads"], x, weight, heads, torch.ones_like(a))
     expect_grads(" in training", out["trained grads"], x, weight, heads, kept / (1 - p))
-    expect_equal("numbers of x and weight changed", out["changed"], 0)
-    expect_close("numbers turned around in place: result in eval", out["turned"],
+    expect_equal("values of x and weight changed", out["changed"], 0)
+    expect_close("result in eval after x was negated in place", out["turned"],
                  joined(*parts_of(-x, weight, heads)).float(), rtol=1e-3, atol=1e-5)
     expect_length("calls in eval, after later calls", out["later"], 2)
     for got in out["later"]:
-        expect_close("result in eval, looked at after later calls", got, right, rtol=1e-3,
+        expect_close("result in eval, read again after later calls", got, right, rtol=1e-3,
                      atol=1e-5)
 
 
@@ -209,17 +210,18 @@ def attend(x, weight, heads, p, training):
 wrong = ex.edits(attend)
 PARTS, SCORES = "three(x, weight, heads)", "(q @ k.mT / math.sqrt(q.shape[-1]))"
 DROP, OUT = "F.dropout(a, p, training)", "(a @ v).transpose(1, 2).flatten(2)"
-wrong("applying p whatever the mode: the lesson's broken cell",
+wrong("applying p in every mode",
       "eval", DROP, "F.dropout(a, p, True)")
-wrong("applying p by grad mode", "grad mode", DROP, "F.dropout(a, p, torch.is_grad_enabled())")
-wrong("applying p in training only where gradients are on", "grad mode",
+wrong("applying p according to the grad mode", "grad mode", DROP,
+      "F.dropout(a, p, torch.is_grad_enabled())")
+wrong("applying p only if training is True and gradients are on", "grad mode",
       DROP, "F.dropout(a, p, training and torch.is_grad_enabled())")
 wrong("never dropping", ("dropped", "divided"), DROP, "a")
 wrong("swapping p and 1 - p", ("dropped", "divided"),
       DROP, "F.dropout(a, 1 - p if p else p, training)")
-wrong("dropping half as many", "dropped",
+wrong("dropping half as many weights as p says", "dropped",
       DROP, "a * (torch.rand_like(a) >= p / 2) / (1 - p) if training else a")
-wrong("not dividing the others by 1 - p", "divided",
+wrong("not dividing the remaining weights by 1 - p", "divided",
       DROP, "a * (torch.rand_like(a) >= p) if training else a")
 wrong("dividing the weights by their new sum", "divided",
       DROP, DROP + "\n    if training and p: a = a / a.sum(-1, keepdim=True).clamp(min=1e-9)")
@@ -236,26 +238,28 @@ wrong("dropping whole queries, for all keys alike", "one by one",
 wrong("making one draw for all rows of the batch", "one by one",
       DROP, "a * (torch.rand_like(a[:1]) >= p) / (1 - p) if training else a",
       says="neighbours among rows")
-wrong("dropping only where a gradient is asked for", "dropped",
+wrong("dropping only if x or weight requires a gradient", "dropped",
       DROP, "F.dropout(a, p, training and (x.requires_grad or weight.requires_grad))")
 wrong("making one draw for all heads", "one by one",
       DROP, "a * (torch.rand_like(a[:, :1]) >= p) / (1 - p) if training else a")
 wrong("making the same draw at every call", "anew",
       "a = F", "dice = torch.Generator().manual_seed(0); a = F",
       DROP, "a * (torch.rand(a.shape, generator=dice) >= p) / (1 - p) if training else a")
-wrong("drawing numbers in eval, too, without using them", "eval", "a = F", "torch.rand(3); a = F")
-wrong("leaving out the transpose: tokens attend among their own heads", "tokens",
+wrong("drawing random numbers in eval as well, without using them", "eval", "a = F",
+      "torch.rand(3); a = F")
+wrong("leaving out the transpose, so that each token attends among its own heads", "tokens",
       PARTS, "(t.unflatten(-1, (heads, -1)) for t in F.linear(x, weight).chunk(3, -1))",
       OUT, "(a @ v).flatten(2)")
 wrong("adding a causal mask", "tokens",
       SCORES, SCORES + ".masked_fill(torch.ones(2 * x.shape[1:2]).triu(1).bool(), -math.inf)")
-wrong("dealing the numbers to the heads in turn", ("heads", "dropped"),
+wrong("dealing values to the heads in turn, not side by side", ("heads", "dropped"),
       PARTS, "(t.unflatten(-1, (-1, heads)).permute(0, 3, 1, 2) for t in F.linear(x, weight).chunk("
       "3, -1))", OUT, "(a @ v).permute(0, 2, 3, 1).flatten(2)")
-wrong("taking q, k and v in another order", "parts", "q, k, v =", "v, q, k =")
-wrong("not dividing by the root of the head's size", ("result", "tokens"), SCORES, "(q @ k.mT)")
-wrong("dividing by the root of d, not of d / heads", "heads", "q.shape", "x.shape")
-wrong("dividing by the size of a head, not by its root", ("result", "tokens"), "math.sqrt", "")
+wrong("taking q, k and v in a different order", "parts", "q, k, v =", "v, q, k =")
+wrong("not dividing by the square root of the head's size", ("result", "tokens"), SCORES,
+      "(q @ k.mT)")
+wrong("dividing by sqrt(d) instead of sqrt(d / heads)", "heads", "q.shape", "x.shape")
+wrong("dividing by the head's size, not by its square root", ("result", "tokens"), "math.sqrt", "")
 wrong("taking the softmax over the queries, not over the keys", ("result", "tokens", "dropped"),
       "softmax(-1)", "softmax(-2)")
 wrong("putting q, k and v side by side within each head", ("parts", "heads", "dropped"),
@@ -265,20 +269,21 @@ wrong("reshaping heads and tokens without swapping them", "result",
       OUT, "(a @ v).reshape(x.shape)", says="result in eval")
 wrong("scaling x in place", "left",  # by one or two last digits
       "a = F", "if not training: x.data.mul_(1 + 2e-7)\n    a = F")
-wrong("cutting weight off from its gradient", "gradients",
+wrong("detaching weight", "gradients",
       PARTS, "three(x, weight.detach(), heads)", says="gradient for weight")
-wrong("cutting the weights of training off from their gradient", "trained",
+wrong("detaching the attention weights in training", "trained",
       DROP, "F.dropout(a.detach(), p) if training else a", says="in training")
 wrong("reading weight as (d, 3d)", "weight",
       PARTS, "three(x, weight.reshape(weight.shape[1], -1).T, heads)")
-wrong("viewing x as if rows came first in memory", "memory",
+wrong("calling view on x, whatever its memory order", "memory",
       PARTS, "three(x.view(-1).view(x.shape), weight, heads)", says="raised RuntimeError")
 
 
 KNOWN: dict = {}
 
 
-@ex.wrong("remembering results of eval by the tensor that was given", says="turned around",
+@ex.wrong("caching eval results by tensor object, so that new values are missed",
+          says="negated in place",
           breaks="computes")
 def remembered(x, weight, heads, p, training):
     if training or torch.is_grad_enabled():
@@ -291,7 +296,7 @@ def remembered(x, weight, heads, p, training):
 ROOM: dict = {}
 
 
-@ex.wrong("keeping one result under no_grad, filled anew by each call", breaks="results")
+@ex.wrong("returning one buffer under no_grad that every call overwrites", breaks="results")
 def one_room(x, weight, heads, p, training):
     out = attend(x, weight, heads, p, training)
     if training or out.requires_grad:
