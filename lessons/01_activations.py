@@ -679,13 +679,14 @@ decision_surface
 # %% [markdown] role="concept"
 # ## Choosing an activation
 #
-# In principle, any function that bends will do. In practice, you look at two things: the
-# values that the function returns and its slope, because the gradient of every earlier
-# layer is multiplied by that slope. `requires_grad=True` asks PyTorch to record every
-# operation on a tensor, as it does for weights, and `torch.autograd.grad` returns the
-# slopes instead of storing them in `.grad`. `torch.autograd.grad` needs a single number
-# to start from, so the cell sums the values. Each value depends only on its own $z$, so
-# the slope of the sum with respect to one $z$ is the slope of that value alone:
+# In principle, nearly any function that bends will do (a polynomial will not). In
+# practice, you look at two things: the values that the function returns and its slope,
+# because the gradient of every earlier layer is multiplied by that slope.
+# `requires_grad=True` asks PyTorch to record every operation on a tensor, as it does for
+# weights, and `torch.autograd.grad` returns the slopes instead of storing them in
+# `.grad`. `torch.autograd.grad` needs a single number to start from, so the cell sums
+# the values. Each value depends only on its own $z$, so the slope of the sum with
+# respect to one $z$ is the slope of that value alone:
 
 # %% role="concept"
 z = torch.linspace(-4, 4, 81, requires_grad=True)
@@ -1301,9 +1302,9 @@ claim("first over last gradient, sigmoids with large weights",
       loud[0] / loud[-1], above=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="more"
-# Do these networks then learn? With Adam, the tanh stack with Xavier init learns the
-# digits. The sigmoid stack with default weights fails to learn the digits, both at the
-# same rate and at ten times that rate:
+# Do these networks then learn? With Adam at a rate of `3e-3`, the tanh stack with
+# Xavier init learns the digits. The sigmoid stack with default weights fails to learn
+# the digits, both at the same rate and at ten times that rate:
 
 # %% trap="01.3" role="more"
 def share_read(model, lr):
@@ -1375,10 +1376,10 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # Two kinds of layer that you will meet everywhere do one thing during training and a
 # different thing in production.
 #
-# *Dropout* stops units from relying on each other. During training, it sets each value to
-# zero with probability `p` and divides the other values by `1 - p`, so that the expected
-# value stays the same. In every call, dropout draws a new *mask*, which says which values
-# to drop.
+# *Dropout* is meant to stop units from relying on each other. During training, it sets
+# each value to zero with probability `p` and divides the other values by `1 - p`, so that
+# the expected value stays the same. In every call, dropout draws a new *mask*, which says
+# which values to drop.
 #
 # *BatchNorm* keeps values at a size at which training works well. During training, it
 # subtracts the batch's mean from each unit's values and divides them by the batch's
@@ -1734,9 +1735,10 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
 # ### Ask the models themselves
 #
 # "All modern transformers use GELU" is folklore. LLaMA does not use GELU, and PyTorch's
-# own transformer layer defaults to ReLU. On the `meta` device, a model has shapes but
-# takes no memory, so it costs little to build one and look. (Some models approximate GELU
-# with a tanh, `approximate="tanh"`.)
+# own transformer layer defaults to ReLU. On the `meta` device, a model has shapes but its
+# weights take no memory, so it costs little to build one and look. Of torchvision's
+# classifiers, only the RegNets cannot be built there, because their constructor reads a
+# tensor's value. (Some models approximate GELU with a tanh, `approximate="tanh"`.)
 
 # %% role="concept"
 from torchvision import models
