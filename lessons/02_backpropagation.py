@@ -153,8 +153,8 @@ claim("gradient at a = 3: 3 + 3 from the square, 5 from 5 * a",
 # for PyTorch's collection of functions), so `x` is used twice. One gradient comes back
 # through $F$. The other gradient comes back unchanged, however small the slopes inside
 # $F$ are. That is why networks with skip connections can be trained at depths where
-# plain networks cannot. *Further* measures this. A skip connection is no guarantee,
-# because if $F(x) = -x$, the two gradients cancel.
+# plain networks usually cannot. *Further* measures this. A skip connection is no
+# guarantee, because if $F(x) = -x$, the two gradients cancel.
 #
 # ## Backward through a layer
 #
@@ -224,9 +224,9 @@ claim("largest gap between our three gradients and autograd's", gap,
 
 # %% [markdown] role="concept"
 # You need not learn the formulas by heart. A gradient has the shape of its tensor,
-# and only one order of the factors produces that shape. And `d_x` is the `d_h` of the
-# layer before. Repeat the two steps from the last layer to the first, and you have
-# backpropagation through a whole network.
+# and unless sizes happen to be equal, only one order of the factors produces that
+# shape. And `d_x` is the `d_h` of the layer before. Repeat the two steps from the
+# last layer to the first, and you have backpropagation through a whole network.
 
 # %% [markdown] role="concept"
 # ### No need for the whole Jacobian
@@ -331,7 +331,7 @@ claim("bytes for twice as many rows, fp32, no norm layers", kept[128],
 
 # %% [markdown] role="concept"
 # You can use a graph only once. `backward()` frees the tensors that the graph kept, so a
-# second call raises an error.
+# second call that needs one of them raises an error.
 #
 # ## A training loop in five steps
 #
