@@ -1485,7 +1485,8 @@ claim("mean probability / base rate, ln w subtracted", fixed,
 # correction overshoots, and the corrected probabilities are on average well below the
 # base rate. So compare the mean of the corrected probabilities with the base rate
 # before you trust them. If you need a decision, you can move the threshold of the plain
-# model for free. If you need a probability, do not weight the loss.
+# model for free. If you need a probability, do not weight the loss (unless the weights
+# undo a sampling that changed the base rate).
 
 # %% [markdown] role="concept"
 # ### Calibration: what probability does a loss ask for?
@@ -1616,7 +1617,7 @@ show(ax.figure, alt="Three curves of accuracy against confidence. The "
 # ### Distances as losses, measured
 #
 # InfoNCE is cross-entropy with the diagonal as the labels. Unlike the contrastive and
-# triplet losses, InfoNCE never becomes exactly zero:
+# triplet losses, InfoNCE never becomes exactly zero, except by rounding:
 
 # %% role="concept"
 a, b = (F.normalize(torch.randn(8, 16), dim=1) for _ in range(2))
@@ -1921,9 +1922,9 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A loss is a negative log-likelihood. When you choose a loss, you choose what to assume
-#   about the noise, and so what you ask the model for: the mean, the median, or a
-#   probability.
+# - Squared error, absolute error and cross-entropy are negative log-likelihoods. When you
+#   choose one of them, you choose what to assume about the noise, and so what you ask the
+#   model for: the mean, the median, or a probability.
 # - The sigmoid and the softmax belong inside the loss, so pass logits. If a loss with 10
 #   classes stops at 1.46, there is a second softmax.
 # - Weights, focal terms and moved thresholds trade precision for recall. If you need
