@@ -247,12 +247,12 @@ optimizer_paths
 # %% [markdown] role="concept"
 # ## Weight decay: what it is for
 #
-# A network that fits its training rows exactly needs large weights, because only large
-# weights let it change its answer sharply from one row to the next. *Weight decay* makes
-# every weight a little smaller at each step, so a weight stays large only if the gradient
-# keeps pushing it up. The network becomes smoother, fits the training rows less exactly,
-# and does better on new rows. Measures of this kind are called *regularisation*. Stage 6
-# compares the whole family of these measures.
+# A network that fits its training rows exactly usually needs large weights, because only
+# large weights let it change its answer sharply from one row to the next. *Weight decay*
+# makes every weight a little smaller at each step, so a weight stays large only if the
+# gradient keeps pushing it up. The network becomes smoother, fits the training rows less
+# exactly, and does better on new rows. Measures of this kind are called *regularisation*.
+# Stage 6 compares the whole family of these measures.
 #
 # The key line shrinks the weight before the step: `w *= 1 - lr * decay`. Use AdamW with
 # three values of the decay to train a network of 256 hidden units on 200 digits, about
@@ -789,12 +789,12 @@ claim("distance after 20 steps, flat minimum, rate 0.1",
       distance_after(1, 0.1), below=0.01)
 
 # %% [markdown] role="concept"
-# A minimum holds the weights only if rate times curvature is below 2. So while the rate
-# is high, the weights can stay only in flat minima, and the low rate at the end lets them
-# settle there. Flat minima are often said to generalise better, because a small shift of
-# the data changes their loss only a little ([Keskar et al.
-# 2017](https://arxiv.org/abs/1609.04836)). The argument is disputed, because rescaling
-# the weights can make the same function look flat or sharp ([Dinh et al.
+# Under plain gradient descent, a minimum holds the weights only if rate times curvature
+# is below 2. So while the rate is high, the weights can stay only in flat minima, and the
+# low rate at the end lets them settle there. Flat minima are often said to generalise
+# better, because a small shift of the data changes their loss only a little ([Keskar et
+# al. 2017](https://arxiv.org/abs/1609.04836)). The argument is disputed, because
+# rescaling the weights can make the same function look flat or sharp ([Dinh et al.
 # 2017](https://arxiv.org/abs/1703.04933)).
 
 # %% [markdown] role="concept"
@@ -1168,8 +1168,8 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # **Keep:** a scheduler counts calls to its `step()`. Write its arguments in the unit in
 # which you call it, and call it after `opt.step()`. **In your own code:** before a long
 # run, loop over all steps without data and plot the rate. Call `opt.step()` in that
-# loop as well, or torch will warn you. **Source:** PyTorch documentation, ["How to
-# adjust learning
+# loop as well, because most schedulers warn without it. **Source:** PyTorch
+# documentation, ["How to adjust learning
 # rate"](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate).
 
 # %% [markdown] trap="04.4" role="situation" fault="AdamW decays by 0.01 when no weight_decay is given" symptom="AdamW differs from Adam although no weight decay was set"
