@@ -186,7 +186,7 @@ claim("largest ratio of a test loss to the loss without a remedy, for "
 # was chosen on the test digits, which is fine for an illustration but not for a reported
 # result, as trap 06.3 explains.) You can combine the remedies, but only up to a point,
 # because a network that is held back in every way fits nothing. Where no rows are
-# memorised, a regulariser costs accuracy instead.
+# memorised, a regulariser can cost accuracy instead.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -684,9 +684,9 @@ claim("ratio of the rises between 0.3 and 0.7 of the way, with Mixup to "
 # A network whose output changes gradually needs longer to make an exception for a single
 # row, and is less sure of the exception. This is how Mixup regularises; a long training
 # learns the wrong labels, too. A network trained with Mixup is also less sure of whole
-# digits, as the right end of its curve shows. Mixup helps if the data have wrong labels,
-# as the bar chart of the remedies showed. With clean labels and enough digits Mixup can
-# cost accuracy.
+# digits, as the right end of its curve shows. Mixup can help if the data have wrong
+# labels and training is long enough to learn them, as the bar chart of the remedies
+# showed. With clean labels and enough digits Mixup can cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1491,8 +1491,8 @@ claim("accuracy on coin flips with columns chosen by spread on all rows",
 
 # %% [markdown] trap="06.5" role="why"
 # Among 2,000 columns of noise, some match 60 coin flips by chance. The labels of the
-# patients in the test fold also helped to choose these columns. Every step that looks at
-# labels may use only the training rows of the fold.
+# patients in the test fold also helped to choose these columns. Every step that chooses
+# or fits something by the labels may use only the training rows of the fold.
 
 # %% trap="06.5" role="why"
 used = torch.ones(5, 5)
@@ -1617,7 +1617,7 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # 3. Count the right rows over all folds and divide once, because folds may differ in size.
 
 # %% [markdown] trap="06.5" role="keep"
-# **Keep:** split first. Then do every step that looks at labels on the training part
+# **Keep:** split first. Then do every step that learns from labels on the training part
 # alone. **In your own code:** shuffle the labels and run everything again, twenty times.
 # If the mean accuracy is clearly above the frequency of the more common class, you have a
 # leak of this kind. If the mean accuracy is no higher, nothing is proved, because
@@ -2475,7 +2475,8 @@ answers
 # - For early stopping, watch the loss on rows that training has not seen, and count the
 #   epochs since the last progress.
 # - To keep weights, copy them together with the buffers.
-# - Split first. Every step that uses labels or makes copies comes after the split.
+# - Split first. Every step that learns from labels or makes copies comes after the
+#   split.
 # - Bytes wrap around at 255. Convert to a wider type, calculate, clamp, then convert
 #   back.
 # - A balanced sampler and a class weight are the same remedy for a rare class. Use only
