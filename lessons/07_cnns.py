@@ -682,12 +682,13 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # 3. Its window ends `dilation * (kernel - 1)` positions later.
 
 # %% [markdown] trap="07.2" role="keep"
-# **Keep:** a unit of a convolutional net sees a square of pixels, its receptive field,
-# and nothing outside can change it. Before you train, compute the field's width, 1 plus
-# the sum of `dilation * (kernel - 1)` times the strides so far. **In your own code:**
-# call `backward()` from one position of the last map, with all channels summed, for
-# several random inputs, and see where the input's gradient is not zero. **Source:**
-# [Araujo, Norris & Sim 2019, "Computing Receptive Fields of Convolutional Neural
+# **Keep:** with windowed layers only, a unit sees a square of pixels, its receptive
+# field, and nothing outside can change it. Before you train, compute the field's
+# width, 1 plus the sum of `dilation * (kernel - 1)` times the strides so far. **In
+# your own code:** call `backward()` from one position of the last map, with all
+# channels summed, for several random inputs, and see where the input's gradient is
+# not zero. **Source:** [Araujo, Norris & Sim 2019, "Computing Receptive Fields of
+# Convolutional Neural
 # Networks"](https://distill.pub/2019/computing-receptive-fields/).
 
 # %% [markdown] role="concept"
@@ -715,8 +716,9 @@ class BasicBlock(nn.Module):
         return (self.around(x) + change if self.skip else change).relu()
 
 # %% [markdown] role="concept"
-# The sum needs two tensors of the same shape. If a block halves the map and doubles the
-# channels, the input no longer has the right shape:
+# The sum should get two tensors of the same shape. (Torch would broadcast a single
+# channel without an error.) If a block halves the map and doubles the channels, the
+# input no longer has the right shape:
 
 # %% role="concept"
 down = BasicBlock(8, 16, stride=2)
@@ -2666,13 +2668,13 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# The prediction for the training step is a roof that no implementation reaches.
-# BatchNorm, ReLU and the additions have few FLOPs and many bytes, so memory limits them,
-# as in stage 1's roofline. NVIDIA published 2,470 images a second for an A100, with
-# float16 where autocast allows it. This rate is a fifth of the A100's roof. For a V100
-# NVIDIA published 1,200 images a second, 3.3 times the V100's rate in 32 bits. PyTorch's
-# tutorial, on a device that it does not name, shows 773 images a second with channels
-# first and 1,012 with channels last.
+# The prediction for the training step is a roof, and the published runs stay far below
+# it. BatchNorm, ReLU and the additions have few FLOPs and many bytes, so memory limits
+# them, as in stage 1's roofline. NVIDIA published 2,470 images a second for an A100,
+# with float16 where autocast allows it. This rate is a fifth of the A100's roof. For a
+# V100 NVIDIA published 1,200 images a second, 3.3 times the V100's rate in 32 bits.
+# PyTorch's tutorial, on a device that it does not name, shows 773 images a second with
+# channels first and 1,012 with channels last.
 #
 # Both formats have the same FLOPs and bytes, but cuDNN may have to reorder channels-first
 # tensors before the tensor cores can read them, which takes time. `cudnn.benchmark`
