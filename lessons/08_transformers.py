@@ -1411,9 +1411,9 @@ plot_bars(
         "second is four times the first.")
 
 # %% [markdown] trap="08.4" role="why"
-# Each block of queries reads all keys and values. With twice the tokens, twice as many
-# blocks read twice as much each, so traffic still grows fourfold. Tiling saves only a
-# constant factor, because every fetched tile serves 128 queries.
+# Without a mask, each query block reads all keys and values. With twice the tokens,
+# twice as many blocks read twice as much each, so traffic still grows fourfold.
+# Tiling saves only a constant factor, because every fetched tile serves 128 queries.
 
 # %% trap="08.4" role="why"
 at_rest = ["Q1", "Q2", "K V 1", "K V 2", "K V 3", "out"]
@@ -1553,9 +1553,9 @@ claim("4,096 tokens, 16 bits, 128 queries a block: bytes moved by the "
 # **A real kernel** does more than this count. The L2 cache, which is on the chip but
 # larger and slower than the memories in the table, answers many of the reads; our count
 # leaves it out. The backward pass recomputes the scores, so it needs five matrix products
-# instead of four. Under a causal mask the kernel skips nearly half of the tiles. Test a
-# kernel of your own with scores in the thousands, ragged tiles and rows without any key.
-# The GPU section at the end measures the time.
+# instead of four. Under a causal mask the kernel skips nearly half of the tiles of a long
+# text. Test a kernel of your own with scores in the thousands, ragged tiles and rows
+# without any key. The GPU section at the end measures the time.
 
 # %% [markdown] trap="08.4" role="folklore"
 # **Told:** flash attention makes the traffic linear in the number of tokens. **Counted**
@@ -3233,9 +3233,9 @@ claim("seven tokens, then three from the cache: gap to the whole row",
 # In Triton, you write a program for a *block* of values. `tl.load` with a mask fetches
 # values, `tl.dot` multiplies matrices, and a GPU runs one copy of the program for each
 # block of queries. Where there is no GPU, the set-up cell sets `TRITON_INTERPRET=1`
-# before triton is imported, and the same source runs on a CPU. Triton is available only
-# on Linux. On other systems the cells below say so in one line and show what was recorded
-# on Linux. First comes the step of the online softmax:
+# before triton is imported, and the same source runs on a CPU. Triton's own packages are
+# only for Linux. On other systems the cells below say so in one line and show what was
+# recorded on Linux. First comes the step of the online softmax:
 
 # %% role="concept" tags=["used-on-gpu"]
 from dlsys_helpers.kernels import absent, recorded
