@@ -75,7 +75,7 @@ claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
 # Operations on the first list, matrix products and convolutions, get 16-bit copies of
 # their `float32` inputs, because these operations take most of the time. Operations on
 # the second list, such as most losses, run in 32 bits. All other operations use the
-# format of their inputs.
+# format of their inputs, or the wider one if the formats differ.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
 
@@ -946,7 +946,8 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # A run stops with "out of memory", and you have to know what to make smaller. Follow one
 # step. The weights are in memory before the step begins. The forward pass adds the
 # activations. The backward pass uses up the activations, layer by layer, and leaves a
-# gradient for each weight. The optimizer's first step adds its moments, and they stay:
+# gradient for each weight. Adam's first step adds two moments for each weight, and they
+# stay:
 
 # %% role="concept"
 tower = nn.Sequential(*[nn.Sequential(
