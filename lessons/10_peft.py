@@ -1973,11 +1973,12 @@ claim("training loss with labels by length, divided by labels by id",
       losses["by length"] / losses["by id"], above=0.6, below=1.5)
 
 # %% [markdown] trap="10.6" role="more" topics="a separate padding token · what few steps teach"
-# A separate padding token needs one more row in the embedding, and one in the head if the
-# two are not tied. Both repairs produce the same model, because the initial weights, the
-# texts and the labels are the same, and nothing after the end has a label. With so few
-# steps the model learns to stop, but not perfectly. With some seeds the model still
-# misses the end of the longest answer, or writes one word too many.
+# If the vocabulary has no unused token, a separate padding token needs one more row in
+# the embedding, and one in the head if the two are not tied. Both repairs produce the
+# same model, because the initial weights, the texts and the labels are the same, and
+# nothing after the end has a label. With so few steps the model learns to stop, but not
+# perfectly. With some seeds the model still misses the end of the longest answer, or
+# writes one word too many.
 
 # %% trap="10.6" role="more"
 claim("training loss at the end", losses["by id"], below=0.6)
