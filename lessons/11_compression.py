@@ -103,10 +103,10 @@ draw_line({"weights": [(v, f"{v:g}") for v in w.tolist()],
 # | *symmetric* | $\max \lvert w \rvert \,/\, (2^{bits-1} - 1)$ | $\mathrm{round}(w / s)$ | $s \cdot code$ |
 # | *affine* | $(high - low) \,/\, (2^{bits} - 1)$ | $\mathrm{round}(w / s) + zero$ | $s \cdot (code - zero)$ |
 #
-# An affine grid always includes 0. If all weights are positive, the grid starts at 0; if
-# all are negative, the grid ends at 0. One grid, with its scale, serves the whole matrix,
-# one row of it (the weights of one output, also called a *channel*), or a *group* of
-# neighbours within a row.
+# An affine grid of this kind always includes 0. If all weights are positive, the grid
+# starts at 0; if all are negative, the grid ends at 0. One grid, with its scale, serves
+# the whole matrix, one row of it (the weights of one output, also called a *channel*), or
+# a *group* of neighbours within a row.
 
 # %% role="concept"
 def symmetric(w, bits):
