@@ -492,11 +492,11 @@ def layer_report(model: nn.Module, step) -> dict:
 
 # %% [markdown] trap="12.2" role="keep"
 # **Keep:** next to the loss, log the loss of the best constant prediction and how far
-# each layer has moved. A layer that has not moved is stuck; under Adam, a layer that has
-# moved need not be learning. **In your own code:** print the layer report once, after the
-# first hundred steps. Compare a regression loss with the variance of its targets.
-# **Source:** [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html),
-# sections 3 and 4.
+# each layer has moved. A trainable layer that has not moved is stuck; under Adam, a
+# layer that has moved need not be learning. **In your own code:** print the layer report
+# once, after the first hundred steps. Compare a regression loss with the variance of its
+# targets. **Source:** [Glorot & Bengio
+# 2010](https://proceedings.mlr.press/v9/glorot10a.html), sections 3 and 4.
 
 # %% [markdown] role="concept"
 # ## The first look at a run
@@ -1845,8 +1845,8 @@ claim("fraction of neighbours that agree, with shifted labels",
       agreement(x_train, shifted), below=0.2)
 
 # %% [markdown] trap="12.7" role="more" topics="the four scores · the two other tests"
-# At the same learning rate, training on a sum of 50 losses takes steps 50 times as large
-# as training on their mean:
+# At the same learning rate, SGD on a sum of 50 losses takes steps 50 times as large as
+# SGD on their mean:
 
 # %% trap="12.7" role="more"
 claim("test accuracy without a fault",
@@ -2532,8 +2532,8 @@ def class_numbers(names: list, stored: dict) -> dict:
 # **Keep:** Python reads `PYTHONHASHSEED` before the first line of your script, so setting
 # it in the script is too late. Do not let class numbers depend on the order of a set:
 # sort the names, and store the list with the weights. **In your own code:** search for
-# `enumerate(set(`, `list(set(` and `hash(`. Start the script twice and compare the lists
-# of classes. **Source:** Python documentation,
+# `enumerate(set(`, `list(set(` and `hash(`. Start the script five times, with the
+# variable unset, and compare the lists of classes. **Source:** Python documentation,
 # [PYTHONHASHSEED](https://docs.python.org/3/using/cmdline.html#envvar-PYTHONHASHSEED):
 # "If this variable is not set or set to `random`, a random value is used to seed the
 # hashes of str and bytes objects." **Seen in the wild:** in
