@@ -860,11 +860,11 @@ claim("fraction of letters that agree between two batches", percent / 100,
 
 # %% [markdown] trap="13.3" role="why"
 # Two unrelated texts agree at about as many positions as her two answers, because blanks
-# and the letter e are frequent. A generator is like a tape of random numbers, and each
-# call of `multinomial` uses one piece of the tape per row. When the tester's request is
-# alone, it gets every piece. When it is one of four, the three pieces after each of its
-# own go to the others. So from its second letter on, her request reads a different part
-# of the tape.
+# and the letter e are frequent. On a CPU, a generator is like a tape of random numbers,
+# and each call of `multinomial` uses one piece of the tape per row. When the tester's
+# request is alone, it gets every piece. When it is one of four, the three pieces after
+# each of its own go to the others. So from its second letter on, her request reads a
+# different part of the tape.
 
 # %% trap="13.3" role="why"
 def tape(people):
@@ -2055,9 +2055,10 @@ plot_columns({"all zero": worth, **costs}, xlabel="what shares a scale",
 claim("one scale per channel: nats lost", costs["channel"], below=0.02)
 
 # %% [markdown] trap="13.7" role="more" topics="without outliers · 8 bits · float8 · a scale over one token · bytes"
-# Without large channels, one scale for the whole tensor is good enough, and with 8 bits
-# it is nearly good enough even when there are large channels. A `float8` number has its
-# own exponent, so its grid is also fine-grained near zero:
+# Without large channels, one scale for the whole tensor is good enough here, and with 8
+# bits it is nearly good enough even with these channels, which are thirty times as
+# large. (Larger ones need more than 8 bits, or scales of their own.) A `float8` number
+# has its own exponent, so its grid is also fine-grained near zero:
 
 # %% trap="13.7" role="more" tags=["plumbing"]
 class EightBits(FourBits):
@@ -2617,10 +2618,10 @@ claim("short rows, one arange for all: fraction of letters equal to those "
 # With rotations, one `arange` for all rows is harmless, because within a row every
 # position is shifted by the same number and only differences count. One `arange` does
 # harm with a table of learned positions, and with rotations whose speeds depend on the
-# length (dynamic NTK and LongRoPE, two ways to handle longer texts). Half of the repair
-# is worse than none. If each row has its own positions in the prefill but all rows share
-# one position in decode, the short rows get a gap between prompt and answer. The first
-# letter is still right. **Seen in the wild:** In [unslothai/unsloth
+# length (dynamic NTK and LongRoPE, two ways to handle longer texts). With rotations,
+# half of the repair is worse than none. If each row has its own positions in the prefill
+# but all rows share one position in decode, the short rows get a gap between prompt and
+# answer. The first letter is still right. **Seen in the wild:** In [unslothai/unsloth
 # 3699](https://github.com/unslothai/unsloth/issues/3699), the short prompts got garbage
 # and the longest one was right. The thread blames the positions that all rows shared in
 # decode; in the prefill each row had its own positions.
