@@ -364,7 +364,7 @@ claim("with a copy: KL to the best policy", kl(held, best).item(),
       below=0.08)
 
 # %% [markdown] trap="14.1" role="repair"
-# From pairs alone, training has found the best policy.
+# From pairs alone, training nearly found the best policy.
 
 # %% trap="14.1" role="repair"
 plot_lines(list(range(1, 401)),
@@ -658,9 +658,10 @@ claim("probability of the right answer, whole batch as a group", batch[-1],
 
 # %% [markdown] trap="14.2" role="more"
 # *A group without a difference*, with all answers right or all wrong, teaches nothing,
-# because all its advantages are 0. (In float32, the mean of large rewards may be off by a
-# rounding error, and the division then blows that error up.) Without the small number
-# added to the standard deviation, the advantages of such a group are nan:
+# because all its advantages are 0. (In float32, the mean of equal rewards such as `0.1` may
+# be off by a rounding error, and the division then blows that error up.) Without the
+# small number added to the standard deviation, the advantages of a group of ones or zeros
+# are nan:
 
 # %% trap="14.2" role="more"
 equal = torch.ones(4)
@@ -856,7 +857,8 @@ claim("KL to the best policy, with half the square", kl(mended, best),
 
 # %% [markdown] trap="14.3" role="more" topics="in the reward · k3, the better estimate · tokens squared one by one"
 # You get the same mean gradient if you subtract the log-ratio from the *reward*, as a
-# number without gradient. PPO traditionally subtracts the log-ratio in this way.
+# number without gradient. PPO for language models traditionally subtracts the
+# log-ratio in this way.
 #
 # GRPO adds a different estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As
 # an estimate of the KL's value, k3 is also unbiased. k3 is never negative, and near the
@@ -1170,8 +1172,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 
 # %% [markdown] trap="14.4" role="keep"
 # **Keep:** "Old" is the policy that sampled the answers, not the latest policy. A ratio
-# of exactly 1 is right in the first step after sampling, and a fault from the second step
-# on. **In your own code:** print the largest distance of a ratio from 1 for each inner
+# of exactly 1 is right in the first step after sampling, and a fault once the policy has
+# moved. **In your own code:** print the largest distance of a ratio from 1 for each inner
 # step. This distance should be near 0 in the first step and larger later. **Source:**
 # [Schulman et al. 2017, "Proximal Policy Optimization
 # Algorithms"](https://arxiv.org/abs/1707.06347). **Seen in the wild:** In
