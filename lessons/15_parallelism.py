@@ -549,8 +549,8 @@ plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
 # %% [markdown] trap="15.2" role="why"
 # The gradient is smaller, and it comes mostly from the last pass, although you computed
 # four. AdamW hardly reacts to a constant factor, but it does worse when most passes
-# hardly count. SGD does worse with short steps, even when all passes count equally (`as
-# small`).
+# hardly count. At this rate, SGD does worse with short steps, although all passes count
+# equally (`as small`).
 
 # %% trap="15.2" role="why" tags=["plumbing"]
 def trained(weights, make):
@@ -1312,10 +1312,9 @@ claim("1e-6 in the sum, AdamW: loss relative to one layer",
 # %% [markdown] trap="15.4" role="more"
 # Without such a number in the sum, the router still moves a little, because AdamW scales
 # up even rounding errors and because of its weight decay. This toy model computes every
-# expert and discards most results, whereas real code first gathers the tokens of each
-# expert. Whether the weights are divided is part of a model's checkpoint
-# (`norm_topk_prob` in its configuration). A model that was trained with the division has
-# to run with it.
+# expert and discards most results. Fast code first gathers the tokens of each expert.
+# Whether the weights are divided is part of a model's checkpoint (`norm_topk_prob` in
+# its configuration). A model that was trained with the division has to run with it.
 
 # %% [markdown] trap="15.4" role="folklore"
 # **Told:** a router needs two experts per token, because a single one has nothing to be
