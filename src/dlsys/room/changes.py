@@ -149,11 +149,14 @@ class ReviewRoom(Room):
         """The changes that were closed, in the order in which they were asked."""
         return [id for id, asked in self.rounds.items() if asked.phase == REVEALED]
 
-    def reviews(self, trap: str) -> dict[str, Review]:
-        """The answers to a change as scores take them, by participant."""
+    def reviews(self, trap: str, who: str | None = None) -> dict[str, Review]:
+        """The answers to a change as scores take them, by participant; of one, where named."""
         case, places = self.by_id[trap], [NOTHING, *self.order(trap)]
-        return {who: Review(case, said.mark, said.confidence, places[said.consequence], NOTHING)
-                for who, said in self.answers.get((trap, 1), {}).items()}
+        given = self.answers.get((trap, 1), {})
+        if who is not None:
+            given = {who: given[who]} if who in given else {}
+        return {name: Review(case, said.mark, said.confidence, places[said.consequence], NOTHING)
+                for name, said in given.items()}
 
 
 def is_right(review: Review) -> bool:
@@ -221,8 +224,7 @@ def outcome(room: ReviewRoom, trap: str) -> dict[str, Any]:
 
 def score(room: ReviewRoom, who: str | None = None) -> dict[str, Any]:
     """The room's score over the answers of all, or of one, to the changes that were closed."""
-    found = [review for trap in room.reviewed() for name, review in room.reviews(trap).items()
-             if who in (None, name)]
+    found = [review for trap in room.reviewed() for review in room.reviews(trap, who).values()]
     scored = scoring.score(found, draws=0)
     return {"answers": len(found), "auroc": scored.auroc, "placed": scored.placed,
             "named": scored.named, "accused": scored.accused,

@@ -40,7 +40,7 @@ class LiveReview(LiveRoom):
             return "{}"
         mine = given._asdict()
         if room.phase == REVEALED:
-            mine["right"] = changes.is_right(room.reviews(room.now)[who])
+            mine["right"] = changes.is_right(room.reviews(room.now, who)[who])
         return json.dumps({1: mine})
 
     def _asked(self) -> dict[str, Any]:
