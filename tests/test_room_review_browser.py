@@ -98,7 +98,7 @@ def test_two_changes_and_the_rooms_score(opened):
         expect(page.locator(".bars .right .choice")).to_have_text(
             f"{case.consequences[0]} ✓ right")
         expect(page.locator(".measured")).to_contain_text("Measured, run serving:")
-    assert wall.locator(".gauge .n").all_inner_texts().count("1 marked it") == 1
+    expect(wall.locator(".gauge .n", has_text="marked it")).to_have_count(1)
     expect(phones[1].locator(".said")).to_contain_text("✓ marked right")
     expect(phones[2].locator(".said")).to_contain_text("✗ marked wrong")
     fine(wall, *phones)
