@@ -120,7 +120,7 @@ def test_two_changes_and_the_rooms_score(opened):
         expect(page.get_by_text("AUROC of the room: 0.56, from 6 answers to 2 changes.")
                ).to_be_visible()
         expect(page.get_by_text("1 of 3 accused a healthy change")).to_be_visible()
-    expect(phones[1].get_by_text("AUROC of yours: 1.00, from 2 answers to 2 changes.")
+    expect(phones[1].get_by_text("AUROC of your answers: 1.00, from 2 answers to 2 changes.")
            ).to_be_visible()
     expect(wall.locator("tbody tr")).to_have_count(2)
     fine(wall, *phones)

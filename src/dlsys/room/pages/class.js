@@ -239,7 +239,7 @@ function told() {
 
 function score() {
   put(heading("The room's score"), review.score(room.score, "of the room"),
-    mine.score.answers ? [el("h2", {}, "Yours"), review.score(mine.score, "of yours")] : null);
+    mine.score.answers ? [el("h2", {}, "Yours"), ...review.score(mine.score, "of your answers")] : null);
   say("The room's score is shown.");
 }
 
