@@ -1,4 +1,4 @@
-# %% [markdown] role="hook" traps=8
+# %% [markdown] role="hook" traps=9
 # # 6. Augmentation, Mixup and early stopping
 #
 # Your classifier knows its training images by heart and gets new ones wrong. So you shift
@@ -7,7 +7,7 @@
 # helped.
 #
 # The ideas come first: what overfitting is, and what each remedy does about it. Then come
-# eight traps in which the three lines run, but the score or the pixels are not what you
+# nine traps in which the three lines run, but the score or the pixels are not what you
 # think. Each trap shows the code, asks for your guess, measures the result, and fixes the
 # faulty line.
 
@@ -2158,6 +2158,204 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 # oversampling overshot its target, and a weight in the loss multiplied the effect. In
 # [xgboost#863](https://github.com/dmlc/xgboost/issues/863), a user posted the formula
 # that corrects for resampling after training.
+
+# %% [markdown] trap="06.9" role="situation" fault="image and mask are augmented with different random numbers" symptom="segmentation gets worse with augmentation; predicted masks are blurred or symmetric; training loss stops falling early"
+# ## A mask for each image
+#
+# You train a small network to find the strokes in noisy images of digits. Each image
+# comes with a *mask* of the same size, which is 1 where the pixel belongs to a stroke and
+# 0 in the background. There are few images, so you mirror half of them at random, left to
+# right, with a function that draws for every image. The masks go through the same
+# function.
+
+# %% trap="06.9" role="break"
+digit_images = x_train.view(-1, 8, 8)                        # (1300, 8, 8)
+masks = (digit_images > 0.5).float()
+images = digit_images + 0.2 * torch.randn_like(digit_images)
+
+def half_mirrored(x):
+    """Each entry of x (N, ..., 8, 8), mirrored with probability 1/2."""
+    turn = torch.rand(len(x), *[1] * (x.dim() - 1)) < 0.5
+    return torch.where(turn, x.flip(-1), x)
+
+def changed(images, masks):
+    return half_mirrored(images), half_mirrored(masks)
+
+# %% trap="06.9" role="break"
+def stroke_finder(change, steps=500):
+    """A network from images (N, 8, 8) to logits of masks (N, 8, 8)."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(),
+                        nn.Linear(128, 64), nn.Unflatten(1, (8, 8)))
+    opt = torch.optim.Adam(net.parameters(), lr=0.003)
+    for _ in range(steps):
+        i = torch.randint(len(images), (64,))
+        x, mask = change(images[i], masks[i])
+        loss = F.binary_cross_entropy_with_logits(net(x), mask)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return net
+
+finder = stroke_finder(changed)
+
+# %% trap="06.9" role="guess"
+guess("06.9",
+      "In the test images, what mean probability of a stroke does the "
+      "network give to stroke pixels whose mirror pixel is background?",
+      unit="%")
+
+# %% trap="06.9" role="look"
+test_images = x_test.view(-1, 8, 8)
+test_masks = test_images > 0.5
+test_images = test_images + 0.2 * torch.randn_like(test_images)
+one_sided = test_masks & ~test_masks.flip(-1)
+
+def probabilities(net):
+    """The network's probabilities for the test images, (497, 8, 8)."""
+    with torch.no_grad():
+        return net(test_images).sigmoid()
+
+found = probabilities(finder)
+print(f"background in the mirror: {found[one_sided].mean():.2f}")
+print(f"their mirror pixels: {found[one_sided.flip(-1)].mean():.2f}")
+
+# %% trap="06.9" role="look"
+measured("06.9", 100 * found[one_sided].mean(), right=(42, 58))
+
+# %% trap="06.9" role="look"
+claim("mean probability on stroke pixels whose mirror pixel is background",
+      found[one_sided].mean(), expected=0.5, within=0.08)
+
+# %% [markdown] trap="06.9" role="why"
+# The two calls of `half_mirrored` draw separately. In half of the pairs, either the image
+# is mirrored or its mask is, but not both. So for any image, the target is the right mask
+# half of the time and the mirrored mask the other half. The best the network can do is to
+# predict the average of the two, and it learns this average well.
+
+# %% trap="06.9" role="why"
+one = one_sided.flatten(1).sum(1).argmax()
+draw_grids({"image": test_images[one].clamp(0, 1),
+            "mask": test_masks[one].float(), "prediction": found[one]},
+           title="The network predicts the mask and its mirror image",
+           alt="Three grids of 8 by 8 pixels: a noisy digit, its mask, and "
+               "the prediction. The prediction is symmetric from left to "
+               "right: where only one side has a stroke, both are pale.")
+
+# %% [markdown] trap="06.9" role="repair"
+# An image and its mask need one draw. Stack them, so that `half_mirrored` sees each pair
+# as one entry:
+
+# %% trap="06.9" role="repair"
+def changed_together(images, masks):
+    return half_mirrored(torch.stack([images, masks], 1)).unbind(1)
+
+def overlap(net):
+    """Intersection over union of predicted and true strokes."""
+    guessed = probabilities(net) > 0.5
+    both, either = guessed & test_masks, guessed | test_masks
+    return (both.sum() / either.sum()).item()
+
+finder_together = stroke_finder(changed_together)
+plot_bars({"drawn separately": overlap(finder),
+           "drawn together": overlap(finder_together)},
+          xlabel="intersection over union on the test images",
+          title="With one draw for each pair, the strokes are found",
+          alt="Two bars. Drawn together, the overlap of predicted and "
+              "true strokes is clearly larger than drawn separately.")
+
+# %% trap="06.9" role="repair"
+claim("overlap, drawn together minus separately",
+      overlap(finder_together) - overlap(finder), above=0.05)
+
+# %% [markdown] trap="06.9" role="more" topics="torchvision and plain tensors · interpolated masks"
+# Torchvision's v2 transforms take an image and its mask in one call, with one draw for
+# both. But they need to know which is which. Of two plain tensors, they change the first
+# and pass the second through, without a warning. Wrap the mask in `tv_tensors.Mask`:
+
+# %% trap="06.9" role="more"
+from torchvision import tv_tensors
+
+shift = v2.RandomCrop(8, padding=3)
+plain = [shift(masks[:1], masks[:1]) for _ in range(50)]
+typed = [shift(tv_tensors.Image(masks[:1]), tv_tensors.Mask(masks[:1]))
+         for _ in range(50)]
+
+def agree(pairs):
+    """In how many of the pairs image and mask are equal."""
+    return sum(bool((a == b).all()) for a, b in pairs)
+
+print(f"pairs that agree: plain {agree(plain)}, typed {agree(typed)} of 50")
+
+# %% trap="06.9" role="more"
+claim("plain tensors: calls that changed the mask",
+      sum(bool((b != masks[:1]).any()) for _, b in plain), expected=0)
+claim("plain tensors: pairs of 50 that agree", agree(plain), below=15)
+claim("with tv_tensors: pairs of 50 that agree", agree(typed), expected=50)
+
+# %% [markdown] trap="06.9" role="more"
+# The type also decides how a mask is resized. A plain tensor is interpolated, so labels 0
+# and 1 turn into fractions, and class 1 and class 3 into class 2. A `Mask` takes the
+# nearest pixel:
+
+# %% trap="06.9" role="more"
+wider = v2.Resize(12, antialias=True)
+claim("values in a resized mask that is a plain tensor",
+      wider(masks[:1]).unique().numel(), above=2)
+claim("values in a resized tv_tensors.Mask",
+      wider(tv_tensors.Mask(masks[:1])).unique().numel(), expected=2)
+
+# %% trap="06.9" role="exercise" points=3 difficulty=2 minutes=15
+def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
+                    ignore: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mirror and shift each image at random, and its mask in the same way.
+
+    With probability 1/2 a pair is mirrored, left to right. Then it moves
+    by a number of rows and a number of columns, drawn independently, each
+    equally likely from -shift to shift. Every pair has its own draws.
+    Pixels that come in from outside are 0 in an image and ignore in a
+    mask.
+
+    images: (N, C, H, W) float32. masks: (N, H, W) int64. shift: from 0 to
+    the smaller of H and W, minus 1.
+
+    Returns:
+        The new images and the new masks, of the same shapes and dtypes.
+
+    Draw from torch's global generator and do not set a seed. images and
+    masks are not changed.
+    """
+    # BEGIN SOLUTION
+    n, _, h, w = images.shape
+    turn = torch.rand(n) < 0.5
+    down, right = torch.randint(2 * shift + 1, (2, n))
+    wide = F.pad(images, [shift] * 4)
+    wide_masks = F.pad(masks, [shift] * 4, value=ignore)
+    pairs = []
+    for k in range(n):
+        pair = wide[k], wide_masks[k]
+        if turn[k]:
+            pair = [part.flip(-1) for part in pair]
+        pairs.append([part[..., down[k]:down[k] + h, right[k]:right[k] + w]
+                      for part in pair])
+    return tuple(torch.stack(parts) for parts in zip(*pairs))
+    # END SOLUTION
+
+# %% [markdown] trap="06.9" role="hint"
+# 1. Draw first, once for each pair: mirrored or not, rows, columns. Then apply what was
+#    drawn to the image and to its mask.
+# 2. Pad both by `shift` on all sides, with 0 and with `ignore`. A shift is then the
+#    choice of a window of H x W pixels.
+# 3. `flip(-1)` mirrors left to right in both shapes, because columns come last in each.
+
+# %% [markdown] trap="06.9" role="keep"
+# **Keep:** Augment an image and everything that refers to its pixels (a mask, boxes,
+# keypoints, a second view) with the same random draw. **In your own code:** draw ten
+# augmented images with their masks on top, and look. Or pass the mask as the image as
+# well: the two results have to be equal. **Source:** [torchvision, "Getting started with
+# transforms v2"](https://docs.pytorch.org/vision/stable/auto_examples/transforms/plot_transforms_getting_started.html).
+# **Seen in the wild:** In
+# [albumentations-team/albumentations 1196](https://github.com/albumentations-team/albumentations/issues/1196),
+# an image and its mask are rotated by two calls, and by different angles.
 
 # %% [markdown] role="concept"
 # ## Further

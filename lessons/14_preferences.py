@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from dlsys_helpers import (
     begin, check, claim, cost, datasheet, draw_grids, gpu_result,
     gpu_table, guess, measured, new_axes, peak_bytes, plot_bars,
-    plot_lines, seconds, show,
+    plot_columns, plot_lines, seconds, show,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -1181,6 +1181,211 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # the ratio was exactly 1 in the later steps as well. [huggingface/trl
 # 3757](https://github.com/huggingface/trl/issues/3757) reports this ratio for a single
 # inner step, where a ratio of exactly 1 is right.
+
+# %% [markdown] trap="14.5" role="situation" fault="returns run on across the end of an episode" symptom="the agent ends its episodes early; return does not rise, or an action that ends the episode gets credit for the next episode"
+# ## Ten turns with a caller
+#
+# Your model answers callers. A call has up to ten turns, and in each turn the model
+# either answers or hangs up. The first answer helps most, with a reward of 1; the second
+# earns 1/2, the third 1/3, and so on. Hanging up earns nothing and ends the call, and the
+# next caller is on the line at once. Every answer earns something, so the best model
+# never hangs up.
+#
+# You train the policy on its *return*: the reward of a turn plus the rewards after it,
+# each later turn discounted by another factor of 0.95. The ten probabilities to answer
+# begin at 73 %, so the model gives 2.6 answers in an average call.
+
+# %% trap="14.5" role="break"
+TURNS, CALLS, STEPS = 10, 32, 60          # turns; lines; turns on a line
+helps = 1 / (1 + torch.arange(TURNS))     # reward of an answer, by turn
+
+def played(stay):
+    """STEPS turns on each line, call after call, as (CALLS, STEPS)."""
+    turn, log = torch.zeros(CALLS, dtype=torch.long), []
+    for _ in range(STEPS):
+        answered = torch.rand(CALLS) < stay[turn]
+        ended = ~answered | (turn == TURNS - 1)
+        log.append((turn, answered, helps[turn] * answered, ended))
+        turn = torch.where(ended, 0, turn + 1)
+    return [torch.stack(column, 1) for column in zip(*log)]
+
+# %% trap="14.5" role="break"
+def returns(rewards, ended, gamma=0.95):
+    """The discounted return of every turn, from the last to the first."""
+    out, later = torch.empty_like(rewards), torch.zeros(len(rewards))
+    for t in reversed(range(rewards.shape[1])):
+        later = rewards[:, t] + gamma * later
+        out[:, t] = later
+    return out
+
+# %% trap="14.5" role="break"
+def by_turn(values, turn):
+    """The mean of the values at each turn, (TURNS,)."""
+    turn = turn.flatten()
+    total = torch.zeros(TURNS).index_add(0, turn, values.flatten())
+    return total / turn.bincount(minlength=TURNS).clamp(min=1)
+
+# %% trap="14.5" role="break"
+def taught(returns, rounds=60, rate=5.0):
+    """The probability to answer at each turn, after training."""
+    logits = torch.ones(TURNS, requires_grad=True)
+    for _ in range(rounds):
+        turn, answered, rewards, ended = played(logits.detach().sigmoid())
+        gain = returns(rewards, ended)
+        gain = gain - by_turn(gain, turn)[turn]
+        logp = F.logsigmoid(torch.where(answered, 1, -1) * logits[turn])
+        (grad,) = torch.autograd.grad((logp * gain).mean(), logits)
+        logits = (logits + rate * grad).detach().requires_grad_()
+    return logits.detach().sigmoid()
+
+stay = taught(returns)
+
+# %% trap="14.5" role="guess"
+guess("14.5",
+      "After training, how many answers does the model give in an average "
+      "call?",
+      choices=["about 8, because every answer earns something",
+               "about 2.6, as before, because the returns are too noisy",
+               "fewer than 2, because it hangs up sooner",
+               "exactly 10, because hanging up earns nothing"])
+
+# %% trap="14.5" role="look"
+def answers_of(stay):
+    """Mean number of answers in a call, and the mean reward of a call."""
+    reached = stay.cumprod(0)
+    return reached.sum().item(), (reached * helps).sum().item()
+
+length, of_a_call = answers_of(stay)
+print(f"answers in a call: {length:.1f}; reward of a call: "
+      f"{of_a_call:.2f} of {helps.sum():.2f}")
+
+# %% trap="14.5" role="look"
+measured("14.5", 2)
+
+# %% trap="14.5" role="look"
+claim("answers in a call after training", length, below=2.2)
+
+# %% [markdown] trap="14.5" role="why"
+# A line holds many calls, one after the other, and `later` runs through all of them. So
+# when the model hangs up, its return contains the rewards of the *next* call, which
+# begins with the answers that earn most. The policy learns that hanging up is a shortcut
+# to the next first answer. Each call is cut off after one or two turns, and the reward of
+# a call does not rise.
+
+# %% trap="14.5" role="why"
+turn, answered, rewards, ended = played(torch.full((TURNS,), 0.73))
+crossing = returns(rewards, ended)
+hung_up = [crossing[~answered & (turn == t)].mean() for t in range(4)]
+plot_columns({f"turn {t + 1}": value for t, value in enumerate(hung_up)},
+             xlabel="turn at which the model hangs up",
+             ylabel="mean return",
+             title="Hanging up earns nothing, and its return is above 4",
+             alt="Four columns, the mean return of hanging up at turns 1 "
+                 "to 4. All are between 4 and 8, although the reward is 0.")
+
+# %% [markdown] trap="14.5" role="repair"
+# The return of a turn must not contain what happens after the end of its call. `ended`
+# marks the last turn of each call, so the sum starts again there:
+
+# %% trap="14.5" role="repair"
+def returns_within(rewards, ended, gamma=0.95):
+    """The discounted return of every turn within its own call."""
+    out, later = torch.empty_like(rewards), torch.zeros(len(rewards))
+    for t in reversed(range(rewards.shape[1])):
+        later = rewards[:, t] + gamma * later * ~ended[:, t]
+        out[:, t] = later
+    return out
+
+stay_within = taught(returns_within)
+length, of_a_call = answers_of(stay_within)
+print(f"answers in a call: {length:.1f}; reward of a call: "
+      f"{of_a_call:.2f} of {helps.sum():.2f}")
+
+# %% trap="14.5" role="repair"
+plot_lines(range(1, TURNS + 1), {
+    "before training": torch.full((TURNS,), 0.73),
+    "returns across calls": stay, "within a call": stay_within},
+    title="Returns across calls teach it to hang up at turns 2 to 4",
+    xlabel="turn", ylabel="probability to answer",
+    alt="Three curves over ten turns. Before training, the probability is "
+        "0.73 everywhere. With returns within a call it is above 0.75 "
+        "everywhere. With returns across calls it falls to about 0.2 at "
+        "turns 2 to 4.")
+
+# %% trap="14.5" role="repair"
+claim("answers in a call, returns within a call", length, above=6)
+
+# %% [markdown] trap="14.5" role="more" topics="the end of the buffer · a time limit · GAE"
+# The last column of the buffer is something else: there the collection stops in the
+# middle of a call, and more rewards would have followed. If nothing stands for them, the
+# returns of the last columns are too small. Here is the mean return of a first turn, in
+# the first forty columns and in the last one:
+
+# %% trap="14.5" role="more"
+within = returns_within(rewards, ended)
+early = within[:, :40][turn[:, :40] == 0]
+last = within[:, -1][turn[:, -1] == 0]
+print(f"mean return of a first turn: {early.mean():.2f}; in the last "
+      f"column: {last.mean():.2f}")
+
+# %% trap="14.5" role="more"
+claim("mean return of a first turn, the last column minus the early ones",
+      last.mean() - early.mean(), below=0)
+claim("largest return of hanging up, within a call",
+      within[~answered].abs().max(), expected=0)
+claim("answers in a call before training",
+      answers_of(torch.ones(TURNS).sigmoid())[0], expected=2.6, within=0.02)
+
+# %% [markdown] trap="14.5" role="more"
+# So the sum begins with an estimate of what follows the last column, the *value* of the
+# next state, where its call has not ended. The same value belongs after a step at which a
+# time limit cut an episode off: the task went on, only the recording stopped. Gymnasium
+# reports the two cases separately, as `terminated` and `truncated`. GAE needs the mask
+# twice: once for the value of the next state, and once for the sum that runs backwards.
+
+# %% trap="14.5" role="exercise" points=3 difficulty=2 minutes=12
+def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
+                       after: torch.Tensor, gamma: float) -> torch.Tensor:
+    """Compute the discounted return of every step, (N, T).
+
+    A step's return is its reward plus gamma times the return of the next
+    step, if the next step belongs to the same episode. rewards: (N, T), N
+    rows of T steps. ended: (N, T) bool, True at the last step of an
+    episode; the row continues with the next episode.
+
+    after: (N,), the value of what follows the last column. It counts like
+    the return of one more step, but only in rows whose last step did not
+    end an episode. gamma: from 0 to 1.
+
+    rewards and after are both float32 or both float64, and so is the
+    result. It has no graph, even if after has one. Inputs are not changed.
+
+    Example: rewards [[1., 1., 1., 1.]], ended [[False, True, False,
+    False]], after [8.], gamma 0.5: [[1.5, 1., 3.5, 5.]].
+    """
+    # BEGIN SOLUTION
+    out, later = torch.empty_like(rewards), after.detach()
+    for t in reversed(range(rewards.shape[1])):
+        later = rewards[:, t] + gamma * later * ~ended[:, t]
+        out[:, t] = later
+    return out
+    # END SOLUTION
+
+# %% [markdown] trap="14.5" role="hint"
+# 1. Go through the columns from the last to the first. What do you carry from step t + 1
+#    to step t, and when do you not?
+# 2. `after` is what you carry into the last column. A mask from `ended[:, t]` decides
+#    whether step t sees what is carried.
+# 3. The reward of an episode's last step still counts. Only what comes after it does not.
+
+# %% [markdown] trap="14.5" role="keep"
+# **Keep:** When a buffer holds several episodes, stop the sum of a return at the end of
+# its episode. Where only the recording stopped, add the value of the next state. **In
+# your own code:** print the return of a step that ended an episode. It should equal its
+# reward. **Source:** [Pardo et al. 2018, "Time Limits in Reinforcement
+# Learning"](https://arxiv.org/abs/1712.00378). **Seen in the wild:** In
+# [EdanToledo/Stoix 142](https://github.com/EdanToledo/Stoix/issues/142), the differences
+# from which GAE is summed cross the end of an episode.
 
 # %% [markdown] role="quiz"
 # ## Check yourself

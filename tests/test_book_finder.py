@@ -65,7 +65,7 @@ def test_the_phrases_come_from_other_repositories_than_the_rows():
         phrase["from"].partition("#")[0].lower() for phrase in counted["gathered"])
     assert len(set.union(ours, *sets)) == len(ours) + sum(map(len, sets))
     phrases = [phrase for name in finder_record.PHRASES for phrase in finder_record.phrases(name)]
-    assert len(phrases) == len({phrase["said"] for phrase in phrases}) == 169 + 167 + 90
+    assert len(phrases) == len({phrase["said"] for phrase in phrases}) == 169 + 167 + 90 + 47
     assert {trap for phrase in phrases for trap in phrase.get("traps", ())} <= {
         trap.id for trap in catalog.traps()}
 
@@ -274,6 +274,8 @@ def test_the_page_says_how_well_it_answers(html):
     every = sum(unseen[kind] for kind in ("with", "without", "rows"))
     assert f"{unseen['mistaken']} of the {every} phrases" in text
     assert f"trap for {fresh['shown']} of {fresh['with']} phrases" in text
+    later = got["later"]
+    assert f"{later['nothing']} are told that no cause fits" in text
 
 
 def test_without_a_script_all_rows_stand_and_no_box(browser, html):

@@ -89,7 +89,7 @@ def page(lessons: book_pages.Lessons) -> str:
 def measured() -> str:
     """What the finder does on phrases of people who asked, see tests/test_find.py."""
     got = finder_record.RECORD.entries()
-    fresh, unseen = got["fresh"], got["unseen"]
+    fresh, unseen, later = got["fresh"], got["unseen"], got["later"]
     every = unseen["with"] + unseen["without"] + unseen["rows"]
     sentences = [
         "The finder's confidence comes from a curve fitted to phrases from public threads.",
@@ -108,7 +108,13 @@ def measured() -> str:
         "On an older set of phrases, which was used only to measure, the finder shows the right "
         f"trap for {fresh['shown']} of {fresh['with']} phrases, answers with it for "
         f"{fresh['found']}, and says for {fresh['nothing']} of the {fresh['without']} others that "
-        "none of its causes fits."]
+        "none of its causes fits.",
+        f"The hardest set has {later['with'] + later['without'] + later['rows']} phrases. Many of "
+        "them show the sign of a cause that a lesson teaches, and have another cause. Of the "
+        f"{later['without']} phrases whose cause is in no row, {later['nothing']} are told that no "
+        f"cause fits, and {later['hedged'] - later['nothing']} more that one is possible at most; "
+        f"{later['mistaken']} of the whole set get a likely or very likely answer without the "
+        "right cause. So believe an answer only after its test."]
     return " ".join(sentences)
 
 

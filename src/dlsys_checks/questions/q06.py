@@ -237,3 +237,28 @@ ask("06.2", {"s": (0.1, 0.2, 0.3, 0.4), "classes": (4, 5, 8, 10)}, lambda s, cla
     "to the right class?", 1 - s + s / classes,
     "The part s is spread over all classes, the right one included.", 1 - s, 1 - s / classes, 1,
     within=0.005))
+
+
+# ---- 06.9 An image and its mask
+
+ask("06.9", {"n": (100, 200, 400), "p": (0.3, 0.2, 0.1)}, lambda n, p: number(
+    f"You mirror {n} images with probability {p}, and their masks with the same probability in a "
+    "second call. How many pairs do you expect not to fit any more?", 2 * n * p * (1 - p),
+    "A pair no longer fits where exactly one of the two is mirrored.",
+    n * p, n * p * p, 0, within=0.01))
+ask("06.9", {"shift": (1, 2, 3)}, lambda shift: number(
+    f"Image and mask are shifted by separate draws, each by -{shift} to {shift} rows and as many "
+    "columns, all equally likely. Which fraction of the pairs fits?", 1 / (2 * shift + 1) ** 2,
+    "Rows and columns both have to agree by chance.", 1 / (2 * shift + 1), 0.5, 1, within=0.02))
+ask("06.9", {"size": (32, 64, 128)}, lambda size: choice(
+    f"You pass an image and its mask to a torchvision v2 crop of {size} pixels in one call. Both "
+    "are plain tensors. What happens?", "the image is cropped, and the mask passes through",
+    "Of several plain tensors, v2 changes only the first. Wrap the mask in tv_tensors.Mask.",
+    "both are cropped at the same place", "both are cropped at different places",
+    "v2 raises an error"))
+ask("06.9", {"low": (0, 2), "high": (4, 6, 8)}, lambda low, high: choice(
+    f"A mask holds classes {low} and {high}. After a resize as an ordinary image, it also holds "
+    f"class {(low + high) // 2}. Why?", "the resize averaged neighbouring labels",
+    "Interpolation treats labels as amounts. A mask needs the nearest pixel.",
+    "the resize cut the labels to bytes", "image and mask were resized by separate draws",
+    "the padding of the mask has this value"))

@@ -153,3 +153,34 @@ ask("14.1", {"chosen": (0.4, 0.8, 1.2), "other": (-0.6, -0.2, 0.2), "beta": (0.1
         beta * (chosen - other),
         "The reward is beta times the log ratio, up to a constant that cancels in a pair.",
         chosen - other, (chosen - other) / beta))
+
+
+# ---- 14.5 returns of several episodes
+
+ask("14.5", {"last": (2, 3, 4), "next_one": (10, 20, 50), "gamma": (0.5, 0.8, 0.9)},
+    lambda last, next_one, gamma: number(
+        f"The last step of an episode earns {last}. The next step in the buffer begins another "
+        f"episode and earns {next_one}; gamma is {gamma}. What is the return of the first of these "
+        "two steps?", last,
+        "An episode's last step is followed by nothing, so its return is its reward.",
+        last + gamma * next_one, gamma * next_one, 0))
+ask("14.5", {"first": (4, 6, 8), "second": (1, 2), "gamma": (0.5, 0.6)},
+    lambda first, second, gamma: number(
+        f"An episode of two steps earns {first}, then {second}; gamma is {gamma}. What is the "
+        "return of the first step?", first + gamma * second,
+        "The reward of the step plus gamma times the return of the next step.",
+        first + second, gamma * (first + second), second + gamma * first))
+ask("14.5", {"reward": (1, 2, 3), "value": (10, 20, 40), "gamma": (0.5, 0.8, 0.9)},
+    lambda reward, value, gamma: number(
+        f"A time limit stops an episode that would have gone on. Its last recorded step earns "
+        f"{reward}, and the value of the next state is {value}; gamma is {gamma}. What is the "
+        "return of this step?", reward + gamma * value,
+        "Only the recording stopped, so the value stands for the rewards that would have followed.",
+        reward, reward + value, gamma * value))
+ask("14.5", {"reward": (5, 10, 20), "per_step": (1, 2)}, lambda reward, per_step: choice(
+    f"Each step of a game earns {per_step}, its first step {reward}. Returns are summed across the "
+    "ends of games. What does a policy-gradient agent learn?",
+    "to end a game soon after its first step",
+    "Ending a game is followed by the next first step, whose reward counts as a consequence.",
+    "to play as long as possible", "nothing, because the mean of the returns is zero",
+    "to play the first step worse"))
