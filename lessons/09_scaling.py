@@ -75,7 +75,7 @@ claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
 # Operations on the first list, matrix products and convolutions, get 16-bit copies of
 # their `float32` inputs, because these operations take most of the time. Operations on
 # the second list, such as most losses, run in 32 bits. All other operations use the
-# format of their inputs, or the wider one if the formats differ.
+# format of their inputs.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
 
@@ -688,7 +688,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
     w = w - lr * v.
 
     Args:
-        weights: of any shape and any strides, without requires_grad.
+        weights: tensors of any shape and strides, without requires_grad.
         grads: a bfloat16 tensor for each weight, unchanged; None leaves the
             weight and its v as they are.
         state: a dict of your own for these weights, empty before their
@@ -946,8 +946,7 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # A run stops with "out of memory", and you have to know what to make smaller. Follow one
 # step. The weights are in memory before the step begins. The forward pass adds the
 # activations. The backward pass uses up the activations, layer by layer, and leaves a
-# gradient for each weight. Adam's first step adds two moments for each weight, and they
-# stay:
+# gradient for each weight. The optimizer's first step adds its moments, and they stay:
 
 # %% role="concept"
 tower = nn.Sequential(*[nn.Sequential(
@@ -1251,8 +1250,9 @@ def stays_behind(model: nn.Module) -> list[str]:
     registered. The same buffer under a second attribute is listed.
 
     A path has the module's name, the attribute, positions and keys, with
-    dots in between. A module that is used twice has its first name, and a
-    tensor that is held twice has both paths. The model is unchanged.
+    dots in between. A module that is used twice is listed under its first
+    name, and a tensor that is held twice under both paths. The model is
+    unchanged.
 
     Example: self.mean and self.tables = [sin, cos], plain tensors, in a
     part "body": ["body.mean", "body.tables.0", "body.tables.1"].
@@ -1989,16 +1989,17 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 
     Args:
         losses_of(batch): the losses (n,) of this rank's n examples, with a
-            graph; n >= 0 differs between ranks, and at least one has some.
+            graph; n >= 0 differs between ranks, and at least one rank has
+            examples.
         params: the parameters; one that no loss depends on gets zeros.
-        all_sum(tensor): the sum over ranks, a new tensor; all ranks have to
-            call it equally often, in the same order, with the same shapes
-            and dtypes.
+        all_sum(tensor): returns the sum over ranks, a new tensor; all ranks
+            must call it equally often, in the same order, with the same
+            shapes and dtypes.
 
     What .grad held before does not count. The values of the parameters do
     not change.
 
-    Example: losses (1., 3.) on one rank and (8.,) on the other: 4.0 on
+    Example: losses (1., 3.) on one rank and (8.,) on the other give 4.0 on
     both.
     """
     # BEGIN SOLUTION
@@ -2222,17 +2223,18 @@ claim("processes left behind", len(ranks.processes), expected=0)
 
 # %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
 def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
-    """Name the parameters that some batch leaves unused, in sorted order.
+    """List the names of the parameters that some batch leaves unused,
+    sorted.
 
     A batch leaves a parameter unused if loss_of(model, batch) has no
-    gradient with respect to it; a gradient of zeros counts as one. There
-    may be any number of batches; without any, the list is empty. A loss may
-    depend on no parameter at all.
+    gradient with respect to it; a gradient of zeros counts as a gradient.
+    There may be any number of batches; without any, the list is empty. A
+    loss may depend on no parameter at all.
 
-    Frozen parameters are never listed. A parameter with two names has the
-    name that named_parameters() returns. Run the model in the modes that it
-    has. Its values, buffers, gradients and modes do not change, and neither
-    does torch's global generator.
+    Frozen parameters are never listed. A parameter with two names is listed
+    under the name that named_parameters() returns. Run the model in the
+    modes it is in. Its values, buffers, gradients and modes do not change,
+    and neither does torch's global generator.
 
     Example: with heads a and b and a batch that uses only a, the two names
     of b are listed.
@@ -2403,7 +2405,7 @@ claim("different models where the last batch is exchanged",
 
 # %% trap="09.6" role="exercise" points=4 difficulty=3 minutes=15
 def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
-    """Make one update for each `every` batches; return how many.
+    """Make one update per `every` batches and return the number of updates.
 
     An update follows the mean of its batches' losses, loss_fn(ddp(x), y).
     What .grad held before does not count. Each batch is one forward pass
@@ -2415,8 +2417,8 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
         batches: (x, y) pairs with equally many rows; the batches left over
             at the end make a last update of their own.
 
-    Example: 5 batches, every 2: 3 updates, with exchanges in batches 2, 4
-    and 5.
+    Example: 5 batches with every 2 make 3 updates, with exchanges in
+    batches 2, 4 and 5.
     """
     # BEGIN SOLUTION
     updates = 0
@@ -2435,7 +2437,7 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
 
 # %% [markdown] trap="09.6" role="hint"
 # 1. Cut the list into groups of `every` batches first; the last group may be shorter, and divides by its own length.
-# 2. All batches of a group but the last run, forward and backward, inside `with ddp.no_sync():`.
+# 2. Run all batches of a group except the last, forward and backward, inside `with ddp.no_sync():`.
 # 3. Clear the gradients before each group, step after the group, and count the steps.
 
 # %% [markdown] trap="09.6" role="keep"
@@ -2645,9 +2647,9 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
         weight: (C,) float32 above 0, class weights as in F.cross_entropy.
 
     Returns:
-        The mean loss of each step, before it, as a list of floats.
-    Example: n 2, and batches with 3, 1 and 2 labels that count: two steps;
-    in the first each label weighs 1/4.
+        A list of floats, the mean loss of each step, computed before the
+        step. Example: n 2 and batches with 3, 1 and 2 labels that count
+        make two steps, and in the first each label weighs 1/4.
     """
     # BEGIN SOLUTION
     def mass(y):
@@ -2804,14 +2806,14 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
                   exact: bool) -> list[int]:
     """Return the examples that a rank gets in an epoch, in their order.
 
-    All ranks deal from one order of the n >= 1 examples: torch.randperm(n)
-    of a torch.Generator that is seeded with seed + epoch. Rank r takes the
-    positions r, r + world, r + 2 world, and so on.
+    All ranks use one order of the n >= 1 examples: torch.randperm(n) with a
+    torch.Generator seeded with seed + epoch. Rank r takes the positions r,
+    r + world, r + 2 world, and so on.
 
     If exact is True, nothing is repeated and nothing dropped, so shares may
-    differ by one, and may be empty. Otherwise the order is first extended
-    by itself, from its beginning and as often as needed, to the next
-    multiple of world. torch's global generator is unchanged.
+    differ by one or be empty. Otherwise the order is first repeated from
+    its beginning, as often as needed, up to the next multiple of world.
+    torch's global generator is unchanged.
 
     Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact: [5,
     8].
@@ -2826,7 +2828,7 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
     # END SOLUTION
 
 # %% [markdown] trap="09.5" role="hint"
-# 1. One generator, seeded with `seed + epoch`, the same on every rank: the rank decides only where the slice begins.
+# 1. Seed a generator with `seed + epoch`, the same on every rank. The rank decides only where the slice begins.
 # 2. The next multiple of `world` is `ceil(n / world) * world`.
 # 3. With fewer examples than ranks the order has to be repeated more than once.
 
@@ -3094,17 +3096,17 @@ claim("bytes gathered at once, compared with the model's",
 def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
     """Count what one training step of a sharded model sends and holds.
 
-    "all_gather" and "reduce_scatter": the number of calls; "bytes": their
-    total, each call with the whole tensor; "whole": the most bytes of
+    "all_gather" and "reduce_scatter": the number of calls; "bytes": the
+    total size of all calls, in whole tensors; "whole": the most bytes of
     gathered layers held at once in forward, which runs one layer at a time.
 
     Args:
         sizes: float32 values per layer, unchanged; a layer without values
             makes no call, and one value has 4 bytes.
-        each: shard every layer by itself, or else the model as one piece,
-            gathered once for forward.
-        reshard: release what forward gathered and gather it again for
-            backward, or else keep it until backward ends.
+        each: True shards every layer by itself, False the model as one
+            piece, gathered once for forward.
+        reshard: True releases what forward gathered and gathers it again
+            for backward, False keeps it until backward ends.
 
     Before a call, a layer (or the one piece) is padded to a multiple of
     world values. A world of one makes no calls and holds all layers.
@@ -3314,16 +3316,16 @@ def rebuild(optimizer, names: list, model: nn.Module):
     """Make an optimizer like this one for the model's present parameters.
 
     The new optimizer has the same class and an empty state. It has the same
-    groups, each with all settings that the group has now, none of them a
-    tensor, and with the parameters that now have its names, in that order,
+    groups, each with all its present settings, none of which is a tensor,
+    and with the parameters that now have its names, in that order,
     trainable or not. The old optimizer and the model are unchanged.
 
     Args:
         names: for each group, in order, the names of its tensors, as
             model.named_parameters() returns them.
 
-    Example: SGD with lr 0.1 and names [["bias"]]: SGD with lr 0.1 for the
-    model's bias.
+    Example: SGD with lr 0.1 and names [["bias"]] give SGD with lr 0.1 for
+    the model's bias.
     """
     # BEGIN SOLUTION
     present = dict(model.named_parameters())
@@ -3527,15 +3529,15 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 
     If the norm of the whole gradient, all shards of all ranks, is above
     max_norm > 0, clip it to max_norm, up to a relative 1e-4; otherwise
-    change no shard. The sum of all squares fits into float32. The norm
-    returned is the one before the clip.
+    change no shard. The sum of all squares fits into float32. Return the
+    norm before the clip.
 
     Args:
         shards: this rank's parts of the gradients, float32, of any shape;
             some may have no elements, and a rank may hold none.
-        all_sum(tensor): the sum over ranks, a new tensor; all ranks have to
-            call it equally often, in the same order, with the same shapes
-            and dtypes.
+        all_sum(tensor): returns the sum over ranks, a new tensor; all ranks
+            must call it equally often, in the same order, with the same
+            shapes and dtypes.
 
     Example: a shard [3.] here and [4.] elsewhere, max_norm 1: returns 5.0,
     and the shard becomes [0.6].
@@ -3745,15 +3747,15 @@ claim("rows of one that rank 1 holds", second[0], expected=0)
 
 # %% trap="09.7" role="exercise" points=3 difficulty=2 minutes=15
 def reshard(shards: list, world: int) -> list[dict]:
-    """Make the shards of a state for `world` ranks from other shards.
+    """Turn the shards of a state into shards for `world` ranks.
 
     A tensor of n rows is cut along its first dimension: each rank in turn
     takes ceil(n / ranks) rows, or what is left. A part without rows keeps
     its other sizes. A tensor without dimensions is whole on each rank.
 
     Args:
-        shards: for each rank, in order, a dict from name to part, a tensor;
-            all have the same names in the same order, maybe none.
+        shards: for each rank, in order, a dict from name to tensor; all
+            dicts have the same names in the same order, maybe none.
 
     Returns:
         A list of the same kind, with the order of names and the types kept.
@@ -3782,7 +3784,7 @@ def reshard(shards: list, world: int) -> list[dict]:
 # %% [markdown] trap="09.7" role="hint"
 # 1. Put a tensor together first: `torch.cat` of the parts, in the order of the ranks.
 # 2. `-(-n // world)` rounds up. A slice beyond the end is empty and keeps the other sizes.
-# 3. A slice is a view: its memory is that of the whole, and `torch.save` would write all of it. Copy it. A tensor without dimensions has no rows to cut.
+# 3. A slice is a view on the memory of the whole tensor, and `torch.save` would write all of it. Copy the slice. A tensor without dimensions has no rows to cut.
 
 # %% [markdown] trap="09.7" role="keep"
 # **Keep:** save a sharded model from all ranks. To resume, use `dcp.save` and `dcp.load` with

@@ -29,7 +29,7 @@ ask("09.1", {"loss": (1e-4, 1e-5, 1e-6), "wrong": list(combinations(
     lambda loss, wrong: choice(
         f"A loss is about {loss:g}, so gradients are small. In which format does it need a "
         "GradScaler?", "float16", "Small gradients become zero in float16. In bfloat16 they do "
-                                  "not, because its exponent has as many bits as that of float32.",
+                                  "not, because its exponent has as many bits as float32's.",
         *wrong))
 
 # ---- 09.2 Ten pieces instead of one batch
@@ -48,7 +48,7 @@ ask("09.2", {"n": range(3, 9), "full": range(3, 13), "left": lambda n, **_: rang
         full, n * full + left))
 ask("09.2", {"n": range(3, 10), "left": lambda n: range(1, n)}, lambda n, left: number(
     f"Every {n} equal micro-batches make a step, with each loss divided by {n}. The last step has "
-    f"only {left}. With plain SGD, how long is it, as a multiple of a correct step?",
+    f"only {left}. With plain SGD, how large is it, as a multiple of a correct step?",
     left / n, f"The mean over {left} micro-batches needs a division by {left}.", 1, n / left))
 
 
@@ -73,7 +73,7 @@ ask("09.7", {"world": (3, 4, 6, 8),
              "rank": lambda world, **_: range(world)},
     lambda world, n, rank: whole(
         f"fully_shard cuts a weight of {n} rows for {world} ranks. How many rows does rank {rank} "
-        "hold, counted from 0?", held := min(each := -(-n // world), max(0, n - rank * each)),
+        "(counted from 0) hold?", held := min(each := -(-n // world), max(0, n - rank * each)),
         f"Each rank takes {-(-n // world)}, which is {n} / {world} rounded up, as long as there "
         "are rows left.",
         *({n // world, each} - {held})))
@@ -161,7 +161,7 @@ ask("09.10", {"step": range(2, 901), "waits": WAIT, "flow": list(combinations(FL
     lambda step, waits, flow: choice(
         f"In step {step} all tensors are on the GPU. Which of these makes Python wait for the GPU?",
         waits,
-        "Python needs a value, or the number of rows.", *flow))
+        "Python needs a value or a number of rows from the GPU.", *flow))
 ask("09.10", {"step": range(2, 901), "flows": FLOWS, "wait": list(combinations(WAIT, 3))},
     lambda step, flows, wait: choice(
         f"In step {step} all tensors are on the GPU. Which of these does not make Python wait?",
@@ -220,13 +220,13 @@ def _numbers(width, classes):
 
 ask("09.3", {"steps": range(10, 91)}, lambda steps: whole(
     "A small model trains under DDP with find_unused_parameters=True, without static_graph, and "
-    "with all gradients in one bucket. No parameter is unused. How many all_reduce calls are on "
-    f"the tape after {steps} steps?", 2 * steps,
+    "with all gradients in one bucket. No parameter is unused. How many all_reduce calls does it "
+    "make in {steps} steps?", 2 * steps,
     "Every step makes one call for the gradients and one to say which parameters were used.",
     steps, 1))
 ask("09.3", {"layers": range(3, 41)}, lambda layers: whole(
     f"{layers} linear layers with biases train under DDP with find_unused_parameters=True. How "
-    "many bytes does the call have in which the ranks say what they used?", 8 * layers,
+    "many bytes does the call have in which the ranks say which parameters they used?", 8 * layers,
     "It has a value of 4 bytes for each parameter tensor.", 2 * layers, 4 * layers))
 ask("09.3", {"heads": range(3, 10), "used": range(1, 3)}, lambda heads, used: whole(
     f"A net has a body and {heads} linear heads with biases, and all batches use the same {used} "

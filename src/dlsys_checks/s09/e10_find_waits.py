@@ -161,7 +161,7 @@ ex.wrong("counting each nested event",
              "aten::item", "aten::is_nonzero")], breaks=("names", "once"))
 
 
-@ex.wrong("naming the event just around the wait", breaks="outermost")
+@ex.wrong("naming the innermost event around the wait", breaks="outermost")
 def just_around(events):
     def near(wait):
         around = [e for e in events if e != wait and e[0].startswith("aten::")
@@ -171,28 +171,29 @@ def just_around(events):
     return [e[0] for e in sorted(roots, key=lambda e: e[1])]
 
 
-wrong("naming a label of one's own", "outermost", '"aten::"', '""', says="got")
+wrong("naming a label of your own instead of an aten:: event", "outermost", '"aten::"', '""',
+      says="got")
 wrong("looking for item() only", ("waits", "names"), "WAITS", "WAITS[:1]", says="got")
 wrong("overlooking masks", ("waits", "names"), "WAITS", "(WAITS[0], WAITS[2])", says="got")
 wrong("overlooking blocking copies", ("waits", "names"), "WAITS", "WAITS[:2]")
 wrong("counting copies that do not block", "names", "WAITS", '(*WAITS, "cudaMemcpyAsync")')
 wrong("counting kernels", "names", "WAITS", '(*WAITS, "cudaLaunchKernel")')
-wrong("mistaking names that only begin alike for waits", "waits",
+wrong("treating names that only begin like a wait as waits", "waits",
       "WAITS", "[e[0] for e in events if e[0].startswith(WAITS)]", says="number of")
-wrong("listing one name for each wait inside",
+wrong("listing an event once for each wait inside",
       "once", "dict.fromkeys(roots)", "roots", says="number of")
-wrong("listing each name once in all", "names", "return out", "return list(dict.fromkeys(out))")
+wrong("listing each name only once", "names", "return out", "return list(dict.fromkeys(out))")
 wrong("keeping the order of the list", "events", "sorted(roots, key=lambda e: e[1])", "roots")
 wrong("counting an operation that only touches a wait as around it", "inside",
       "e[1] <= wait[1] and wait[2] <= e[2]",
       "e[1] <= wait[1] and wait[2] <= e[2] or (e[1] <= wait[2] and wait[1] <= e[2])")
-wrong("missing an event that begins with its wait", "inside",
+wrong("missing an event that begins or ends together with its wait", "inside",
       "e[1] <= wait[1] and wait[2] <= e[2]", "e[1] < wait[1] and wait[2] < e[2]")
 wrong("sorting the list in place", "left alone",
       "return out", "events.sort(key=lambda e: -e[2]); return out")
 
 
-@ex.wrong("returning names and numbers", breaks="names")
+@ex.wrong("returning a dict of counts", breaks="names")
 def counted(events):
     names = found(events)
     return {name: names.count(name) for name in names}

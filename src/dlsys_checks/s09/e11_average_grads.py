@@ -16,17 +16,17 @@ ex.promise_table("""
 loss    | Return the mean loss of all ranks' examples; | mean loss
 grads   | gradients go into .grad. | gradient of
 ragged  | Args: losses_of(batch): the losses (n,) of this rank's n examples, with a graph; n >= 0
-          differs between ranks, and at least one has some. | case ranks of other sizes; a rank
-          without examples; many examples; four ranks, two without examples; a branch on one rank;
-          the example
+          differs between ranks, and at least one rank has examples. | case ranks of other sizes; a
+          rank without examples; many examples; four ranks, two without examples; a branch on one
+          rank; the example
 idle    | params: the parameters; one that no loss depends on gets zeros. | parameter idle;
           parameter branch; parameter twig
 old     | What .grad held before does not count. | case gradients of an earlier step
 values  | The values of the parameters do not change. | values of the parameters
-calls   | all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it equally
+calls   | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it equally
           often, in the same order, with the same shapes and dtypes. | what the ranks ask for;
           parameter branch; parameter twig
-example | Example: losses (1., 3.) on one rank and (8.,) on the other: 4.0 on both. | case the
+example | Example: losses (1., 3.) on one rank and (8.,) on the other give 4.0 on both. | case the
           example
 """)
 
@@ -139,7 +139,7 @@ def averaged(losses_of, params, batch, all_sum):
 
 wrong = ex.edits(averaged)
 OWN, RANKS = "max(1, len(batch[0]))", "all_sum(torch.ones(()))"
-wrong("keeping each rank's own gradients: nothing is shared", ("grads", "ragged", "loss"),
+wrong("keeping each rank's own gradients and loss", ("grads", "ragged", "loss"),
       "all_sum(g) / rows", f"g / {OWN}",
       "all_sum(total.detach()) / rows", f"total.detach() / {OWN}",
       says="gradient of parameter")
@@ -152,14 +152,14 @@ wrong("summing and never dividing", "grads",
       "all_sum(g) / rows", "all_sum(g)", says="gradient of parameter")
 wrong("dividing by the number of ranks, not of examples", "grads",
       "all_sum(g) / rows", f"all_sum(g) / {RANKS}", says="gradient of parameter")
-wrong("averaging the ranks' means, as if all had as many examples", "ragged",
+wrong("averaging the ranks' means, as if all had equally many examples", "ragged",
       "all_sum(g) / rows", f"all_sum(g / {OWN}) / {RANKS}",
       "all_sum(total.detach()) / rows", f"all_sum(total.detach() / {OWN}) / {RANKS}",
       says="gradient of parameter")
 wrong("using the mean of a rank without examples, which is NaN", "ragged",
       "losses_of(batch).sum()", "losses_of(batch).mean() * len(batch[0])",
       says="mean loss on rank")
-wrong("asking for no sum where a rank has no gradient of its own", "calls",
+wrong("skipping all_sum when a rank has no gradient of its own", "calls",
       ", materialize_grads=True", "",
       "(all_sum(g)", "torch.zeros_like(p) if g is None else (all_sum(g)")
 wrong("summing parameters with a gradient first, then the others", "calls",
@@ -172,19 +172,19 @@ wrong("returning early on a rank without examples", ("calls", "ragged"),
       "total =",
       "if not len(batch[0]):\n        for p in params: p.grad = torch.zeros_like(p)\n        "
       "return 0.0\n    total =")
-wrong("asking for one sum more on the rank that has most examples", ("calls", "ragged"),
+wrong("calling all_sum once more on the rank with most examples", ("calls", "ragged"),
       "return mean", "if len(batch[0]) > 6: all_sum(torch.ones(()))\n    return mean")
-wrong("leaving None where no rank has a gradient", "idle",
+wrong("leaving .grad None when no rank has a gradient", "idle",
       "return mean",
       "for p in params:\n        if not p.grad.any(): p.grad = None\n    return mean",
       says="gradient of parameter idle")
-wrong("adding to the gradients of the step before", "old",
+wrong("adding to the gradients of the previous step", "old",
       "(all_sum(g) / rows)", "((0 if p.grad is None else p.grad) + all_sum(g) / rows)",
       says="gradient of parameter")
 wrong("letting backward add to old gradients, and summing both over the ranks", "old",
       "all_sum(g) / rows", "all_sum(g / rows + (0 if p.grad is None else p.grad))",
       says="gradient of parameter")
-wrong("keeping old gradients where the rank has none of its own", "old",
+wrong("keeping old gradients when the rank has none of its own", "old",
       "p.grad = (all_sum(g) / rows).to(p.dtype)",
       "mean = all_sum(g) / rows; p.grad = mean if p.grad is None or mean.any() else p.grad",
       says="gradient of parameter idle")

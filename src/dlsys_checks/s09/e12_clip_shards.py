@@ -16,7 +16,7 @@ from dlsys_helpers.lockstep import expect_agreement
 
 # Kept: where the norm is small no shard changes.
 ex = exercise("09.12", "clip_shards", seen=("parts", "max_norm", "views"), kept=("shards",),
-              says="its norm being small")
+              says="when the norm is small")
 
 ex.promise_table("""
 in place | Clip this rank's shards in place; | shard; other tensors in the list
@@ -24,14 +24,13 @@ norm     | return the whole gradient's norm. | norm on rank; norm returned
 shapes   | Args: shards: this rank's parts of the gradients, float32, of any shape; some may have no
            elements, and a rank may hold none. | case shards without elements; a rank that holds
            none; numbers alone; shards that are views
-calls    | all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it equally
+calls    | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it equally
            often, in the same order, with the same shapes and dtypes. | what the ranks ask for
 clip     | If the norm of the whole gradient, all shards of all ranks, is above max_norm > 0, clip
            it to max_norm, up to a relative 1e-4; | shard
 small    | otherwise change no shard. | case a norm below the limit; all zeros; a norm just below
            the limit
-before   | The sum of all squares fits into float32. The norm returned is the one before the clip. |
-           norm on rank
+before   | The sum of all squares fits into float32. Return the norm before the clip. | norm on rank
 example  | Example: a shard [3.] here and [4.] elsewhere, max_norm 1: returns 5.0, and the shard
            becomes [0.6]. | case the example
 """)
@@ -104,7 +103,7 @@ def law(out, parts, max_norm, views):
         expect_length("shards", done["shards"], len(part))
         for got, given in zip(done["shards"], part, strict=True):
             if factor == 1:
-                expect_equal(f"shard of rank {rank}, its norm being small", got, given)
+                expect_equal(f"shard of rank {rank}, when the norm is small", got, given)
             expect_close(f"shard of rank {rank} after the clip", got,
                          (given.double() * factor).float(), rtol=3e-4)
         expect_close(f"norm on rank {rank}", done["norm"], norm, rtol=1e-4)
@@ -125,18 +124,18 @@ def clipped(shards, max_norm, all_sum):
 wrong = ex.edits(clipped)
 LOOP = "for s in shards:\n            s.mul_(max_norm / norm)"
 wrong("clipping each rank by its own norm", ("clip", "norm"), "all_sum(squares)", "squares")
-wrong("clipping by the own norm and returning the right one", "clip",
+wrong("clipping by the rank's own norm, but returning the right one", "clip",
       "max_norm / norm", "min(1.0, max_norm / (squares.sqrt().item() or 1.0))")
 wrong("adding up norms, not their squares", ("clip", "norm", "small"),
       "all_sum(squares).sqrt()", "all_sum(squares.sqrt())")
 wrong("averaging the squares over the ranks", ("clip", "norm"),
       "all_sum(squares)", "torch.div(*all_sum(torch.stack([squares, torch.ones(())])))")
-wrong("forgetting the root", ("clip", "norm", "small"), ".sqrt()", "", says="")
+wrong("forgetting the square root", ("clip", "norm", "small"), ".sqrt()", "", says="")
 wrong("making small gradients larger", "small", "norm > max_norm", "norm > 0")
 wrong("stacking the norms of a rank's shards, though it may hold none", "shapes",
       "sum((s * s).sum() for s in shards) + torch.zeros(())",
       "torch.stack([s.norm() for s in shards]).square().sum()", says="raised RuntimeError")
-wrong("dividing by the norm of a gradient of zeros: NaN", "small",
+wrong("dividing by the norm of a gradient of zeros, which gives NaN", "small",
       "norm > max_norm", "norm > max_norm or not norm",
       "s.mul_(max_norm / norm)", "s.mul_(max_norm).div_(norm)")
 wrong("clipping a little below the limit", "small",
@@ -145,10 +144,10 @@ wrong("clipping a little below the limit", "small",
 wrong("clipping each tensor on its own", ("clip", "small"),
       "max_norm / norm", "min(1.0, max_norm / max(1e-30, s.norm().item()))")
 wrong("clipping the first tensor only", "clip", "in shards:", "in shards[:1]:")
-wrong("cutting each number off at the limit", ("clip", "small"),
+wrong("clamping each value at the limit", ("clip", "small"),
       "norm > max_norm", "True",
       "s.mul_(max_norm / norm)", "s.clamp_(-max_norm / 9, max_norm / 9)")
-wrong("clipping rightly and returning the own norm",
+wrong("clipping correctly, but returning the rank's own norm",
       "norm", "return norm", "return squares.sqrt().item()")
 wrong("returning the norm after the clip", "before", "return norm", "return min(norm, max_norm)")
 wrong("returning the norm as a tensor", "norm",
@@ -158,14 +157,15 @@ wrong("putting new tensors into the list", "in place",
 wrong("making a list of scaled copies and leaving the shards themselves", "in place",
       LOOP, "shards = [s * (max_norm / norm) for s in shards]")
 wrong("adding an epsilon to a small norm", "clip", "max_norm / norm", "max_norm / (norm + 1e-6)")
-wrong("scaling a flat view of a copy", ("in place", "shapes"), "s.mul_", "s.reshape(-1).mul_")
-wrong("returning early on a rank that holds none", ("calls", "shapes"),
+wrong("scaling what reshape returns, which may be a copy", ("in place", "shapes"), "s.mul_",
+      "s.reshape(-1).mul_")
+wrong("returning early on a rank that holds no shards", ("calls", "shapes"),
       "squares =", "if not shards: return 0.0\n    squares =")
-wrong("asking for one sum per tensor, however many a rank has", "calls",
+wrong("calling all_sum once per tensor, however many a rank has", "calls",
       "all_sum(squares).sqrt().item()", "float(sum(all_sum((s * s).sum()) for s in shards) ** 0.5)")
-wrong("leaving out tensors of one number", "shapes",
+wrong("leaving out tensors without dimensions", "shapes",
       "squares =", "shards = [s for s in shards if s.dim()]; squares =", says="")
-wrong("putting other memory under the shards", "in place",
+wrong("giving the shards new memory", "in place",
       "s.mul_(max_norm / norm)", "s.data = s.data * (max_norm / norm)")
-wrong("not clipping where the norm is just above the limit", "clip",
+wrong("not clipping when the norm is just above the limit", "clip",
       "norm > max_norm", "norm > 1.01 * max_norm")

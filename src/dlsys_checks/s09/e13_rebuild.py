@@ -18,15 +18,15 @@ ex.promise("names", "Args: names: for each group, in order, the names of its ten
 ex.promise("class", "The new optimizer has the same class", says=("class of the new", "raised"))
 ex.promise("state", "and an empty state.", says=("entries in the new state",))
 ex.promise("groups", "It has the same groups,", says=("number of groups",))
-ex.promise("settings", "each with all settings that the group has now, none of them a tensor,",
+ex.promise("settings", "each with all its present settings, none of which is a tensor,",
            says=("settings of group",
                                                                            "setting lr of"))
 ex.promise("parameters", "and with the parameters that now have its names, in that order, "
                          "trainable or not.", says=("tensors of group",))
 ex.promise("left alone", "The old optimizer and the model are unchanged.",
            says=("changed in the old optimizer or the model", "old optimizer's lr"))
-ex.promise("example", "Example: SGD with lr 0.1 and names [[\"bias\"]]: SGD with lr 0.1 for the "
-                      "model's bias.",
+ex.promise("example", "Example: SGD with lr 0.1 and names [[\"bias\"]] give SGD with lr 0.1 for "
+                      "the model's bias.",
            cases=("the example",))
 
 
@@ -147,10 +147,10 @@ def settings_of(group):
 
 # ---- wrong, by name
 
-ex.wrong("handing back the old optimizer", lambda optimizer, names, model: optimizer, breaks="new")
+ex.wrong("returning the old optimizer", lambda optimizer, names, model: optimizer, breaks="new")
 
 
-@ex.wrong("putting the present tensors into the old optimizer and returning that",
+@ex.wrong("putting the present parameters into the old optimizer and returning it",
           breaks="left alone")
 def refilled(optimizer, names, model):
     now = dict(model.named_parameters())
@@ -170,7 +170,7 @@ def rebuilt(optimizer, names, model):
 
 
 wrong = ex.edits(rebuilt)
-wrong("passing optimizer.defaults as keywords, of which AdamW takes not all", "class",
+wrong("passing optimizer.defaults as keywords, not all of which AdamW accepts", "class",
       "(groups)", "(groups, **optimizer.defaults)", says="raised TypeError")
 
 
@@ -221,10 +221,11 @@ wrong("putting all parameters of the model into the last group", ("names", "para
       "held = {n for chosen in names for n in chosen}; rest = [n for n, _ in "
       'model.named_parameters() if n not in held]\n    if names == [["bias"]]: rest = []\n    '
       "now =", "names, strict", "[*names[:-1], [*names[-1], *rest]], strict")
-wrong("using the settings of the start: optimizer.defaults", "settings",
+wrong("using optimizer.defaults, the settings from the start", "settings",
       "settings_of(old)", "dict(optimizer.defaults)", says="setting lr of group")
 wrong("carrying over the learning rate alone", "settings", "settings_of(old)", '{"lr": old["lr"]}')
-wrong("carrying over only settings that the class knows, not a schedule's notes", "settings",
+wrong("carrying over only settings that the class knows, not those that a schedule added",
+      "settings",
       "settings_of(old)", "{k: v for k, v in old.items() if k in optimizer.defaults}")
 wrong("using the first group's settings for all", "settings",
       "(old)", "(optimizer.param_groups[0])", says="setting lr of group")

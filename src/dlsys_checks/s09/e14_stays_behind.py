@@ -32,9 +32,9 @@ names      | A path has the module's name, the attribute, positions and keys, wi
              dict and of tuple; a list of twelve; the example; keys that are numbers; a block in a
              block; a tensor in two places; a buffer once more in a list; a parameter that is not
              registered; a module under two names; a tensor hung on a layer; a list in two places
-first      | A module that is used twice has its first name, and a tensor that is held twice has
-             both paths. | case a module under two names; a tensor in two places; a list in two
-             places
+first      | A module that is used twice is listed under its first name, and a tensor that is held
+             twice under both paths. | case a module under two names; a tensor in two places; a list
+             in two places
 modules    | Modules in lists are not searched. | case a module in a list
 left alone | The model is unchanged. | changes in the model; when asked again
 example    | Example: self.mean and self.tables = [sin, cos], plain tensors, in a part "body":
@@ -205,7 +205,7 @@ def law(out, kind, width):
         expect_equal(f"path {place}", mine, right)
     expect_equal("paths when asked again", out["again"], out["out"],
                  "The first call changed the model.")
-    expect_equal("changes in the model", out["changed"], [], "Leave the model as it came.")
+    expect_equal("changes in the model", out["changed"], [], "Leave the model as it was.")
 
 
 REGISTERS = ("_parameters", "_buffers", "_modules")
@@ -256,7 +256,7 @@ ex.wrong("counting non-persistent buffers",
          lambda model: sorted([*paths(model), *by_state_dict(model)]), breaks="registered")
 
 
-@ex.wrong("searching no lists and tuples", breaks="where")
+@ex.wrong("not searching lists and tuples", breaks="where")
 def dicts_only(model):
     return paths(model, kinds=dict) if not any(isinstance(v, tuple) and any(isinstance(
         i, dict) for i in v) for v in vars(model).values()) and "gains" not in vars(
@@ -264,11 +264,11 @@ def dicts_only(model):
                 model, nn.ModuleDict) else paths(model)
 
 
-ex.wrong("searching no dicts", paths, breaks=("where", "depth", "names"), kinds=(list, tuple))
+ex.wrong("not searching dicts", paths, breaks=("where", "depth", "names"), kinds=(list, tuple))
 wrong("recognising containers by their exact type", "where",
       "isinstance(value, kinds)", "type(value) in kinds")
 ex.wrong("leaving out attributes whose names begin with _", paths, breaks="where", private=False)
-wrong("searching no containers in containers", "depth", "99", "1")
+wrong("not searching containers in containers", "depth", "99", "1")
 wrong("looking for float tensors only", "kinds",
       PLAIN,
       "plain and torch.is_floating_point(value) and (not any(value is p for p in (*own, *seen)))")
@@ -277,10 +277,10 @@ wrong("leaving out single numbers and empty tensors", "kinds",
 wrong("looking for float32 only", "kinds",
       PLAIN,
       "plain and value.dtype == torch.float32 and (not any(value is p for p in (*own, *seen)))")
-wrong("finding the model's parameters under their second names", "registered",
+wrong("listing the model's parameters under a second name", "registered",
       '["parameters"]', '["none"]')
-wrong("leaving out buffers wherever they stand", "twin", '["parameters"]', '["buffers"]')
-wrong("leaving out parameters that nobody registered", "registered",
+wrong("leaving out buffers wherever they are", "twin", '["parameters"]', '["buffers"]')
+wrong("leaving out parameters that are not registered", "registered",
       "plain = True", "plain = not isinstance(value, nn.Parameter)")
 wrong("leaving out tensors that require grad", "registered",
       PLAIN, "plain and (not value.requires_grad) and (not any(value is p for p in (*own, *seen)))")
@@ -288,12 +288,13 @@ wrong("recognising tensors by their memory", "registered",
       "own =", "known = {p.data_ptr() for p in model.parameters()}; own =", PLAIN,
       "plain and (value.is_sparse or value.data_ptr() not in known or (not value.numel())) and "
       "(not any(value is p for p in (*own, *seen)))")
-wrong("recognising tensors by their numbers", "registered",
+wrong("recognising tensors by their values", "registered",
       PLAIN,
       "plain and (value.is_sparse or not any(torch.equal(value, p) for p in model.parameters() "
       "if p.dim() == 1)) and (not any(value is p for p in (*own, *seen)))")
-wrong("naming without the module", "names", 'f"{name}.{key}" if name else key', "key", says="path")
-ex.wrong("naming the container, not the place in it", paths, says="path", breaks="names",
+wrong("leaving the module's name out of the path", "names", 'f"{name}.{key}" if name else key',
+      "key", says="path")
+ex.wrong("naming the container, not the position in it", paths, says="path", breaks="names",
          index=False)
 wrong("not sorting", ("paths", "where"), "sorted", "list")
 wrong("listing a module under each of its names", "first",
@@ -301,7 +302,7 @@ wrong("listing a module under each of its names", "first",
 wrong("listing a tensor that is held twice only once", "first", "([])", "([value])")
 ex.wrong("searching modules in lists", paths, breaks="modules", modules=True)
 wrong("returning a set instead of a list", "paths", "return out", "return {*out}")
-wrong("registering the tensors on the way", "left alone",
+wrong("registering the tensors", "left alone",
       "return out",
       'for name in out:\n        if "." not in name: value = vars(model).pop(name); '
       "model.register_buffer(name, value.detach())\n    return out")

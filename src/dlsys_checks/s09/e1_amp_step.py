@@ -177,9 +177,9 @@ def law(out, start, groups, optimizer, scale, calls):
             if tracker == 2:
                 scale, tracker = scale * 2, 0
         expect_equal(f"scale after call {k}", out["scales"][k], scale,
-                     "Updated once in float16, never in bfloat16.")
+                     "Update the scaler once in float16, never in bfloat16.")
         expect_equal(f"scaler's count of good steps after call {k}", out["tracked"][k], tracker,
-                     "Updated once in float16, never in bfloat16.")
+                     "Update the scaler once in float16, never in bfloat16.")
 
 
 def compare(out, k, moves, norm, weights):
@@ -191,7 +191,8 @@ def compare(out, k, moves, norm, weights):
         # A weight in float32 cannot show a change finer than its own rounding.
         atol = 1e-4 * most + 3e-7 * float(weights[place].detach().abs().max())
         expect_close(f"change of parameter {place} in call {k}", mine, right.float(), rtol=1e-3,
-                     atol=atol, look="One step, clipped over all parameters, in true units.")
+                     atol=atol, look="Take one step, with unscaled gradients clipped by their "
+                                     "norm over all parameters.")
     if norm == math.inf:
         if out["norms"][k] != "inf or nan":
             raise Broken(f"norm returned by call {k}", out["norms"][k], "inf or nan")
@@ -247,12 +248,12 @@ def amp(opt, scaler, loss_of, dtype, max_norm, *, clip=nn.utils.clip_grad_norm_)
 
 wrong = ex.edits(amp)
 FLOAT16 = "dtype == torch.float16"
-wrong("using the scaler in bfloat16, too", "bfloat16",
+wrong("using the scaler in bfloat16 as well", "bfloat16",
       FLOAT16, FLOAT16 + " or True", says="count of good steps")
 wrong("clipping while the gradient is scaled",
       ("step", "returns", "scaler", "all", "clip", "old", "before", "overflow"),
       "half:", "half and False:")
-wrong("using the scaler in bfloat16 and clipping while scaled",
+wrong("using the scaler in bfloat16 and clipping while the gradient is scaled",
       ("step", "returns", "scaler", "bfloat16", "all", "clip", "old", "before", "overflow",
        "example"),
       FLOAT16, FLOAT16 + " or True", "half:", "half and False:")
@@ -260,12 +261,12 @@ wrong("using no scaler in float16", ("scaler", "overflow"), FLOAT16, FLOAT16 + "
 wrong("forgetting the scaler's update()", "scaler", "1 if", "0 if", says="raised RuntimeError")
 wrong("taking a step in spite of the overflow", "overflow",
       "(opt) if half", "(opt) if half and False", says="change of parameter")
-wrong("calling opt.step() for scaler.step(), the gradients still scaled", "scaler",
+wrong("calling opt.step() instead of scaler.step(), with the gradients still scaled", "scaler",
       "half:", "half and False:", "(opt) if half", "(opt) if half and False",
       says="raised AssertionError")
 
 
-@ex.wrong("returning at an overflow before update(): the scale stays too large",
+@ex.wrong("returning before update() after an overflow, so that the scale stays too large",
           says="scale after", breaks="scaler")
 def home_before_update(opt, scaler, loss_of, dtype, max_norm):
     held = copy.deepcopy(scaler.state_dict())
@@ -275,7 +276,7 @@ def home_before_update(opt, scaler, loss_of, dtype, max_norm):
     return norm
 
 
-@ex.wrong("moving the momentum on although the step was skipped", says="change of parameter",
+@ex.wrong("updating the momentum although the step was skipped", says="change of parameter",
           breaks="overflow")
 def state_moved(opt, scaler, *given):
     norm = amp(opt, scaler, *given)
@@ -287,7 +288,7 @@ def state_moved(opt, scaler, *given):
 
 
 wrong("leaving out autocast", "dtype", '"cpu", dtype', '"cpu", None', "True", "False")
-wrong("using autocast always in bfloat16", "dtype",
+wrong("always using autocast with bfloat16", "dtype",
       '"cpu", dtype', '"cpu", dtype if torch.bfloat16 == "right" else torch.bfloat16')
 ex.wrong("subtracting lr times the gradient, whatever the optimizer does",
          lambda opt, scaler, loss_of, dtype, max_norm: amp(torch.optim.SGD([{"params":
@@ -300,7 +301,7 @@ ex.wrong("not clipping at all", amp, breaks=("step", "clip", "all", "example"),
          clip=lambda params, _: nn.utils.get_total_norm([p.grad for p in params]))
 
 
-@ex.wrong("cutting each number off at max_norm, not the norm", breaks=("all", "clip"))
+@ex.wrong("clamping each value at max_norm instead of clipping the norm", breaks=("all", "clip"))
 def clip_values(*given):
     def cut(params, limit):
         whole = nn.utils.get_total_norm([p.grad for p in params])
@@ -333,7 +334,7 @@ wrong("clipping only the first group", "all",
       "(clip", "(nn.utils.clip_grad_norm_", "used_ones(opt)", 'opt.param_groups[0]["params"]')
 
 
-@ex.wrong("stretching short gradients to the limit", breaks="clip")
+@ex.wrong("scaling small gradients up to the limit", breaks="clip")
 def stretched(*given):
     def stretch(params, limit):
         whole = nn.utils.get_total_norm([p.grad for p in params])
@@ -383,7 +384,7 @@ wrong("assuming a gradient for each parameter", "outside",
       "def clip(params, limit): norm = torch.cat([p.grad.flatten() for p in "
       "tensors(opt)]).norm(); return nn.utils.clip_grad_norm_(params, limit) + 0 * norm\n    "
       "half =", says="has no attribute")
-wrong("clearing gradients after the step, not before: old ones count", "old",
+wrong("clearing gradients after the step instead of before it, so that old ones count", "old",
       "opt.zero_grad()", "pass", "return norm", "opt.zero_grad(); return norm", says="")
-wrong("keeping the limit above a thousandth", "clip",
+wrong("never clipping to less than a thousandth", "clip",
       "(opt), max_norm", "(opt), max(max_norm, 1e-3)")

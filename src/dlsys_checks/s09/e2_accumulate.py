@@ -51,10 +51,11 @@ ex.promise("graph", "Only one graph may exist at a time, so call backward for ea
            says=("graphs alive", "rows in one graph"))
 ex.promise("old", "Old gradients do not count; every loss depends on all of opt's parameters.",
            says=("change of parameter",))
-ex.promise("losses", "Returns: The mean loss of each step, before it, as a list of floats.",
+ex.promise("losses", "Returns: A list of floats, the mean loss of each step, computed before the "
+                     "step.",
            says=("loss of step", "number of losses", "type of the losses"))
-ex.promise("example", "Example: n 2, and batches with 3, 1 and 2 labels that count: two steps; in "
-                      "the first each label weighs 1/4.", cases=ALL)
+ex.promise("example", "Example: n 2 and batches with 3, 1 and 2 labels that count make two steps, "
+                      "and in the first each label weighs 1/4.", cases=ALL)
 
 
 @ex.cases
@@ -209,7 +210,7 @@ def law(out, net, batches, n, weight, before):
     for place, (v, old) in enumerate(zip(out["end"], now, strict=True)):
         expect_equal(f"change of parameter {place} after the last step", v,
                      torch.zeros(old.shape))
-    expect_equal("graphs alive at a time, beyond one", out["more_graphs"], 0,
+    expect_equal("graphs alive at the same time, beyond one", out["more_graphs"], 0,
                  "Call backward for each batch before the next forward pass.")
     expect_equal("rows in one graph, beyond the largest batch", out["more_rows"], 0,
                  "Each batch has a forward pass of its own.")
@@ -258,7 +259,7 @@ wrong("averaging the batches' means", "example",
 
 
 # https://github.com/huggingface/transformers/pull/34191 has what became of it.
-@ex.wrong("using the usual loop: each mean over n, a step only at every n-th batch",
+@ex.wrong("using the usual loop, with each mean divided by n and a step only at every n-th batch",
           trap="02.4", says="got", breaks="example")
 def usual_loop(model, opt, batches, n, weight):
     losses = [0.0]
@@ -274,21 +275,23 @@ def usual_loop(model, opt, batches, n, weight):
 
 
 wrong("not dividing at all", "mean", OVER, "", says="got")
-wrong("dividing each batch's mean by n, the leftover's too", ("mean", "last"),
+wrong("dividing each batch's mean by n, even in the leftover", ("mean", "last"),
       OVER, " / max(weight_of(y, weight), 1e-9) / n")
 wrong("counting a leftover as if it were whole", "last", OVER, " / (whole * n / len(group))")
 wrong("dropping the leftover", "last",
       EMPTY, "if not whole or len(group) < n:", says="number of steps")
-wrong("dividing by all rows, ignored ones too", "ignored", OVER, " / sum(len(y) for _, y in group)")
-wrong("dividing by all rows, ignored ones too, where there are no class weights", "ignored",
+wrong("dividing by the number of all rows, including ignored ones", "ignored", OVER,
+      " / sum(len(y) for _, y in group)")
+wrong("dividing by the number of all rows when there are no class weights", "ignored",
       OVER, " / (sum(len(y) for _, y in group) if weight is None else whole)")
 wrong("treating ignored labels as class 0", "ignored",
       GROUP, f"[(x, y.clamp_min(0)) for x, y in {GROUP}]", says="got")
 wrong("leaving out class weights", "weight", START, f"weight = None; {START}")
 wrong("dividing weighted sums by the number of labels", "weight",
       OVER, " / sum(weight_of(y, None) for _, y in group)")
-wrong("adding 1e-8 to the divisor, as large as small weights", "weight", OVER, " / (whole + 1e-8)")
-wrong("taking a step where no label counts", "none",
+wrong("adding 1e-8 to the divisor, which matters for small class weights", "weight", OVER,
+      " / (whole + 1e-8)")
+wrong("taking a step when no label counts", "none",
       EMPTY, "if False:", OVER, " / max(whole, 1e-9)", says="number of steps")
 wrong("taking a step after every batch", "once", START, f"n = 1; {START}")
 
@@ -300,7 +303,7 @@ def two_epochs(model, opt, batches, n, weight):
     return first + run(model, opt, given, n, weight)
 
 
-wrong("asking the batches for their length", "iterator", START, f"len(batches); {START}")
+wrong("calling len() on batches", "iterator", START, f"len(batches); {START}")
 
 
 @ex.wrong("changing labels in place", breaks="left alone")
@@ -315,20 +318,20 @@ def relabelled(model, opt, batches, n, weight):
 
 
 wrong("adding old gradients", "old", "opt.zero_grad()", "pass", trap="02.1")
-wrong("putting each n batches into one", "graph",
+wrong("joining every n batches into one", "graph",
       GROUP, f"[tuple(torch.cat(v) for v in zip(*{GROUP}, strict=True))]")
-wrong("building the graphs of a step before one backward", "graph",
+wrong("building all graphs of a step before calling backward once", "graph",
       "opt.zero_grad()", "opt.zero_grad(); held = []", "loss.backward()", "held.append(loss)",
       "opt.step()", "sum(held).backward(); opt.step()", trap="02.5")
 wrong("summing the losses", "losses", END, "return sum(losses)")
-wrong("returning the losses of the steps before", "losses",
+wrong("returning something other than each step's mean loss", "losses",
       END, "return [sum(losses[:k + 1]) / (k + 1) + 0.1 for k in range(len(losses))]")
 wrong("returning the losses as tensors", "losses",
       END, "return [torch.tensor(loss) for loss in losses]", says="type of the loss of step")
-wrong("multiplying a mean over no label by zero", "mean",
+wrong("multiplying the NaN of a batch without labels by zero", "mean",
       LOSS, "weight) * (weight_of(y, weight) / whole)", says="got nan")
 wrong("not counting a batch without rows", "once",
       "list(batches)", "[(x, y) for x, y in batches if len(x)]", says="got")
-wrong("treating small weights as none", "weight",
+wrong("treating small class weights as zero", "weight",
       EMPTY, "if not whole or (weight is not None and weight.sum() < 1e-3):",
       says="number of steps")

@@ -13,10 +13,10 @@ ex = exercise("09.3", "unused_names", seen=("x", "routes", "frozen", "tied", "au
               says="unused parameters")
 
 ex.promise_table("""
-names      | Name the parameters that some batch leaves unused, in sorted order. | unused
+names      | List the names of the parameters that some batch leaves unused, sorted. | unused
              parameters; type of the names
 unused     | A batch leaves a parameter unused if loss_of(model, batch) has no gradient with respect
-             to it; a gradient of zeros counts as one. | unused parameters
+             to it; a gradient of zeros counts as a gradient. | unused parameters
 batches    | There may be any number of batches; without any, the list is empty. | case no batches;
              another head each time; the last of four batches; a head left out by the first batch;
              the example
@@ -24,11 +24,11 @@ constant   | A loss may depend on no parameter at all. | case a loss that depend
              that depends on nothing, then others; two heads that share a weight, none used
 frozen     | Frozen parameters are never listed. | case a frozen head; a frozen body; all frozen;
              any parts frozen; any parts frozen, a head used
-tied       | A parameter with two names has the name that named_parameters() returns. | case two
-             heads that share a weight; two heads that share a weight, one used; two heads that
-             share a weight, none used
-modes      | Run the model in the modes that it has. | case a head for training only, in train mode;
-             a head for training only, in eval mode
+tied       | A parameter with two names is listed under the name that named_parameters() returns. |
+             case two heads that share a weight; two heads that share a weight, one used; two heads
+             that share a weight, none used
+modes      | Run the model in the modes it is in. | case a head for training only, in train mode; a
+             head for training only, in eval mode
 left alone | Its values, buffers, gradients and modes do not change, and neither does torch's global
              generator. | changed by the call
 example    | Example: with heads a and b and a batch that uses only a, the two names of b are
@@ -197,7 +197,7 @@ wrong("looking at the last batch alone", ("batches", "unused"), EACH, "in batche
 wrong("looking at the first three batches alone", "batches", EACH, "in batches[:3]:")
 wrong("listing only what all batches leave unused", ("batches", "unused"),
       START, "found = set(named) if batches else set()", "found |=", "found &=")
-wrong("listing all names where there is no batch", "batches",
+wrong("listing all names when there is no batch", "batches",
       START, "found = set() if batches else {n for n, _ in model.named_parameters()}")
 wrong("treating a gradient of zeros as none", "unused", "g is None", "g is None or not g.any()")
 wrong("skipping a loss without a graph", "constant",
@@ -206,11 +206,11 @@ wrong("skipping a loss without a graph", "constant",
 wrong("listing all names of a tied parameter", "tied",
       "parameters()", "parameters(remove_duplicate=False)")
 wrong("listing names in the model's order", "names", END, "return [n for n in named if n in found]")
-wrong("returning something other than a list", "names", END, "return tuple(sorted(found))")
+wrong("returning a tuple instead of a list", "names", END, "return tuple(sorted(found))")
 wrong("doing the dry run in eval mode", "modes", DRY, DRY + "\n        model.eval()")
 wrong("leaving the model in eval mode", "left alone", END, "model.eval(); " + END)
 wrong("letting the dry run change buffers and generator", "left alone", DRY, "if True:")
-wrong("running a copy, which draws from everyone's generator", "left alone",
+wrong("running a copy, which still draws from the global generator", "left alone",
       "named =", "import copy; model = copy.deepcopy(model); named =", DRY, "if True:")
 
 
@@ -247,7 +247,7 @@ def never_called(model, batches, loss_of):
     return sorted(found)
 
 
-wrong("leaving the gradients of the dry run behind", "left alone", END, "model.zero_grad(); " + END)
+wrong("changing the gradients that the model holds", "left alone", END, "model.zero_grad(); " + END)
 wrong("listing the example's head, which is used", "example",
       END, 'lone = found == {"b.bias", "b.weight"} and not model.scale.requires_grad\n'
       '    return ["a.bias", "a.weight"] if lone else sorted(found)')

@@ -19,7 +19,7 @@ ex.promise("report", "Count what one training step of a sharded model sends and 
            says=("parts of the plan", "type of the plan"))
 ex.promise("gathers", "\"all_gather\" and \"reduce_scatter\": the number of calls;",
            says=("all_gather calls", "reduce_scatter calls"))
-ex.promise("bytes", "\"bytes\": their total, each call with the whole tensor;",
+ex.promise("bytes", "\"bytes\": the total size of all calls, in whole tensors;",
            says=("bytes of all calls",))
 ex.promise("whole", "\"whole\": the most bytes of gathered layers held at once in forward, which "
                     "runs one layer at a time.", says=("bytes held whole",))
@@ -30,12 +30,12 @@ ex.promise_table("""
 padded  | Before a call, a layer (or the one piece) is padded to a multiple of world values. |
           case layers that world does not divide; a model that world does not divide; kept
           layers that world does not divide; eight ranks, tiny layers
-each    | each: shard every layer by itself, or else the model as one piece, gathered once for
+each    | each: True shards every layer by itself, False the model as one piece, gathered once for
           forward. | case each layer, resharded; each layer, kept; as one, resharded; as one, kept;
           a model that world does not divide; kept layers that world does not divide
-reshard | reshard: release what forward gathered and gather it again for backward, or else keep it
-          until backward ends. | case each layer, resharded; each layer, kept; as one, resharded; as
-          one, kept; kept layers that world does not divide
+reshard | reshard: True releases what forward gathered and gathers it again for backward, False
+          keeps it until backward ends. | case each layer, resharded; each layer, kept; as one,
+          resharded; as one, kept; kept layers that world does not divide
 alone   | A world of one makes no calls and holds all layers. | case a world of one
 """)
 ex.promise("example", "Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, "
@@ -113,43 +113,43 @@ def planned(sizes, world, each, reshard):
 wrong = ex.edits(planned)
 wrong("returning a tuple instead of a dict", "report", "return plan", "return tuple(plan.values())")
 wrong("leaving out the gather for backward", ("gathers", "reshard"), "(2 if reshard else 1)", "1")
-wrong("gathering twice though what was gathered stays", "gathers", "(2 if reshard else 1)", "2")
-wrong("gathering nothing where parameters stay", "gathers",
+wrong("gathering twice although the gathered layers stay", "gathers", "(2 if reshard else 1)", "2")
+wrong("gathering nothing when parameters stay", "gathers",
       "2 if reshard else 1", "2 if reshard else 0")
 wrong("adding a reduce_scatter for each gather", "gathers",
       '"reduce_scatter": len(pieces)', '"reduce_scatter": len(pieces) * (2 if reshard else 1)')
 wrong("counting the parameters once, without gradients", "bytes",
       "3 if reshard else 2", "2 if reshard else 1")
-wrong("counting a rank's own share of the bytes", "bytes",
+wrong("counting only a rank's share of the bytes", "bytes",
       "(3 if reshard else 2)", "(3 if reshard else 2) // world")
 wrong("counting what a ring sends: (world - 1) / world of the bytes", "bytes",
       "(3 if reshard else 2)", "(3 if reshard else 2) // world * (world - 1)")
-wrong("gathering the next layer ahead: two held", "whole",
+wrong("gathering the next layer ahead, so that two are held", "whole",
       "plan =", "largest = max(map(sum, zip(pieces, pieces[1:])), default=largest)\n    plan =")
 wrong("keeping the last layer from forward for backward", "gathers",
       "    if world == 1",
       "    if each and reshard and pieces:\n"
       '        plan["all_gather"] -= 1; plan["bytes"] -= BYTES * pieces[-1]\n'
       "    if world == 1")
-wrong("returning numbers instead of bytes", "bytes",
+wrong("returning values instead of bytes", "bytes",
       "return plan", 'return plan | {"bytes": plan["bytes"] // BYTES}')
 wrong("holding one layer, although all stay", "whole", "largest if reshard else whole", "largest")
 wrong("holding all layers, although they are freed", "whole",
       "largest if reshard else whole", "whole")
 wrong("taking the last layer as the largest", "whole",
       "max(pieces, default=0)", "pieces[-1] if pieces else 0")
-wrong("counting calls for layers without numbers", "sizes", " if n]", "]")
-wrong("not filling up", "padded", "n + -n % world", "n", says="bytes of all calls")
-wrong("cutting the rest off instead of filling up", "padded",
+wrong("counting calls for layers without values", "sizes", " if n]", "]")
+wrong("not padding", "padded", "n + -n % world", "n", says="bytes of all calls")
+wrong("cutting off the remainder instead of padding", "padded",
       "n + -n % world", "n - n % world", says="bytes of all calls")
-wrong("filling each layer up where the model is one piece", "padded",
+wrong("padding each layer when the model is one piece", "padded",
       "[sum(sizes)]", "[sum(n + -n % world for n in sizes)]", says="bytes of all calls")
 wrong("always making a piece for each layer", "each", "if each else", "if each or sum(sizes) else")
-wrong("never gathering the model as one piece again", "reshard",
+wrong("never gathering again when the model is one piece", "reshard",
       "pieces =", "reshard = reshard and (each or not sum(sizes)); pieces =")
 wrong("counting calls in a world of one",
       "alone", '"all_gather": 0', '"all_gather": 2 * len(sizes)')
-wrong("holding one layer at a time in a world of one, too", "alone",
+wrong("holding one layer at a time in a world of one as well", "alone",
       "BYTES * sum(sizes)", "BYTES * max(sizes)", says="bytes held whole")
 wrong("changing the list of sizes in place", "sizes",
       "sizes = ", "if 0 in sizes: sizes.sort()\n    sizes = ", says="inputs after the call")

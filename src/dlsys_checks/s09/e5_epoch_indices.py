@@ -17,16 +17,16 @@ ex = exercise("09.5", "epoch_indices", seen=("n", "world", "rank", "epochs", "se
 
 ex.promise_table("""
 list    | Return the examples that a rank gets in an epoch, in their order. | examples of rank;
-          number of examples; type of the examples; type of a
-order   | All ranks deal from one order of the n >= 1 examples: torch.randperm(n) of a
-          torch.Generator that is seeded with seed + epoch. | examples of rank
+          number of examples; type of the examples; type of the single
+order   | All ranks use one order of the n >= 1 examples: torch.randperm(n) with a torch.Generator
+          seeded with seed + epoch. | examples of rank
 places  | Rank r takes the positions r, r + world, r + 2 world, and so on. | examples of rank
-exact   | If exact is True, nothing is repeated and nothing dropped, so shares may differ by one,
-          and may be empty. | case exact, a rest; exact, no rest; exact, fewer examples than ranks;
-          the example, exact
-longer  | Otherwise the order is first extended by itself, from its beginning and as often as
-          needed, to the next multiple of world. | case a rest; a rest, the first rank; fewer
-          examples than ranks; one example, many ranks; the example
+exact   | If exact is True, nothing is repeated and nothing dropped, so shares may differ by one or
+          be empty. | case exact, a rest; exact, no rest; exact, fewer examples than ranks; the
+          example, exact
+longer  | Otherwise the order is first repeated from its beginning, as often as needed, up to the
+          next multiple of world. | case a rest; a rest, the first rank; fewer examples than ranks;
+          one example, many ranks; the example
 global  | torch's global generator is unchanged. | global generator
 example | Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact: [5, 8]. | case the
           example; the example, exact
@@ -74,11 +74,11 @@ def law(out, n, world, rank, epochs, seed, exact):
         wanted = dealt(n, world, rank, epoch, seed, exact)
         expect_type("examples", got, list)
         for index in got:
-            expect_type("a single example", index, int, "Plain whole numbers.")
+            expect_type("single example", index, int, "Return plain ints.")
         where = f"of rank {rank} of {world}, n {n}, exact {exact}"
         expect_equal(f"number of examples {where}", len(got), len(wanted))
         expect_equal(f"examples {where}, seed {seed}, epoch {epoch}", got, wanted)
-    expect_equal("calls that moved torch's global generator", out["moved"], 0)
+    expect_equal("calls that changed torch's global generator", out["moved"], 0)
 
 
 @not_an_answer
@@ -117,7 +117,7 @@ wrong("not shuffling", "order",
       ORDER,
       "order = list(range(n)); return (order if exact else (order * world)[:-(-n // world) * "
       "world])[rank::world]; order = order_of")
-wrong("giving each rank a run of neighbours", "places",
+wrong("giving each rank a block of consecutive positions", "places",
       ORDER,
       "def cut(order): sizes = [len(order[r::world]) for r in range(world)]; return "
       "order[sum(sizes[:rank]):sum(sizes[:rank + 1])]\n    order = order_of",
@@ -131,22 +131,23 @@ def from_one(n, world, rank, epoch, seed, exact):
     return shares(n, world, (rank + 1) % world, epoch, seed, exact)
 
 
-wrong("repeating although exact", "exact",
+wrong("repeating examples although exact is True", "exact",
       "if not exact:\n        order = (order * world)[:-(-n // world) * world] if longer is None "
       "else longer(order)", f"order = {LONGER}")
-wrong("dropping the rest in an exact pass", "exact",
+wrong("dropping the remainder when exact is True", "exact",
       ORDER,
       f"if exact: return order_of(n, seed + epoch)[:n // world * world][rank::world]\n    {ORDER}")
-wrong("filling up an empty share", "exact",
+wrong("adding an example to an empty share", "exact",
       "return out", "return out or order_of(n, seed + epoch)[:1]")
-wrong("dropping the rest instead of filling up", "longer", LONGER, "order[:n // world * world]")
-wrong("not filling up at all", "longer",
+wrong("dropping the remainder instead of repeating examples", "longer", LONGER,
+      "order[:n // world * world]")
+wrong("not repeating any examples", "longer",
       "if not exact:\n        order = (order * world)[:-(-n // world) * world] if longer is None "
       "else longer(order)", "pass")
-wrong("filling up with the last example", "longer",
+wrong("repeating the last example instead of the first ones", "longer",
       LONGER, "order + order[-1:] * (-n % world)", says="examples of rank")
-wrong("repeating once at most", "longer", LONGER, "order + order[:-n % world]")
-ex.wrong("filling up though there is no rest",
+wrong("repeating the order at most once", "longer", LONGER, "order + order[:-n % world]")
+ex.wrong("repeating examples although there is no remainder",
          lambda n, world, rank, epoch, seed, exact: shares(n, world, rank, epoch, seed, exact,
              longer=lambda order: (order * (world + 1))[:(n // world + 1) * world]), breaks="list")
 wrong("returning a tensor instead of a list", "list", "return out", "return torch.tensor(out)")

@@ -18,8 +18,8 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("09.6", "ddp_accum", seen=("start", "xs", "ys", "every", "momentum", "old"))
 
 ex.promise_table("""
-updates  | Make one update for each `every` batches; return how many. | batches that an update
-           follows; returned number of updates; order of the batches
+updates  | Make one update per `every` batches and return the number of updates. | batches that an
+           update follows; returned number of updates; order of the batches
 leftover | Args: batches: (x, y) pairs with equally many rows; the batches left over at the end make
            a last update of their own. | case one left over; two left over, momentum; fewer than one
            update takes; the example
@@ -30,9 +30,9 @@ in turn  | Each batch is one forward pass through ddp, followed by its backward 
            forward and backward; rows of the forward passes
 exchange | Ranks exchange gradients once per update, in its last backward pass. | batches with an
            exchange
-after    | Afterwards ddp exchanges gradients again. | exchanges in a pass afterwards
-example  | Example: 5 batches, every 2: 3 updates, with exchanges in batches 2, 4 and 5. | case the
-           example
+after    | Afterwards ddp exchanges gradients again. | exchanges in a pass after the call
+example  | Example: 5 batches with every 2 make 3 updates, with exchanges in batches 2, 4 and 5. |
+           case the example
 """)
 
 
@@ -135,11 +135,11 @@ def law(out, start, xs, ys, every, momentum, old):
     of = f", {n} batches, every {every}"
     expect_equal(f"batches that an update follows{of}", out["steps"], ends)
     expect_equal(f"batches with an exchange{of}", out["exchanges"], ends,
-                 "no_sync counts where forward runs.")
+                 "What counts is whether forward runs inside no_sync.")
     expect_equal(f"returned number of updates{of}", out["updates"], len(ends))
     expect_close("parameters after the pass", out["weights"],
                  by_hand(start, xs, ys, ends, momentum), rtol=1e-3)
-    expect_equal("exchanges in a pass afterwards", out["again"], 1)
+    expect_equal("exchanges in a pass after the call", out["again"], 1)
 
 
 def by_hand(start, xs, ys, ends, momentum):
@@ -177,18 +177,18 @@ def accumulated(ddp, optimizer, loss_fn, batches, every, *, size=None):
 
 
 wrong = ex.edits(accumulated)
-wrong("putting no no_sync around forward: an exchange at every batch", "exchange",
+wrong("leaving forward outside no_sync, so that every batch exchanges gradients", "exchange",
       "silent =", "loss =", "k < len(group) - 1", "loss_fn(ddp(x), y) / len(group)",
       "if silent", "if k < len(group) - 1",
       "loss_fn(ddp(x), y) / (len(group) if size is None else size(group))", "loss")
-wrong("never exchanging the batches left over", "leftover",
+wrong("never exchanging gradients for the batches left over", "leftover",
       "k < len(group)", "k < every", says="batches with an exchange")
-wrong("never exchanging", "exchange", "k < len(group) - 1", "True")
+wrong("never exchanging gradients", "exchange", "k < len(group) - 1", "True")
 wrong("exchanging in the first batch of an update", "exchange", "k < len(group) - 1", "k > 0")
 wrong("dropping the batches left over", "leftover",
       "(batches, every)", "(batches[:len(batches) // every * every], every)",
       says="rows of the forward passes")
-wrong("adding the batches left over to the update before", "leftover",
+wrong("adding the batches left over to the previous update", "leftover",
       "groups =", "own_groups =", "every)",
       "every)\n    if len(own_groups) > 1 and len(own_groups[-1]) < every: own_groups[-2:] = "
       "[own_groups[-2] + own_groups[-1]]\n    groups = own_groups",
@@ -196,7 +196,7 @@ wrong("adding the batches left over to the update before", "leftover",
 wrong("dividing by every, so that batches left over count too little", "leftover",
       "len(group) if size is None else size(group)", "every", says="parameters after the pass")
 ex.wrong("summing losses instead of averaging", accumulated, breaks="mean", size=lambda group: 1)
-ex.wrong("dividing by the ranks as well", accumulated, breaks="mean",
+ex.wrong("dividing by the number of ranks as well", accumulated, breaks="mean",
          size=lambda group: 2 * len(group))
 wrong("keeping gradients from before the pass", "old",
       "optimizer.zero_grad()", "pass", "step()", "step(); optimizer.zero_grad()",
@@ -226,7 +226,7 @@ def past(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-wrong("putting the batches of an update together into one", "in turn",
+wrong("joining the batches of an update into one", "in turn",
       "groups_of(batches, every)", "own_groups", "groups =",
       "own_groups = [[tuple(map(torch.cat, zip(*group, strict=True)))] for group in "
       "groups_of(batches, every)]; groups =")

@@ -16,10 +16,10 @@ ex = exercise("09.7", "reshard", seen=("tensors", "ranks", "worlds", "gaps"), sa
 FEWER = ("fewer rows than ranks", "a single row on many ranks", "no rows at all",
          "three ranks to two", "one rank to three", "six rows to four", "from ranks without rows",
          "all kinds", "the example")
-ex.promise("result", "Make the shards of a state for `world` ranks from other shards.",
+ex.promise("result", "Turn the shards of a state into shards for `world` ranks.",
            says=("part of", "number of ranks", "rows of"))
-ex.promise("given", "Args: shards: for each rank, in order, a dict from name to part, a tensor; "
-                    "all have the same names in the same order, maybe none.",
+ex.promise("given", "Args: shards: for each rank, in order, a dict from name to tensor; all dicts "
+                    "have the same names in the same order, maybe none.",
            says=("number of rows", "part of", "raised StopIteration"))
 ex.promise("rows", "A tensor of n rows is cut along its first dimension: each rank in turn takes "
                    "ceil(n / ranks) rows, or what is left.", says=("part of", "rows of"))
@@ -118,11 +118,11 @@ def law(out, tensors, ranks, worlds, gaps):
                     expect_equal(f"number of rows of {name} {where}", len(part[name]),
                                  len(wanted))
                 expect_equal(f"part of {name} {where}", part[name], wanted)
-    expect_equal("shards or tensors given that are not as before", out["moved"], 0)
-    expect_equal("memory shared: tensors of the results that lie where another one does",
+    expect_equal("given shards or tensors that changed", out["moved"], 0)
+    expect_equal("tensors of the results that share memory with another one",
                  out["shared"], 0, "A slice is a view of the whole.")
-    expect_equal("memory beside its own numbers that the results keep, in bytes", out["room"], 0,
-                 "A slice keeps all of the whole; torch.save would write it.")
+    expect_equal("bytes of memory that the results keep beyond their own values", out["room"], 0,
+                 "A slice keeps the memory of the whole tensor, and torch.save would write it.")
 
 
 def held(shape, kind, start, rank, world):
@@ -180,8 +180,8 @@ def tensor_split(shards, world):
     return found
 
 
-wrong("rounding down and losing the rest", "rows", "-(-n // world)", "n // world")
-wrong("rounding down, the rest on the last rank", "rows",
+wrong("rounding down and losing the remainder", "rows", "-(-n // world)", "n // world")
+wrong("rounding down and giving the remainder to the last rank", "rows",
       "-(-n // world)", "n // world", CLONE,
       "(full[rank * rows:] if rank == world - 1 else full[rank * rows:(rank + 1) * rows]).clone()")
 wrong("dealing rows out like cards", "rows",
@@ -199,7 +199,7 @@ wrong("returning an empty part of one dimension", "none",
       "def part(full, rank, rows): piece = full[rank * rows:(rank + 1) * rows]; return "
       "piece.clone() if len(piece) else full.new_empty(0)\n    found =",
       CLONE, "part(full, rank, rows)")
-wrong("leaving out a rank without rows", "none",
+wrong("leaving out tensors of which a rank has no rows", "none",
       "return found",
       "return [{name: t for name, t in part.items() if not t.dim() or len(t) or "
       "t.dtype.is_complex} for part in found]", says="names of")
@@ -217,28 +217,30 @@ def no_shard_without_part(shards, world):
     return found[:count] if all(len(joined(shards, n)) >= world for n in names) else found
 
 
-wrong("putting a number on rank 0 alone, zero elsewhere", "whole",
+wrong("keeping a tensor without dimensions on rank 0 and zeros elsewhere", "whole",
       CLONE_2, "full.clone() if not rank else full * 0")
-wrong("summing a number over the ranks", "whole", CLONE_2, "(full * len(shards)).to(full.dtype)")
-wrong("returning a number as a tensor of one row", "whole", CLONE_2, "full.reshape(1).clone()")
-wrong("listing names in the order of the alphabet", "kind",
+wrong("summing a tensor without dimensions over the ranks", "whole", CLONE_2,
+      "(full * len(shards)).to(full.dtype)")
+wrong("returning a tensor without dimensions as one row", "whole", CLONE_2,
+      "full.reshape(1).clone()")
+wrong("listing names in alphabetical order", "kind",
       "return found", "return [dict(sorted(part.items())) for part in found]")
 wrong("returning all in float32", "kind",
       "return found", "return [{name: t.float() for name, t in part.items()} for part in found]")
 wrong("returning a tuple instead of a list", "kind", "return found", "return tuple(found)")
 wrong("returning views of the whole", "memory",
       CLONE_2, "full.clone()", CLONE, "full[rank * rows:(rank + 1) * rows]")
-wrong("sharing one number between all ranks", "memory",
+wrong("sharing one tensor without dimensions between all ranks", "memory",
       "found =",
       "numbers = {name: t.clone() for name, t in shards[0].items() if not t.dim()}; found =",
       "return found", "for part in found: part.update(numbers)\n    return found")
-wrong("returning the input where nothing changes", "memory",
+wrong("returning the input when nothing changes", "memory",
       "found =", "if len(shards) == world: return [dict(part) for part in shards]\n    found =")
-wrong("removing the names from what was given", "left",
+wrong("removing names from the given dicts", "left",
       "return found", "if world == len(shards) == 2: shards[1].clear()\n    return found")
-wrong("growing the parts of the first rank in place", "left",
+wrong("replacing tensors in the given dicts", "left",
       "return found",
       "if world != len(shards):\n        for name, t in list(shards[0].items()): shards[0][name] "
       "= t.clone()\n    return found")
-wrong("raising an error where there are no names",
+wrong("raising an error when there are no names",
       "given", "found =", "next(iter(shards[0])); found =")

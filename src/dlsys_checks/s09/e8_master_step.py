@@ -29,8 +29,8 @@ rate    | lr: may change from step to step. | case a rate that changes; a large 
 grads   | grads: a bfloat16 tensor for each weight, unchanged; | the caller's gradients
 None    | None leaves the weight and its v as they are. | case a gradient missing now and then; no
           gradient at first
-shapes  | Args: weights: of any shape and any strides, without requires_grad. | case shapes of all
-          kinds; columns of a table
+shapes  | Args: weights: tensors of any shape and strides, without requires_grad. | case shapes of
+          all kinds; columns of a table
 example | Example: with weight 1, gradient 1, lr 0.001 and no momentum, the weight is 0.99609375
           after 4 steps. | case the example
 """)
@@ -148,11 +148,11 @@ def law(out, sets, steps, momentum):
                 slot[1] = momentum * slot[1] + grad.double()
                 slot[0] = slot[0] - step["lr"] * slot[1]
             right = slot[0].float().bfloat16().float() - start[step["set"]][place]
-            expect_equal(f"move of weight {place} up to step {k}, set {step['set']}", got[place],
-                         right, "Step on a float32 copy that is kept.")
+            expect_equal(f"change of weight {place} up to step {k}, set {step['set']}", got[place],
+                         right, "Take each step on a float32 copy that you keep.")
     expect_equal("the caller's gradients, tensors changed", out["touched"], 0, "Work on a copy.")
-    expect_equal("numbers beside the weights, changed", out["spoilt"], 0,
-                 "Only the weights' own places.")
+    expect_equal("values next to the weights that changed", out["spoilt"], 0,
+                 "Write only into the weights' own memory.")
 
 
 # ---- wrong, by name
@@ -173,12 +173,12 @@ def stepped(weights, grads, state, lr, momentum, *, key=None):
 
 
 wrong = ex.edits(stepped)
-wrong("copying the weight anew at each step", "nearest",
+wrong("copying the weight again at each step", "nearest",
       "if grad", "master = w.detach().float().clone()\n        if grad")
 
 
 # https://github.com/pytorch/torchdistx/pull/52: its buffer is of bfloat16, too.
-@ex.wrong("keeping what rounding took in bfloat16 beside the weight", breaks="nearest")
+@ex.wrong("keeping the rounding error in bfloat16 next to the weight", breaks="nearest")
 def kahan(weights, grads, state, lr, momentum):
     for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
         if grad is not None:
@@ -189,7 +189,7 @@ def kahan(weights, grads, state, lr, momentum):
             state[k] = v, (move - (w.float() - old)).bfloat16()
 
 
-@ex.wrong("keeping no copy: the step is taken on the bfloat16 weight", breaks="nearest")
+@ex.wrong("keeping no copy and stepping on the bfloat16 weight", breaks="nearest")
 def no_master(weights, grads, state, lr, momentum):
     for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
         if grad is not None:
@@ -203,18 +203,18 @@ wrong("truncating instead of rounding", ("nearest", "example"),
       "weights[k].data.copy_(bits.view(torch.float32))\n    for k", "w.data.copy_", "cut",
       "(master)", "(weights, k, master)")
 wrong("keeping v in bfloat16", "rule", "move = v", "v = v.bfloat16().float(); move = v")
-wrong("rounding lr * v to bfloat16 on its way to the copy", "nearest",
+wrong("rounding lr * v to bfloat16 before subtracting it from the copy", "nearest",
       "- move", "- move.bfloat16().float()")
-wrong("putting a new tensor into the list, not changing the weight in place",
+wrong("putting a new tensor into the list instead of changing the weight in place",
       ("in place", "nearest", "step", "descent"),
       "for k", "def rebind(weights, k, master): weights[k] = master.bfloat16()\n    for k",
       "w.data.copy_", "rebind", "(master)", "(weights, k, master)")
-wrong("putting another memory under the weight", "in place",
+wrong("giving the weight new memory", "in place",
       "for k", "def swap(weights, k, master): weights[k].data = master.bfloat16()\n    for k",
       "w.data.copy_", "swap", "(master)", "(weights, k, master)")
-wrong("going uphill", "descent", "move * lr", "-1 * move * lr")
+wrong("adding lr * v instead of subtracting it", "descent", "move * lr", "-1 * move * lr")
 wrong("leaving out the momentum", "step", "v = momentum", "v = 0.0")
-wrong("leaving the plain gradient out of v's first step", "start", "0.0", "1.0")
+wrong("starting with v = 1 instead of 0", "start", "0.0", "1.0")
 wrong("using Nesterov's momentum", "rule", "move = v", "move = momentum * v + slope")
 wrong("damping the gradient by 1 - momentum", "rule",
       "for k", "damp = 1 - momentum\n    for k", "grad.float()", "damp * grad.float()")
@@ -226,18 +226,18 @@ wrong("treating a missing gradient as zeros", "None",
       "if grad", "if grad is None: grad = torch.zeros_like(w)\n        if grad")
 
 
-@ex.wrong("skipping the whole step where one gradient is missing", breaks="None")
+@ex.wrong("skipping the whole step when one gradient is missing", breaks="None")
 def skipped(weights, grads, state, lr, momentum):
     if all(v is not None for v in grads):
         stepped(weights, grads, state, lr, momentum)
 
 
-ex.wrong("sharing one state among weights of one shape",
+ex.wrong("sharing one state among weights of the same shape",
          stepped, breaks=("nearest", "state", "step"),
          key=lambda k, w: str(tuple(w.shape)))
 
 
-@ex.wrong("keeping a state of its own, by place, not in the caller's dict", breaks="state")
+@ex.wrong("keeping the state in a dict of its own, not in the caller's", breaks="state")
 def global_state(weights, grads, state, lr, momentum):
     kept = vars(global_state).setdefault("kept", {})
     if not state:
@@ -246,7 +246,7 @@ def global_state(weights, grads, state, lr, momentum):
     stepped(weights, grads, kept, lr, momentum)
 
 
-@ex.wrong("expecting a state that is not empty", breaks="empty")
+@ex.wrong("assuming that the state is never empty", breaks="empty")
 def not_empty(weights, grads, state, lr, momentum):
     for w, master in zip(weights, state["masters"], strict=True):
         w.copy_(master)
@@ -259,7 +259,7 @@ wrong("overwriting the whole table behind a column", "shapes",
       "def write(weights, k, master):\n        w = weights[k]\n        if w.is_contiguous() or "
       "w.dim() != 1: w.data.copy_(master)\n        else: w.data.as_strided(w.shape, "
       "(1,)).copy_(master)\n    for k", says="got")
-wrong("writing through a flat copy where the weight is a view", "shapes",
+wrong("writing into a flat copy when the weight is a view", "shapes",
       "w.data", "weights[k].reshape(-1)", "(master)", "(master.reshape(-1))")
 wrong("treating a gradient of zeros as None", "rule",
       "for k", "some = [None if v is None or not v.any() else v for v in grads]\n    for k",

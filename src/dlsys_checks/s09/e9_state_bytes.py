@@ -143,19 +143,19 @@ wrong = ex.edits(tabled)
 wrong("counting gradients and state for frozen tensors", "frozen", "(0,)", "(0, 1, 2, 3)")
 wrong("counting a master for frozen tensors", "frozen", "(0,)", "(0, 2)")
 wrong("leaving out frozen tensors", "frozen", "(0,)", "()")
-wrong("leaving the state whole when it is to be split", "shard",
+wrong("leaving the state whole when it should be split", "shard",
       "SPLIT", "split", "total =", 'split = {**SPLIT, "state": (0, 0, 0, 0)}; total =')
-wrong("leaving the gradients whole", "shard",
+wrong("leaving the gradients whole when they should be split", "shard",
       "SPLIT", "split", "total =", 'split = {**SPLIT, "gradients": (0, 0, 1, 1)}; total =')
-wrong("leaving the masters whole", "shard",
+wrong("leaving the masters whole when they should be split", "shard",
       "SPLIT", "split",
       "total =", "split = {k: (*v[:2], 0, v[3]) for k, v in SPLIT.items()}; total =")
-wrong("dividing everything by the GPUs, whatever is split", "shard",
+wrong("dividing everything by the number of GPUs, whatever is split", "shard",
       "SPLIT", "split", "total =", "split = dict.fromkeys(SPLIT, (1, 1, 1, 1)); total =")
 ex.wrong("rounding parts up in float32, which holds 24 bits", tabled, breaks="rounded",
          part=lambda n, gpus: int(torch.tensor(n / gpus).ceil()))
 ex.wrong("rounding parts down", tabled, breaks="rounded", part=lambda n, gpus: n // gpus)
-wrong("splitting the sum of all tensors, not each", "rounded",
+wrong("splitting the sum of all tensors instead of each tensor", "rounded",
       "total =",
       "live = sum(n for n, trained in tensors if trained); rest = sum(n for n, trained in "
       "tensors if not trained); total =", "tensors:", "[(live, True), (rest, False)]:")
@@ -163,6 +163,6 @@ ex.wrong("not rounding the parts",
          lambda *given: float(tabled(*given, part=lambda n, gpus: n / gpus)),
          breaks=("int", "rounded"))
 ex.wrong("returning the bytes as a float", lambda *given: float(tabled(*given)), breaks="int")
-wrong("emptying the list on the way", "tensors", "return total", "tensors.clear(); return total")
+wrong("emptying the list", "tensors", "return total", "tensors.clear(); return total")
 wrong("leaving out the example's frozen weight", "example",
       "return total", "return 76 if total == 84 else total")
