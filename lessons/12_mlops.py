@@ -2649,6 +2649,7 @@ import contextlib
 import io
 import json
 import struct
+import time
 
 log_folder = tempfile.TemporaryDirectory()
 os.environ["WANDB_ERROR_REPORTING"] = "false"
@@ -2682,6 +2683,16 @@ def records(file):
             whole = b""
 
 # %% trap="12.10" role="break" tags=["plumbing"]
+def complete(file):
+    """The records of an offline file, once its last record is written."""
+    for _ in range(600):
+        found = list(records(file))
+        if any(record.HasField("exit") for record in found):
+            break
+        time.sleep(0.1)
+    return found
+
+# %% trap="12.10" role="break" tags=["plumbing"]
 def tracked(log):
     """Return the rows, axes and warnings of an offline run by log(run)."""
     said, rows, axes = io.StringIO(), [], {}
@@ -2691,7 +2702,7 @@ def tracked(log):
             log(run)
             file = run.settings.sync_file
         wandb.teardown()                     # completes the file
-    for record in records(file):
+    for record in complete(file):
         if record.HasField("history"):
             rows.append({(i.key or ".".join(i.nested_key)):
                          json.loads(i.value_json)
