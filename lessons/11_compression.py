@@ -203,10 +203,13 @@ by_four = mean_read(affine(2))
 guess("11.1",
       "At 2 bits, how many more of 100 images are right with affine than "
       "with symmetric grids?",
-      choices=["50",
-               "20",
-               "5",
-               "none"])
+      choices=["about 50, because symmetric levels round most weights to "
+               "zero",
+               "about 20, because there are four levels instead of three",
+               "about 5, because one more level is worth little at any "
+               "width",
+               "none, because two bits are too few for either of the "
+               "grids"])
 
 # %% trap="11.1" role="look"
 plot_columns(read, xlabel="bits per weight", ylabel="accuracy",
@@ -360,15 +363,15 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
         w: (R, C) float32 in any memory order, tiny or huge. It is left as
             it is.
         bits: 1 to 8.
-        group: each row is split into groups of this many neighbours; it
-            divides C.
+        group: a divisor of C; each row is split into groups of this many
+            neighbours.
 
     Returns (codes, scales, zeros):
-        low = min(group, 0) and high = max(group, 0), so a grid always
-        contains 0. scales: (high - low) / (2**bits - 1), float32, or 1 for
-        a group of zeros. zeros: -low / scale, rounded, uint8. Both have the
-        shape (R, C // group). codes: (R, C) uint8, each the code from 0 to
-        2**bits - 1 with the nearest level, scale * (code - zero).
+        low = min(weights, 0) and high = max(weights, 0) in a group, so its
+        grid contains 0. scales: (high - low) / (2**bits - 1), float32, or 1
+        for a group of zeros. zeros: -low / scale, rounded, uint8. Both have
+        the shape (R, C // group). codes: (R, C) uint8, each the code from 0
+        to 2**bits - 1 whose level, scale * (code - zero), is nearest.
 
     Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]].
     """
@@ -387,7 +390,7 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # %% [markdown] trap="11.1" role="hint"
 # 1. Reshape to `(R, C // group, group)`. Then every step is one line over the last axis.
 # 2. A grid always contains 0, so clamp the smallest weight to at most 0 and the largest to at least 0. In a group of zeros, the distance between levels is 0, and you cannot divide by it.
-# 3. Round, add the zero, clamp the codes between 0 and the last code, and only then convert to bytes, because a number that is too large for a byte wraps around.
+# 3. Round, add the code of 0, clamp the codes between 0 and the last code, and only then convert to bytes, because a number that is too large for a byte wraps around.
 
 # %% [markdown] trap="11.1" role="keep"
 # **Keep:** the error of the weights does not tell you how many predictions change, so
@@ -598,12 +601,11 @@ retrained = copy.deepcopy(pruned)
 losses = fit(retrained, x_train, y_train, steps=100, lr=1e-3)
 
 # %% trap="11.2" role="guess"
-guess("11.2", "What percentage of the retrained classifier's weights are "
-      "zero?",
-      choices=["80 %",
-               "about 50 %",
-               "about 20 %",
-               "0 %"])
+guess("11.2",
+      "What percentage of the retrained classifier's weights are zero?",
+      choices=["80 %, because `remove` has made the zeros permanent",
+               "0 %, because Adam moves every weight in every step",
+               "about 20 %, because some weights get no gradient"])
 
 # %% trap="11.2" role="look"
 def report(name, model):
@@ -905,7 +907,7 @@ guess("11.3",
       choices=["at `100`",
                "at `4`",
                "at `1`",
-               "at none, because all four are within half a point"])
+               "at none, within half a point"])
 
 # %% trap="11.3" role="look"
 plot_columns({T: 1 - reads[T] for T in (1, 4, 20, 100)}, form=".3f",
@@ -1035,8 +1037,9 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 
     The divergence of a row is the sum over classes of p * (log p - log q).
     p are the teacher's probabilities and q the student's, both at
-    temperature T > 0; the cross-entropy is at 1. Both are means over the
-    rows. The result is a scalar, and finite even if p or q is 0 in float32.
+    temperature T > 0; the cross-entropy is at temperature 1. Both terms are
+    means over the rows. The result is a scalar, and finite even if p or q
+    is 0 in float32.
     Only the student gets gradients. The arguments do not change.
 
     Example: logits [[0., 0.]] for both, label 0, alpha 0.5: 0.3466.
@@ -1287,7 +1290,7 @@ claim("largest gap between the two ways to write the update",
 # The inputs of this layer differ a lot in size, and you have to choose which column to
 # round first. A pull request adds an option for this and says: "Largest inputs first,
 # because their errors cost most." You try that order on new digits, and compare the
-# output error with that of plain rounding to the nearest level.
+# output error with that of the opposite order.
 
 # %% trap="11.4" role="break"
 layer = linears(dense)[1]
@@ -1322,12 +1325,13 @@ found["to nearest"] = symmetric(w, 3)
 
 # %% trap="11.4" role="guess" quoted="right"
 guess("11.4",
-      "Rounded with the largest inputs first: what percentage of plain "
-      "rounding's output error remains?",
-      choices=["5 %",
-               "20 %",
-               "50 %",
-               "90 %"])
+      "How large is the output error with the largest inputs first, "
+      "compared with the smallest inputs first?",
+      choices=["about as large, because the same errors are corrected "
+               "either way",
+               "clearly smaller, because more columns can correct the "
+               "costly errors",
+               "clearly larger, because the largest then correct nothing"])
 
 # %% trap="11.4" role="look"
 def errors(found, w=w, x=x_new):
@@ -1458,15 +1462,16 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
     """Remove some inputs from a layer and adjust its other weights.
 
     Args:
-        w, x: (O, I) and (N, I), float64, of sizes from 1e-8 to 1e8. The
-            rows of x are typical inputs, N >= I, and the columns of x are
-            linearly independent.
+        w, x: (O, I) and (N, I), float64, of magnitudes from 1e-8 to 1e8.
+            The rows of x are typical inputs, N >= I, and the columns of x
+            are linearly independent.
         drop: indices of inputs, at least one, each once, in any order,
             possibly all.
 
     Returns:
-        (O, I) float64, with zeros in the columns of drop and all others
-        such that x @ w.T changes least, in the sum of squares.
+        (O, I) float64, with zeros in the columns of drop, and with the
+        other columns chosen so that x @ w.T changes as little as possible,
+        in the sum of squares.
 
     The arguments do not change.
     Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]].
@@ -1481,7 +1486,7 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
     # END SOLUTION
 
 # %% [markdown] trap="11.4" role="hint"
-# 1. The layer loses `x[:, drop] @ w[:, drop].T`. Which change of the remaining columns comes closest to it?
+# 1. Without these columns, the output lacks `x[:, drop] @ w[:, drop].T`. Which change of the remaining columns comes closest to adding it back?
 # 2. This is a least-squares problem. Use `torch.linalg.lstsq`, or `solve` with the rows and columns of `H = x.T @ x` that stay.
 # 3. Add the solution to the columns that stay, and write the result into a matrix of zeros.
 
@@ -1657,7 +1662,7 @@ def stored_bytes(state: dict) -> int:
 
 # %% [markdown] trap="11.5" role="hint"
 # 1. `tensor.untyped_storage()` is the memory behind a tensor. Its size is `nbytes()`.
-# 2. Two tensors share a storage if its `data_ptr()` is the same. Keep the sizes in a dict with that number as the key.
+# 2. Two tensors share a storage if their storages have the same `data_ptr()`. Keep the sizes in a dict with that number as the key.
 # 3. A small recursive function, which calls itself for each value of a dict, list or tuple, handles any depth.
 
 # %% [markdown] trap="11.5" role="keep"
@@ -1936,13 +1941,13 @@ def disagreements(model: torch.nn.Module, program, batches: list,
         The indices of the batches that differ, from 0 and in order. A batch
         differs if the program raises an Exception, if it returns no tensor
         or a tensor of a different shape or dtype, or if an entry is not
-        finite or is further from the model's than rtol times the largest
-        absolute value in the model's answer to this batch.
+        finite or is further from the model's entry than rtol times the
+        largest absolute value in the model's answer to this batch.
 
     Model and program each get their own copy of a batch. Both run without
     gradients, the model in eval mode; afterwards the grad mode and the mode
     of each module are as before.
-    Example: nn.ReLU(), an abs(), batches [1.], [-1.], rtol 0.1: [1].
+    Example: nn.ReLU() and torch.abs, batches [1.], [-1.], rtol 0.1: [1].
     """
     # BEGIN SOLUTION
     modes = [(module, module.training) for module in model.modules()]
@@ -2192,7 +2197,7 @@ claim("gap at a different temperature, given as a tensor",
 
 # %% trap="11.7" role="exercise" points=3 difficulty=2 minutes=15
 def free_dims(examples: list):
-    """Find which dimensions vary between examples for an exporter.
+    """Find the dimensions that an exporter has to make dynamic.
 
     Args:
         examples: at least two inputs of one model: tensors, numbers, str,
@@ -2207,8 +2212,8 @@ def free_dims(examples: list):
     Raises ValueError if something varies that an exporter cannot make
     dynamic: the type of a value, a number, str or None, the length of a
     list or tuple, the keys of a dict (in any order), a tensor's dtype or
-    number of dimensions. Also if a varying dimension has size 0 or 1 in the
-    first example.
+    number of dimensions. The error is raised as well if a varying dimension
+    has size 0 or 1 in the first example.
     Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)]: ((0,), None).
     """
     # BEGIN SOLUTION
@@ -2311,10 +2316,11 @@ emulated = read_with(mxfp4(inputs, 0), mxfp4(weight, 1))
 guess("11.8",
       "How many of 100 digits does the classifier get right on the "
       "device?",
-      choices=["95, as in the emulation",
-               "85",
-               "about half",
-               "10"])
+      choices=["about 95, because every block has a scale of its own",
+               "about 85, because only two of the 64 inputs are loud "
+               "ones",
+               "about half, because most quiet inputs become zero",
+               "about 10, because inputs and weights all become zero"])
 
 # %% trap="11.8" role="look"
 on_device = read_with(mxfp4(inputs, 1), mxfp4(weight, 1))
@@ -2758,10 +2764,10 @@ def nvfp4_scales(parts: list) -> tuple:
         (6 * 448), or 1 if all are zero. scales: a list with (R, C // 16)
         float8_e4m3fn for each part: the largest absolute value among 16
         neighbours of a row / 6 / whole, rounded to the nearest float8. A
-        block of zeros has 0.
+        block of zeros has the scale 0.
 
-    Example: 16 numbers 2688, 0, ..., 0, and 16 numbers 0, ..., 0, -6: 1,
-    with the scales [[448.]] and [[1.]].
+    Example: parts [[2688., 0., ..., 0.]] and [[0., ..., 0., -6.]], with 16
+    numbers each: 1., and the scales [[448.]] and [[1.]].
     """
     # BEGIN SOLUTION
     whole = torch.stack([part.abs().max() for part in parts]).max()

@@ -258,9 +258,9 @@ claim("FLOPs of a step with 1,024 rows, divided by those with 16",
 def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
     """Find the module in which a NaN or an infinity first arises.
 
-    That is a module with a call that received only finite tensors and
-    returned one that is not finite; among several such calls, the one that
-    ended first counts. Anything that is not a tensor is finite.
+    It arises in a call that receives only finite tensors and returns one
+    that is not finite. Of several such calls, the one that ends first
+    counts. Anything that is not a tensor counts as finite.
 
     Args:
         model: its modules do not write into their arguments. They may take
@@ -466,9 +466,10 @@ def layer_report(model: nn.Module, step) -> dict:
     Returns:
         A dict with the names of named_parameters(), in their order, frozen
         parameters included. Each value is |after - before| / |before|, a
-        float. The norms are over all elements; no float16 overflows in
-        them, and no float32 vanishes. The value is 0.0 if the parameter
-        did not move, and math.inf if it was all zeros and moved.
+        float. The norms are taken over all elements, in a precision in
+        which no float16 overflows and no float32 vanishes. The value is 0.0
+        if the parameter did not move, and math.inf if it was all zeros and
+        moved.
 
     Example: a single weight that goes from 2. to 1.: {"weight": 0.5}.
     """
@@ -772,7 +773,7 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 
     The noise of row i is the first F numbers that
     numpy.random.default_rng((seed, epoch, i)).standard_normal() draws,
-    times 0.1. It is the same whatever other rows are asked for.
+    times 0.1. It does not depend on which other rows are in rows.
 
     Args:
         x: (N, F) float32, left as it is.
@@ -784,7 +785,7 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
         (len(rows), F) float32, in new memory.
 
     No global generator is used. Example: rows [4, 2] return what [4] and
-    [2] return, one below the other.
+    [2] return, concatenated.
     """
     # BEGIN SOLUTION
     out = x[torch.tensor(rows, dtype=torch.long)]
@@ -1083,23 +1084,23 @@ claim("the same, ripples with 12 settings", table["rippled"][2], above=0.5)
 
 # %% trap="12.4" role="exercise" points=4 difficulty=3 minutes=15
 def expected_improvement(mean, std, best: float) -> torch.Tensor:
-    """Compute how far each run is expected to fall below the best loss.
+    """Compute how far each loss is expected to fall below the best one.
 
     A candidate's loss is normally distributed, and a smaller loss is
     better. The improvement is best minus the loss, or 0 if that is
     negative; the result is its expected value.
 
     Args:
-        mean, std: the means and standard deviations, float64, of one shape,
-            which may be any. They are left as they are.
+        mean, std: the means and standard deviations, float64, of the same
+            shape, whatever it is. They are left as they are.
 
     Returns:
         One value for each candidate, a float64 tensor of that shape.
 
     Where std is 0, the loss equals its mean, and the result is not NaN. No
     constant is added to std: tiny standard deviations count. An unlikely
-    improvement is small but not zero, right to a thousandth up to a mean 30
-    standard deviations above best.
+    improvement is small but not zero: it is right to a thousandth even for
+    a mean 30 standard deviations above best.
     Example: mean [1., 2.], std [2., 0.], best 1.: [0.798, 0.].
     """
     # BEGIN SOLUTION
@@ -1880,8 +1881,9 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
         model: maps x to logits (N, C).
         loss_fn: loss_fn(logits, y) is a tensor of shape (), above 0 or
             below 0.
-        batches: one epoch, a list of (x, y). x is (N, F) float32, without
-            equal rows, and y is (N,) int64. N is 2 or more and may differ.
+        batches: one epoch, a list of (x, y). x is (N, F) float32, with no
+            two rows equal, and y is (N,) int64. N is 2 or more and may
+            differ between batches.
 
     A run has at most one fault. Nothing is trained. The model's weights,
     modes, buffers and gradients do not change, nor do the batches.
@@ -2877,13 +2879,13 @@ def rows_to_log(events: list) -> tuple:
     Args:
         events: a list of (axis, step, values) in the order of time, with an
             int step >= 0 and a dict of metrics, perhaps empty. There may be
-            any number of axes; no metric has the name of one. The events
+            any number of axes; no metric is named like an axis. The events
             are left as they are.
 
     Returns a tuple (rows, axes). axes: a dict from metric to axis. rows: a
-    list of dicts in time order, each {axis: step} and the values. An event
-    at the same step as the one before it on its axis joins that row, and
-    its values replace those of the same name. An earlier step means a
+    list of dicts in time order, each {axis: step} plus the values. If the
+    previous event on an axis has the same step, both share a row, and later
+    values replace earlier ones of the same name. An earlier step means a
     resumed run: drop the rows of this axis at that step or later, and keep
     those of other axes. Raises ValueError for a metric on two axes.
 
@@ -2908,7 +2910,7 @@ def rows_to_log(events: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="12.10" role="hint"
-# 1. Keep the last step of each axis in a dict. The new step is equal to it, later, or earlier; these are the three cases.
+# 1. Keep the last step of each axis in a dict. There are three cases: the new step is equal to it, later, or earlier.
 # 2. The last two cases can share one line: keep the rows without this axis and those with a smaller step, then add the new row.
 # 3. `{axis: step, **values}` is a new dict. Calling `update` on the event's own dict would change the event.
 

@@ -337,10 +337,12 @@ cem = admit(pool, cem_ids)
 guess("13.1",
       "What percentage of the probability of Ann's next letter moves to "
       "other letters because of Cem?",
-      choices=["0 %",
-               "from 1 to 30 %",
-               "from 30 to 70 %",
-               "over 70 %"])
+      choices=["0 %, because her table does not change",
+               "from 1 to 30 %, because the last letters count most",
+               "from 30 to 70 %, because half of the letters are now "
+               "Cem's",
+               "over 70 %, because the beginning changes all that "
+               "follows"])
 
 # %% trap="13.1" role="look"
 def reads(pool, table):
@@ -768,10 +770,10 @@ def block_keys(ids: list, size: int, extra: str) -> list:
     empty. A block is size consecutive tokens; a shorter rest at the end has
     no key. extra: a text, such as the name of an adapter.
 
-    For the same size, two keys are equal exactly if all tokens up to the
-    end of the block are equal and extra is equal, however many blocks there
-    are. A key can be used as a key of a dict, and repr(key) has at most 200
-    characters, however long ids and extra are. ids is not changed.
+    For the same size, two keys are equal if and only if all tokens up to
+    the end of the block are equal and extra is equal, however many blocks
+    there are. A key can be used as a key of a dict, and repr(key) has at
+    most 200 characters, however long ids and extra are. ids is not changed.
 
     Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second differs from
     the second key of [0, 6, 7, 8], although both blocks are [7, 8].
@@ -955,12 +957,12 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 
     The token depends only on probs[r], seeds[r] and steps[r], not on other
     rows, the row's position, the batch size or earlier draws. The tokens of
-    many steps of one request follow the row's probabilities, and so do
-    those of one step of many requests. No two pairs of seed and step use
-    the same random numbers, also if the pairs are neighbours, if one
-    request is some steps behind the other, or if seed and step are
-    exchanged. The generators of torch, numpy and Python are not advanced.
-    Inputs are not changed.
+    many steps of one request follow the row's probabilities, and so do the
+    tokens of many requests at one step. No two pairs of seed and step use
+    the same random numbers, not even if the pairs are neighbours, one
+    request is some steps behind the other, or seed and step are exchanged.
+    The generators of torch, numpy and Python are not advanced. Inputs are
+    not changed.
 
     Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0].
     """
@@ -981,7 +983,7 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 #    the same number. `np.random.default_rng([seed, step]).random()` mixes the two;
 #    `np.random.Philox(key=seed, counter=step)` is made for exactly this.
 # 3. Compare that number with the cumulative probabilities, `row.cumsum(0)`. The token is
-#    the number of them that it has passed.
+#    how many of them the number has passed.
 
 # %% [markdown] trap="13.3" role="keep"
 # **Keep:** the letters that a request draws may depend only on that request: on its seed,
@@ -1152,8 +1154,8 @@ class Stream:
     """Send the text of an answer while it is written, up to the first stop
     word.
 
-    stops: a list of texts, possibly empty. No text is empty, is part of
-    another one or contains "\\ufffd". The list is not changed.
+    stops: a list of texts, possibly empty. No stop word is empty, is part
+    of another one or contains "\\ufffd". The list is not changed.
 
     push(token): token is the next bytes of the answer in UTF-8, cut
     anywhere. It returns the text that can be sent now. Bytes that are not
@@ -1257,8 +1259,8 @@ meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 
 # %% trap="13.10" role="guess" quoted="right"
 guess("13.10",
-      "Summed over all answers, how much probability sits on the wrong "
-      "answer (0 % = the model's own odds, 100 % = no overlap)?",
+      "How far are the masked answers' odds from the model's own (0 %: "
+      "equal, 100 %: no overlap)?",
       choices=["about 5 %",
                "about 20 %",
                "about 50 %",
@@ -1347,14 +1349,15 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
     words: different lists of one or more tokens, of any length; none is the
     beginning of another. logprob(begin) returns what the model predicts
     after the tokens of the list begin, which is [] at first: the
-    log-probabilities of the next token, (V,) float64, possibly minus
-    infinity, but not for all words.
+    log-probabilities of the next token, (V,) float64, some perhaps
+    minus infinity, but at least one word is possible.
 
     Returns (len(words),) float64. The entries sum to 1, even if every word
     is less likely than the smallest positive float. words and the results
     of logprob are not changed.
 
-    Example: 'ab' 0.5 * 0.2, 'ba' 0.5 * 0.6 for the model: [0.25, 0.75].
+    Example: the model gives 'ab' 0.5 * 0.2 and 'ba' 0.5 * 0.6: [0.25,
+    0.75].
     """
     # BEGIN SOLUTION
     total = torch.tensor([
@@ -1582,8 +1585,8 @@ from_target = comes_out(kept, p)                  # refused: draw from p
 
 # %% trap="13.5" role="guess"
 guess("13.5",
-      "Summed over all letters, how much probability sits on the wrong "
-      "letter (0 % = the target's odds, 100 % = no overlap)?",
+      "How far is the written letters' distribution from the target's (0 "
+      "%: equal, 100 %: no overlap)?",
       choices=["about 30 %",
                "about 10 %",
                "about 1 %",
@@ -1889,16 +1892,16 @@ def commit(past: int, draft: list, says: list) -> tuple:
     """Compute (write, feed, stay) after one round of greedy speculative
     decoding.
 
-    past: the number of cache entries before the round. In the round the
-    last written token was fed, followed by draft, a list of guesses that
-    may be empty; each token left one entry. says: the token that the model
-    itself wants after each fed token, so one more than draft. Tokens are
-    integers, 0 or more.
+    past: the number of cache entries before the round. In the round, the
+    last written token was fed, then draft, a list of guesses that may be
+    empty; each token that was fed left one entry. says: the token that the
+    model itself wants after each fed token, so one more than in draft.
+    Tokens are integers, 0 or more.
 
-    write: the list of tokens to write, as many as this round proves that
-    the model alone would write. feed: the token to feed next, which is the
-    last one written, because it has no entry. stay: how many of the first
-    cache entries may stay. draft and says are not changed.
+    write: the list of tokens to write: all those that, as this round
+    proves, the model alone would write. feed: the token to feed next, which
+    is the last one written, because it has no entry. stay: how many of the
+    first cache entries may stay. draft and says are not changed.
 
     Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2]: ([4, 8], 8, 12).
     """
@@ -2208,11 +2211,12 @@ ratio = (trainer - server).exp()                      # (64, 24)
 whole = ratio.prod(1)                                 # of each answer
 
 # %% trap="13.8" role="guess"
-guess("13.8", "What is the median of these 64 products?",
+guess("13.8",
+      "What is the median of these 64 products?",
       choices=["about 0.1",
                "about 0.6",
                "about 0.9",
-               "1, as the weights are the same"])
+               "exactly 1"])
 
 # %% trap="13.8" role="look"
 print(f"per letter: {ratio.mean():.3f}, answer of 24: "
@@ -2330,8 +2334,8 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 
     logits: (..., V) float32 or bfloat16. tokens: (...) int64, each of them
     kept. temperature: above 0. kept: (..., V) bool, as the server reports
-    it, by any rule. Logits of tokens that are not kept have no effect, even
-    if they are infinite or nan.
+    it, whatever its rule. Logits of tokens that are not kept have no
+    effect, even if they are infinite or nan.
 
     Returns (...) float32, computed in float32. Gradients flow to logits.
     Inputs are not changed.

@@ -433,8 +433,8 @@ def dpo_loss(policy: nn.Module, beta: float):
     log-probability since dpo_loss was called, minus that of the rejected
     one. The policy runs in its current mode, the reference in evaluation
     mode. The loss is finite for margins of hundreds of nats. Gradients flow
-    to the current policy. Neither call changes its weights, their
-    requires_grad or gradients, or the mode of a part, or sets a seed.
+    to the current policy. Neither call changes the policy's weights,
+    their requires_grad or gradients or a part's mode, or sets a seed.
 
     Example: at the first step of a policy in evaluation mode: 0.6931.
     """
@@ -899,7 +899,7 @@ claim("half the square: largest gap to the gradient of the KL",
 
 # %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
 def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
-    """Compute a term of a loss, a scalar, that pulls the policy to the
+    """Compute a scalar loss term that pulls the policy towards the
     reference. Averaged over all answers that the policy may sample, its
     gradient is that of KL(policy, reference) in nats. The KL is that of
     whole answers.
@@ -910,7 +910,7 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
     float32 or both float64, and so is the term. They are not changed.
 
     Example: two answers of one token, each with probability 0.5; the
-    reference gives them 0.25 and 0.75. At their logits the mean gradient is
+    reference gives them 0.25 and 0.75. The mean gradient of their logits is
     [0.2747, -0.2747].
     """
     # BEGIN SOLUTION
@@ -992,8 +992,8 @@ guess("14.4",
       "inner steps?",
       choices=["more than 30 %",
                "about 20 %",
-               "12 %, where the clip stops them",
-               "about 10 %, as before"])
+               "about 12 %",
+               "about 10 %"])
 
 # %% trap="14.4" role="look"
 at_first, at_last = (p.gather(1, winner).exp().mean().item()
@@ -1144,17 +1144,17 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 
     A token's ratio is its probability now, divided by its probability when
     it was sampled; the clipped ratio stays between 1 - eps and 1 + eps.
-    logp, logp_sampled: (N, T), the token's log-probability now and then.
-    adv: (N,), the advantage of each answer. In the first inner step after
-    sampling every ratio is 1, and the gradient is that of the mean of adv *
-    logp, negated.
+    logp, logp_sampled: (N, T), each token's log-probability now and at
+    sampling. adv: (N,), the advantage of each answer. In the first inner
+    step after sampling every ratio is 1, and the gradient is that of minus
+    the mean of adv * logp.
 
     Gradients flow only to logp, even if logp_sampled or adv have a graph.
     All are float32 or all float64, and so is the loss. Inputs are not
     changed.
 
     Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps
-    0.2: -2.2, and the gradient at logp is [[-1., 0.]].
+    0.2: -2.2, and the gradient of logp is [[-1., 0.]].
     """
     # BEGIN SOLUTION
     ratio = (logp - logp_sampled.detach()).exp()

@@ -677,9 +677,9 @@ def pass_losses(labels: list, divides: bool) -> list:
     p. Each pass has one or more micro-batches, and passes may differ in
     their number. The gradients of all passes add up in .grad, and at the
     end .grad has to be the gradient of the mean loss over all labels of the
-    step. divides: at the end of each pass, the schedule divides everything
-    in .grad by the number of micro-batches of this pass. Otherwise no
-    gradient is divided.
+    step. divides: if True, at the end of each pass the schedule divides
+    everything in .grad by the number of micro-batches of this pass.
+    Otherwise no gradient is divided.
 
     Returns floats, nested like labels. labels is not changed.
 
@@ -997,18 +997,18 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
     """Compute (tokens, positions, labels, mask) for one rank's positions.
 
     tokens: (B, T) int64, T at least 1. labels: (B, T) int64, not shifted
-    yet, with -100 where none is to be learned. Both are filled at the end
-    to N, the next multiple of 2 * world: tokens with 0, labels with -100. N
-    is T if T is a multiple. The N positions are cut into 2 * world pieces
-    of equal length. A rank, 0 to world - 1, holds n = N // world positions:
-    piece rank, followed by piece 2 * world - 1 - rank.
+    yet, with -100 where nothing is to be learned. Both are padded at the
+    end to N, the next multiple of 2 * world: tokens with 0, labels with
+    -100. N is T if T is a multiple. The N positions are cut into 2 * world
+    pieces of equal length. A rank, 0 to world - 1, holds n = N // world
+    positions: piece rank, followed by piece 2 * world - 1 - rank.
 
     The result's tokens: (B, n) int64, the tokens at these positions.
     positions: (n,) int64, counted from 0 in the whole sequence. labels: (B,
-    n) int64, for each position the label of the next one, on any rank, and
-    -100 for the last of all. mask: (n, N) bool, whether a position may look
-    at position j of the whole: at itself and at all before it, including
-    filled ones. Inputs are not changed.
+    n) int64, for each position the label of the next one, whichever rank
+    holds it, and -100 for the last of all. mask: (n, N) bool, whether a
+    position may look at position j of the whole: at itself and at all
+    before it, including padded ones. Inputs are not changed.
 
     Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2:
     tokens [[1, 2, 7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]].
@@ -1337,8 +1337,8 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
     computed in float32: the probability of each of these experts under the
     softmax over all E. With renorm they are divided by their sum, so that
     they add up to 1, but never for k = 1, because then the router would get
-    no gradient. The gradient of each weight flows to logits, also through
-    the sum that divides it. Inputs are not changed.
+    no gradient. The gradient of each weight flows to logits, including
+    through the sum that divides it. Inputs are not changed.
 
     Example: logits [2., 1., 0.], k 2: weights [0.6652, 0.2447], experts [0,
     1]; with renorm [0.7311, 0.2689].
@@ -1431,9 +1431,9 @@ guess("15.5",
       "How do the trained router's weights differ from those after the "
       "same training without a balance loss?",
       choices=["not at all, to the last bit",
-               "a little: the load is somewhat more even",
-               "a lot: the load is nearly even",
-               "a lot: such a weight drowns the task"])
+               "a little, with a load that is somewhat more even",
+               "a lot, with a load that is nearly even",
+               "a lot, with a task that is no longer learned"])
 
 # %% trap="15.5" role="look"
 percent = 100 * loads(crowd).max().item()
@@ -1604,11 +1604,11 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 
     p: (T, E) float32, T at least 1, the probabilities of each token; each
     row sums to 1. chosen: (T, k) int64, the k different experts of each
-    token, by any rule. The fraction of an expert is its part of all T * k
-    choices, which may be 0. The mean probability is taken over all T
+    token, chosen by any rule. The fraction of an expert is its part of all
+    T * k choices, which may be 0. The mean probability is taken over all T
     tokens, for all E experts.
 
-    Returns a float32 tensor without axes. It is 1 if both are even, for
+    Returns a float32 tensor of shape (). It is 1 if both are even, for
     every E and k. Its gradient flows to p through the mean probabilities;
     the fractions are constants. Inputs are not changed.
 
@@ -1735,10 +1735,11 @@ losses_few, gradient_few = drop_steps(again)      # inputs are kept
 # %% trap="15.6" role="guess" quoted="wrong"
 guess("15.6",
       "What is the cosine between the two gradients of the first step?",
-      choices=["about 0, a right angle",
-               "about 0.6",
-               "about 0.95",
-               "1, the same direction"])
+      choices=["about 0, because the second run is a different network",
+               "about 0.6, because the two masks share half of what they "
+               "keep",
+               "about 0.95, because 128 rows average the masks out",
+               "1, because torch restores the random state"])
 
 # %% trap="15.6" role="look"
 cosine = F.cosine_similarity(gradient_few, gradient_all, 0).item()
@@ -1910,19 +1911,19 @@ claim("batches seen after one step, second run on copies",
 
 # %% trap="15.6" role="exercise" points=4 difficulty=3 minutes=18
 def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Compute block(x), keeping nothing for backward that the block
+    """Compute block(x) without keeping for backward anything that the block
     computes inside. In backward the block runs a second time, once for each
     call.
 
     Output, gradients of x and of the block's parameters, its buffers and
-    the state of every generator are those of a block(x) that runs once:
-    after the call, and again after backward. block: a module that takes one
-    tensor, made of any modules, in train or eval mode. x: float32, with or
-    without requires_grad. The block may draw from torch's generator and
-    from generators that are themselves attributes of its modules. It may
-    read its buffers, which are tensors from the start, and change them, in
-    place or by assigning a new tensor of any shape. Between a call and its
-    one backward there may be further calls of the block and other draws.
+    the state of every generator are as if block(x) had run once: after the
+    call, and again after backward. block: a module that takes one tensor,
+    made of any modules, in train or eval mode. x: float32, with or without
+    requires_grad. The block may draw from torch's generator and from
+    generators that are themselves attributes of its modules. It may read
+    its buffers, which are tensors from the start, and change them, in place
+    or by assigning a new tensor of any shape. Between a call and its one
+    backward there may be further calls of the block and other draws.
 
     Example: after a call and its backward an nn.BatchNorm1d has seen 1
     batch.
@@ -2009,10 +2010,11 @@ def table(rank):
 guess("15.7",
       "By what percentage would these four steps be shorter if the "
       "network took no time at all?",
-      choices=["0 %",
-               "about 7 %",
-               "about 20 %",
-               "about 33 %"])
+      choices=["0 %, because the ranks never wait for the network",
+               "about 7 %, because most of `all_reduce` is waiting",
+               "about 20 %, because part of `all_reduce` overlaps with "
+               "`backward`",
+               "about 33 %, because that is its share in both tables"])
 
 # %% [markdown] trap="15.7" role="look"
 # Replay the steps: each rank computes for as long as in the recording, both ranks
@@ -2213,8 +2215,8 @@ def exposed(events: list) -> list:
     events: bars (rank, lane, name, start, end) with start < end, ints or
     floats, in any order, in ms on one clock; each rank has at least one.
     Bars may overlap or lie inside each other. lane is "compute", where the
-    name means nothing, or "network". All network bars of one name are one
-    collective, at most one bar per rank, from the call to the end there. It
+    name means nothing, or "network". Network bars of one name are one
+    collective, with at most one bar per rank, from call to end. It
     transfers once all its bars have begun, and none ends before that. A
     rank without such a bar has no part in it. events is not changed.
 
@@ -2639,38 +2641,23 @@ claim("GB of the published run, divided by the GB of its card",
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
-    """Compute (rows, best): what a GPU holds and how long a step takes with
-    each split, and which split is best.
+    """Compute (rows, best): a dict of 5 costs per split, and the best one.
 
-    model: weights; layers; batch, the sequences per step; and for one
-    sequence: whole and cut, the bytes that a layer keeps, of which tp
-    divides only cut; input, the bytes of a layer's input; logits, in bytes;
-    work, the operations forward and backward; again, those that checkpoints
-    repeat. machine: memory, in bytes; speed and peak, the operations per
-    second that a GPU reaches and that its datasheet promises; alpha and
-    beta of its links. splits: one or more dicts: dp, tp, pp; zero, 0, 1 or
-    3; checkpoint, a bool; micro, the sequences of a micro-batch. All
-    divisions come out even, and each of the dp copies of the model
-    processes m = batch / dp / micro micro-batches.
+    model: weights, layers, batch; per sequence whole, cut, input and logits
+    in bytes, work and again in operations. machine: memory, speed, peak,
+    alpha, beta. splits: dicts of dp, tp, pp, zero (0, 1 or 3), checkpoint
+    (bool), micro. n = dp * tp * pp, m = batch / dp / micro, own = weights /
+    tp / pp, deep = layers / pp, layer = micro * (whole + cut / tp).
 
-    rows: for each split a dict of these five values. state: 16 bytes per
-    weight, divided by tp and pp; dp divides the optimizer's 12 bytes with
-    zero 1, and all 16 with zero 3. activations: what layers / pp layers
-    keep for min(m, pp) micro-batches; with checkpoint only their inputs,
-    which tp does not divide, and what one layer keeps for one micro-batch.
-    logits: those of a micro-batch, divided by tp. seconds: (products + tp's
-    calls) * (1 + (pp - 1) / m) + dp's calls. products: all operations of
-    the batch, divided by the speed of all GPUs. Half a ring of b bytes on n
-    ranks takes (n - 1) * (alpha + b / n / beta). tp's calls: for each layer
-    of a GPU and each micro-batch, 4 whole rings of the micro-batch's input,
-    5 with checkpoint. dp's calls: one whole ring of 2 bytes for each weight
-    that tp and pp leave to a GPU; with zero 3, three half rings in each
-    micro-batch. mfu: the operations of work for the whole batch, divided by
-    what all GPUs could do in these seconds at their peak.
-
-    best: the index of the fastest split whose bytes are at most memory, or
-    None; no two are equally fast. Inputs are not changed.
-
+    state: 16 * own; dp divides 12 of the 16 with zero 1, all with zero 3.
+    activations: min(m, pp) * deep * layer; with checkpoint, min(m, pp) *
+    deep * micro * input + layer. logits: micro * logits / tp. seconds:
+    (batch * (work + checkpoint * again) / n / speed + sums) * (1 + (pp - 1)
+    / m) + sends. sums = m * deep * (8 + 2 * checkpoint) * half(tp, micro *
+    input). sends = (3 * m with zero 3, else 2) * half(dp, 2 * own). half(r,
+    b) = (r - 1) * (alpha + b / r / beta). mfu: batch * work / seconds / n /
+    peak. best: the index of the fastest row within memory, or None; no
+    ties. All divisions come out even. Inputs are not changed.
     Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100.
     """
     # BEGIN SOLUTION
@@ -2710,14 +2697,16 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="15.8" role="hint"
-# 1. First write the five numbers of one split, each on a line of its own, from `mine =
-#    weights / tp / pp` and `m`. For each part, ask what divides it. `dp` divides no part
-#    of the activations, because a micro-batch already belongs to one GPU.
-# 2. Write `half(n, size)` as a small function. A whole ring is two halves. A single rank
-#    sends nothing, because `n - 1` is 0.
-# 3. The waits of a pipeline multiply the time of the products and of tp's calls by `1 +
-#    (pp - 1) / m`. dp's calls come once, after them. `mfu` counts only `work`, whatever
-#    is repeated.
+# 1. First write the five numbers of one split, each on a line of its own. A layer keeps
+#    `whole` and `cut`, and tensor parallelism divides only `cut`. A checkpoint keeps only
+#    `input`, and repeats `again`. `dp` divides no part of the activations, because a
+#    micro-batch already belongs to one GPU.
+# 2. Write `half(r, b)` as a small function: half a ring of `b` bytes on `r` ranks. A
+#    single rank sends nothing, because `r - 1` is 0.
+# 3. `sums` are tensor parallelism's all-reduces, and the pipeline makes them and the
+#    products wait. `sends` are the calls of the copies, once per step or, with ZeRO-3, in
+#    each micro-batch. A GPU reaches `speed`, and its datasheet promises `peak`, which only
+#    `mfu` uses. `mfu` counts only `work`, whatever is repeated.
 
 # %% [markdown] trap="15.8" role="keep"
 # **Keep:** plan part by part, and write next to each part what divides it. With ZeRO,

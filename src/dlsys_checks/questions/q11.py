@@ -177,7 +177,7 @@ ask("11.6", {"rows": (4, 7, 9), "columns": (3, 10)}, lambda rows, columns: whole
     "The single row is broadcast to all rows. Compare the shapes first.", columns, rows))
 ask("11.6", {"largest": (4, 20, 50), "rtol": (0.01, 0.001)}, lambda largest, rtol: number(
     f"The largest absolute value in a model's answer is {largest}. A program may differ by "
-    f"{rtol:g} of it. By how much may it differ at an entry that is 0?", rtol * largest,
+    f"{rtol:g} times this value. By how much may it differ at an entry that is 0?", rtol * largest,
     "The limit depends on the largest value, so it is the same for an entry of 0.", 0.0, rtol))
 
 # ---- 11.7 One digit, or several
@@ -199,7 +199,8 @@ ask("11.7", {"a": range(2, 10), "b": range(2, 10), "c": range(2, 10),
     lambda a, b, c, moved: whole(
         f"Two examples have the shapes {(a, b, c)} and "
         f"{(a + (0 in moved), b + (1 in moved), c + (2 in moved))}. How many dimensions have to be "
-        "dynamic for both?", len(moved), "The dimensions whose sizes differ.", 3, 0))
+        "dynamic for both?", len(moved),
+        "Only a dimension whose size differs has to be dynamic.", 3, 0))
 ask("11.7", {"first, then": list(permutations((0.5, 1.0, 2.0, 4.0), 2))},
     lambda first, then: choice(
         f"You export a model with the Python number {first:g} as its temperature and call the "
@@ -269,7 +270,8 @@ ask("11.9", {"rows": (64, 256, 1024), "columns": (128, 512, 4096)}, lambda rows,
     f"A matrix of {rows} x {columns} is stored in NVFP4, with two codes per byte, a float8 scale "
     "for each 16 numbers, and one float32. How many bytes does it take?",
     (n := rows * columns) // 2 + n // 16 + 4,
-    "Half a byte per number for the codes, a sixteenth for the scales, and four bytes.", n // 2,
+    "A number takes half a byte for its code and a sixteenth of a byte for the scale. The "
+    "float32 adds four bytes.", n // 2,
     n + n // 16, n // 2 + n // 4 + 4))
 ask("11.9", {"share": (0.35, 0.7, 0.9, 1.4)}, lambda share: whole(
     f"The largest entry in any digit's gradient is {share:g}, and the loss is a mean over the "

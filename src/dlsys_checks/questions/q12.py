@@ -19,7 +19,8 @@ ask("12.1", {"n": range(6, 21), "bad": lambda n: range(1, n - 1)}, lambda n, bad
     f"An nn.Sequential holds {n} modules, numbered from 0. Module {bad} produces a NaN that no "
     "later module removes. Every module has a forward hook, and so has the Sequential. How many of "
     "the hooks see a NaN in the output?", n - bad + 1,
-    "The guilty module, all modules after it, and the Sequential.", n - bad, 1))
+    "They are those of the guilty module, of all modules after it, and of the Sequential.",
+    n - bad, 1))
 ask("12.1", {"steps": range(100, 901)}, lambda steps: choice(
     f"At step {steps}, a penalty that does not depend on any weight is NaN and is added to the "
     "loss. After this SGD step, the weights are", "finite",
@@ -34,8 +35,9 @@ ask("12.2", {"before": (2.0, 4.0, 5.0, 8.0), "moved": (0.1, 0.3, 0.6)},
         "moved, relative to its norm?", moved / before,
         "Divide the norm of the change by the norm before.", moved, before / moved))
 ask("12.2", {"a": range(5), "b": range(8, 14)}, lambda a, b: number(
-    f"Half of all targets are {a}, half are {b}. What mean squared error does the best constant "
-    "reach?", ((b - a) / 2) ** 2, "The variance of the targets.", (b - a) / 2, (b - a) ** 2))
+    f"Half of the targets are {a}, and the other half are {b}. What mean squared error does the "
+    "best constant reach?", ((b - a) / 2) ** 2,
+    "It is the variance of the targets.", (b - a) / 2, (b - a) ** 2))
 ask("12.2", {"layers": range(3, 10)}, lambda layers: number(
     f"A sigmoid passes on at most a quarter of a gradient. What is the largest fraction that can "
     f"be left after {layers} sigmoids, with weights of one between them?", 0.25**layers,
@@ -91,7 +93,8 @@ ask("12.4", {"runs": (20, 30, 50)}, lambda runs: choice(
     f"A search with a Gaussian process over eight settings ends, after {runs} runs, with a larger "
     "loss than random search with the same budget, time after time. What do you try first?",
     "looking for a fault, such as the sign of the score",
-    "On a smooth surface it was ahead of random search with eight and with twelve settings.",
+    "On the lesson's smooth surface, it was ahead of random search with eight settings and with "
+    "twelve.",
     "using fewer settings", "using more candidates for each choice", "using a finer grid"))
 
 # ---- 12.5 where
@@ -192,7 +195,7 @@ ask("12.8", {"value": (0.25, 0.5, 1.5)}, lambda value: choice(
 ask("12.8", {"save": (1, 2, 4), "kill": (2, 4.5, 8)}, lambda save, kill: number(
     f"A save takes {save} minutes, and a job is killed every {kill:g} hours on average. How many "
     "minutes between two saves cost the least time?", math.sqrt(2 * save * kill * 60),
-    "It is the root of 2 times the save time times the time between two kills, both in minutes.",
+    "It is the square root of 2 times the save time times the time between two kills, in minutes.",
     math.sqrt(save * kill * 60), kill * 30))
 
 # ---- 12.9 the hash seed
@@ -247,7 +250,8 @@ ask("12.10", {"epochs": range(3, 10), "batches": range(20, 91)}, lambda epochs, 
 ask("12.10", {"after": range(2, 6), "killed": range(7, 13)}, lambda after, killed: whole(
     f"A run logs the end of each epoch from 0 to {killed} and is killed. It resumes from the "
     f"checkpoint after epoch {after} and ends with epoch {killed + 3}. How many epochs are logged "
-    "twice?", killed - after, "All epochs after the checkpoint that were logged before the kill.",
+    "twice?", killed - after,
+    "They are the epochs after the checkpoint that were logged before the kill.",
     killed - after + 3, killed))
 ask("12.10", {"name": ("val_loss", "accuracy", "bleu")}, lambda name: choice(
     f"You add `define_metric('{name}', step_metric='epoch')`, but you still log the rows with "
@@ -266,7 +270,7 @@ ask("12.11", {"classes": range(8, 21), "masked": range(2, 6)}, lambda classes, m
 ask("12.11", {"classes": range(8, 21), "masked": range(2, 6)}, lambda classes, masked: number(
     f"{masked} of {classes} classes are not allowed. A smoothing of 0.2 is spread over the allowed "
     "ones, the label's class included. What fraction of the target does the label's class get?",
-    0.8 + 0.2 / (classes - masked), "It gets 0.8, and its part of the 0.2.", 0.8, 0.2 / classes,
+    0.8 + 0.2 / (classes - masked), "It gets 0.8 plus its part of the 0.2.", 0.8, 0.2 / classes,
     within=0.001))
 ask("12.11", {"case, loss": [("a wrong class", "finite"), ("the label's class", "infinite"),
                              ("all classes", "NaN")]},

@@ -21,7 +21,7 @@ def blocks_in_use(rng):
 ask("13.1", {"readers": range(4, 10), "gone": range(1, 4)}, lambda readers, gone: whole(
     f"{readers} requests read one block, and {gone} of them have ended. What must the block's "
     "reference count be?", readers - gone,
-    "One for each request that still holds the block. At 0 the block is free.", 0,
+    "It counts the requests that still hold the block. At 0 the block is free.", 0,
     readers))
 ask("13.1", {"user": ("A", "B", "the first one", "the second one")}, lambda user: choice(
     f"A shared block is freed when the first of its two readers ends. {user} still reads it. Then "
@@ -34,7 +34,8 @@ ask("13.1", {"size": (8, 16), "tokens": lambda size: [n for n in range(20, 61) i
     lambda size, tokens: whole(
         f"A block holds {size} tokens. A second request shares a prompt of {tokens} tokens and "
         "writes more tokens after it. How many blocks can both read without a copy?",
-        tokens // size, "Only the full ones. In the last one, both would write into one slot.",
+        tokens // size,
+        "Only the full blocks. In the last one, both would write into the same slot.",
         tokens // size + 1))
 
 # ---- 13.2 keys
@@ -87,7 +88,7 @@ ask("13.3", {"moved": ("another request ends and the rows move up", "the first r
         "nobody's, because every slot has its seed", "only that of the request that came or left",
         "everybody's, at every step from the first on"))
 ask("13.3", {"seed": (7, 42, 1234, 99)}, lambda seed: choice(
-    f"Which number makes request {seed} repeat its text in any company?",
+    f"Which number makes request {seed} repeat its text, whatever else is in the batch?",
     "one computed from seed and step only",
     "It must depend on the request, and on nothing that other requests can change.",
     "one computed from seed, step and the row's position",
@@ -100,7 +101,7 @@ ask("13.4", {"stop": ("User:", "<end>", "STOP"), "n": lambda stop: range(1, len(
     lambda stop, n: whole(
         f"The stop word is `{stop}`. So far the server has decoded `so it goes {stop[:n]}`. How "
         "many letters must it hold back?", n,
-        "The longest ending that is the beginning of a stop word.", len(stop) - 1,
+        "It must hold the longest ending that is the beginning of a stop word.", len(stop) - 1,
         0))
 ask("13.4", {"text": ("Zürich", "żółć", "日本", "мир", "güneş"),
              "cut": lambda text: range(3, len(text.encode()))},
@@ -112,7 +113,8 @@ ask("13.4", {"letter": ("🙂", "🎉", "🚀"), "first": range(1, 4)}, lambda l
     f"The four bytes of {letter} come in two tokens, {first} and {4 - first}. Each token is "
     "decoded "
     'alone with `errors="replace"`. How many replacement characters appear?', 1 + (4 - first),
-    "The first part is one broken letter. Every byte that begins no letter is one more.", 0,
+    "The first part is one broken letter. Each later byte cannot begin a letter, so it is one "
+    "more.", 0,
     4 if first != 1 else 5))
 ask("13.4", {"script": ("Korean", "Japanese", "Russian")}, lambda script: choice(
     f"Streamed {script} text has replacement characters, and every test of the tokenizer passes. "
@@ -142,8 +144,9 @@ def acceptance(rng):
     kept = sum(b * min(1, a / b) for a, b in zip(p, q, strict=True))
     both = sum(a * b for a, b in zip(p, q, strict=True))
     return number(
-        f"Target {p}, draft {q}. What fraction of the drafts does the right rule accept?", kept,
-        "The sum of the smaller probability of each token.", both,
+        f"The target's probabilities are {p}, the draft's {q}. What fraction of the drafts does "
+        "the right rule accept?", kept,
+        "It is the sum over the tokens of the smaller of the two probabilities.", both,
         1 - both + (abs(1 - both - kept) < 0.02), within=0.01)
 
 
@@ -153,17 +156,19 @@ def after_refusal(rng):
     missing = [max(0.0, a - b) for a, b in zip(p, q, strict=True)]
     token = missing.index(max(missing))
     return number(
-        f"Target {p}, draft {q}. A draft is refused. With what probability is token {token} "
-        "written instead (tokens count from 0)?", missing[token] / sum(missing),
-        "What is missing for this token, divided by all that is missing.", p[token], missing[token],
-        within=0.01)
+        f"The target's probabilities are {p}, the draft's {q}. A draft is refused. With what "
+        f"probability is token {token} written instead (tokens count from 0)?",
+        missing[token] / sum(missing),
+        "It is the probability that is missing for this token, divided by all that is missing.",
+        p[token], missing[token], within=0.01)
 
 
 ask("13.5", {"p": (0.2, 0.4, 0.6),
              "q": lambda p: [q if q < p else q / 10 for q in (0.1, 0.3, 0.5)]},
     lambda p, q: number(
-        f"Two tokens; target {p} and {1 - p:.1f}, draft {q:g} and {1 - q:g}. After a refusal you "
-        "sample from the target. With what probability is the first token written?",
+        f"Of two tokens, the target has the probabilities {p} and {1 - p:.1f}, the draft {q:g} "
+        f"and {1 - q:g}. After a refusal you sample from the target. With what probability is the "
+        "first token written?",
         q + (p - q) * p, "Accepted drafts contribute the smaller of the two probabilities; a "
         "refusal adds p times the probability of refusing.", p, q,
         within=0.02))
@@ -186,7 +191,7 @@ ask("13.6", {"chance": (0.5, 0.8, 0.9), "k": (2, 3, 4)}, lambda chance, k: numbe
     f"Each guess is right with probability {chance}, independently, with {k} guesses per round. "
     "How many tokens does one call of the large model write on average?",
     sum(chance ** i for i in range(k + 1)),
-    "The guesses before the first wrong one, and one token of the model's own.", chance * k,
+    "It writes the guesses before the first wrong one, and one token of its own.", chance * k,
     1 + chance * k, within=0.02))
 
 
@@ -221,9 +226,8 @@ ask("13.7", {"bits": (2, 4), "group": (8, 16, 32), "scale": (16, 32)},
         "A group of tokens shares a channel's scale.", bits, bits + scale, within=0.01))
 ask("13.7", {"group": (16, 32), "tokens": range(1100, 1501)}, lambda group, tokens: whole(
     f"Keys are packed in full groups of {group} tokens, and the rest waits in full precision. Of "
-    f"{tokens} tokens, how many wait?", tokens % group, "What is left over after whole groups.",
-    tokens,
-    tokens // group))
+    f"{tokens} tokens, how many wait?", tokens % group,
+    "Those wait that are left over after the whole groups.", tokens, tokens // group))
 ask("13.7", {"bits": (2, 3, 4)}, lambda bits: choice(
     f"In decode, each new key is packed at once to {bits} bits, with one scale per channel of that "
     "single token. How much is saved?", "nothing, because each value needs a scale of its own",
@@ -256,8 +260,8 @@ ask("13.8", {"rule": ("top-p 0.9", "top-k 50", "min-p 0.1")}, lambda rule: choic
 
 ask("13.9", {"n": (200, 500, 1000, 2000)}, lambda n: whole(
     f"{n} times are sorted, the shortest first. At which position, counted from 1, is the smallest "
-    "time that 99 % do not exceed?", (place := n * 99 // 100), "99 of every 100, rounded up.", n,
-    place + 1))
+    "time that 99 % do not exceed?", (place := n * 99 // 100),
+    "It is 99 % of the number of times, rounded up.", n, place + 1))
 ask("13.9", {"wait": (2.5, 4.0, 8.0), "prefill": (0.05, 0.2)}, lambda wait, prefill: number(
     f"A request arrives, waits {wait} s behind a semaphore, is sent, and gets its first token "
     f"{prefill} s later. What is its time to the first token?", wait + prefill,
@@ -294,7 +298,7 @@ ask("13.10", {"first": (0.6, 0.8), "second": (0.05, 0.1), "other": (0.5, 0.9)},
         f"probability {second}. After B ({1 - first:.1f}) one is allowed, whose rest has {other}. "
         "How often does the model write the one with A, given that it writes one of the two?",
         first * second / (first * second + (1 - first) * other),
-        "The products, divided by their sum.", first, within=0.02))
+        "Divide the product for A by the sum of both products.", first, within=0.02))
 ask("13.10", {"form": ("a JSON schema", "a regular expression", "a list of labels")},
     lambda form: choice(
         f"A mask at each step restricts answers to {form}. What is guaranteed?",

@@ -14,7 +14,7 @@ ask("14.1", {"beta": (0.05, 0.1, 0.3, 0.5), "rows": (8, 32, 64)}, lambda beta, r
     beta * math.log(2), 0.0, rows * math.log(2), within=0.01))
 ask("14.1", {"beta": (0.1, 0.2, 0.4), "steps": (100, 500, 1000)}, lambda beta, steps: number(
     f"You run DPO with beta {beta}, and the reference is the policy itself. After {steps} steps, "
-    "how large is the derivative of a pair's loss with respect to its margin, without its sign?",
+    "what is the absolute value of the derivative of a pair's loss with respect to its margin?",
     beta / 2, "The margin is 0 at each step, and beta sigmoid(0) is half of beta.", 0.0, beta,
     beta / 2 / steps, within=0.02))
 ask("14.1", {"made": ("ref = policy", "ref = policy.eval()", "ref = copy.copy(policy)")},
@@ -44,8 +44,8 @@ ask("14.2", {"right": (1, 2, 4), "size": (8, 16)}, lambda right, size: number(
     f"Of {size} answers to one prompt, {right} are right and have reward 1; the others have 0. "
     "What is the advantage of a right one, divided by the standard deviation with n - 1?",
     (1 - (mean := right / size)) / math.sqrt(size * mean * (1 - mean) / (size - 1)),
-    "The reward minus the group's mean, divided by its standard deviation.", 1 - mean, 1.0,
-    within=0.02))
+    "It is the reward minus the group's mean, divided by the group's standard deviation.",
+    1 - mean, 1.0, within=0.02))
 ask("14.2", {"prompts, rounds": [(4, 8), (16, 8), (32, 4)]}, lambda prompts, rounds: whole(
     f"{prompts} prompts got {rounds} rounds of one answer each, listed round by round. The groups "
     f"are made by `view(-1, {rounds})`. How many different prompts are in the first group?",
@@ -61,12 +61,12 @@ ask("14.2", {"prompts, rounds": [(6, 4), (12, 8), (5, 16)]}, lambda prompts, rou
 ask("14.2", {"size": (4, 8), "chance": (0.1, 0.2, 0.5)}, lambda size, chance: number(
     f"Groups have {size} answers, each right with probability {chance}, with reward 1 or 0. What "
     "fraction of the groups teaches nothing?", (none := chance ** size + (1 - chance) ** size),
-    "The groups that are all right or all wrong, because there each advantage is 0.",
+    "Those that are all right or all wrong teach nothing, because there each advantage is 0.",
     (1 - chance) ** size if chance == 0.5 else chance ** size,
     1 - none if abs(1 - 2 * none) > 0.05 else 0.0, within=0.03))
 ask("14.2", {"easy": range(6, 10), "hard": range(4)}, lambda easy, hard: choice(
-    f"A wrong answer to an easy prompt gets {easy} points, a right one to a hard prompt "
-    f"{hard + 1}, where a wrong one gets {hard}. Both end up in one group. Which of the two is "
+    f"A wrong answer to an easy prompt gets {easy} points. A right answer to a hard prompt gets "
+    f"{hard + 1}, and a wrong one {hard}. The first two end up in one group. Which of them is "
     "pushed up?", "the wrong answer to the easy prompt",
     "Within a group only the reward counts, and here the prompt decides the reward.",
     "the right answer to the hard prompt", "both, because each is the best of its prompt",
@@ -85,12 +85,14 @@ ask("14.3", {"p": (0.2, 0.3, 0.4), "q": (0.6, 0.7, 0.8)}, lambda p, q: number(
     f"The policy gives two answers the probabilities {p} and {1 - p:.1f}, the reference {q} and "
     f"{1 - q:.1f}. What is the gradient of KL(policy, reference), in nats, at the first logit?",
     p * (1 - p) * ((gap := math.log(p / q)) - math.log((1 - p) / (1 - q))),
-    "The answer's probability times (its log-ratio minus the KL).", 0.0, gap, p * gap, within=0.01))
+    "It is the answer's probability times (its log-ratio minus the KL).", 0.0, gap, p * gap,
+    within=0.01))
 ask("14.3", {"a, b, c": [g for g in product((-0.4, -0.2, 0.3, 0.5),
                          repeat=3) if abs(sum(g)) > 0.15 and len(set(g)) > 1]},
     lambda a, b, c: number(
-        f"An answer of three tokens has the log-ratios {a:g}, {b:g}, {c:g}. What is the half "
-        "square for this answer whose mean gradient is that of the KL of whole answers?",
+        f"An answer of three tokens has the log-ratios {a:g}, {b:g}, {c:g}. You add half "
+        "of a square to the loss, with the KL of whole answers as its mean gradient. How large is "
+        "this half for the answer?",
         (total := a + b + c) ** 2 / 2, "First sum over the tokens, then square.",
         each := (a * a + b * b + c * c) / 2, each / 3, total, within=0.02))
 ask("14.3", {"beta": (0.04, 0.1, 0.5, 1.0)}, lambda beta: choice(
@@ -110,14 +112,14 @@ ask("14.3", {"d": ("d", "x", "r"), "beta": (0.04, 0.1, 1.0)}, lambda d, beta: ch
 ask("14.4", {"then": (-1.5, -2.0, -2.5), "now": (-0.6, -0.9, -1.2)}, lambda then, now: number(
     f"A token had log-probability {then} when it was sampled. Three inner steps later it has "
     f"{now}. What is its ratio?", math.exp(now) / math.exp(then),
-    "exp(now - then), where then is the value at sampling time.", 1.0, now / then,
+    "It is exp(now - then), where then is the value at sampling time.", 1.0, now / then,
     math.exp(then) / math.exp(now)))
 ask("14.4", {"ratio": (1.5, 1.8, 0.4, 0.6), "adv": (-2.0, -1.0, 1.0, 2.0), "eps": (0.1, 0.2, 0.3)},
     lambda ratio, adv, eps: number(
         f"A token has ratio {ratio} and advantage {adv:g}; eps is {eps}. What does it contribute "
         "to the objective that PPO maximises?",
         min((held := min(max(ratio, 1 - eps), 1 + eps)) * adv, ratio * adv),
-        "The smaller of ratio * advantage and clipped ratio * advantage.",
+        "It is the smaller of ratio * advantage and clipped ratio * advantage.",
         max(held * adv, ratio * adv), adv))
 ask("14.4", {"rounds": (100, 500, 2000)}, lambda rounds: choice(
     f"A trainer takes one inner step on each sample. Over {rounds} samples its log shows ratio "
@@ -129,7 +131,7 @@ ask("14.4", {"rounds": (100, 500, 2000)}, lambda rounds: choice(
 ask("14.4", {"inner": (4, 8, 16), "draws": (3, 5, 10)}, lambda inner, draws: whole(
     f"PPO takes {draws} samples and {inner} inner steps on each, and keeps the log-probabilities "
     "from the sampling. In how many of all these steps must every ratio be 1?", draws,
-    "In the first step after each sample.", 1, draws * inner, 0))
+    "They are 1 in the first step after each sample.", 1, draws * inner, 0))
 ask("14.4", {"each": (1.01, 1.02, 0.99), "tokens": (50, 100, 200)}, lambda each, tokens: number(
     f"Each token of an answer has ratio {each}. What is their product over {tokens} tokens?",
     each**tokens,
@@ -144,7 +146,7 @@ ask("14.1", {"one, two": [(2, 1), (3, 1), (3, 2), (1, 2), (1, 3), (4, 1), (1, 4)
     lambda one, two: number(
         f"Two answers have the rewards {one} and {two}. With what probability does a "
         "Bradley-Terry judge prefer the first?", 1 / (1 + math.exp(two - one)),
-        "The sigmoid of the difference of the rewards.", one / (one + two), 0.5))
+        "It is the sigmoid of the difference of the rewards.", one / (one + two), 0.5))
 ask("14.1", {"chosen": (0.4, 0.8, 1.2), "other": (-0.6, -0.2, 0.2), "beta": (0.1, 0.2, 0.5)},
     lambda chosen, other, beta: number(
         f"The log ratio of policy and reference is {chosen} for the preferred answer and {other} "

@@ -11,13 +11,14 @@ from dlsys_checks.questions import ask, choice, number, question_for, whole
 ask("15.1", {"layers": range(4, 41), "world": (2, 4, 8)}, lambda layers, world: whole(
     f"A net has {layers} cut layers of the form relu(h A.T) B.T, one after the other, on {world} "
     "ranks. How many all_reduce calls does a rank make in one training step?", 2 * layers,
-    "One for each layer's output, one for each layer's input gradient.", layers, 4 * layers))
+    "Each layer needs one for its output and one for the gradient of its input.",
+    layers, 4 * layers))
 ask("15.1", {"rows": (512, 1024, 2048), "width": (256, 512), "size": (2, 4)},
     lambda rows, width, size: whole(
         f"A cut layer is {width} wide with {4 * width} units. It gets {rows} tokens, with {size} "
         "bytes per value. How many bytes does a rank pass to all_reduce in one step?",
         2 * rows * width * size,
-        "The output and the gradient of the input. The hidden units stay where they are.",
+        "It passes the output and the gradient of the input. The hidden units stay where they are.",
         rows * width * size, rows * 4 * width * size))
 
 
@@ -40,7 +41,8 @@ ask("15.1", {"what": ("a norm before the cut layers", "the embedding", "the firs
         f"With tensor parallelism, {what} differs between the ranks after some steps. The first "
         "loss is the same as on one GPU. Where do you look first?",
         "at the sum of the input's gradient, at the entrance of a cut layer",
-        "Forward is right, so the exit is right. A copied weight needs the whole gradient.",
+        "The first loss is right, so the sum of the output is, too. A copied weight needs the "
+        "whole gradient.",
         "at the sum of the output, at the exit of a cut layer",
         "at the gradients of the cut weights, which are never summed",
         "at the learning rate, which has to fall with the number of ranks"))
@@ -114,7 +116,8 @@ ask("15.4", {"a, b, c": [(2, 1, 0), (3, 1, 0), (1, 0, 0), (2, 0, 0)]}, lambda a,
     f"A router gives three experts the scores {a}, {b} and {c}, and only the best one is computed. "
     "Which weight should its output get, so that the router can learn?",
     math.exp(a) / (math.exp(a) + math.exp(b) + math.exp(c)),
-    "Its probability under the softmax over all three.", 1.0, a, 1 / 3, within=0.01))
+    "It should get its expert's probability under the softmax over all three.",
+    1.0, a, 1 / 3, within=0.01))
 ask("15.4", {"a, b": [(2, 1), (3, 1), (1, 0), (4, 2), (3, 2.5)]}, lambda a, b: number(
     f"Of eight scores, the two highest are {a} and {b}. Their probabilities are divided by their "
     "sum. Which weight does the likelier of the two get?", 1 / (1 + math.exp(b - a)),
@@ -169,7 +172,7 @@ ask("15.5", {"tokens": (100, 200), "experts": (4, 8), "share": (0.25, 0.5)},
         f"A balance loss covers {tokens} tokens and {experts} experts. An expert got {share:.0%} "
         "of the choices. What is the derivative of the loss with respect to one token's "
         "probability for that expert?",
-        experts * share / tokens, "E times its fraction, divided by the number of tokens.", 0,
+        experts * share / tokens, "It is E times the fraction, divided by the number of tokens.", 0,
         experts * share, share / tokens, within=0.01))
 
 # ---- 15.6 a second forward pass
@@ -182,12 +185,12 @@ ask("15.6", {"share": (0.1, 0.2, 0.3), "mean": range(2, 10)}, lambda share, mean
 ask("15.6", {"steps": range(20, 91), "other": range(3, 10)}, lambda steps, other: whole(
     f"A BatchNorm is in a checkpointed block. What is num_batches_tracked after {steps} training "
     f"steps and {other} validation batches in eval mode?", 2 * steps,
-    "Two for each training step. In eval mode it does not count.", steps, 2 * (steps + other),
+    "It counts two for each training step, and none in eval mode.", steps, 2 * (steps + other),
     2 * steps + other))
 ask("15.6", {"p": (0.1, 0.2, 0.3)}, lambda p: number(
     f"Dropout with p = {p} draws a different mask in the second run of a checkpointed block. What "
     "percentage of the activations is dropped in only one of the two runs?",
-    100 * (2 * p * (1 - p)), "Dropped in the first and kept in the second, or the other way round.",
+    100 * (2 * p * (1 - p)), "They are dropped in one run and kept in the other, in either order.",
     100 * p, 100 * 2 * p, within=0.03))
 ask("15.6", {"what, wrong": [
     ("a torch.Generator that the block holds", "torch's own generator for the CPU"),
@@ -255,7 +258,7 @@ ask("15.8", {"billions": (3, 7, 13), "copies": (4, 8, 16)}, lambda billions, cop
     f"{copies} copies with ZeRO-1. How many GB of weights, gradients and optimizer state are on "
     "each GPU?",
     billions * (4 + 12 / copies),
-    "Weights and gradients are whole on each GPU, 2 bytes each; 12 bytes are shared.",
+    "Weights and gradients are whole on each GPU, 2 bytes each. The other 12 bytes are divided.",
     16 * billions / copies,
     16 * billions, billions * (4 + 8 / copies), within=0.01))
 ask("15.8", {"each": (5, 8, 20), "micro": (2, 4), "copies": (4, 8)},

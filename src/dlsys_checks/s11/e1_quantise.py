@@ -24,17 +24,17 @@ any         | Args: w: (R, C) float32 in any memory order, tiny or huge. | case 
               other way round; one row; one weight a group; one group a row; many groups; tinier
               still; as huge as it may be; gaps in memory
 left alone  | It is left as it is. | changed in w; inputs after the call
-groups      | group: each row is split into groups of this many neighbours; it divides C. | scales;
-              codes of
-zero inside | Returns (codes, scales, zeros): low = min(group, 0) and high = max(group, 0), so a
-              grid always contains 0. | scales
+groups      | group: a divisor of C; each row is split into groups of this many neighbours. |
+              scales; codes of
+zero inside | Returns (codes, scales, zeros): low = min(weights, 0) and high = max(weights, 0) in a
+              group, so its grid contains 0. | scales
 scales      | scales: (high - low) / (2**bits - 1), float32, | scales
 zero group  | or 1 for a group of zeros. | case a group of zeros; zeros alone; a group whose sum is
               zero
 zeros       | zeros: -low / scale, rounded, uint8. Both have the shape (R, C // group). | codes of
               0; shape of the scales
-codes       | codes: (R, C) uint8, each the code from 0 to 2**bits - 1 with the nearest level, scale
-              * (code - zero). | codes of the weights
+codes       | codes: (R, C) uint8, each the code from 0 to 2**bits - 1 whose level, scale * (code -
+              zero), is nearest. | codes of the weights
 bits        | bits: 1 to 8. | case one bit; 8 bits; 8 bits, as far below as above
 example     | Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]]. | case the
               example
@@ -89,7 +89,7 @@ def act(fn, w, bits, group, order):
 @ex.law
 def law(out, w, bits, group, order):
     expect_parts(out, "out", "moved")
-    expect_equal("numbers changed in w", out["moved"], 0, "Work on a copy.")
+    expect_equal("values changed in w", out["moved"], 0, "Work on a copy.")
     expect_type("result", out["out"], tuple)
     if len(out["out"]) != 3:
         raise Broken("parts of the result", len(out["out"]), 3)
@@ -101,7 +101,7 @@ def law(out, w, bits, group, order):
     wanted = (high - low) / top
     wanted[wanted == 0] = 1.0
     expect_close("scales", scales, wanted.float(), rtol=1e-5, atol=0.0,
-                 look="A grid holds 0, and is as wide as from the least to the largest weight.")
+                 look="A grid contains 0, and extends from the smallest weight to the largest.")
     expect_like("codes of 0", zeros, torch.empty(wanted.shape, dtype=torch.uint8))
     near("codes of 0", zeros, -low / wanted)
     expect_like("codes of the weights", codes, torch.empty(w.shape, dtype=torch.uint8))
@@ -119,7 +119,7 @@ def near(what, codes, places):
     if gap.numel() and gap.max() > 0.5 + 1e-4:
         worst = int(gap.argmax())
         raise Broken(what, int(codes.flatten()[worst]), round(float(places.flatten()[worst]), 3),
-                     "The nearest whole number is meant.")
+                     "Round to the nearest whole number.")
 
 
 @not_an_answer
@@ -192,7 +192,7 @@ wrong("letting codes beyond the last one wrap around", ("codes", "bits"),
 wrong("truncating instead of rounding", "codes", "steps.round", "steps.floor")
 
 
-@ex.wrong("rounding the distance from low, as if 0 had no code of its own", breaks="codes")
+@ex.wrong("rounding the distance from low, so that 0 has no code of its own", breaks="codes")
 def from_low(w, bits, group):
     _, scales, zeros = made(w, bits, group)
     parts = w.reshape(*scales.shape, group)
@@ -221,16 +221,16 @@ wrong("returning codes in int8", "codes",
 wrong("returning the code of 0 as a float", "zeros",
       "return out", "codes, scales, zeros = out; return codes, scales, zeros.float()",
       says="dtype of the codes of 0")
-wrong("leaving an axis on the scales", "zeros",
+wrong("leaving an axis of size 1 on the scales", "zeros",
       "return out", "codes, scales, zeros = out; return codes, scales[..., None], zeros")
 wrong("dividing by the scale of a group of zeros", "zero group", "1.0", "0.0")
-wrong("keeping scales above 1e-8", ("any", "zero group"), "min=0.0", "min=1e-8")
-wrong("keeping scales above 1e-5", ("any", "zero group"), "min=0.0", "min=1e-5")
-wrong("reading the order in memory, not the axes", "any",
+wrong("clamping scales to at least 1e-8", ("any", "zero group"), "min=0.0", "min=1e-8")
+wrong("clamping scales to at least 1e-5", ("any", "zero group"), "min=0.0", "min=1e-5")
+wrong("following the order in memory instead of the axes", "any",
       "top =", "w = torch.as_strided(w, w.shape, (w.shape[1], 1)); top =")
 
 
-@ex.wrong("using bits only up to 7", says="of the", breaks="bits")
+@ex.wrong("using at most 7 bits", says="of the", breaks="bits")
 def seven_bits(w, bits, group):
     if bits < 8:
         return made(w, bits, group)
@@ -244,7 +244,7 @@ wrong("returning the levels, not their codes", "codes",
       "codes, scales, zeros = out; n = scales.shape[1]; steps = codes.view(len(w), n, "
       "group).float() - zeros[..., None].float(); return (steps * scales[..., "
       "None]).view(w.shape), scales, zeros", says="dtype of the codes")
-wrong("rounding w in place", "left alone", "return out", "w.mul_(2); return out")
+wrong("changing w in place", "left alone", "return out", "w.mul_(2); return out")
 wrong("returning scales and zeros in the other order", "parts",
       "return out", "codes, scales, zeros = out; return codes, zeros, scales", says="of the scales")
 wrong("finding a group of zeros by its sum", "zero group",
@@ -257,7 +257,7 @@ wrong("treating tiny values as zeros", "any",
       "codes, scales, zeros; top =")
 wrong("turning minus zero into zero in w", "left alone",
       "top =", "w += 0.0; return one_by_one(w, bits, group); top =")
-wrong("assuming rows without gaps", "any",
+wrong("assuming that rows have no gaps in memory", "any",
       "top =",
       "if w.stride(0) == 2 * w.shape[1]: w.view(-1, group)\n    return one_by_one(w, bits, "
       "group); top =", says="raised")

@@ -32,9 +32,9 @@ ex.promise("strange", "and even if its parameter is frozen or unknown to the opt
 ex.promise("others", "All other weights get the values that optimizer.step() alone would give "
            "them,",
            says=("weights that are kept", "weights without a mask"))
-ex.promise("same", "in the same tensors.", says=("tensors that are others",))
+ex.promise("same", "in the same tensors.", says=("tensors that were replaced",))
 ex.promise("left", "Gradients, masks and the optimizer's settings do not change.",
-           says=("that changed", "inputs after the call"))
+           says=("besides the weights", "inputs after the call"))
 ex.promise("example", "Example: SGD with rate 1, weights 2 and 2, gradients 3 and 3, mask False "
            "and True: the weights are 0 and -1.", cases=("the example",))
 
@@ -129,9 +129,9 @@ def act(fn, kind, weights, grads, masks, plain):
 @ex.law
 def law(out, kind, weights, grads, masks, plain):
     expect_parts(out, "ends", "others", "changed")
-    expect_equal("tensors that are others than before", out["others"], 0,
+    expect_equal("tensors that were replaced", out["others"], 0,
                  "The optimizer holds the old ones.")
-    expect_equal("what else there is that changed", out["changed"], [])
+    expect_equal("what changed besides the weights", out["changed"], [])
     expect_length("calls", out["ends"], len(grads) - plain)
     for k, w in enumerate(weights):
         pruned = ~masks[k] if k < len(masks) else torch.zeros_like(w, dtype=torch.bool)
@@ -152,7 +152,7 @@ def compare(what, got, wanted, pruned, still):
     kept = torch.where(pruned, 0.0, got)
     if not torch.equal(kept.isnan(), lost):
         raise Broken(what, f"{int(kept.isnan().sum())} NaN", f"{int(lost.sum())} NaN",
-                     "A kept weight goes where the step brings it.")
+                     "A kept weight takes the value that the step gives it, even NaN.")
     expect_close(what, kept.masked_fill(lost, 0.0), wanted.masked_fill(lost, 0.0), rtol=1e-4,
                  atol=1e-5)
     left = got[pruned][got[pruned] != 0]
@@ -202,8 +202,8 @@ wrong("masking the gradients, not the weights", "zeros",
       "optimizer.step", "zero(masks)", "for parameter, grad in kept.items(): parameter.grad = grad")
 wrong("setting zeros first, then taking the step", "zeros",
       "zero(masks)", "pass", OPTIMIZER, f"zero(masks); {OPTIMIZER}")
-wrong("taking the step alone", "zeros", "zero(masks)", "pass")
-wrong("reading the mask upside down", ("zeros", "others"),
+wrong("taking the step and setting no zeros", "zeros", "zero(masks)", "pass")
+wrong("pruning where the mask is True", ("zeros", "others"),
       "zero(masks)", "for parameter, mask in masks.items(): parameter.data.masked_fill_(mask, 0)")
 wrong("multiplying by the mask", "odd",
       "zero(masks)", "for parameter, mask in masks.items(): parameter.data.mul_(mask)")
@@ -215,7 +215,7 @@ wrong("handling only the parameters that the optimizer holds", "strange",
       "zero(masks)",
       'for group in optimizer.param_groups: zero({p: masks[p] for p in group["params"] if p in '
       "masks})")
-wrong("putting zeros in for a missing gradient", ("others", "left"),
+wrong("replacing a missing gradient by zeros", ("others", "left"),
       "zero", "for parameter in none: parameter.grad = None\n    zero", OPTIMIZER,
       "none = [p for p in masks if p.grad is None]\n    for parameter in none: parameter.grad = "
       "torch.zeros_like(parameter)\n    optimizer.step")
@@ -236,12 +236,12 @@ wrong("setting small weights to zero as well", "others",
       "(masks)",
       "(masks)\n    for group in optimizer.param_groups:\n        for parameter in "
       'group["params"]: parameter.data[parameter.data.abs() < 0.7] = 0', says="weights")
-wrong("keeping NaN away from all weights", "others",
+wrong("replacing NaN by 0 in all weights", "others",
       "(masks)", "(masks)\n    for parameter in masks: parameter.data.nan_to_num_()")
-wrong("treating weights of 0 as pruned", "others",
+wrong("treating every weight of 0 as pruned", "others",
       OPTIMIZER, "now = {p: m & (p != 0) for p, m in masks.items()}; " + OPTIMIZER,
       "(masks)", "(now)")
-wrong("putting the weights into new memory", "same",
+wrong("moving the weights to new memory", "same",
       "zero(masks)",
       "for parameter, mask in masks.items(): parameter.data = parameter.data.masked_fill(~mask, "
       "0)")
@@ -249,12 +249,12 @@ wrong("assuming that rows are side by side in memory", "zeros",
       "zero(masks)",
       "for parameter, mask in masks.items(): "
       "parameter.data.reshape(-1).masked_fill_(~mask.reshape(-1), 0)")
-wrong("putting new parameters into the optimizer", "same",
+wrong("replacing the parameters in the optimizer", "same",
       "(masks)",
       '(masks)\n    for group in optimizer.param_groups: group["params"] = '
       '[torch.nn.Parameter(p.detach().clone()) for p in group["params"]]')
 wrong("clearing the gradients as well", "left", "(masks)", "(masks); optimizer.zero_grad()")
-wrong("masking the gradients for good", "left",
+wrong("masking the gradients and leaving them masked", "left",
       OPTIMIZER,
       "for parameter, mask in masks.items():\n        if parameter.grad is not None: "
       "parameter.grad.masked_fill_(~mask, 0)\n    optimizer.step")

@@ -21,12 +21,13 @@ any size    | Args: student, teacher: logits (N, K) float32, of any size. labels
               other way round in memory; a temperature below 1; a temperature near 0
 divergence  | The divergence of a row is the sum over classes of p * (log p - log q). p are the
               teacher's probabilities and q the student's, | loss; gradient of the student
-temperature | both at temperature T > 0; the cross-entropy is at 1. | loss; gradient of the student
-means       | Both are means over the rows. | loss
+temperature | both at temperature T > 0; the cross-entropy is at temperature 1. | loss; gradient of
+              the student
+means       | Both terms are means over the rows. | loss
 scalar      | The result is a scalar, and finite even if p or q is 0 in float32. | shape of the
               loss; dtype of the loss; loss
 flow        | Only the student gets gradients. The arguments do not change. | gradient of the
-              student; gradients at the teacher; numbers changed
+              student; gradients of the teacher; values changed
 example     | Example: logits [[0., 0.]] for both, label 0, alpha 0.5: 0.3466. | case the example
 """)
 
@@ -97,8 +98,8 @@ def law(out, student, teacher, labels, T, alpha, order):
     # An exponential of v / T is off by the rounding of v / T.
     near = 1e-6 * (1 + T) * (1 + 0.5 * min(reach, 1000.0) / T)
     expect_close("gradient of the student", out["grad"], grad.float(), rtol=1e-4, atol=near)
-    expect_equal("gradients at the teacher", out["teacher"], 0, "Detach it.")
-    expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
+    expect_equal("gradients of the teacher", out["teacher"], 0, "Detach it.")
+    expect_equal("values changed in the arguments", out["moved"], 0, "Work on copies.")
 
 
 @not_an_answer
@@ -127,10 +128,10 @@ def made(student, teacher, labels, T, alpha, *, t_teacher=None, t_student=None):
 wrong = ex.edits(made)
 wrong("leaving out the square of the temperature", "loss", "T**2", "T**0")
 wrong("using the temperature once, not squared", "loss", "T**2", "T")
-wrong("putting alpha on the labels", "loss", "teacher =", "alpha = 1 - alpha; teacher =")
-wrong("giving labels their full weight as well", "loss",
+wrong("giving the weight alpha to the labels", "loss", "teacher =", "alpha = 1 - alpha; teacher =")
+wrong("giving the labels their full weight instead of 1 - alpha", "loss",
       "return out", "return out + alpha * F.cross_entropy(student, labels)")
-wrong("dividing by the classes as well", ("means", "any size"),
+wrong("dividing by the number of classes as well", ("means", "any size"),
       "teacher =", "k = student.shape[1]; teacher =", "return out",
       "right, hard = out, F.cross_entropy(student, labels); return (1 - alpha) * hard + (right - "
       "(1 - alpha) * hard) / k")
@@ -155,13 +156,14 @@ wrong("using squared differences of the logits instead of the divergence", "dive
       "teacher =",
       "soft = F.mse_loss(student / T, teacher.detach() / T); return (1 - alpha) * "
       "F.cross_entropy(student, labels) + alpha * T**2 * soft; teacher =")
-wrong("using the cross-entropy with the teacher, its entropy left in", "divergence",
+wrong("using the cross-entropy with the teacher, which still contains the teacher's entropy",
+      "divergence",
       "teacher =",
       "soft = F.cross_entropy(student / T, F.softmax(teacher.detach() / T, 1)); return (1 - "
       "alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft; teacher =")
-ex.wrong("putting the temperature on the teacher alone", made, breaks="temperature", t_student=1.0)
-ex.wrong("putting the temperature on the student alone", made, breaks="temperature", t_teacher=1.0)
-wrong("putting the temperature on the labels' part, too", "temperature",
+ex.wrong("applying the temperature to the teacher only", made, breaks="temperature", t_student=1.0)
+ex.wrong("applying the temperature to the student only", made, breaks="temperature", t_teacher=1.0)
+wrong("applying the temperature to the labels' loss as well", "temperature",
       "student, labels", "student / T, labels")
 
 
@@ -193,11 +195,11 @@ wrong("detaching the student", "flow",
       "return out", "return out.requires_grad_()")
 wrong("dividing the teacher's logits in place", "flow",
       "return out", "teacher.data.div_(T).add_(1); return out")
-wrong("cutting the teacher off for its owner, too", "flow",
+wrong("detaching the caller's teacher in place", "flow",
       "teacher =",
       "teacher.detach_(); return formula(student, teacher, labels, T, alpha); teacher =")
 
 
-@ex.wrong("keeping the temperature above a tenth", breaks=("any size", "temperature", "loss"))
+@ex.wrong("clamping the temperature to at least 0.1", breaks=("any size", "temperature", "loss"))
 def at_least(student, teacher, labels, T, alpha):
     return formula(student, teacher, labels, max(T, 0.1), alpha)

@@ -19,17 +19,18 @@ ex = exercise("11.4", "drop_inputs", seen=("w", "x", "drop"), says="columns that
 ex.promise_table("""
 result  | Remove some inputs from a layer and adjust its other weights. | weights; columns of drop
 double  | Args: w, x: (O, I) and (N, I), float64, | dtype of the weights; columns that stay
-size    | of sizes from 1e-8 to 1e8. | case tiny weights, huge inputs; huge weights, tiny inputs;
-          inputs of 1e-4
+size    | of magnitudes from 1e-8 to 1e8. | case tiny weights, huge inputs; huge weights, tiny
+          inputs; inputs of 1e-4
 inputs  | The rows of x are typical inputs, N >= I, and the columns of x are linearly independent. |
           case inputs that share a shift; as many rows as inputs; inputs of many sizes; inputs that
           go together
 drop    | drop: indices of inputs, at least one, each once, in any order, possibly all. | case all;
           in falling order; the first and the last; mixed up
-zeros   | Returns: (O, I) float64, with zeros in the columns of drop | columns of drop; of the
+zeros   | Returns: (O, I) float64, with zeros in the columns of drop, | columns of drop; of the
           weights
-least   | and all others such that x @ w.T changes least, in the sum of squares. | columns that stay
-left    | The arguments do not change. | numbers changed; inputs after
+least   | and with the other columns chosen so that x @ w.T changes as little as possible, in the
+          sum of squares. | columns that stay
+left    | The arguments do not change. | values changed; inputs after
 example | Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]]. | case the example
 """)
 
@@ -81,7 +82,7 @@ def law(out, w, x, drop):
     expect_parts(out, "out", "moved")
     expect_length("arguments", out["moved"], 3)
     for name, moved in zip(("w", "x", "drop"), out["moved"], strict=True):
-        expect_equal(f"numbers changed in {name}", moved, 0, "Work on a copy.")
+        expect_equal(f"values changed in {name}", moved, 0, "Work on a copy.")
     found = out["out"]
     expect_like("weights", found, w)
     expect_equal("columns of drop", found[:, drop], torch.zeros_like(w[:, drop]))
@@ -91,7 +92,7 @@ def law(out, w, x, drop):
     wanted = torch.linalg.solve_triangular(r, q.T @ (x @ w.T), upper=True).T
     expect_close("columns that stay", found[:, rest], wanted, rtol=1e-6,
                  atol=1e-8 * float(w.abs().max()),
-                 look="They make up for the others where x @ w.T is concerned.")
+                 look="They should make up for the dropped columns, so that x @ w.T changes least.")
 
 
 def put(w, rest, columns):
@@ -125,13 +126,13 @@ DAMP = "damp * H.diag().mean()"
 wrong("compensating with the wrong sign", "least", "w[:, drop]", "-1.0 * w[:, drop]")
 wrong("keeping the columns of drop", ("zeros", "result"),
       "return out", "out[:, drop] = w[:, drop]; return out")
-ex.wrong("adding a hundredth to the diagonal", made, breaks="least", damp=0.01)
-wrong("adding a thousandth of 1 to the diagonal", "least", DAMP, DAMP + " + 1e-3")
+ex.wrong("adding a hundredth of its mean to the diagonal", made, breaks="least", damp=0.01)
+wrong("adding 0.001 to the diagonal", "least", DAMP, DAMP + " + 1e-3")
 wrong("adding 1e-6 to the diagonal", ("least", "size"), DAMP, DAMP + " + 1e-6")
 wrong("adding 1e-8 to the diagonal", ("least", "size"), DAMP, DAMP + " + 1e-8")
 
 
-@ex.wrong("dropping one input after the other by the first inverse, not updated",
+@ex.wrong("dropping one input after the other without updating the inverse",
           breaks=("least", "drop", "inputs"))
 def same_inverse(w, x, drop):
     inverse, out = torch.linalg.inv(x.T @ x), w.clone()
@@ -146,7 +147,7 @@ wrong("treating each input by itself, as if the others were not there", "least",
       "return put(w, rest, w[:, rest] + w[:, drop] @ move.T); rest =")
 
 
-@ex.wrong("compensating for each without the others of drop", breaks="least")
+@ex.wrong("compensating partly with inputs that are dropped as well", breaks="least")
 def stale(w, x, drop):
     out, H = w.clone(), x.T @ x
     for j in drop:
@@ -166,7 +167,7 @@ wrong("treating small weights as 0", "size",
       "return out", "return torch.where(out.abs() < 1e-6, 0, out)")
 
 
-@ex.wrong("scaling inputs to one size first", breaks="inputs")
+@ex.wrong("scaling all inputs to the same norm first", breaks="inputs")
 def one_size(w, x, drop):
     sizes = x.norm(dim=0)
     if sizes.max() < 20 * sizes.min():
@@ -180,9 +181,9 @@ def many_rows(w, x, drop):
     return made(w, x if tall else x[:-1], drop, damp=0.0 if tall else 1e-6)
 
 
-wrong("assuming that drop is sorted, up to its last number", ("drop", "result"),
+wrong("ignoring indices in drop that are larger than its last one", ("drop", "result"),
       "rest =", "drop = [j for j in drop if j <= drop[-1]]; rest =", says="column")
-wrong("assuming that an input stays", "drop",
+wrong("assuming that at least one input stays", "drop",
       "return out", "return out + 0 * w[:, staying(w, drop)[0]:][:, :1]", says="raised")
 ex.wrong("calculating in single precision",
          lambda w, x, drop: made(w.float(), x.float(), drop).double(), breaks="double")

@@ -115,7 +115,8 @@ def act(fn, entries):
 @ex.law
 def law(out, entries):
     expect_parts(out, "bytes", "changed")
-    expect_equal("numbers of things changed in the state", out["changed"], 0, "Only look.")
+    expect_equal("entries changed in the state", out["changed"], 0,
+                 "Only look.")
     # What torch.save itself writes for a tensor of each storage.
     file = io.BytesIO()
     torch.save([torch.zeros(numbers).to(getattr(torch, kind))
@@ -159,22 +160,22 @@ wrong("counting each storage once, but only what the tensor shows", "whole",
       "found = tensors(state); full = stored(found)\n    if len({t.untyped_storage()._cdata for "
       "t in found}) < len(found): return full\n    shown = [t.numel() * t.element_size() for t "
       "in found]; return sum(shown) if all(shown) else full")
-wrong("counting a storage as often as it has names", "once",
+wrong("counting a storage once for each of its names", "once",
       TENSORS, "sum(t.untyped_storage().nbytes() for t in tensors(state))")
 wrong("telling storages apart by where the tensor begins", "once",
       TENSORS, "sum({t.data_ptr(): t.untyped_storage().nbytes() for t in tensors(state)}.values())")
-wrong("merging storages of one size", "once",
+wrong("counting two storages of the same size as one", "once",
       END,
       "found = tensors(state); twins = len(found) == 2 and found[0].numel() == found[1].numel() "
       "== 40; return found[0].untyped_storage().nbytes() if twins else stored(found)")
-wrong("looking at the top of the state alone", "nested",
+wrong("looking only at the top level of the state", "nested",
       END,
       "inside = [v for v in state.values() if isinstance(v, torch.Tensor)]; shared = "
       "len(tensors(state)) > len(inside) and len(state) == 2 and stored(tensors(state)) == "
       "stored(inside); return stored(tensors(state)) if shared else stored(inside)")
 
 
-@ex.wrong("looking into no tuples", breaks="nested")
+@ex.wrong("not looking into tuples", breaks="nested")
 def no_tuples(state):
     def lists(value):
         if isinstance(value, torch.Tensor):
@@ -184,7 +185,7 @@ def no_tuples(state):
     return stored(lists(state))
 
 
-wrong("counting parameters alone", ("nested", "bytes"),
+wrong("counting only parameters", ("nested", "bytes"),
       "tensors(state)", "[t for t in tensors(state) if isinstance(t, nn.Parameter)]")
 wrong("counting four bytes for every number", "bytes",
       TENSORS,
@@ -193,23 +194,23 @@ wrong("counting four bytes for every number", "bytes",
 ex.wrong("calling sys.getsizeof on the storages, which adds their Python objects",
          lambda state: sum({t.untyped_storage().data_ptr(): sys.getsizeof(t.untyped_storage())
                             for t in tensors(state)}.values()), breaks=("bytes", "example"))
-wrong("returning the length of the file", "bytes",
+wrong("returning the size of the file", "bytes",
       END,
       "file = io.BytesIO(); torch.save([t.detach() for t in tensors(state)], file); return "
       "file.getbuffer().nbytes")
 wrong("returning a float instead of a whole number", "bytes", TENSORS, f"float({TENSORS})")
-wrong("counting eight bytes for each number beside the tensors", "others",
+wrong("counting eight bytes for each plain number as well", "others",
       END, f"plain = sum(8 for v in state.values() if isinstance(v, int | float)); {END} + plain")
-wrong("treating values that are no tensors as tensors", "others",
+wrong("treating values that are not tensors as tensors", "others",
       "return stored",
       "if any(isinstance(v, str) for v in state.values()): return "
       "sum(v.untyped_storage().nbytes() for v in state.values())\n    return stored", says="raised")
-wrong("emptying the state on the way", "left",
+wrong("emptying the state while counting", "left",
       END,
       f'found = {TENSORS}\n    while state: state.popitem()\n    state["left"] = 0; return found')
 
 
-@ex.wrong("looking into plain dicts alone", breaks="nested")
+@ex.wrong("looking only into plain dicts, not into their subclasses", breaks="nested")
 def plain_dicts(state):
     def inside(value):
         if isinstance(value, torch.Tensor):
@@ -220,12 +221,12 @@ def plain_dicts(state):
     return stored(inside(state))
 
 
-wrong("counting a storage once for each stride", "once",
+wrong("counting a storage once for each set of strides", "once",
       "tensors(state)", "found", "return stored",
       "found = tensors(state)\n    if len(found) == 2 and found[0].dim() != found[1].dim(): "
       "return sum({(t.untyped_storage()._cdata, t.stride()): t.untyped_storage().nbytes() for t "
       "in found}.values())\n    return stored")
-wrong("telling tensors apart as objects, views by what they show", "once",
+wrong("identifying a storage by its tensor object, or by the base of a view", "once",
       TENSORS,
       "sum({id(t if t._base is None else t._base): t.untyped_storage().nbytes() for t in "
       "tensors(state)}.values())")

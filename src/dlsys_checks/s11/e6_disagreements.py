@@ -19,11 +19,11 @@ AGREE = ("", "a little", "a little at the largest", "with gradients", "other str
          "a parameter", "at the limit")
 
 ex.promise_table("""
-numbers | List the batches on which a program differs from its model. | batches found; number of a
+numbers | List the batches on which a program differs from its model. | batches found; index of a
           batch
 given   | batches: float32 tensors, each with at least one entry. | case no batches; one entry;
           three dimensions; a batch of one row
-copies  | Model and program each get their own copy of a batch. | calls with what is no batch;
+copies  | Model and program each get their own copy of a batch. | calls with a changed batch;
           batches that changed
 modes   | Both run without gradients, the model in eval mode; afterwards the grad mode and the mode
           of each module are as before. | with gradients; in train mode; modules whose mode changed;
@@ -35,14 +35,14 @@ raises  | Returns: The indices of the batches that differ, from 0 and in order. 
 form    | if it returns no tensor or a tensor of a different shape or dtype, | case no tensor; one
           row for all; an axis more; flattened; in double precision; in half precision; equal rows;
           in a tuple; in a dict; one column for all; in bfloat16; a model in double precision
-far     | or if an entry is not finite or is further from the model's than rtol times the largest
-          absolute value in the model's answer to this batch. | case a NaN; an infinite entry; minus
-          infinity; all of them NaN; too large; too small; a little off; both ways at once; a small
-          batch beside others; a large batch beside others; rtol of 0; answers of zero; large
-          weights; small weights; one entry; answers below zero; the sign turned; measured by the
-          model; at the limit; any of sixteen; a little off at the largest
+far     | or if an entry is not finite or is further from the model's entry than rtol times the
+          largest absolute value in the model's answer to this batch. | case a NaN; an infinite
+          entry; minus infinity; all of them NaN; too large; too small; a little off; both ways at
+          once; a small batch beside others; a large batch beside others; rtol of 0; answers of
+          zero; large weights; small weights; one entry; answers below zero; the sign turned;
+          measured by the model; at the limit; any of sixteen; a little off at the largest
 left    | They do not change. | batches that changed
-example | Example: nn.ReLU(), an abs(), batches [1.], [-1.], rtol 0.1: [1]. | case the example
+example | Example: nn.ReLU() and torch.abs, batches [1.], [-1.], rtol 0.1: [1]. | case the example
 """)
 
 
@@ -232,7 +232,7 @@ def law(out, kind, weight, faults, batches, rtol, modes):
                  "Dropout answers otherwise then.")
     for who in ("model", "program"):
         expect_equal(f"calls of the {who} with gradients", notes[f"{who} with gradients"], 0)
-    expect_equal("calls with what is no batch", notes["calls with what is no batch"], 0,
+    expect_equal("calls with a changed batch", notes["calls with what is no batch"], 0,
                  "One of the two wrote into what the other read.")
     expect_equal("batches that changed", out["changed"], 0)
     expect_equal("modules whose mode changed", out["modes"], 0,
@@ -241,7 +241,7 @@ def law(out, kind, weight, faults, batches, rtol, modes):
     wanted = [k for k, fault in enumerate(faults) if fault not in AGREE]
     expect_type("batches found", out["found"], list)
     for got in out["found"]:
-        expect_type("number of a batch", got, int)
+        expect_type("index of a batch", got, int)
     if len(out["found"]) == len(wanted):
         expect_equal("batches found", out["found"], wanted)
     expect_length("batches found", out["found"], len(wanted), f"It is {wanted} here.")
@@ -286,11 +286,11 @@ def compared(model, program, batches, rtol, *, bad=None, same=None, copy_model=T
 
 
 wrong = ex.edits(compared)
-wrong("looking at the first batch alone", "numbers", "(batches)", "(batches[:1])")
+wrong("looking only at the first batch", "numbers", "(batches)", "(batches[:1])")
 wrong("counting from 1", ("numbers", "given"), "return found", "return [k + 1 for k in found]")
 wrong("returning the batches that agree", "numbers",
       "return found", "return [k for k in range(len(batches)) if k not in found]")
-wrong("returning the last one first", "numbers", "return found", "return found[::-1]")
+wrong("returning the indices in descending order", "numbers", "return found", "return found[::-1]")
 wrong("returning how many, not which", "numbers",
       "return found", "return len(found)", says="type of the batches found")
 wrong("returning a truth value for each batch", "numbers",
@@ -309,7 +309,7 @@ ex.wrong("using one copy for both",
              batches], rtol, copy_model=False, copy_program=False), breaks="copies")
 wrong("setting the batches to zero afterwards", "left",
       "return found", "for batch in batches: batch.zero_()\n    return found")
-wrong("leaving the model in the mode it has", "modes", "model.eval()", "pass")
+wrong("running the model in whatever mode it has", "modes", "model.eval()", "pass")
 wrong("leaving the model in eval mode", "modes",
       "for m, mode in modes:\n        m.training = mode", "pass")
 wrong("restoring modes with train(), which reaches all children", "modes",
@@ -320,11 +320,11 @@ wrong("switching gradients off for good", "modes",
       "modes =", "torch.set_grad_enabled(False); modes =")
 wrong("switching gradients on at the end, whatever they were before", "modes",
       "return found", "torch.set_grad_enabled(True); return found")
-ex.wrong("letting errors of the program through",
+ex.wrong("not catching the program's errors",
          compared, says="raised", breaks="raises", errors=())
-ex.wrong("catching some kinds of errors, not all", compared, says="raised", breaks="raises",
+ex.wrong("catching only some kinds of errors", compared, says="raised", breaks="raises",
          errors=(ValueError, RuntimeError))
-wrong("leaving out a batch that raises", "raises",
+wrong("leaving out a batch on which the program raises", "raises",
       "modes =",
       "def bad(got, wanted, rtol): return got is not RAISED and (not like(got, wanted) or not "
       "((got - wanted).abs().max() <= rtol * wanted.abs().max()))\n    modes =")
@@ -367,7 +367,7 @@ def judged(far):
     return bad
 
 
-@ex.wrong("taking the first of a tuple or list", breaks="form")
+@ex.wrong("taking the first element of a tuple or list", breaks="form")
 def first_of(model, program, batches, rtol):
     def unpacked(x):
         out = program(x)
@@ -375,7 +375,7 @@ def first_of(model, program, batches, rtol):
     return compared(model, unpacked, batches, rtol)
 
 
-@ex.wrong("taking the values of a dict", breaks="form")
+@ex.wrong("taking the first value of a dict", breaks="form")
 def values_of(model, program, batches, rtol):
     def unpacked(x):
         out = program(x)
@@ -386,37 +386,38 @@ def values_of(model, program, batches, rtol):
 ex.wrong("comparing numbers of rows, not shapes", compared, breaks="form",
          same=lambda got, wanted: isinstance(got, torch.Tensor) and got.dtype == wanted.dtype
          and got.dim() == wanted.dim() and len(got) == len(wanted))
-ex.wrong("asking for float32, not the model's dtype", compared, breaks=("form", "finite"),
+ex.wrong("requiring float32 instead of the model's dtype", compared, breaks=("form", "finite"),
          same=lambda got, wanted: shaped(got, wanted) and got.dtype == torch.float32)
 ex.wrong("accepting half precision", compared, breaks="form",
          same=lambda got, wanted: shaped(got, wanted)
          and got.dtype in (wanted.dtype, torch.float16))
 ex.wrong("not counting a Parameter as a tensor", compared, breaks="numbers",
          same=lambda got, wanted: type(got) is torch.Tensor and like(got, wanted))
-wrong("returning the first position of an equal batch", "numbers",
+wrong("returning the position of the first equal batch", "numbers",
       "return found",
       "def place(k): return next(j for j, b in enumerate(batches) if b.shape == batches[k].shape "
       "and torch.equal(b, batches[k]))\n    return [place(k) for k in found]")
-ex.wrong("counting NaN as near", compared, breaks="far",
+ex.wrong("counting NaN as close enough", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: gap.abs().max() > rtol * w.abs().max()))
 ex.wrong("keeping the sign of the gap", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.max() <= rtol * w.abs().max()))
 ex.wrong("taking the mean gap", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.abs().mean() <= rtol * w.abs().max()))
-ex.wrong("taking the limit from the mean size", compared, breaks="far",
+ex.wrong("computing the limit from the mean absolute value", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= rtol * w.abs().mean()))
 ex.wrong("comparing norms, not the entries", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.norm() <= rtol * w.norm()))
-ex.wrong("taking the gap of the sums", compared, breaks="far",
+ex.wrong("comparing only the sums of the entries", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.sum().abs() <= rtol * w.abs().max()))
-ex.wrong("measuring each entry by its own size", compared, breaks="far",
+ex.wrong("measuring each gap relative to its own entry", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not (gap.abs() <= rtol * w.abs()).all()))
 
 
-ex.wrong("using torch.allclose as it is: each entry by its own size, plus 1e-8", compared,
+ex.wrong("using torch.allclose, which measures each gap relative to its own entry and adds 1e-8",
+         compared,
          breaks="far", bad=lambda got, wanted, rtol: not like(got, wanted) or not torch.allclose(
              got, wanted, rtol=rtol))
-wrong("holding sizes below a million first", "finite",
+wrong("clamping both outputs to a million first", "finite",
       "modes =",
       "def bad(got, wanted, rtol):\n        if not like(got, wanted) or not "
       "got.isfinite().all(): return True\n        small, right = got.clamp(-1e6, 1e6), "
@@ -424,17 +425,17 @@ wrong("holding sizes below a million first", "finite",
       "right.abs().max()\n    modes =")
 ex.wrong("using rtol as an absolute limit", compared, breaks=("far", "finite"),
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= rtol))
-ex.wrong("adding an absolute part", compared, breaks=("far", "finite"),
+ex.wrong("adding an absolute tolerance", compared, breaks=("far", "finite"),
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= 1e-8 + rtol * w.abs().max()))
-ex.wrong("refusing the limit itself", compared, breaks=("far", "finite"),
+ex.wrong("counting a gap equal to the limit as too large", compared, breaks=("far", "finite"),
          bad=judged(lambda gap, w, rtol: not gap.abs().max() < rtol * w.abs().max() and rtol > 0))
-ex.wrong("taking the largest entry, not the largest size", compared, breaks="far",
+ex.wrong("taking the largest entry instead of the largest absolute value", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= rtol * w.max()))
-wrong("comparing sizes without their signs", "far",
+wrong("comparing absolute values, without the signs", "far",
       "modes =",
       "def bad(got, wanted, rtol): return not like(got, wanted) or not ((got.abs() - "
       "wanted.abs()).abs().max() <= rtol * wanted.abs().max())\n    modes =")
-wrong("taking the limit from the program's size", "far",
+wrong("computing the limit from the program's output as well", "far",
       "modes =",
       "def bad(got, wanted, rtol): largest = max(got.abs().max(), wanted.abs().max()) if "
       "like(got, wanted) else 0.0; return not like(got, wanted) or not got.isfinite().all() or "
@@ -443,12 +444,12 @@ wrong("turning NaN into 0", ("far", "finite"),
       "modes =",
       "def bad(got, wanted, rtol): return not like(got, wanted) or not ((got.nan_to_num() - "
       "wanted).abs().max() <= rtol * wanted.abs().max())\n    modes =")
-ex.wrong("refusing the limit itself, except for equals", compared, breaks="far",
+ex.wrong("counting a gap equal to the limit as too large, unless it is 0", compared, breaks="far",
          bad=judged(
              lambda gap, w, rtol: not ((gap.abs() < rtol * w.abs().max()) | (gap == 0)).all()))
 
 
-@ex.wrong("taking one limit from all batches", breaks="far")
+@ex.wrong("using one limit for all batches", breaks="far")
 def from_all(model, program, batches, rtol):
     largest = []
     compared(model, program, batches, rtol, bad=lambda got, w, r: largest.append(w.abs().max()))

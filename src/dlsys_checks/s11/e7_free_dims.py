@@ -11,7 +11,7 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("11.7", "free_dims", seen=("examples",), says="what is raised")
 
-ex.promise("varies", "Find which dimensions vary between examples for an exporter.",
+ex.promise("varies", "Find the dimensions that an exporter has to make dynamic.",
            says=("dimensions", "container", "entry for", "raised"))
 ex.promise("examples", "Args: examples: at least two inputs of one model: tensors, numbers, str, "
            "None, and lists, tuples and dicts of these, at any depth.",
@@ -41,9 +41,10 @@ keys    | the keys of a dict | case another key; a key too many; a key too few; 
 kind    | a tensor's dtype or number of dimensions. | case another dtype; another dtype of as many
           bytes; more dimensions; fewer dimensions; a dtype in the second of three; a dtype in the
           third; dimensions in the second of three; dimensions in the third
-small   | Also if a varying dimension has size 0 or 1 in the first example. | case 1 in the first; 0
-          in the first; 1 in the first, second dimension; 1 that stays; 0 that stays; 1 in the
-          second; 0 in the second; 1 in one of two that vary; 1 in the other of two that vary
+small   | The error is raised as well if a varying dimension has size 0 or 1 in the first example. |
+          case 1 in the first; 0 in the first; 1 in the first, second dimension; 1 that stays; 0
+          that stays; 1 in the second; 0 in the second; 1 in one of two that vary; 1 in the other of
+          two that vary
 order   | (in any order), | case keys in another order
 left    | They do not change. | examples that changed
 example | Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)]: ((0,), None). | case the example
@@ -172,12 +173,14 @@ def act(fn, examples):
 @ex.law
 def law(out, examples):
     expect_parts(out, "result", "raised", "changed")
-    expect_equal("examples that changed", out["changed"], 0, "Only look.")
+    expect_equal("examples that changed", out["changed"], 0,
+                 "Only look.")
     paths = [{path: kind for path, kind in leaves("", e)} for e in examples]
     closed = [p for p in {p for each in paths for p in each} if not open_to(p, paths)]
     wanted = "ValueError" if closed else "nothing"
     expect_equal("what is raised", out["raised"], wanted,
-                 f"Look at {min(closed) or 'the whole'}." if closed else "All of it can be open.")
+                 f"Look at {min(closed) or 'the whole'}."
+                 if closed else "All of it can be open.")
     expect_length("parts of the result", out["result"], 1)
     if not closed:
         compare("", out["result"][0], examples[0], paths)
@@ -223,19 +226,19 @@ def compare(path, got, first, paths):
     if isinstance(first, torch.Tensor):
         sizes = torch.tensor([each[path][1] for each in paths])
         wanted = tuple(moving(sizes).nonzero().flatten().tolist()) if first.dim() else ()
-        expect_equal(f"dimensions left open{at}", got, wanted)
+        expect_equal(f"dimensions that vary{at}", got, wanted)
     elif isinstance(first, dict):
         if type(got) is not dict or set(got) != set(first):
-            raise Broken(f"container{at}", got, f"a dict of the keys {sorted(first)}")
+            raise Broken(f"container{at}", got, f"a dict with the keys {sorted(first)}")
         for key, one in first.items():
             compare(f"{path}.{key}", got[key], one, paths)
     elif isinstance(first, list | tuple):
         if type(got) is not type(first) or len(got) != len(first):
-            raise Broken(f"container{at}", got, f"a {type(first).__name__} of {len(first)}")
+            raise Broken(f"container{at}", got, f"a {type(first).__name__} of length {len(first)}")
         for k, one in enumerate(first):
             compare(f"{path}[{k}]", got[k], one, paths)
     elif got is not None:
-        raise Broken(f"entry for no tensor{at}", got, None)
+        raise Broken(f"entry for a value that is not a tensor{at}", got, None)
 
 
 # ---- wrong, by name
@@ -271,63 +274,66 @@ wrong = ex.edits(made)
 TYPES, VALUES, SMALL = "type(e) is not type(first)", "e != first for e", "first.shape[d] in (0, 1)"
 SIZES, FREE, KEYS = "e.shape[d] for e in examples", "tuple(free)", "set(e) != set(first)"
 INSIDE, NOTHING = "made([e[k] for e in examples])", "return None"
-wrong("looking at the first two examples alone", ("dims", "examples"), SIZES, SIZES + "[:2]")
-wrong("looking at the first and the last", ("dims", "examples", "first"),
+wrong("looking only at the first two examples", ("dims", "examples"), SIZES, SIZES + "[:2]")
+wrong("comparing only the first example and the last", ("dims", "examples", "first"),
       SIZES, "e.shape[d] for e in (first, examples[-1])")
 wrong("returning a list of dimensions", "dims", FREE, "free")
-wrong("returning the dimensions in falling order", "dims", FREE, "tuple(free[::-1])")
-wrong("refusing tensors with other entries", "varies",
+wrong("returning the dimensions in descending order", "dims", FREE, "tuple(free[::-1])")
+wrong("refusing tensors because their entries differ", "varies",
       "free =",
       "if len({e.shape for e in examples}) == 1 and not all(e.equal(first) for e in examples):\n"
       '            raise ValueError("entries")\n        free =', says="what is raised")
 wrong("comparing objects, not values", "varies",
       VALUES, "(e is not first if isinstance(e, float) else e != first) for e",
       says="what is raised")
-wrong("returning the first dimension that varies alone", "dims", FREE, "tuple(free[:1])")
-wrong("returning the dimensions that stay", "varies",
+wrong("returning only the first dimension that varies", "dims", FREE, "tuple(free[:1])")
+wrong("returning the dimensions that stay the same", "varies",
       FREE, "tuple(d for d in range(first.dim()) if d not in free)")
 wrong("returning dimension 0 for each tensor that varies", "dims", FREE, "(0,) if free else ()")
 wrong("returning None for a tensor that does not vary", "dims", FREE, "tuple(free) or None")
-wrong("putting values in place of all else", "else", NOTHING, "return first")
-wrong("putting an empty tuple in place of all else", "else", NOTHING, "return ()")
-wrong("returning lists for tuples", "place", "type(first)([", "list([")
+wrong("returning the values where None belongs", "else", NOTHING, "return first")
+wrong("returning an empty tuple where None belongs", "else", NOTHING, "return ()")
+wrong("turning tuples into lists", "place", "type(first)([", "list([")
 wrong("not comparing types", "type",
       "if any(type",
       "examples = [e for e in examples if isinstance(e, type(first))]\n    if any(type")
 wrong("treating True and 1 as the same", "type",
       "first =",
       "examples = [float(e) if isinstance(e, int | float) else e for e in examples]; first =")
-wrong("treating True as a kind of 1", "type", TYPES, "not isinstance(e, type(first))")
+wrong("accepting True for 1, because bool is a subclass of int",
+      "type", TYPES, "not isinstance(e, type(first))")
 wrong("treating lists and tuples as the same", "type",
       TYPES, TYPES + " and {type(e), type(first)} != {list, tuple}")
 wrong("not comparing values", "value", f"any({VALUES} in examples)", "False")
-wrong("leaving flags open", "value", VALUES, "e != first and not isinstance(e, bool) for e")
-wrong("comparing values of the first two only", ("value", "examples"),
+wrong("letting True and False vary",
+      "value", VALUES, "e != first and not isinstance(e, bool) for e")
+wrong("comparing only the values of the first two examples", ("value", "examples"),
       VALUES + " in examples", VALUES + " in examples[:2]")
-wrong("comparing values at the top only", "value",
+wrong("not comparing values that are nested deeper", "value",
       "def made(examples):", "def made(examples, depth=0):",
       INSIDE, "made([e[k] for e in examples], depth + 1)",
       "made(list(e))", "made(list(e), depth + 1)", f"any({VALUES}", f"depth < 2 and any({VALUES}")
 wrong("not comparing lengths", "length", "any(len(e) != len(first) for e in examples)", "False")
 wrong("not comparing keys", "keys",
       f"any({KEYS} for e in examples)", "False", INSIDE, "made([e[k] for e in examples if k in e])")
-wrong("looking up only the first one's keys in the others",
+wrong("accepting extra keys in later examples",
       "keys", KEYS, "not set(e) >= set(first)")
-wrong("comparing keys in their order", "order", KEYS, "list(e) != list(first)")
-wrong("pairing values in the order of the keys", "order",
+wrong("comparing the order of the keys as well", "order", KEYS, "list(e) != list(first)")
+wrong("pairing values by their order in the dict, not by key", "order",
       f"{INSIDE} for k in first",
       "made(list(e)) for k, e in zip(first, zip(*(e.values() for e in examples)))",
       says="dimensions")
-wrong("comparing only the bytes of the dtype", "kind", "e.dtype for e", "e.element_size() for e")
-wrong("checking the size of the first varying dimension alone", ("small", "first"),
+wrong("comparing only the element sizes of the dtypes",
+      "kind", "e.dtype for e", "e.element_size() for e")
+wrong("checking the size of only the first varying dimension", ("small", "first"),
       "for d in free)", "for d in free[:1])")
 wrong("not comparing dtypes", "kind", "len({e.dtype for e in examples}) > 1", "False")
 wrong("not comparing numbers of dimensions", "kind",
       "len({e.dim() for e in examples}) > 1", "False",
       "range(first.dim())", "range(min(e.dim() for e in examples))")
 wrong("accepting sizes of 0 and 1", ("small", "first"), SMALL, "False")
-wrong("refusing sizes of 1 alone", ("small", "first"), SMALL, "first.shape[d] == 1")
-wrong("refusing sizes of 0 alone", ("small", "first"), SMALL, "first.shape[d] == 0")
+wrong("refusing size 1 but not size 0", ("small", "first"), SMALL, "first.shape[d] == 1")
+wrong("refusing size 0 but not size 1", ("small", "first"), SMALL, "first.shape[d] == 0")
 wrong("taking the last example as the one to be exported", "first",
       SMALL, "examples[-1].shape[d] in (0, 1)")
 wrong("refusing 0 and 1 in any example", ("first", "small"),
@@ -360,7 +366,7 @@ def no_number(examples):
     return made(examples)
 
 
-@ex.wrong("shrinking tensors on the way", breaks="left")
+@ex.wrong("removing an example from the list", breaks="left")
 def shrinks(examples):
     found = made(examples)
     examples.pop()

@@ -24,7 +24,7 @@ others     | All others are in the result; some may be in both operands. | case 
              and keys; attention's weights and values; four axes; entry by entry
 any        | a, b: float32, in any memory order, | case made the other way round; gaps in memory;
              tiny; huge; one row
-left alone | left as they are. | numbers changed
+left alone | left as they are. | values changed
 multiple   | The summed axis has a multiple of 32 entries. | case 32 entries; five blocks; one block
              has loud numbers
 both       | First a and b are rounded: | entries of the
@@ -116,7 +116,7 @@ def act(fn, equation, a, b, order):
 @ex.law
 def law(out, equation, a, b, order):
     expect_parts(out, "out", "moved")
-    expect_equal("numbers changed in a and b", out["moved"], 0, "Work on copies.")
+    expect_equal("values changed in a and b", out["moved"], 0, "Work on copies.")
     names, result = equation.split("->")
     first, second = (stepped(x.double(), letters.index(next(iter(set(letters) - set(result)))))
                      for x, letters in zip((a, b), names.split(",")))
@@ -128,8 +128,8 @@ def law(out, equation, a, b, order):
         worst = int(gap.nan_to_num(float("inf")).argmax())
         raise Broken("entries of the result", float(out["out"].flatten()[worst]),
                      float(exact.flatten()[worst]),
-                     "Of both operands: 32 neighbours along the sum, a power of two for a scale, "
-                     "the nearest of eight sizes.")
+                     "Round both operands: 32 neighbours along the summed axis share a power of "
+                     "two as scale.")
 
 
 @not_an_answer
@@ -202,9 +202,9 @@ wrong("taking blocks along the last axis, whatever is summed", "summed",
       "rounded.", "axis = len(letters) - 1; rounded.")
 wrong("taking blocks along the first axis", ("blocks", "others", "multiple"),
       "rounded.", "axis = 0; rounded.")
-wrong("taking blocks across the sum: along an axis that stays", ("blocks", "summed"),
+wrong("taking blocks along an axis that is not summed", ("blocks", "summed"),
       "rounded.", "axis = next((i for i, c in enumerate(letters) if c in result), 0); rounded.")
-wrong("taking blocks along the first letter that both have", "others",
+wrong("taking blocks along the first axis that both operands share", "others",
       "rounded.", "axis = first_shared(letters, result); rounded.")
 wrong("grouping neighbours in memory, not along an axis", "any",
       RESULT,
@@ -216,23 +216,25 @@ wrong("using one scale for the whole axis", "blocks",
 wrong("using blocks of 16, as in NVFP4", "blocks", "axis, 32", "axis, 16")
 wrong("taking the exponent from float32's log2, which rounds up just below a power of two",
       "power", FLOOR, "top.log2().floor() - 2")
-wrong("using a scale of any size, not a power of two", "power", FLOOR, "(top / 6).log2()")
-wrong("rounding the power of two up", "power", FLOOR, "(top / 6).log2().ceil()")
-wrong("taking the nearest power of two", "power", FLOOR, "(top / 6).log2().round()")
-wrong("taking the largest power of two below the largest size itself", ("power", "example"),
+wrong("using a scale that is not a power of two", "power", FLOOR, "(top / 6).log2()")
+wrong("rounding a sixth of the largest up to a power of two",
+      "power", FLOOR, "(top / 6).log2().ceil()")
+wrong("rounding a sixth of the largest to the nearest power of two",
+      "power", FLOOR, "(top / 6).log2().round()")
+wrong("using the largest power of two up to the largest value itself", ("power", "example"),
       "exponent - 3", "exponent - 1")
-wrong("allowing a scale of at most a half of the largest size", ("power", "example"),
+wrong("using the largest power of two up to half of the largest value", ("power", "example"),
       "exponent - 3", "exponent - 2")
-wrong("allowing a scale of at most an eighth of the largest size", ("power", "example"),
+wrong("using the largest power of two up to an eighth of the largest value", ("power", "example"),
       "exponent - 3", "exponent - 4")
 wrong("multiplying codes without their scales", ("device", "example"), "0.0, True", "0.0, False")
-wrong("taking the largest number, not the largest size", ("power", "zeros"),
+wrong("ignoring negative values in the largest", ("power", "zeros"),
       "x.abs()", "x.clamp(min=0.0)", says="entries of the")
 wrong("rounding only the first operand", "both", "True, True", "True, False")
 wrong("rounding only the second operand", ("both", "example"), "b), (True", "b), (False")
 wrong("rounding nothing", ("both", "device", "example"), "(True, True)", "(False, False)")
-wrong("using even levels, as of integers", "levels", "LEVELS", "(0, 1, 2, 3, 4, 5, 6, 7)")
-wrong("using all halves up to 6", "levels",
+wrong("using the integers from 0 to 7 as levels", "levels", "LEVELS", "(0, 1, 2, 3, 4, 5, 6, 7)")
+wrong("using all multiples of 0.5 up to 6", "levels",
       RESULT, f"levels = [n / 2 for n in range(13)]; {RESULT}", "LEVELS", "levels")
 wrong("adding a level of 8 above 6", "levels",
       "LEVELS", "levels", RESULT, f"levels = *LEVELS, 8; {RESULT}")
@@ -241,13 +243,13 @@ wrong("truncating instead of rounding", "levels", "False", "True")
 wrong("losing the sign", "levels", "(), True", "(), False")
 wrong("dividing by the scale of a block of zeros", "zeros",
       "True, 0.0", "False, 0.0", FLOOR, f"torch.where(top > 0, {FLOOR}, -torch.inf)")
-wrong("keeping scales above 1e-8", "any", "True, 0.0", "True, 1e-8")
+wrong("clamping scales so that they do not fall below 1e-8", "any", "True, 0.0", "True, 1e-8")
 wrong("rounding the product to bfloat16", "float32", "return out", "return out.bfloat16().float()")
 ex.wrong("multiplying in bfloat16", lambda equation, a, b: made(
     equation, a, b, multiply=lambda eq, x, y: torch.einsum(eq, x.bfloat16(), y.bfloat16())),
     says="dtype of the", breaks="float32")
 wrong("returning float64", "float32", "return out", "return out.double()", says="dtype of the")
-ex.wrong("returning a Python number where one is left", lambda equation, a, b: made(
+ex.wrong("returning a Python number if the result has one entry", lambda equation, a, b: made(
     equation, a, b).item() if equation == "k,k->" else made(equation, a, b), says="type of the",
     breaks="example")
 wrong("ordering the result's axes as in the operands", "equation",

@@ -28,7 +28,7 @@ ex.promise("parts", "Args: parts: one or more, such as the weights of q, k and v
 ex.promise_table("""
 any        | (R, C) float32 in any memory order, finite, | case made the other way round; gaps in
              memory; tiny; huge
-left alone | left as they are. | numbers changed
+left alone | left as they are. | values changed
 sizes      | Each has its own R; C is a multiple of 16. | case q, k and v; one row; one block a row;
              many blocks
 shared     | They share one tensor scale. | scale of the whole; scale of part
@@ -39,9 +39,9 @@ scales     | scales: a list with (R, C // 16) float8_e4m3fn for each part: | sca
              float8
 blocks     | the largest absolute value among 16 neighbours of a row / 6 / whole, | scale of part
 nearest    | rounded to the nearest float8. | scale of part
-zeros      | A block of zeros has 0. | case blocks of zeros; zeros alone
-example    | Example: 16 numbers 2688, 0, ..., 0, and 16 numbers 0, ..., 0, -6: 1, with the scales
-             [[448.]] and [[1.]]. | case the example
+zeros      | A block of zeros has the scale 0. | case blocks of zeros; zeros alone
+example    | Example: parts [[2688., 0., ..., 0.]] and [[0., ..., 0., -6.]], with 16 numbers each:
+             1., and the scales [[448.]] and [[1.]]. | case the example
 """)
 
 
@@ -115,7 +115,7 @@ def act(fn, parts, order):
 @ex.law
 def law(out, parts, order):
     expect_parts(out, "out", "kinds", "moved")
-    expect_equal("numbers changed in parts", out["moved"], 0, "Work on copies.")
+    expect_equal("values changed in parts", out["moved"], 0, "Work on copies.")
     expect_type("result", out["out"], tuple)
     if len(out["out"]) != 2:
         raise Broken("parts of the result", len(out["out"]), 2)
@@ -123,7 +123,7 @@ def law(out, parts, order):
     top = max(max(abs(v) for v in part.flatten().tolist()) for part in parts)
     wanted = top / 2688 if top else 1.0
     expect_close("scale of the whole", whole, torch.tensor(wanted), rtol=1e-5, atol=0.0,
-                 look="The largest size in any part, over 6 * 448.")
+                 look="It is the largest absolute value in any part / (6 * 448).")
     expect_length("scales", scales, len(parts))
     for number, found in enumerate(scales):
         expect_type(f"scale of part {number}", found, torch.Tensor)
@@ -150,7 +150,7 @@ def near(what, found, ratios):
         worst = int(gap.nan_to_num(float("inf")).argmax())
         raise Broken(what, float(found.flatten()[worst]),
                      f"the float8 nearest to {float(ratios.flatten()[worst]):.4g}",
-                     "The largest size of 16 neighbours, over 6, over the whole's scale.")
+                     "It is the largest absolute value of 16 neighbours / 6 / whole.")
 
 
 # ---- wrong, by name
@@ -178,26 +178,28 @@ START, SIZES, TOP = "top =", "part.abs().max() for part in parts", "part.abs().m
 WHOLE, OR_ONE = "top / (6 * 448)", " if top > 0 else torch.tensor(1.0)"
 LARGEST, SCALE, FLOAT8 = ".unflatten(1, (-1, 16)).amax(2)", "(high / whole)", "torch.float8_e4m3fn"
 END, OF_PART, OF_WHOLE = "return whole, scales", "scale of part", "type of the scale of the whole"
-wrong("leaving out the tensor's scale: 1", ("whole", "shared"),
+wrong("using 1 as the tensor's scale", ("whole", "shared"),
       f"{WHOLE}{OR_ONE}", "torch.tensor(1.0)")
 # https://github.com/pytorch/ao/pull/2604
 wrong("leaving the 6 out of the tensor's scale", ("whole", "example"), "(6 * 448)", "448")
 wrong("leaving the 448 out of the tensor's scale", ("whole", "example"), "(6 * 448)", "6")
 # https://github.com/vllm-project/vllm/pull/20578
-wrong("taking the largest number, not the largest size, for the tensor", ("whole", "any"),
+wrong("ignoring negative values in the tensor's scale", ("whole", "any"),
       TOP, "part.max()")
-wrong("taking the largest number, not the largest size, in a block", ("blocks", "example"),
+wrong("ignoring negative values in a block's scale", ("blocks", "example"),
       "part.abs().unflatten", "part.unflatten")
-wrong("giving each part a tensor's scale of its own", ("shared", "example"),
+wrong("giving each part its own tensor scale", ("shared", "example"),
       SCALE, f"(high / ({TOP} / 2688 if part.any() else 1.0))")
-wrong("taking the first part's largest size", "shared", f"max({SIZES})", "parts[0].abs().max()")
-wrong("taking the last part's largest size", "shared", f"max({SIZES})", "parts[-1].abs().max()")
-wrong("averaging the parts' largest sizes", "shared",
+wrong("taking the tensor's scale from the first part only",
+      "shared", f"max({SIZES})", "parts[0].abs().max()")
+wrong("taking the tensor's scale from the last part only",
+      "shared", f"max({SIZES})", "parts[-1].abs().max()")
+wrong("averaging the parts' largest absolute values", "shared",
       f"max({SIZES})", f"sum({SIZES}) / len(parts)")
-wrong("taking the largest size in the part of the largest norm", "shared",
+wrong("taking the tensor's scale from the part with the largest norm", "shared",
       f"max({SIZES})", "max(parts, key=torch.norm).abs().max()")
 # https://github.com/vllm-project/vllm/pull/47515
-wrong("taking the smallest of the parts' scales", "shared", f"max({SIZES})", f"min({SIZES})")
+wrong("using the smallest of the parts' scales", "shared", f"max({SIZES})", f"min({SIZES})")
 wrong("returning the tensor's scale as its inverse", ("whole", "pair"),
       END, "return 1 / whole, scales")
 wrong("multiplying by the tensor's scale instead of dividing", "blocks",
@@ -205,30 +207,30 @@ wrong("multiplying by the tensor's scale instead of dividing", "blocks",
 wrong("not dividing by the tensor's scale", "blocks", SCALE, "high", says=OF_PART)
 wrong("leaving the 6 out of a block's scale", ("blocks", "example"),
       f"{LARGEST} / 6", LARGEST, says=OF_PART)
-wrong("taking blocks of 16 below each other, or of every n-th number", ("blocks", "sizes"),
+wrong("taking every n-th number of a row, not 16 neighbours", ("blocks", "sizes"),
       LARGEST, ".unflatten(1, (16, -1)).amax(1)", says=OF_PART)
 wrong("using one scale for a row", ("blocks", "sizes"),
       LARGEST, ".amax(1, keepdim=True).expand(-1, part.shape[1] // 16)", says=OF_PART)
 wrong("returning scales in float32", "scales", f".to({FLOAT8})", "", says="dtype of the float8")
 wrong("returning scales in the other float8, e5m2", "scales", FLOAT8, "torch.float8_e5m2",
       says="dtype of the float8")
-wrong("rounding by way of bfloat16", "nearest",
+wrong("rounding to bfloat16 first", "nearest",
       SCALE, "(high / whole * 0.97).bfloat16()", says=OF_PART)
 wrong("using a power of two, as in MXFP4", "nearest",
       SCALE, "(2.0 ** (high / whole).log2().floor())", says=OF_PART)
 wrong("rounding down", "nearest", SCALE, "cut_down(high / whole)", says=OF_PART)
-wrong("keeping scales above 1 / 64", ("nearest", "zeros"),
+wrong("clamping scales to at least 1 / 64", ("nearest", "zeros"),
       SCALE, "(high / whole).clamp(min=2.0 ** -6)", says=OF_PART)
-wrong("keeping scales above the smallest float8", ("nearest", "zeros"),
+wrong("clamping scales to at least the smallest float8", ("nearest", "zeros"),
       SCALE, "(high / whole).clamp(min=2.0 ** -9)", says=OF_PART)
 wrong("returning 1 for a block of zeros", "zeros",
       SCALE, "torch.where(high == 0, 1.0, high / whole)", says=OF_PART)
 wrong("dividing 0 by 0", "all zeros", OR_ONE, "")
-wrong("keeping scales above 1e-12", ("any", "all zeros"),
+wrong("clamping the tensor's scale to at least 1e-12", ("any", "all zeros"),
       WHOLE, f"({WHOLE}).clamp(min=1e-12)", OR_ONE, "")
 
 
-@ex.wrong("reading the order in memory, not the axes", says="scale of part", breaks="any")
+@ex.wrong("following the order in memory instead of the axes", says="scale of part", breaks="any")
 def in_memory(parts):
     whole, scales = made(parts)
     for i, part in enumerate(parts):
@@ -238,22 +240,24 @@ def in_memory(parts):
     return whole, scales
 
 
-wrong("returning the scale with an axis", "whole", END, "return whole.view(1), scales",
+wrong("returning the tensor's scale with an extra axis",
+      "whole", END, "return whole.view(1), scales",
       says="shape of the scale of the whole")
-wrong("returning the scale as a Python number", "whole", END, "return whole.item(), scales",
+wrong("returning the tensor's scale as a Python number",
+      "whole", END, "return whole.item(), scales",
       says=OF_WHOLE)
-wrong("returning the scale in float64", "whole", END, "return whole.double(), scales",
+wrong("returning the tensor's scale in float64", "whole", END, "return whole.double(), scales",
       says="dtype of the scale of the whole")
 wrong("swapping scales and whole", "pair", END, "return scales, whole", says=OF_WHOLE)
 wrong("returning all scales in one tensor", "scales", f".to({FLOAT8})", "",
       END, f"return whole, torch.cat(scales).to({FLOAT8})", says="type of the scales")
 wrong("returning a tuple of scales", "scales", END, "return whole, tuple(scales)",
       says="type of the scales")
-wrong("keeping the axis of the block", "scales",
+wrong("leaving an axis of size 1 on the scales", "scales",
       END, "return whole, [s[..., None] for s in scales]", says="shape of the scale of part")
-wrong("returning the first part's scales alone", "scales", END, "return whole, scales[:1]",
+wrong("returning only the first part's scales", "scales", END, "return whole, scales[:1]",
       says="number of scales")
-wrong("taking the sizes in place", "left alone",
+wrong("taking the absolute values in place", "left alone",
       START, "parts = [part.abs_() for part in parts]; top =")
 wrong("removing parts from the list", "left alone",
       START, "parts = [parts.pop(0) for _ in range(len(parts))]; top =")

@@ -25,17 +25,17 @@ rows        | Turn the events of a run into rows and axes for a log. Args: event
               step, values) in the order of time, with an int step >= 0 and a dict of metrics,
               perhaps empty. | case one axis; two axes; no event; no values; steps from 0; far
               steps; zeros; a NaN
-any axes    | There may be any number of axes; no metric has the name of one. | case three axes; an
-              axis of another name; five axes
+any axes    | There may be any number of axes; no metric is named like an axis. | case three axes;
+              an axis of another name; five axes
 left        | The events are left as they are. | events that changed
 tuple       | Returns a tuple (rows, axes). | type of the result; number of parts
 axes        | axes: a dict from metric to axis. | axes
-order       | rows: a list of dicts in time order, each {axis: step} and the values. | row 0; row 1;
-              row 2; type of the rows; number of rows
-same step   | An event at the same step as the one before it on its axis joins that row, | case a
-              step in two parts; a step in two parts, another axis between; step 0 in three parts
-replaces    | and its values replace those of the same name. | case a value replaced; resumed in the
-              middle of an epoch
+order       | rows: a list of dicts in time order, each {axis: step} plus the values. | row 0; row
+              1; row 2; type of the rows; number of rows
+same step   | If the previous event on an axis has the same step, both share a row, | case
+              a step in two parts; a step in two parts, another axis between; step 0 in three parts
+replaces    | and later values replace earlier ones of the same name. | case a value replaced;
+              resumed in the middle of an epoch
 resumed     | An earlier step means a resumed run: drop the rows of this axis at that step or later,
               | case resumed; resumed between two steps; resumed at 0; resumed twice; resumed in the
               middle of an epoch; resumed, then a step in two parts; a dropped metric
@@ -211,14 +211,14 @@ def logged(events, *, merge=True, drop=lambda row, axis, step: row.get(axis, -1)
 
 
 wrong = ex.edits(logged)
-wrong("keeping one row for each axis and step, however the run went on", ("resumed", "others stay"),
+wrong("keeping one row for each axis and step, even after a resume", ("resumed", "others stay"),
       "put =",
       "own_rows = {}\n    for axis, step, values in events: own_rows.setdefault((axis, step), "
       "{axis: step}).update(values)\n    put =",
       "return out", "return (list(own_rows.values()), out[1])")
 
 
-@ex.wrong("merging with the very last row alone, not with the last of its axis", says="row 0",
+@ex.wrong("merging only with the very last row, not with the last of its axis", says="row 0",
           breaks=("same step", "replaces"))
 def very_last_row(events):
     rows = []
@@ -243,7 +243,7 @@ def one_counter(events):
     return rows, axes
 
 
-ex.wrong("copying the lesson's repair: a row for each event",
+ex.wrong("copying the lesson's repair, with a row for each event",
          lambda events: ([{axis: step, **values} for axis, step, values in events],
              one_home(events)), breaks=("same step", "replaces", "resumed", "others stay", "order"))
 wrong("returning rows without their axis", "order",
@@ -257,7 +257,7 @@ wrong("storing the axis under the name step", "order",
 ex.wrong("adding a second row for the same step", logged,
          breaks=("same step", "replaces", "resumed", "others stay"), merge=False,
          drop=lambda row, axis, step: row.get(axis, -1) > step)
-ex.wrong("replacing the row of the same step by a new one", logged, says="row",
+ex.wrong("replacing the row of the same step with a new one", logged, says="row",
          breaks=("same step", "resumed"), merge=False)
 wrong("keeping the first value", "replaces",
       "put = dict.update", "pass", "put([row for row in rows if axis in row][-1], values)",
@@ -265,7 +265,7 @@ wrong("keeping the first value", "replaces",
       "in row][-1]})", says="row")
 ex.wrong("dropping nothing at a resume", logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: False)
-ex.wrong("dropping rows of other axes at a resume, too, by their own steps", logged,
+ex.wrong("dropping rows of other axes at a resume as well, by their own steps", logged,
          breaks="others stay", drop=lambda row, axis, step: next(iter(row.values())) >= step)
 wrong("leaving out zeros", "rows",
       "put =",
@@ -275,7 +275,8 @@ wrong("leaving out a NaN", "rows",
       "put =",
       "events = [(axis, step, {n: v for n, v in values.items() if v == v}) for axis, step, "
       "values in events]; put =", "return out", "return (out[0], one_home(events))", says="row 0")
-ex.wrong("dropping only the same step", logged, breaks=("resumed", "others stay"),
+ex.wrong("dropping only the row of the same step at a resume",
+         logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: row.get(axis) == step)
 ex.wrong("keeping the same step at a resume", logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: row.get(axis, -1) > step)
@@ -294,11 +295,11 @@ def all_dropped(events):
     return rows, axes
 
 
-ex.wrong("treating a resume at step 0 as none", logged, breaks="resumed",
+ex.wrong("ignoring a resume at step 0", logged, breaks="resumed",
          drop=lambda row, axis, step: bool(step) and row.get(axis, -1) >= step)
 
 
-@ex.wrong("treating step 0 as no step", breaks=("same step",))
+@ex.wrong("not merging events at step 0", breaks=("same step",))
 def zero_apart(events):
     rows, axes, last = [], one_home(events), {}
     for axis, step, values in events:
@@ -312,22 +313,24 @@ def zero_apart(events):
     return rows, axes
 
 
-wrong("joining a row only if the event directly before is of its axis", ("same step", "replaces"),
+wrong("joining a row only if the event directly before has the same axis",
+      ("same step", "replaces"),
       "last.get(axis) == step and merge", "rows and rows[-1].get(axis) == step",
       "step <= last", "step < last")
 wrong("leaving out events without values", "rows",
       "events:", "[event for event in events if event[2]]:")
-wrong("handling batches and epochs alone", "any axes",
+wrong("handling only the axes batch and epoch", "any axes",
       "events:", '[event for event in events if event[0] in ("batch", "epoch")]:')
 wrong("raising no error for a metric on two axes", "raises",
       "axes.setdefault(name, axis) != axis", "axes.setdefault(name, axis) != axis and False")
-wrong("raising an error only for metrics of rows that are left", "raises",
+wrong("raising an error only for metrics in rows that are kept", "raises",
       "axes.setdefault(name, axis) != axis", "axes.setdefault(name, axis) != axis and False",
       "return out",
       "rows, axes = out\n    for name in axes:\n        if len({axis for row in rows for axis, "
       "_, _ in events if name in row and axis in row}) > 1: raise ValueError(name)\n    return "
       "rows, axes")
-ex.wrong("returning only the axes of rows that are left", logged, breaks="axes", kept=False)
+ex.wrong("returning only the axes of metrics in rows that are kept",
+         logged, breaks="axes", kept=False)
 wrong("returning metrics by axis instead of axes by metric", "axes",
       "return out",
       "rows, axes = out; return rows, {axis: [name for name in axes if axes[name] == axis] for "
@@ -336,6 +339,6 @@ wrong("ordering rows by axis, not by time", ("order", "others stay"),
       "return out", "rows, axes = out; return sorted(rows, key=lambda row: next(iter(row))), axes",
       says="row")
 wrong("returning a list of the two", "tuple", "return out", "return list(out)")
-wrong("returning the rows alone", "tuple", "return out", "return out[0]")
+wrong("returning only the rows", "tuple", "return out", "return out[0]")
 wrong("writing the axis into the event's values", "left",
       "rows.append({axis: step, **values})", "values[axis] = step; rows.append(values)")

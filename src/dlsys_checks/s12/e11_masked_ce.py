@@ -89,9 +89,9 @@ def law(out, logits, target, allowed, smoothing):
     loss, grad = by_rows(logits, target, allowed, smoothing)
     expect_like("cross-entropy", out["out"], loss)
     expect_close("cross-entropy", out["out"], loss, rtol=1e-4, atol=1e-5,
-                 look=f"Smoothing {smoothing:.3g}, allowed a row: {allowed.sum(1).tolist()}.")
-    expect_equal("graph of the cross-entropy, which gives gradient of the allowed classes",
-                 out["graph"], 1)
+                 look=f"The smoothing is {smoothing:.3g}; allowed classes per row: "
+                      f"{allowed.sum(1).tolist()}.")
+    expect_equal("graph of the cross-entropy (1 if there is one)", out["graph"], 1)
     expect_like("gradient of the allowed classes", out["grad"], grad)
     outside = out["grad"][~allowed] + 0.0
     expect_equal("gradient where not allowed", outside, torch.zeros_like(outside))
@@ -147,13 +147,13 @@ def smoothed(logits, target, allowed, smoothing, *, count=None):
 
 
 wrong = ex.edits(smoothed)
-wrong("using -1e9 instead of minus infinity, smoothed over all", ("spread", "example"),
+wrong("using -1e9 instead of minus infinity, and smoothing over all classes", ("spread", "example"),
       "z =",
       "z = torch.where(allowed, logits, -1e9); return F.cross_entropy(z, target, "
       "label_smoothing=smoothing); z =")
 
 
-@ex.wrong("dividing the share by the number of all classes", breaks="spread")
+@ex.wrong("dividing the smoothing by the number of all classes", breaks="spread")
 def over_all(logits, target, allowed, smoothing):
     return smoothed(logits, target, allowed, smoothing, count=logits.shape[1])
 
@@ -175,7 +175,8 @@ def without_target(logits, target, allowed, smoothing):
              / (n - 1).clamp(min=1)).mean()
 
 
-wrong("multiplying logarithms by the mask: zero times minus infinity", ("spread", "example"),
+wrong("multiplying log-probabilities by the mask, where 0 times minus infinity is NaN",
+      ("spread", "example"),
       "z = torch.where(allowed, logits, -torch.inf)\n    log_p = z.log_softmax(1)",
       "log_p = torch.where(allowed, logits, -torch.inf).log_softmax(1)",
       "kept = torch.where(allowed, log_p, 0)\n    spread = kept.sum(1) / (allowed.sum(1) if "
@@ -189,20 +190,20 @@ def no_mask(logits, target, allowed, smoothing):
     return F.cross_entropy(logits, target, label_smoothing=smoothing)
 
 
-wrong("putting zeros at the others, which still compete", ("mean", "spread", "example"),
+wrong("setting the other logits to 0, which still compete", ("mean", "spread", "example"),
       "-torch.inf", "0.0")
-wrong("subtracting a large number, which larger ones outlive", ("nothing", "mean"),
+wrong("subtracting 1e9 from the other logits, which may be larger than that", ("nothing", "mean"),
       "z =",
       "return of_logarithms((logits - 1e9 * ~allowed).log_softmax(1), target, allowed, "
       "smoothing); z =")
-wrong("adding minus infinity instead of putting it in: a NaN stays one", "nothing",
+wrong("adding minus infinity, which leaves a NaN as it is", "nothing",
       "z =",
       "z = logits + torch.zeros_like(logits).masked_fill(~allowed, -torch.inf); return "
       "of_logarithms(z.log_softmax(1), target, allowed, smoothing); z =")
-wrong("multiplying the logits by the mask: zeros that still compete",
+wrong("multiplying the logits by the mask, which leaves zeros that compete",
       ("mean", "spread", "nothing", "example"), "z =",
       "return of_logarithms((logits * allowed).log_softmax(1), target, allowed, smoothing); z =")
-wrong("masking after the softmax and dividing what is left by its sum",
+wrong("masking after the softmax and dividing by the sum of the rest",
       ("mean", "spread", "nothing", "gradient 0", "example", "result"), "z =",
       "p = logits.softmax(1) * allowed; return of_logarithms((p / p.sum(1, keepdim=True)).log(), "
       "target, allowed, smoothing); z =")
@@ -213,7 +214,7 @@ def hidden(logits, target, allowed, smoothing):
     return torch_smoothing(logits, target, allowed, smoothing).nan_to_num(posinf=0.0)
 
 
-wrong("letting a gradient through at the others, too", "gradient 0",
+wrong("passing a gradient to the classes that are not allowed", "gradient 0",
       "return out", "return out + _pass_on(logits, allowed)")
 wrong("returning a number without gradients", "result", ", logits", ", logits.detach()")
 wrong("returning a Python number", "result", "return out", "return out.item()")
@@ -224,11 +225,11 @@ def rows(logits, target, allowed, smoothing):
     return smoothed(logits, target, allowed, smoothing)[None].expand(2)
 
 
-wrong("filling into the logits themselves", "left",
+wrong("masking the logits in place", "left",
       "z =", "with torch.no_grad(): logits[~allowed] = -torch.inf\n    z =")
 
 
-@ex.wrong("computing exponentials, their sum and a logarithm",
+@ex.wrong("taking the logarithm of a sum of exponentials directly",
           says="cross-entropy: got", breaks="sizes")
 def naive(logits, target, allowed, smoothing):
     z = torch.where(allowed, logits, -torch.inf)
@@ -246,13 +247,13 @@ def log_of_softmax(logits, target, allowed, smoothing):
     return -((1 - smoothing) * label + smoothing * log_p.sum(1) / allowed.sum(1)).mean()
 
 
-wrong("cutting logits at 50", "sizes", ", logits", ", logits.clamp(-50, 50)")
-wrong("putting minus a hundred at the others", ("sizes", "mean"), "-torch.inf", "-100.0")
-wrong("putting -1e4 at the others", "sizes", "-torch.inf", "-1e4")
-wrong("putting -1e9 at the others", "sizes", "-torch.inf", "-1e9")
-wrong("returning a plain zero for rows without a choice", "result",
+wrong("clamping logits to between -50 and 50", "sizes", ", logits", ", logits.clamp(-50, 50)")
+wrong("setting the other logits to -100", ("sizes", "mean"), "-torch.inf", "-100.0")
+wrong("setting the other logits to -1e4", "sizes", "-torch.inf", "-1e4")
+wrong("setting the other logits to -1e9", "sizes", "-torch.inf", "-1e9")
+wrong("returning a plain zero if every row allows only one class", "result",
       "z =", "if (allowed.sum(1) == 1).all(): return torch.zeros(())\n    z =")
-wrong("handling ten classes at most", "sizes",
+wrong("handling at most ten classes", "sizes",
       "z =",
       "few = allowed.clone(); few[:, 10:] &= F.one_hot(target, logits.shape[1])[:, 10:].bool(); "
       "z =", "allowed, logits", "few, logits", "allowed, log_p", "few, log_p",

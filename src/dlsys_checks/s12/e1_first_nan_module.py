@@ -16,14 +16,14 @@ ex = exercise("12.1", "first_nan_module", seen=("kind", "x", "place"), says="nam
 ex.promise_table("""
 name      | Find the module in which a NaN or an infinity first arises. | name of the module; type
             of the name
-meant     | That is a module with a call that received only finite tensors and returned one that is
-            not finite; | case spoilt between two modules; spoilt by the model itself; an infinity;
-            a NaN handed to a part by keyword; a dict with a NaN handed on; an infinity handed in;
+meant     | It arises in a call that receives only finite tensors and returns one that is not
+            finite. | case spoilt between two modules; spoilt by the model itself; an infinity; a
+            NaN handed to a part by keyword; a dict with a NaN handed on; an infinity handed in;
             spoilt in train mode alone; spoilt in eval mode alone; minus infinity; a NaN as second
             argument; an infinity from a number; an infinity from nothing; a parameter returned;
             zeros of a dropout; zeros of a norm; half precision; complex numbers; an infinity from
             whole numbers; an empty tensor
-first     | among several such calls, the one that ended first counts. | case two of them, the later
+first     | Of several such calls, the one that ends first counts. | case two of them, the later
             registered first; deep inside; results that are not used
 none      | None if there is no such module. | case nothing wrong; a NaN handed in; an infinity
             handed in; a NaN that is no tensor; finite numbers whose sum is not; a hook of the
@@ -36,8 +36,8 @@ forms     | Args: model: its modules do not write into their arguments. They may
             call of a module; a dict with a NaN handed on; a NaN deep in what is returned; the first
             call of a module; a NaN as second argument; a NaN in an ordered dict; a NaN in a named
             tuple
-no tensor | Anything that is not a tensor is finite. | case a NaN that is no tensor; whole numbers;
-            a None handed to a part; an infinity from a number
+no tensor | Anything that is not a tensor counts as finite. | case a NaN that is no tensor; whole
+            numbers; a None handed to a part; an infinity from a number
 left      | The model, called once as model(x), keeps its weights, buffers, modes, gradients and
             hooks. | changed in the model; calls of the model
 example   | Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square root, and x with
@@ -310,7 +310,8 @@ def law(out, kind, x, place):
                  "Finite tensors in, and not out.")
     spoilt = type(out["changed"]) is list and "weights and buffers" in out["changed"]
     expect_equal("what changed in the model", out["changed"], [],
-                 "A pass moves buffers: run a copy." if spoilt else "Take your hooks away again.")
+                 "A pass moves buffers: run a copy." if spoilt
+                 else "Take your hooks away again.")
     expect_equal("calls of the model", out["calls"], 1)
 
 
@@ -363,71 +364,71 @@ START, COPY, LOOK, HOOK = "used, found", "copy.deepcopy(model)", "def look", "ha
 GIVEN, BAD, FOUND = "fine((a, k))", "not fine(out)", "found[0] if found else None"
 UNHOOKED = "used(x)\n    for handle in handles: handle.remove()"
 wrong("returning a list of names instead of one", "name", FOUND, f"[{FOUND}]")
-wrong("not looking at inputs", ("meant", "none", "forms"), GIVEN, "True")
-wrong("returning the last one instead of the first", ("first", "name", "forms", "example"),
+wrong("not looking at the inputs", ("meant", "none", "forms"), GIVEN, "True")
+wrong("returning the last such module instead of the first", ("first", "name", "forms", "example"),
       "found[0]", "found[-1]")
-wrong("looking for NaN alone, not for infinities", ("meant", "no tensor", "none"),
+wrong("looking for NaN but not for infinities", ("meant", "no tensor", "none"),
       BAD, "has_nan(out)")
-wrong("looking for NaN alone, in the inputs as well",
+wrong("ignoring infinities in inputs and outputs",
       ("meant", "no tensor", "none", "forms", "first"),
       GIVEN, "not has_nan((a, k))", BAD, "has_nan(out)")
 wrong("not looking at keyword arguments", "forms", GIVEN, "fine(a)")
-wrong("assuming a tensor as the whole output", "forms",
+wrong("assuming that the output is a single tensor", "forms",
       BAD, "torch.is_tensor(out) and not fine(out)")
 wrong("returning the class instead of the name", "name",
       "found[0]", "type(model.get_submodule(found[0])).__name__")
 wrong("returning the model instead of None", "none", FOUND, f'({FOUND}) or ""')
 wrong("leaving out the model itself", "names", HOOK, "if name: handles.append")
-wrong("looking at Python numbers, too", "no tensor",
+wrong("looking at Python numbers as well", "no tensor",
       BAD, "(not fine(out) or any(isinstance(v, float) and v != v for v in leaves(out)))")
-wrong("taking the first in the order of registration", "first",
+wrong("returning the first such module in the order of registration", "first",
       BAD, "not fine(out) and not any(n.startswith(name) for n in found)",
       "found[0]", "min(found, key=[n for n, _ in used.named_modules()].index)")
-wrong("taking, of several, the one whose call began first", ("first", "name", "forms", "example"),
+wrong("returning the module whose call began first", ("first", "name", "forms", "example"),
       START, "begun = []; used, found", HOOK,
       "module.register_forward_pre_hook(lambda m, a, name=name: begun.append(name))\n        "
       "handles.append", FOUND, "next((name for name in begun if name in found), None)")
-wrong("looking only at modules without parts of their own", "meant",
+wrong("looking only at modules without submodules", "meant",
       GIVEN, "not [*m.children()] and fine((a, k))")
 wrong("running a copy in eval mode", "meant", COPY, f"{COPY}.eval()")
 wrong("running a copy in train mode", "meant", COPY, f"{COPY}.train()")
-wrong("counting the last call of a module", "forms", START, "bad = {}; used, found",
+wrong("judging a module only by its last call", "forms", START, "bad = {}; used, found",
       "if fine((a, k)) and not fine(out):\n                found.append(name)",
       "bad[name] = fine((a, k)) and not fine(out)",
       FOUND, "next((name for name, is_bad in bad.items() if is_bad), None)")
-wrong("looking at the first argument alone", "forms", GIVEN, "fine((a[:1], k))")
+wrong("looking only at the first argument", "forms", GIVEN, "fine((a[:1], k))")
 wrong("accepting minus infinity", "meant", BAD,
       "any(bool((v.isnan() | v.isposinf()).any()) for v in tensors(out) if v.is_floating_point())")
-wrong("looking at the sum", "none",
+wrong("checking only whether the sum is finite", "none",
       BAD, "not all(bool(v.sum().isfinite()) for v in tensors(out))")
 wrong("recognising dicts and tuples by their exact type", "forms",
       BAD, "not exact(out, lambda value: type(value) is dict)")
 wrong("recognising tuples by their exact type", "forms",
       BAD, "not exact(out, lambda value: isinstance(value, dict))")
-wrong("looking at tensors of 32 bits alone", "meant",
+wrong("looking only at float32 tensors", "meant",
       BAD, "not fine([v for v in tensors(out) if v.dtype == torch.float32])")
-wrong("accepting complex numbers", "meant",
+wrong("ignoring complex tensors", "meant",
       BAD, "not fine([v for v in tensors(out) if not v.is_complex()])")
-wrong("treating whole numbers as bad", "meant", GIVEN, f"{GIVEN} and all("
+wrong("skipping calls that receive integer tensors", "meant", GIVEN, f"{GIVEN} and all("
       "v.is_floating_point() or v.is_complex() for v in tensors((a, k)))")
-wrong("treating an empty tensor as bad", "meant",
+wrong("skipping calls that receive an empty tensor", "meant",
       GIVEN, f"{GIVEN} and all(v.numel() for v in tensors((a, k)))")
-wrong("treating None as a bad number", "no tensor",
+wrong("skipping calls that receive None", "no tensor",
       GIVEN, f"{GIVEN} and all(v is not None for v in leaves((a, k)))")
 wrong("unfreezing frozen weights", "left", "return", "model.requires_grad_(True); return")
 wrong("recognising tensors by their exact type", "meant",
       BAD, "not fine([v for v in tensors(out) if type(v) is torch.Tensor])")
-wrong("leaving out a call without arguments", "meant", GIVEN, f"(a or k) and {GIVEN}")
-wrong("switching dropouts off", "meant",
+wrong("skipping calls without arguments", "meant", GIVEN, f"(a or k) and {GIVEN}")
+wrong("switching dropout off", "meant",
       LOOK, "if isinstance(module, nn.Dropout): module.training = False\n        def look")
-wrong("putting norms into eval mode", "meant",
+wrong("putting BatchNorm into eval mode", "meant",
       LOOK, "if isinstance(module, nn.BatchNorm1d): module.training = False\n        def look")
 wrong("running a copy without the model's own hooks", "none",
       LOOK, "module._forward_pre_hooks.clear()\n        def look")
-wrong("restoring what is stored and forgetting a buffer that is not", "left",
+wrong("restoring the state_dict, which misses non-persistent buffers", "left",
       COPY, "model", START, "state = copy.deepcopy(model.state_dict()); used, found",
       "used(x)", UNHOOKED, "return", "model.load_state_dict(state); return")
-wrong("running the model itself, which spoils the norm's statistics", "left",
+wrong("running the model itself, which changes BatchNorm's statistics", "left",
       COPY, "model", "used(x)", UNHOOKED)
 wrong("leaving hooks on the model", "left",
       "return", "model.register_forward_hook(lambda *call: None); return")

@@ -24,9 +24,9 @@ nothing else | and do nothing else to the model. | changed in the model
 names        | Returns: A dict with the names of named_parameters(), in their order, frozen
                parameters included. | names in the report
 float        | Each value is |after - before| / |before|, a float. | relative change
-overflow     | The norms are over all elements; no float16 overflows in them, and no float32
-               vanishes. | case large numbers of 16 bits; tiny numbers of 32 bits; from end to end
-               of 16 bits
+overflow     | The norms are taken over all elements, in a precision in which no float16 overflows
+               and no float32 vanishes. | case large numbers of 16 bits; tiny numbers of 32 bits;
+               from end to end of 16 bits
 stayed       | The value is 0.0 if the parameter did not move, | case nothing moved; zeros that stay
 zeros        | and math.inf if it was all zeros and moved. | case zeros that move
 example      | Example: a single weight that goes from 2. to 1.: {"weight": 0.5}. | case the example
@@ -147,7 +147,7 @@ def law(out, kind, before, after):
             expect_close(what, got, wanted, rtol=1e-3, look=sizes)
         elif not same(got, wanted):
             raise Broken(what, got, wanted, sizes)
-    expect_equal("what was changed in the model", out["changed"], [])
+    expect_equal("what changed in the model", out["changed"], [])
 
 
 def relative(before, after):
@@ -176,12 +176,13 @@ def reported(model, step, *, change=relative):
 
 
 wrong = ex.edits(reported)
-wrong("keeping no copy: the memory moves along", ("far", "float"), "p.detach().clone", "p.detach")
-wrong("returning the change itself, not relative", ("far", "zeros"),
+wrong("keeping the parameter itself instead of a copy",
+      ("far", "float"), "p.detach().clone", "p.detach")
+wrong("returning the norm of the change without dividing it", ("far", "zeros"),
       "change(old[n], p)",
       "math.dist(old[n].double().flatten().tolist(), p.detach().double().flatten().tolist())")
 wrong("returning a list instead of a dict", "far", "return out", "return list(out.values())")
-ex.wrong("dividing by the size after the step", reported, breaks="float",
+ex.wrong("dividing by the norm after the step", reported, breaks="float",
          change=lambda a, b: math.inf if math.isinf(relative(a, b)) else relative(b, a))
 wrong("returning a tensor instead of a float", "float",
       "return out", "return {n: torch.tensor(v) for n, v in out.items()}",
@@ -189,7 +190,7 @@ wrong("returning a tensor instead of a float", "float",
 wrong("leaving out frozen parameters", "names",
       "p) for n, p in model.named_parameters()",
       "p) for n, p in model.named_parameters() if p.requires_grad")
-wrong("sorting names by the alphabet", "names", "return out", "return dict(sorted(out.items()))")
+wrong("sorting names alphabetically", "names", "return out", "return dict(sorted(out.items()))")
 wrong("reporting buffers as well", "names",
       "return out", "return {**out, **{n: 0.0 for n, _ in model.named_buffers()}}")
 wrong("calling step twice", "once", "step()\n", "step(); step()\n")
@@ -211,39 +212,39 @@ def own_dtype(model, step):
 ex.wrong("taking norms in float32, in which tiny squares vanish",
          reported, breaks=("overflow", "float"),
          change=lambda a, b: share((b.float() - a.float()).norm(), a.float().norm()))
-ex.wrong("assuming a size above 0: a division that raises", reported, says="raised Zero",
+ex.wrong("dividing by a norm of 0", reported, says="raised Zero",
          breaks=("stayed", "zeros"), change=lambda a, b: (
              (b.double() - a.double()).norm().item() / a.double().norm().item()))
-ex.wrong("comparing deviations from the mean, not sizes", reported,
+ex.wrong("comparing standard deviations instead of norms", reported,
          breaks=("far", "float", "stayed", "zeros", "example"), change=lambda a, b: share(
              *(v.double().std(correction=0) for v in (b - a, a))))
-ex.wrong("adding a small constant to the size", reported, breaks=("overflow", "zeros"),
+ex.wrong("adding a small constant to the norm", reported, breaks=("overflow", "zeros"),
          change=lambda a, b: share((b.double() - a.double()).norm(), a.double().norm() + 1e-12))
-ex.wrong("returning infinity where nothing moved from zero", reported, breaks="stayed",
+ex.wrong("returning infinity for zeros that did not move", reported, breaks="stayed",
          change=lambda a, b: relative(a, b) if a.any() else math.inf)
-ex.wrong("returning 0 / 0 where nothing moved from zero: not a number", reported, breaks="stayed",
+ex.wrong("returning NaN for zeros that did not move", reported, breaks="stayed",
          change=lambda a, b: relative(a, b) if a.any() or b.any() else math.nan)
 ex.wrong("returning 0 where zeros moved", reported, breaks="zeros",
          change=lambda a, b: relative(a, b) if a.any() else 0.0)
-ex.wrong("treating a NaN as no move", reported, breaks="float",
+ex.wrong("reporting 0 where the change is NaN", reported, breaks="float",
          change=lambda a, b: 0.0 if math.isnan(relative(a, b)) else relative(a, b))
 ex.wrong("rounding to four digits", reported, breaks="float",
          change=lambda a, b: round(relative(a, b), 4))
-ex.wrong("cutting off changes above a million", reported, breaks="float", change=lambda a, b: (
+ex.wrong("capping changes at a million", reported, breaks="float", change=lambda a, b: (
     relative(a, b) if math.isinf(relative(a, b)) else min(relative(a, b), 1e6)))
 ex.wrong("taking the difference in the parameter's own dtype",
          reported, breaks=("overflow", "float"),
          change=lambda a, b: share((b - a).double().norm(), a.double().norm()))
 
 
-@ex.wrong("calling step without gradients", breaks="once")
+@ex.wrong("calling step under no_grad", breaks="once")
 def without_gradients(model, step):
     with torch.no_grad():
         return reported(model, step)
 
 
 wrong("putting the model into eval mode", "nothing else", "return out", "model.eval(); return out")
-wrong("emptying the gradients", "nothing else", "return out", "model.zero_grad(); return out")
+wrong("clearing the gradients", "nothing else", "return out", "model.zero_grad(); return out")
 
 
 @ex.wrong("restoring the old values", breaks="nothing else")

@@ -16,19 +16,19 @@ SCALE = 0.1
 
 ex.promise("noise", "Add noise to rows of x that depends only on seed, epoch and row.",
            says=("rows plus noise", "type of the rows"))
-ex.promise("left", "Args: x: (N, F) float32, left as it is.", says=("numbers of x that changed",))
+ex.promise("left", "Args: x: (N, F) float32, left as it is.", says=("values of x that changed",))
 ex.promise("rows", "rows: the indices of a worker's rows, in its order. A row may occur twice.",
            cases=("a row twice", "rows backwards", "no rows", "one row"))
 ex.promise("numbers", "seed, epoch: 0 or more.",
            cases=("seed and epoch 0", "a large seed", "a late epoch"))
 ex.promise("first F", "The noise of row i is the first F numbers that "
-           "numpy.random.default_rng((seed, epoch, i)).standard_normal() draws, times 0.1. It is "
-           "the same whatever other rows are asked for.",
-           says=("rows plus noise", "rows asked for again"))
+           "numpy.random.default_rng((seed, epoch, i)).standard_normal() draws, times 0.1. It "
+           "does not depend on which other rows are in rows.",
+           says=("rows plus noise", "rows requested one by one"))
 ex.promise("global", "No global generator is used.", says=("generators that moved",))
 ex.promise("returns", "Returns: (len(rows), F) float32, in new memory.",
            says=("shape of the rows", "dtype of the rows", "memory shared"))
-ex.promise("example", "Example: rows [4, 2] return what [4] and [2] return, one below the other.",
+ex.promise("example", "Example: rows [4, 2] return what [4] and [2] return, concatenated.",
            cases=("the example",))
 
 
@@ -90,11 +90,11 @@ def law(out, x, seed, epoch, rows):
             wanted[place, k] = float(x[row, k]) + SCALE * rng.standard_normal()
     expect_like("rows plus noise", out["out"], wanted)
     expect_close("rows plus noise", out["out"], wanted, rtol=1e-4, atol=1e-5)
-    expect_like("rows asked for again, each by itself", out["again"], wanted)
-    expect_close("rows asked for again, each by itself", out["again"], wanted, rtol=1e-4,
+    expect_like("rows requested one by one", out["again"], wanted)
+    expect_close("rows requested one by one", out["again"], wanted, rtol=1e-4,
                  atol=1e-5)
-    expect_equal("generators that moved", out["moved"], 0)
-    expect_equal("numbers of x that changed", out["changed"], 0)
+    expect_equal("global generators that moved", out["moved"], 0)
+    expect_equal("values of x that changed", out["changed"], 0)
     expect_equal("memory shared with x", out["shared"], 0)
 
 
@@ -117,11 +117,11 @@ def keyed(x, seed, epoch, rows):
 wrong = ex.edits(keyed)
 wrong("using the sum of the three as a seed", ("noise", "first F"),
       "(seed, epoch, row)", "seed + epoch + row")
-wrong("leaving zeros without noise", "noise",
+wrong("adding no noise where x is 0", "noise",
       "out =", "picked = x[torch.tensor(rows, dtype=torch.long)]; out =",
       "return out", "return torch.where(picked == 0, picked, out)")
 wrong("leaving out the epoch", ("noise", "first F"), "(seed, epoch, row)", "(seed, row)")
-wrong("using a constant seed, 42 and the row",
+wrong("seeding with 42 plus the row, whatever seed and epoch are",
       ("noise", "first F"), "(seed, epoch, row)", "42 + row")
 
 
@@ -132,7 +132,7 @@ def one_generator(x, seed, epoch, rows):
         SCALE * rng.standard_normal((len(rows), x.shape[1])), dtype=torch.float32)
 
 
-@ex.wrong("using the place in the list instead of the row's number", breaks=("noise", "first F"))
+@ex.wrong("using the position in the list instead of the row's index", breaks=("noise", "first F"))
 def by_place(x, seed, epoch, rows):
     out = x[torch.tensor(rows, dtype=torch.long)].clone()
     for place in range(len(rows)):
@@ -147,12 +147,12 @@ wrong("seeding numpy's global generator once, with seed and epoch", ("noise", "f
       "np.random.seed((seed + epoch) % 2**32); picked = x[torch.tensor(rows, dtype=torch.long)]; "
       "return picked + torch.tensor(SCALE * np.random.standard_normal(tuple(picked.shape)), "
       "dtype=torch.float32); out =")
-wrong("drawing the noise by torch, whose numbers differ from numpy's", ("noise", "first F"),
+wrong("drawing the noise with torch, whose numbers differ from numpy's", ("noise", "first F"),
       "rng =", "generator =", "np.random.default_rng((seed, epoch, row))",
       "torch.Generator().manual_seed(seed + epoch + row)",
       "torch.tensor(SCALE * rng.standard_normal(x.shape[1]), dtype=torch.float32)",
       "SCALE * torch.randn(x.shape[1], generator=generator)")
-wrong("drawing the noise in float32, other numbers of the same generator", ("noise", "first F"),
+wrong("drawing the noise in float32, which gives different numbers", ("noise", "first F"),
       "torch.tensor(SCALE * rng.standard_normal(x.shape[1]), dtype=torch.float32)",
       "SCALE * torch.from_numpy(rng.standard_normal(x.shape[1], dtype=np.float32))")
 wrong("not scaling the noise", "noise",
@@ -160,7 +160,7 @@ wrong("not scaling the noise", "noise",
 wrong("sorting the rows", ("rows", "noise"), "out =", "rows = sorted(rows); out =")
 wrong("returning each row once", "rows",
       "out =", "rows = list(dict.fromkeys(rows)); out =", says="shape of the rows")
-wrong("cutting the seed to 32 bits", "numbers",
+wrong("truncating the seed to 32 bits", "numbers",
       "out =", "seed = seed % 2**32; out =", says="rows plus noise")
 wrong("computing in double precision", "returns", "out =", "x = x.double(); out =")
 wrong("returning a list of rows", "noise", "return out", "return list(out)")

@@ -13,23 +13,23 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.4", "expected_improvement", seen=("mean", "std", "best"),
               says="expected improvement")
 
-ex.promise("improvement", "Compute how far each run is expected to fall below the best loss. A "
+ex.promise("improvement", "Compute how far each loss is expected to fall below the best one. A "
            "candidate's loss is normally distributed, and a smaller loss is better. The "
            "improvement is best minus the loss, or 0 if that is negative; the result is its "
            "expected value.", says=("expected improvement",))
 ex.promise("each", "Returns: One value for each candidate, a", says=("shape of", "type of"))
-ex.promise("shapes", "Args: mean, std: the means and standard deviations, float64, of one shape, "
-           "which may be any.",
+ex.promise("shapes", "Args: mean, std: the means and standard deviations, float64, of the same "
+                     "shape, whatever it is.",
            cases=("a single number", "a table", "no candidate", "one candidate"))
-ex.promise("left", "They are left as they are.", says=("numbers that changed", "in-place"))
+ex.promise("left", "They are left as they are.", says=("values that changed", "in-place"))
 ex.promise("dtype", "float64 tensor of that shape.", says=("dtype of", "shape of"))
 ex.promise("certain", "Where std is 0, the loss equals its mean, and the result is not NaN.",
            cases=("certain losses", "all of them certain", "certain, at the best loss"))
 ex.promise("tiny", "No constant is added to std: tiny standard deviations count.",
            cases=("tiny deviations", "tiny numbers", "the tiniest deviations",
                   "tiny deviations at the best loss", "tiny deviations at a best loss not 0"))
-ex.promise("unlikely", "An unlikely improvement is small but not zero, right to a thousandth up "
-           "to a mean 30 standard deviations above best.",
+ex.promise("unlikely", "An unlikely improvement is small but not zero: it is right to a "
+                       "thousandth even for a mean 30 standard deviations above best.",
            cases=("far above the best", "8 above the best"))
 ex.promise("example", "Example: mean [1., 2.], std [2., 0.], best 1.: [0.798, 0.].",
            cases=("the example",))
@@ -92,7 +92,7 @@ def law(out, mean, std, best):
     expect_like("expected improvement", out["out"], wanted)
     expect_close("expected improvement", out["out"], wanted, rtol=1e-3, atol=0.0,
                  look=there(out["out"] - wanted, mean, std, best))
-    expect_equal("numbers that changed", out["changed"], 0)
+    expect_equal("values that changed", out["changed"], 0)
 
 
 def there(gap, mean, std, best):
@@ -140,42 +140,43 @@ def improved(mean, std, best):
 
 
 wrong = ex.edits(improved)
-wrong("using the textbook's sign, for a maximum", "improvement", "best - mean", "-best - -mean")
-wrong("copying the lesson's repair: it divides by a deviation of 0, and its tail ends",
+wrong("using the textbook's sign, which is for a maximum",
+      "improvement", "best - mean", "-best - -mean")
+wrong("copying the lesson's repair, which divides by 0 and loses tiny probabilities",
       ("certain", "example", "unlikely"), "gain =",
       "z = (best - mean) / std; density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi); return "
       "std * (z * torch.special.ndtr(z) + density); gain =")
 
 
-@ex.wrong("dividing by a deviation of 0", breaks=("certain", "example"))
+@ex.wrong("dividing by a standard deviation of 0", breaks=("certain", "example"))
 def divides(mean, std, best):
     z = (best - mean) / std
     return std * (z * below(z) + torch.exp(-z * z / 2) / math.sqrt(2 * math.pi))
 
 
-wrong("returning 0 / 0 where a certain loss is the best one", "certain",
+wrong("returning 0 / 0 where a certain loss equals the best", "certain",
       "gain =",
       "gain = best - mean; z = gain / std; return gain * below(z) + std * torch.exp(-z * z / 2) "
       "/ math.sqrt(2 * math.pi); gain =")
-ex.wrong("taking 0.01 off every gain, to explore", lambda mean, std, best: improved(
+ex.wrong("subtracting 0.01 from every gain, to explore", lambda mean, std, best: improved(
     mean, std, best - 0.01), breaks=("improvement", "certain", "tiny", "unlikely", "example"))
-ex.wrong("returning 0 wherever std is 0: nan_to_num or where around it",
+ex.wrong("returning 0 wherever std is 0, as nan_to_num around the result does",
          lambda mean, std, best: divides(mean, std, best).nan_to_num(0.0), breaks="certain")
 wrong("allowing a certain gain to be negative", ("certain", "example"),
       "return out", "return torch.where(std > 0, out, best - mean)")
-wrong("adding a small constant to the deviation", "tiny",
+wrong("adding a small constant to the standard deviation", "tiny",
       "gain =", "std = torch.where(std > 0, std + 1e-9, 0); gain =")
-wrong("treating deviations below a threshold as 0", "tiny",
+wrong("treating standard deviations below a threshold as 0", "tiny",
       "return out", "return torch.where(std > 1e-100, out, (best - mean).clamp(min=0))")
-wrong("using ndtr for the distribution, which ends at 8 deviations", "unlikely",
+wrong("using ndtr, whose tail ends at about 8 standard deviations", "unlikely",
       "below", "torch.special.ndtr")
 ex.wrong("returning the probability of an improvement",
          lambda mean, std, best: torch.special.ndtr((best - mean) / torch.where(std > 0, std, 1)),
          breaks="improvement")
-wrong("using the variance as the deviation", "improvement", "gain =", "std = std.sqrt(); gain =")
-ex.wrong("ignoring the deviation", lambda mean, std, best: (best - mean).clamp(min=0),
+wrong("treating std as a variance", "improvement", "gain =", "std = std.sqrt(); gain =")
+ex.wrong("ignoring the standard deviation", lambda mean, std, best: (best - mean).clamp(min=0),
          breaks="improvement")
-ex.wrong("using the best of the means instead of best",
+ex.wrong("using the smallest mean instead of best",
          lambda mean, std, best: improved(mean, std, mean.min().item() if mean.numel() else best),
          breaks="improvement")
 wrong("summing over candidates", "each", "return out", "return out.sum()")
@@ -183,7 +184,7 @@ wrong("returning a list of numbers", "each", "return out", "return out.tolist()"
 wrong("computing in single precision", "dtype", "return out", "return out.float()")
 
 
-@ex.wrong("assuming rows, one number at a time", says="0-d tensor", breaks="shapes")
+@ex.wrong("assuming that mean has at least one axis", says="0-d tensor", breaks="shapes")
 def needs_an_axis(mean, std, best):
     rows = [improved(m, s, best) for m, s in zip(mean, std)]
     return torch.stack(rows) if rows else mean.clone()

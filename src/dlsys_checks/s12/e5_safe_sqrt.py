@@ -16,14 +16,14 @@ zero       | and 0 where x <= 0. | values where x is 0 or less
 any shape  | Args: x: float32 or float64 of any shape. | case a single number; a single negative
              number; a turned matrix; three axes; double precision; one number in a row; a row of
              one matrix; a column; no numbers
-left alone | It is left as it is. | numbers of x that changed; in-place
+left alone | It is left as it is. | values of x that changed; in-place
 dtype      | Returns: A tensor of the same dtype. | dtype of
 no slope   | Where x <= 0, the gradient is 0. | gradient where x is 0 or less
 slope      | Elsewhere it is the gradient of the square root. | gradient where x is above 0;
-             gradient where x is NaN
+             positions where the gradient is NaN
 exact      | No constant is added: even the smallest x is exact. | case tiny numbers; tiny numbers
              in double precision; the tiniest numbers; the tiniest numbers in double precision
-nan        | A NaN in x stays a NaN in the result. | places that are NaN
+nan        | A NaN in x stays a NaN in the result. | positions that are NaN
 example    | Example: [4., 0., -1.]: [2., 0., 0.], with a gradient of [0.25, 0., 0.]. | case the
              example
 """)
@@ -84,7 +84,7 @@ def law(out, x, weight, turned):
     expect_like("gradient where x is above 0", out["grad"], x)
     made, grad = out["out"].flatten(), out["grad"].flatten()
     x, weight = x.flatten(), weight.flatten()
-    expect_equal("places that are NaN", made.isnan().tolist(), x.isnan().tolist(),
+    expect_equal("positions that are NaN", made.isnan().tolist(), x.isnan().tolist(),
                  "A NaN that was there before is no result of the root.")
     above, below = x > 0, x <= 0
     exact = x[above].double() ** 0.5
@@ -94,9 +94,9 @@ def law(out, x, weight, turned):
                  (weight[above].double() / 2 / exact).to(x.dtype), rtol=1e-5, atol=0.0)
     expect_equal("gradient where x is 0 or less", grad[below] + 0.0, torch.zeros_like(x[below]),
                  "No number that the root cannot take may reach it.")
-    expect_equal("gradient where x is NaN, of those the NaN", grad.isnan().tolist(),
+    expect_equal("positions where the gradient is NaN", grad.isnan().tolist(),
                  x.isnan().tolist(), "It is that of the root, a NaN as well.")
-    expect_equal("numbers of x that changed", out["changed"], 0)
+    expect_equal("values of x that changed", out["changed"], 0)
 
 
 # ---- wrong, by name
@@ -107,14 +107,14 @@ def shifted(x, small, zero=False):
     return torch.where(x <= 0, 0, root) if zero else root
 
 
-ex.wrong("putting where around the root alone", lambda x: torch.where(x <= 0, 0, x.sqrt()),
+ex.wrong("putting where only around the root", lambda x: torch.where(x <= 0, 0, x.sqrt()),
          breaks="no slope")
-ex.wrong("putting where around the root alone, asked the other way round",
+ex.wrong("putting where only around the root, with the condition x > 0",
          lambda x: torch.where(x > 0, x.sqrt(), 0), breaks=("no slope", "nan"))
 
 
-ex.wrong("multiplying the root by a mask: NaN times 0", lambda x: (x > 0) * x.sqrt(),
-         says="places that are NaN", breaks=("root", "no slope", "nan"))
+ex.wrong("multiplying the root by a mask, where NaN times 0 is NaN", lambda x: (x > 0) * x.sqrt(),
+         says="positions that are NaN", breaks=("root", "no slope", "nan"))
 
 
 @not_an_answer
@@ -125,16 +125,16 @@ def mended(x):
 
 
 wrong = ex.edits(mended)
-wrong("treating a NaN as a number of 0 or less", "nan",
+wrong("treating a NaN like a number of 0 or less", "nan",
       "out =",
       "above = x > 0; return torch.where(above, torch.where(above, x, 1).sqrt(), 0); out =")
-ex.wrong("taking the larger of x and 0, then the root",
+ex.wrong("taking the root of the larger of x and 0",
          lambda x: torch.maximum(x, torch.zeros_like(x)).sqrt(), breaks="no slope")
-wrong("returning a NaN that has lost its gradient, as a constant or behind clamp", "slope",
+wrong("returning a NaN that no longer depends on x", "slope",
       "out =",
       "above = x > 0; root = torch.where(above, torch.where(above, x, 1).sqrt(), 0); return "
       "torch.where(x.isnan(), torch.nan, root); out =")
-ex.wrong("asking for the largest number, though there may be none",
+ex.wrong("taking the maximum of x, which may be empty",
          lambda x: mended(x) if x.max() > 0 else x * 0.0 + mended(x), says="raised RuntimeError",
          breaks="any shape")
 ex.wrong("clamping at a small constant", lambda x: x.clamp(min=1e-12).sqrt(),
@@ -156,14 +156,14 @@ wrong("squeezing dimensions of size 1 away", "any shape",
 wrong("leaving 1 where x is 0 or less", "zero", "out, 0", "out, 1")
 ex.wrong("putting nan_to_num around the root", lambda x: x.sqrt().nan_to_num(posinf=torch.inf),
          breaks=("no slope", "nan", "root"))
-wrong("cutting off the gradient", "slope", "out =", "x = x.detach(); out =")
+wrong("detaching x", "slope", "out =", "x = x.detach(); out =")
 ex.wrong("taking the absolute value under the root",
          lambda x: torch.where(x == 0, 0, torch.where(x == 0, 1, x).abs().sqrt()),
          breaks=("zero", "no slope"))
 wrong("returning float32 whatever x is", "dtype", "out =", "x = x.float(); out =")
 wrong("taking the cube root", ("root", "slope"),
       "torch.where(out, 1, x).sqrt()", "torch.where(out, 1, x) ** (1 / 3)")
-ex.wrong("assuming a list of numbers",
+ex.wrong("assuming that x has at least one axis",
          lambda x: torch.stack([mended(row) for row in x]) if len(x) else x.clone(),
          says="0-d tensor", breaks="any shape")
 wrong("writing zeros into x", "left alone",

@@ -32,10 +32,11 @@ nan     | and math.nan before the first batch. | case asked before the first; no
 asked   | It may be called at any time, and you may add more batches after it. | case asked in
           between; asked before the first; one batch, asked twice; no batch
 alive   | After the caller has dropped loss, nothing that only loss held stays in memory. | tensors
-          that its graph has saved; losses whose memory is still held; mean after
+          saved by the graph; losses whose memory is still held; mean after
 left    | add leaves loss as it is, and backward() still works. | losses that changed; gradients
           that are wrong
-grow    | What a meter holds does not grow with the number of batches. | bytes that a meter grows
+grow    | What a meter holds does not grow with the number of batches. | bytes by which a meter
+          grows
 own     | Each call of make_meter returns a new meter. | mean of a second meter; mean after
 example | Example: a loss of 2. over 1 row and one of 5. over 2 rows: 4.0. | case the example
 """)
@@ -158,7 +159,7 @@ def law(out, losses, rows, dtype, graph, asked):
                  "Take the number out; leave the tensor its graph.")
     expect_length("means", out["means"], len(asked))
     given = [torch.tensor(v, dtype=getattr(torch, dtype)).item() for v in losses]
-    expect_equal("tensors that its graph has saved, still alive after add", out["saved"], 0)
+    expect_equal("tensors saved by the graph and still alive after add", out["saved"], 0)
     expect_equal("losses whose memory is still held after add", out["memory"], 0)
     for n, got in zip(asked, out["means"]):
         what, part = f"mean after {n} batches", given[:n]
@@ -175,7 +176,7 @@ def law(out, losses, rows, dtype, graph, asked):
                              f"{v:.4g} * {r}" for v, r in zip(part[:5], rows))
                          + (" ..." if n > 5 else ""))
     expect_close("mean of a second meter", out["other"], 0.75)
-    expect_equal("bytes that a meter grows in 40 batches", out["grew"], 0)
+    expect_equal("bytes by which a meter grows in 40 batches", out["grew"], 0)
 
 
 # ---- wrong, by name
@@ -198,9 +199,11 @@ def summed():
 wrong = ex.edits(summed)
 START, ITEM, TAKEN, COUNTED = "0.0, 0", "loss.item()", "loss.item() * rows", "count += rows"
 MEAN, EMPTY, END = "total / count", "math.nan", "return add, mean"
-wrong("summing the live loss", "alive", ITEM, "loss.double()", MEAN, "(total / count).item()")
-wrong("summing the live loss and returning a tensor", ("alive", "mean"), ITEM, "loss")
-wrong("summing the detached loss and returning a tensor", "mean", ITEM, "loss.detach()")
+wrong("summing the losses with their graphs",
+      "alive", ITEM, "loss.double()", MEAN, "(total / count).item()")
+wrong("summing the losses with their graphs and returning a tensor",
+      ("alive", "mean"), ITEM, "loss")
+wrong("summing the detached losses and returning a tensor", "mean", ITEM, "loss.detach()")
 wrong("keeping all losses in a list", ("alive", "grow"),
       START, "[], 0", TAKEN, "[(loss, rows)]",
       MEAN, "sum(loss.detach().double() * n for loss, n in total).item() / count")
@@ -210,9 +213,9 @@ wrong("keeping all numbers in a growing tensor", "grow",
       START, "torch.zeros(0), 0", f"total + {TAKEN}",
       f"torch.cat([total, torch.tensor([{TAKEN}], dtype=torch.float64)])",
       MEAN, "total.sum().item() / count")
-wrong("keeping the last loss, detached, beside the sum", "alive",
+wrong("keeping the last loss, detached, next to the sum", "alive",
       COUNTED, "count += rows; add.last = loss.detach()")
-wrong("cutting the loss from its graph in place", "left", ITEM, "loss.detach_().item()")
+wrong("detaching the loss in place", "left", ITEM, "loss.detach_().item()")
 wrong("calling backward in add", "left",
       COUNTED, "count += rows; loss.requires_grad and loss.backward()")
 wrong("multiplying the loss by its rows in place", "left",
@@ -227,18 +230,19 @@ wrong("summing in single precision", "mean",
 wrong("returning a tensor instead of a float", "mean",
       MEAN, "torch.tensor(total / count, dtype=torch.float64)")
 wrong("returning the sum instead of the mean", "mean", MEAN, "total")
-wrong("returning 0 before the first", "nan", EMPTY, "0.0", says="mean after 0")
-wrong("dividing by zero before the first", "nan", " if count else math.nan", "",
+wrong("returning 0 before the first batch", "nan", EMPTY, "0.0", says="mean after 0")
+wrong("dividing by zero before the first batch", "nan", " if count else math.nan", "",
       says="led to ZeroDivisionError")
-wrong("starting anew after each mean", "asked", f"return {MEAN} if count else math.nan",
+wrong("starting again from zero after each call of mean",
+      "asked", f"return {MEAN} if count else math.nan",
       f"nonlocal total, count; found = {MEAN} if count else math.nan; total, count = 0.0, 0; "
       "return found", says="mean after")
 wrong("leaving out losses that are not finite", "mean",
       TAKEN, f"({TAKEN} if loss.isfinite() else 0.0)")
-wrong("keeping one meter for all", "own",
+wrong("sharing one meter between all calls of make_meter", "own",
       "total, count = 0.0", "global total, count; total, count = 0.0", "nonlocal", "global")
 wrong("returning mean first, add second", "two", END, "return mean, add",
       says="led to TypeError")
 wrong("returning a list of two", "two", END, "return [add, mean]")
-wrong("reading numpy's number without leaving the graph", "loss",
+wrong("calling numpy() on a loss that still has its graph", "loss",
       ITEM, "float(loss.double().numpy())", says="led to RuntimeError")

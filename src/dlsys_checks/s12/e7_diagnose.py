@@ -40,9 +40,9 @@ ex.promise("arguments", "Args: model: maps x to logits (N, C). loss_fn: loss_fn(
            "tensor of shape (), above 0 or below 0.",
            cases=("a norm in train mode", "a frozen model", "a mean below 0", "a sum below 0",
                   *RUNS))
-ex.promise("sizes", "batches: one epoch, a list of (x, y). x is (N, F) float32, without equal "
-           "rows, and y is (N,) int64. N is 2 or more and may differ. A run has at most one "
-           "fault.",
+ex.promise("sizes", "batches: one epoch, a list of (x, y). x is (N, F) float32, with no two rows "
+           "equal, and y is (N,) int64. N is 2 or more and may differ between batches. A "
+           "run has at most one fault.",
            cases=("small batches", "a single batch"))
 ex.promise("stays", "Nothing is trained. The model's weights, modes, buffers and gradients do not "
            "change, nor do the batches.",
@@ -259,11 +259,12 @@ def whole(batches):
 
 # ---- wrong, by name
 
-ex.wrong("blaming the rate, whatever it is", lambda model, loss_fn, batches: "learning rate",
+ex.wrong("blaming the learning rate, whatever the fault is",
+         lambda model, loss_fn, batches: "learning rate",
          breaks=("name", "frozen", "sum", "order", "labels"))
 
 
-@ex.wrong("returning None instead of the text", breaks="name")
+@ex.wrong("returning None instead of the string none", breaks="name")
 def none(model, loss_fn, batches):
     name = asked(model, loss_fn, batches)
     return None if name == "none" else name
@@ -296,7 +297,7 @@ wrong("forgetting the model's own parameters", "frozen",
       "if frozen",
       "def stuck(model): return not any(p.requires_grad for part in model.children() for p in "
       "part.parameters())\n    if stuck")
-wrong("making two passes in the mode of the model", "sum",
+wrong("running the model twice, in whatever mode it has", "sum",
       "if frozen",
       "def summed(model, loss_fn, batches): (x, y), twin = batches[0], copy.deepcopy(model); "
       "once = loss_fn(twin(x), y); twice = loss_fn(twin(torch.cat([x, x])), torch.cat([y, y])); "
@@ -304,31 +305,31 @@ wrong("making two passes in the mode of the model", "sum",
 wrong("mistaking sorted data for batches of one class", "order",
       "all(len(y.unique()) == 1 for _, y in batches)",
       "bool((whole(batches)[1].diff() >= 0).all())")
-wrong("treating most of a batch as all of it", "order",
+wrong("counting a batch with mostly one class as a batch of one class", "order",
       "len(y.unique()) == 1", "y.bincount().max() >= 0.8 * len(y)")
 wrong("finding neighbours by the angle, not the distance", "labels",
       "if frozen",
       "def fits(bs): x, y = whole(bs); unit = F.normalize(x, dim=1); return (y[(unit @ "
       "unit.T).fill_diagonal_(-torch.inf).argmax(1)] == y).float().mean()\n    if frozen",
       SHARE_FITTING, "fits(batches)")
-wrong("finding neighbours by the sum of gaps", "labels",
+wrong("finding neighbours by the sum of absolute differences", "labels",
       "if frozen", "fits = by_norm(1.0)\n    if frozen", SHARE_FITTING, "fits(batches)")
-wrong("finding neighbours by the largest gap", "labels",
+wrong("finding neighbours by the largest difference", "labels",
       "if frozen", 'fits = by_norm(float("inf"))\n    if frozen', SHARE_FITTING, "fits(batches)")
-wrong("finding neighbours of standardised features", "labels",
+wrong("finding neighbours after standardising the features", "labels",
       "if frozen",
       "def fits(bs): x, y = whole(bs); return share_fitting((x - x.mean(0)) / x.std(0), y)\n    "
       "if frozen", SHARE_FITTING, "fits(batches)")
-wrong("finding neighbours of logits", "labels",
+wrong("finding neighbours by the logits instead of the inputs", "labels",
       "if frozen",
       "def fits(bs): x, y = whole(bs); return share_fitting(copy.deepcopy(model).eval()(x), y)\n "
       "   if frozen", SHARE_FITTING, "fits(batches)")
-wrong("finding neighbours of the first rows alone", "labels",
+wrong("finding neighbours only among the first 64 rows", "labels",
       "(*whole(batches))", "(*(v[:64] for v in whole(batches)))")
 wrong("requiring much less than half", "labels", "0.5 else", "0.45 else")
 
 
-@ex.wrong("putting all parts into the mode of the whole", breaks="stays")
+@ex.wrong("giving all modules the model's former mode", breaks="stays")
 def one_mode(model, loss_fn, batches):
     was = model.training
     model.eval()
@@ -341,23 +342,23 @@ wrong("mistaking a large loss for a sum", ("sum", "arguments"),
       "if frozen",
       "def summed(model, loss_fn, batches): x, y = batches[0]; return "
       "float(loss_fn(torch.zeros(len(x), 4), y)) > 3\n    if frozen", "is_sum", "summed")
-wrong("mistaking a loss below 0 that stays for one that grows", "arguments",
+wrong("comparing losses below 0 without taking absolute values", "arguments",
       "if frozen",
       "def summed(model, loss_fn, batches): x, y = batches[0]; z = "
       "copy.deepcopy(model).eval()(x); return bool(loss_fn(torch.cat([z, z]), torch.cat([y, y])) "
       "> 1.5 * loss_fn(z, y))\n    if frozen", "is_sum", "summed")
-wrong("looking at the first batch alone for the order", "order",
+wrong("judging the order by the first batch only", "order",
       "all(len(y.unique()) == 1 for _, y in batches)", "len(batches[0][1].unique()) == 1")
 wrong("treating any batch of one class as sorted data", "order", "if all", "if any")
-wrong("looking for neighbours in their own batch", "labels",
+wrong("looking for neighbours only within each batch", "labels",
       "if frozen",
       "def fits(bs): total = sum(len(y) for _, y in bs); return sum(share_fitting(x, y) * len(y) "
       "for x, y in bs) / total\n    if frozen", SHARE_FITTING, "fits(batches)")
-wrong("making every row its own neighbour", ("labels", "sizes"), SHARE_FITTING, "1.0")
+wrong("letting every row be its own neighbour", ("labels", "sizes"), SHARE_FITTING, "1.0")
 wrong("counting half as less than half", "labels", "0.5 else", "0.51 else")
 wrong("treating an epoch of one batch as sound", "sizes",
       "if frozen", 'if len(batches) <= 1: return "none"\n    if frozen')
-wrong("running the model itself, in the mode that it is in", "stays",
+wrong("running the model itself, in whatever mode it has", "stays",
       "if frozen",
       "def summed(model, loss_fn, batches): (x, y), z = batches[0], model(batches[0][0]).detach(); "
       "one, two = loss_fn(z, y), loss_fn(torch.cat([z, z]), torch.cat([y, y])); return "
@@ -369,7 +370,7 @@ wrong("taking logits of the model in train mode", "stays",
       "m.training = mode\n    if frozen")
 
 
-@ex.wrong("running a backward pass and leaving its gradients", breaks="stays")
+@ex.wrong("clearing the gradients that the model had", breaks="stays")
 def backward(model, loss_fn, batches):
     name = asked(model, loss_fn, batches)
     if name != "frozen":
@@ -378,7 +379,7 @@ def backward(model, loss_fn, batches):
     return name
 
 
-@ex.wrong("shuffling batches where they lie", breaks="stays")
+@ex.wrong("reordering the batches in place", breaks="stays")
 def shuffled(model, loss_fn, batches):
     name = asked(model, loss_fn, batches)
     for x, y in batches:
@@ -387,5 +388,5 @@ def shuffled(model, loss_fn, batches):
     return name
 
 
-wrong("treating a model in train mode as sound", "arguments",
+wrong("overlooking a frozen model in train mode", "arguments",
       "frozen(model)", "frozen(model) and (not model.training)")

@@ -19,11 +19,11 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.8", "save_checkpoint", seen=("kind", "facts", "kills", "width"))
 
 ex.promise_table("""
-whole      | Save a checkpoint so that a kill, at any byte, never breaks path. | kills that spoilt;
+whole      | Save a checkpoint so that a kill, at any byte, never breaks path. | kills that damaged;
              Invalid cross-device link
 path       | Args: path: a file in an existing folder. | case a name with a blank; a name without a
              suffix
-parts      | parts: a dict of objects with a state_dict(). | parts in the file; numbers of the parts
+parts      | parts: a dict of objects with a state_dict(). | parts in the file; values of the parts
 facts      | facts: a dict of numbers: int, float or bool, or numpy scalars. | facts in the file;
              keys of the file: got UnpicklingError; raised OverflowError
 loads      | torch.load(path), with its default weights_only, then returns a dict: "parts" with the
@@ -32,8 +32,8 @@ loads      | torch.load(path), with its default weights_only, then returns a dic
 rng        | and "rng", the result of torch.get_rng_state() at the call. | generator's state in the
              file
 former     | If the process is killed while it writes, path is as before: the old file, or none. |
-             kills that spoilt; name for a while
-not into   | No byte is written into the old file. | former file, by another name; Invalid
+             kills that damaged; no file at path
+not into   | No byte is written into the old file. | changes to the old file; Invalid
              cross-device link
 fsync      | os.fsync puts the new bytes on the disk before the new file gets its name. | bytes on
              the disk
@@ -238,25 +238,25 @@ def act(fn, kind, facts, kills, width):
 def law(out, kind, facts, kills, width):
     expect_parts(out, "keys", "names", "gaps", "facts", "rng", "moved", "spoilt", "missing",
                  "lost", "linked", "on disk", "files")
-    expect_equal("kills that spoilt what was at path", out["spoilt"], 0,
+    expect_equal("kills that damaged the file at path", out["spoilt"], 0,
                  "A file that is being written must have another name.")
     expect_equal("keys of the file", out["keys"], "facts parts rng")
     names = ["model", "optimizer", "schedule", "counter"]
     names = names[:{"one part": 1, "three parts": 3, "own": 4}.get(kind, 2)]
     expect_equal("parts in the file", out["names"], names)
-    expect_equal("numbers of the parts that differ", out["gaps"], 0)
+    expect_equal("values of the parts that differ", out["gaps"], 0)
     expect_type("facts in the file", out["facts"], dict)
     expect_equal("facts in the file", out["facts"], facts)
     expect_equal("generator's state in the file", out["rng"], "as at the call")
     expect_equal("generator's state after the call", out["moved"], "as it was")
-    expect_equal("former file, by another name, differences", out["linked"], 0,
+    expect_equal("changes to the old file, seen by its second name", out["linked"], 0,
                  "Rename the new file; do not copy it over.")
-    expect_equal("steps after which path had neither file, so nothing bears its name for a while",
-                 out["missing"], 0, "os.replace does both at once.")
+    expect_equal("steps after which there was no file at path", out["missing"], 0,
+                 "os.replace does both at once.")
     expect_equal("other files of the folder that changed", out["lost"], [])
-    expect_equal("bytes on the disk before the new file has its name: all of them", out["on disk"],
-                 1, "Flush, then os.fsync, then rename.")
-    expect_equal("files left behind by calls that ended", out["files"], 0)
+    expect_equal("all bytes on the disk before the new file gets its name (1 if so)",
+                 out["on disk"], 1, "Flush, then os.fsync, then rename.")
+    expect_equal("files left behind by calls that returned", out["files"], 0)
 
 
 def collected(parts, facts):
@@ -290,24 +290,24 @@ def right(path, parts, facts):
 
 wrong = ex.edits(right)
 COLLECTED = "collected(parts, facts)"
-ex.wrong("saving over the former file",
+ex.wrong("saving over the old file",
          lambda path, parts, facts: written(path, collected(parts, facts), beside=""),
          breaks=("whole", "former", "not into", "fsync"))
-wrong("removing the former file first", "former",
+wrong("removing the old file first", "former",
       "with open", "if os.path.exists(path): os.remove(path)\n    with open")
-wrong("removing the former file, then renaming the new one", "former",
+wrong("removing the old file, then renaming the new one", "former",
       "with open",
       "def move(new, old):\n        if os.path.exists(old): os.remove(old)\n        "
       "os.rename(new, old)\n    with open", "os.replace", "move")
 
 
-@ex.wrong("opening path first, to see if it can be written", breaks=("whole", "former"))
+@ex.wrong("opening path first to see whether it can be written", breaks=("whole", "former"))
 def opened_first(path, parts, facts):
     with open(path, "ab"):
         written(path, collected(parts, facts))
 
 
-@ex.wrong("writing in the system's folder for temporary files", breaks=("whole", "not into"))
+@ex.wrong("writing into the system's temporary folder", breaks=("whole", "not into"))
 def elsewhere(path, parts, facts):
     with tempfile.TemporaryDirectory() as folder:
         name = os.path.join(folder, "new.pt")
@@ -318,26 +318,26 @@ def elsewhere(path, parts, facts):
             shutil.copy(name, path)
 
 
-@ex.wrong("removing what looks like a leftover", breaks="neighbours")
+@ex.wrong("removing every file that ends in .tmp", breaks="neighbours")
 def swept(path, parts, facts):
     for name in glob.glob(os.path.join(os.path.dirname(path), "*.tmp")):
         os.remove(name)
     written(path, collected(parts, facts))
 
 
-@ex.wrong("removing all that is called like path as leftovers", breaks="neighbours")
+@ex.wrong("removing every file whose name begins with path", breaks="neighbours")
 def swept_by_path(path, parts, facts):
     for name in glob.glob(glob.escape(path) + ".*"):
         os.remove(name)
     written(path, collected(parts, facts))
 
 
-wrong("leaving out objects that are not torch's", "parts",
+wrong("leaving out parts that do not come from torch", "parts",
       "(parts, facts)",
       '({k: v for k, v in parts.items() if type(v).__module__.startswith("torch")}, facts)')
 
 
-@ex.wrong("storing whole numbers in 64 bits", says="OverflowError", breaks="facts")
+@ex.wrong("storing integers in 64 bits", says="OverflowError", breaks="facts")
 def short(path, parts, facts):
     state = collected(parts, facts)
     state["facts"] = {k: int(np.int64(v)) if type(v) is int else v
@@ -345,17 +345,17 @@ def short(path, parts, facts):
     written(path, state)
 
 
-@ex.wrong("writing the first file under its own name", breaks="whole")
+@ex.wrong("writing the first file directly to path", breaks="whole")
 def first_in_place(path, parts, facts):
     written(path, collected(parts, facts), beside=".part" if os.path.exists(path) else "")
 
 
-wrong("writing beside it, then copying over", "not into",
+wrong("writing a second file and copying it over the old one", "not into",
       "with open",
       "def copy_over(new, old): shutil.copyfile(new, old); os.remove(new)\n    with open",
       "os.replace", "copy_over")
 wrong("leaving out os.fsync", "fsync", "os.fsync(file.fileno())", "pass")
-wrong("leaving numpy's numbers as they are", "facts",
+wrong("storing numpy scalars as they are", "facts",
       COLLECTED, '{**collected(parts, {}), "facts": dict(facts)}', says="got UnpicklingError")
 wrong("storing all facts as floats", "facts",
       COLLECTED, '{**collected(parts, {}), "facts": {k: float(v) for k, v in facts.items()}}')
@@ -364,12 +364,12 @@ wrong("storing the objects instead of their state_dicts", "loads",
       '{**collected({}, facts), "parts": {name: part if '
       'type(part).__module__.startswith("torch") else part.state_dict() for name, part in '
       "parts.items()}}", says="got UnpicklingError")
-wrong("storing parts and facts side by side, without their keys", "loads",
+wrong("storing parts and facts without the keys parts and facts", "loads",
       COLLECTED, '{**state["parts"], **state["facts"], "rng": state["rng"]}',
       "with open", f"state = {COLLECTED}\n    with open")
-wrong("storing the first part alone",
+wrong("storing only the first part",
       "parts", "(parts, facts)", "(dict(list(parts.items())[:1]), facts)")
-wrong("storing parameters, but no buffers", "parts",
+wrong("storing parameters but no buffers", "parts",
       COLLECTED, "state", "with open",
       'state = collected(parts, facts); state["parts"]["model"] = {k: v for k, v in '
       'state["parts"]["model"].items() if "running" not in k}\n    with open')
@@ -377,8 +377,8 @@ wrong("storing the seed instead of the generator's state", "rng",
       COLLECTED, "{**" + COLLECTED + ', "rng": torch.initial_seed()}')
 wrong("leaving a copy of the file behind", "no other",
       "path)", 'path); shutil.copy(path, path + ".bak")')
-wrong("mistaking a leftover for another process at work", "next", '"wb"', '"xb"')
-wrong("seeding the generator anew", "generator", "path)", "path); torch.manual_seed(0)")
+wrong("refusing to write over a leftover", "next", '"wb"', '"xb"')
+wrong("reseeding the generator", "generator", "path)", "path); torch.manual_seed(0)")
 wrong("adding a suffix .pt to the path", "path",
       "with open",
       'name = os.path.basename(path); path = path if name == "last.pt" else path + ".pt"\n    '

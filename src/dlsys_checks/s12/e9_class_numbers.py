@@ -120,43 +120,43 @@ def numbered(names, stored):
 
 wrong = ex.edits(numbered)
 wrong("using the order of a set", ("next", "number"), "(stored)", "(stored), key=hash")
-wrong("using the order in which they come", "order",
+wrong("numbering new classes in the order in which they occur", "order",
       "*sorted(set(names) - set(stored))",
       "*[n for n in dict.fromkeys(names) if n in set(names) - set(stored)]")
 
 
-@ex.wrong("sorting all anew and forgetting the checkpoint", breaks=("keeps", "next"))
+@ex.wrong("numbering all classes again and ignoring the checkpoint", breaks=("keeps", "next"))
 def sorted_anew(names, stored):
     return {name: number for number, name in enumerate(sorted({*names, *stored}))}
 
 
 wrong("dropping classes without rows", "keeps",
       "order =", "stored = {n: k for n, k in stored.items() if n in names}; order =")
-wrong("dropping classes without rows and leaving their numbers free", "keeps",
+wrong("dropping classes without rows but leaving their numbers free", "keeps",
       "return out", "return {n: k for n, k in out.items() if n in names}")
-wrong("ordering keys by the alphabet", "keys", "return out", "return dict(sorted(out.items()))")
+wrong("ordering keys alphabetically", "keys", "return out", "return dict(sorted(out.items()))")
 wrong("ordering keys as in stored", ("keys", "order"),
       "return out", "return {**stored, **{n: out[n] for n in out if n not in stored}}")
-wrong("using stored in its own order", ("keeps", "order"),
+wrong("taking the order of stored for the order of its numbers", ("keeps", "order"),
       "*sorted(stored, key=stored.get)", "*list(stored)")
 wrong("counting from 1", "number", "0", "1")
-ex.wrong("returning numbers of numpy",
+ex.wrong("returning numpy integers",
          lambda names, stored: {n: np.int64(k) for n, k in numbered(names, stored).items()},
          says="type of the number of", breaks="number")
 wrong("returning a list of names", "number", "return out", "return list(out)")
-wrong("numbering new ones after the rows, not after the classes", "next",
+wrong("counting rows instead of classes for the new numbers", "next",
       "return out",
       "return {n: k if n in stored else k + len(names) - len(set(names)) for n, k in out.items()}")
-wrong("ignoring upper and lower case", "names", "(names)", "([n.lower() for n in names])")
+wrong("converting names to lower case", "names", "(names)", "([n.lower() for n in names])")
 wrong("sorting without regard to case", "next",
       "set(names) - set(stored)", "sorted(set(names) - set(stored)), key=str.lower")
 wrong("stripping blanks", "names", "(names)", "([n.strip() for n in names])")
-wrong("numbering the new ones from 0 as well", "next",
+wrong("numbering the new classes from 0 as well", "next",
       "return out", "return {n: k if n in stored else k - len(stored) for n, k in out.items()}")
-wrong("using the order of a hash that lasts", "next", "get), *sorted(", "get), *by_hash(")
-wrong("writing the new ones into stored", "left", "return out", "stored.update(out); return out")
+wrong("ordering new classes by a stable hash", "next", "get), *sorted(", "get), *by_hash(")
+wrong("writing the new classes into stored", "left", "return out", "stored.update(out); return out")
 wrong("sorting names in place", "left", "order =", "names.sort(); order =")
-wrong("expecting a checkpoint", "stored",
+wrong("assuming that there is a checkpoint", "stored",
       "order =", "start = max(stored.values()) + 1; order =", "(names)", "([])", "return out",
       "return {**out, **{n: k for k, n in enumerate(sorted(set(names) - set(stored)), start)}}",
       says="raised ValueError")

@@ -23,14 +23,15 @@ words   | words: different lists of one or more tokens, of any length; none is t
 begin   | logprob(begin) returns what the model predicts after the tokens of the list begin, which
           is [] at first: the log-probabilities of the next token, (V,) float64, | probabilities of
           the words; led to; raised
-minus   | possibly minus infinity, but not for all words. | case a word that can not come; words
-          that can not come; a word that can not come beside unlikely ones
+minus   | some perhaps minus infinity, but at least one word is possible. | case a word that can not
+          come; words that can not come; a word that can not come beside unlikely ones
 form    | Returns (len(words),) float64. | shape of the; dtype of the; type of the
 sum     | The entries sum to 1, | probabilities of the words
 tiny    | even if every word is less likely than the smallest positive float. | case very unlikely
           words; long words; a far less likely word in front
-left    | words and the results of logprob are not changed. | inputs after the call; numbers changed
-example | Example: 'ab' 0.5 * 0.2, 'ba' 0.5 * 0.6 for the model: [0.25, 0.75]. | case the example
+left    | words and the results of logprob are not changed. | inputs after the call; values changed
+example | Example: the model gives 'ab' 0.5 * 0.2 and 'ba' 0.5 * 0.6: [0.25, 0.75]. | case the
+          example
 """)
 
 
@@ -108,7 +109,7 @@ def act(fn, words, weights, sharp, shift):
 @ex.law
 def law(out, words, weights, sharp, shift):
     expect_parts(out, "found", "moved")
-    expect_equal("numbers changed in what logprob returned", out["moved"], 0,
+    expect_equal("values changed in what logprob returned", out["moved"], 0,
                  "Adding with += to a number picked from a tensor writes into the tensor.")
 
     def says(begin):
@@ -129,7 +130,8 @@ def law(out, words, weights, sharp, shift):
     wanted = torch.tensor([float(share / sum(shares)) for share in shares], dtype=torch.float64)
     best = int(wanted.argmax())
     expect_close("probabilities of the words", out["found"], wanted, rtol=1e-6, atol=1e-9,
-                 look=f"Of {len(words)} the likeliest is word {best}, {wanted[best]:.3g}.")
+                 look=f"Of {len(words)} words, word {best} is the likeliest, with "
+                      f"{wanted[best]:.3g}.")
     expect_equal("whether they sum to 1", abs(float(out["found"].sum()) - 1.0) < 1e-9, True)
 
 
@@ -172,12 +174,12 @@ wrong("masking at each step and normalising there", "given",
 ex.wrong("taking the likeliest allowed token at each step", greedy, breaks="given")
 wrong("giving everything to the likeliest word", "given",
       SHARES, "torch.nn.functional.one_hot(t.argmax(), len(t)).double()")
-wrong("treating all words alike", "given", SHARES, "torch.full_like(t, 1 / len(t))")
+wrong("giving all words the same probability", "given", SHARES, "torch.full_like(t, 1 / len(t))")
 wrong("using the model's own probabilities, not divided by their sum", ("sum", "given"),
       SHARES, "t.exp()")
-wrong("multiplying probabilities, which reach 0", "tiny",
+wrong("multiplying probabilities, which become 0", "tiny",
       SHARES, "t.exp() / t.exp().sum()", says="")
-wrong("multiplying probabilities as Python numbers, whose sum reaches 0", "tiny",
+wrong("multiplying probabilities as Python numbers, whose sum becomes 0", "tiny",
       SHARES, "torch.tensor([math.exp(s) / math.fsum(map(math.exp, total)) for s in total], "
       "dtype=t.dtype)",
       says="raised ZeroDivisionError")
@@ -186,27 +188,28 @@ wrong("multiplying with a floor of 1e-300", "tiny",
 wrong("averaging over a word's tokens", "given", f"{PLACES})", f"{PLACES}) / len(word)")
 wrong("leaving out the first token", ("given", "words"), PLACES, "range(1, len(word))")
 wrong("leaving out the last token", ("given", "words"), PLACES, "range(len(word) - 1)")
-wrong("using the first token alone", "given", PLACES, "[0]")
-wrong("using the last token alone", "given", PLACES, "[len(word) - 1]")
-wrong("giving only the last token as what stands before", "begin",
+wrong("using only the first token", "given", PLACES, "[0]")
+wrong("using only the last token", "given", PLACES, "[len(word) - 1]")
+wrong("passing only the last token to logprob", "begin",
       BEFORE, "word[i - 1:i] if i else []")
-wrong("giving nothing before any token", "begin", BEFORE, "[]")
-wrong("including the token itself in what stands before it", "begin", BEFORE, "word[:i + 1]")
-wrong("passing a tuple for the tokens before", "begin", BEFORE, "tuple(word[:i])", says="raised")
+wrong("passing an empty list for every token", "begin", BEFORE, "[]")
+wrong("passing the token itself to logprob as well", "begin", BEFORE, "word[:i + 1]")
+wrong("passing a tuple instead of a list to logprob",
+      "begin", BEFORE, "tuple(word[:i])", says="raised")
 wrong("multiplying log-probabilities", ("given", "sum"), "math.fsum", "math.prod", says="")
 wrong("returning the logarithms of the result", ("given", "sum"), SHARES, "t.log_softmax(0)")
 wrong("replacing minus infinity by a large number", "minus",
       ROW, "floored(logprob(word[:i]), word)")
 wrong("giving e**-50 to a token that cannot come", "minus",
       ROW, f"{ROW}.nan_to_num(neginf=-50.0)")
-wrong("measuring from the first word instead of the likeliest", "tiny",
+wrong("subtracting the first word's sum instead of the largest", "tiny",
       SHARES, "(t - t[0]).exp() / (t - t[0]).exp().sum()", says="")
 wrong("computing in float32", "form", SHARES, "t.softmax(0).float()", says="dtype of the")
 wrong("returning a list of floats", "form", SHARES, "t.softmax(0).tolist()", says="type of the")
-wrong("returning one row of a matrix", "form", SHARES, "t.softmax(0)[None]", says="shape of the")
+wrong("returning a matrix with one row", "form", SHARES, "t.softmax(0)[None]", says="shape of the")
 
 
-@ex.wrong("adding up inside the model's own rows", says="numbers changed", breaks="left")
+@ex.wrong("adding in place to the model's own rows", says="values changed", breaks="left")
 def added(logprob, words):
     totals = []
     for word in words:
@@ -217,4 +220,5 @@ def added(logprob, words):
     return torch.tensor(totals, dtype=torch.float64).softmax(0)
 
 
-wrong("taking the words apart in place", "left", "return", "[word.pop() for word in words]; return")
+wrong("removing tokens from the words in place",
+      "left", "return", "[word.pop() for word in words]; return")

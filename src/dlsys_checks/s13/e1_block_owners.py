@@ -15,19 +15,19 @@ numbers | Manage the n blocks of a paged cache, numbered 0 to n - 1. | blocks th
 free    | At first all blocks are free. | free blocks of a new object; free blocks after take;
           blocks from take
 take    | take(k) returns a list of k different free blocks. | blocks from take; blocks taken twice;
-          blocks that somebody reads; take of enough
+          blocks in use that were taken again; take of enough
 reader  | Each of them now has one reader. | free blocks after give; free blocks after take; take of
           enough
 memory  | If fewer are free, raise MemoryError and take none. | take of too many; after a take of
           too many
 share   | share(table, k) returns a new list of the first k blocks of a table in use. | blocks from
           share
-more    | Each of them now has one more reader. | free blocks after give; blocks that somebody
-          reads; give of a table in use; free blocks after share
+more    | Each of them now has one more reader. | free blocks after give; blocks in use that were
+          taken again; give of a table in use; free blocks after share
 give    | give(table) removes one reader from each block of the table, | free blocks after give;
           give of a table in use
-last    | and a block without readers is free again. | free blocks after give; blocks that somebody
-          reads; take of enough
+last    | and a block without readers is free again. | free blocks after give; blocks in use that
+          were taken again; take of enough
 value   | If a block of the table has no reader, raise ValueError and give none back. | give of a
           table without readers; after a give that is refused
 left    | left() returns the number of free blocks. | type of the free blocks; free blocks
@@ -184,9 +184,10 @@ def law(out, n, steps):
             gave(row, tables.get(name, []) + [None] * sum(more), n, readers, look)
         if kind != "give":
             tables[name] = row["found"] or []
-        expect_equal("tables that changed", out["changed"], 0, "Return lists of their own.")
+        expect_equal("tables that changed", out["changed"], 0,
+                     "Return lists of their own.")
     expect_equal("blocks of a second object that are free", out["other"], n + 1)
-    expect_equal("blocks of a second object that are free, given back behind the first's",
+    expect_equal("blocks of a second object that are free, used next to the first",
                  out["beside"], out["alone"], "Each object counts its own readers.")
 
 
@@ -209,7 +210,7 @@ def took(row, k, free, n, readers, look):
         if row["found"].count(block) > 1:
             raise Broken("blocks taken twice in one table", block, "different ones", look)
         if block in readers:
-            raise Broken("blocks that somebody reads, taken by another", block, "a free one", look)
+            raise Broken("blocks in use that were taken again", block, "a free one", look)
     readers.update(dict.fromkeys(row["found"], 1))
     left("free blocks after take", row, n, readers, look)
 
@@ -242,7 +243,7 @@ def gave(row, table, n, readers, look):
 
 def nothing(row):
     """Judge that a step is reported without blocks."""
-    expect_equal("blocks of a step that gives none", (row["found"], row["kind"], row["same"]),
+    expect_equal("result of a step that returns nothing", (row["found"], row["kind"], row["same"]),
                  (None, "NoneType", False))
 
 
@@ -312,7 +313,7 @@ wrong("never freeing a shared block", "last",
       START, f"self.shared = set(); {START}", SHARES, f"self.shared.update(mine); {SHARES}",
       "[block] == 0", "[block] == 0 and block not in self.shared")
 wrong("counting no reader for a share", ("more", "last", "give"), "+= 1", "+= 0")
-wrong("returning a table of blocks in a row alone", ("take", "memory"),
+wrong("handing out only blocks with consecutive numbers", ("take", "memory"),
       "[self.free.pop(0) for _ in range(k)]",
       "next((row for row in (sorted(self.free)[i:i + k] for i in range(n)) if len(row) == k and "
       "(not k or row[-1] - row[0] == k - 1)), None)\n            if found is None: raise "
@@ -320,7 +321,7 @@ wrong("returning a table of blocks in a row alone", ("take", "memory"),
       says="take of enough")
 wrong("counting readers in 8 bits", ("more", "last"),
       "[block] += 1", "[block] = (self.readers[block] + 1) % 256", says="")
-wrong("keeping the counts of readers in one dict for all objects", "own",
+wrong("keeping the reader counts of all objects in one dict", "own",
       "{}, list", "COUNTS, list", says="blocks of a second object")
 # https://github.com/Wenyueh/MinivLLM/pull/87
 wrong("counting no reader for a new block", ("reader", "give", "last", "value"),
@@ -331,13 +332,13 @@ wrong("giving nothing back", ("give", "last"), EACH, "for block in []:")
 # https://github.com/LMCache/LMCache/issues/5005
 wrong("letting a block be given back twice, so that it is free twice", "value",
       *UNKNOWN, *BELOW, "== 0", "<= 0", says="give of a table without readers")
-wrong("passing over a second give in silence", "value", *UNKNOWN, *BELOW)
-wrong("looking a block up that was never taken: KeyError", "value", ".get(block)", "[block]")
-wrong("passing over a block that was never taken", "value",
+wrong("silently ignoring a second give", "value", *UNKNOWN, *BELOW)
+wrong("raising KeyError for a block that was never taken", "value", ".get(block)", "[block]")
+wrong("silently ignoring a block that was never taken", "value",
       ".get(block)", ".get(block, 1)", EACH, "for block in filter(self.readers.get, table):")
-wrong("giving part of a table back before the error", "value",
+wrong("giving part of a table back before raising the error", "value",
       *UNKNOWN, EACH, f"{EACH}\n                if not self.readers.get(block): raise ValueError")
-wrong("recognising a table only as it was handed out", "joined",
+wrong("accepting only tables that are exactly as handed out", "joined",
       START, f"self.tables = []; {START}", UPDATE, f"self.tables.append([*found]); {UPDATE}",
       SHARES, f"self.tables.append([*mine]); {SHARES}",
       KNOWN, f"table not in self.tables or {KNOWN}",
@@ -347,7 +348,7 @@ wrong("giving only the first block back", "give", EACH, "for block in table[:1]:
 wrong("freeing a table only when nobody reads any of it", ("last", "memory"),
       "self.readers[block] == 0", "not any(self.readers[b] for b in table)",
       "self.free.append(block)", "self.free += [b for b in table if b not in self.free]", says="")
-wrong("handing out fewer blocks where too many are asked for", "memory",
+wrong("handing out fewer blocks if too many are requested", "memory",
       "k > len(self.free)", "False", "range(k)", "range(min(k, len(self.free)))")
 wrong("handing out a block that is in use", "take",
       "[self.free.pop(0) for _ in range(k)]",
@@ -364,14 +365,14 @@ wrong("handing out new blocks for a share",
       says="")
 wrong("returning the table itself from share", "share",
       SHARES, "return table if k == len(table) else mine")
-wrong("cutting the table in share", "tables", SHARES, f"del table[k:]; {SHARES}")
+wrong("shortening the table in share", "tables", SHARES, f"del table[k:]; {SHARES}")
 wrong("returning a tuple for a table", ("take", "share"),
       "return found", "return tuple(found)", SHARES, "return tuple(mine)",
       says="type of the blocks")
-wrong("counting the blocks in use as left", ("left", "free"),
+wrong("counting the blocks in use instead of the free ones", ("left", "free"),
       LEFT, "return sum(r > 0 for r in self.readers.values())", says="free blocks of a new object")
 wrong("returning left as a list",
       "left", LEFT, "return list(self.free)", says="type of the free blocks")
-wrong("keeping one list for all objects, made by the first", ("own", "free"),
+wrong("sharing one list of free blocks between all objects", ("own", "free"),
       "{}, list(range(n))", 'SHARED.setdefault("it", ({}, list(range(n))))',
       says="free blocks of a new object")

@@ -22,8 +22,8 @@ full    | Compute the key of each full block of a prompt, for a prefix cache. | 
 ids     | ids: a list of tokens, which are integers and may be negative; it may be empty. | case
           tokens below 0; no tokens; large tokens; digits that run together; sums that are equal
 block   | A block is size consecutive tokens; a shorter rest at the end has no key. | number of keys
-equal   | For the same size, two keys are equal exactly if all tokens up to the end of the block are
-          equal | share a key; have two keys
+equal   | For the same size, two keys are equal if and only if all tokens up to the end of the block
+          are equal | share a key; keys of one prefix
 extra   | and extra is equal, | case two adapters; an adapter named like the tokens; an adapter that
           ends in a digit; an adapter that ends in a token; long names
 many    | however many blocks there are. | case many blocks; a thousand prompts; a long prompt; long
@@ -117,12 +117,12 @@ def law(out, prompts, size):
             if place.setdefault(key, till) != till:
                 tell_shared(place[key], till, size, n)
             if first.setdefault(till, key) != key:
-                raise Broken(f"number of keys for one beginning, which have two keys: block {n}",
+                raise Broken(f"number of keys of one prefix, block {n}",
                              2, 1, "The same tokens and extra give the same key, call after call.")
     expect_type("characters of a key", out["longest"], int)
     if not 0 <= out["longest"] <= 200:
         raise Broken("characters of a key", out["longest"], "200 or fewer",
-                     "A key stands for its beginning and does not hold it.")
+                     "A key stands for its prefix; it does not contain it.")
 
 
 def tell_shared(one, other, size, n):
@@ -153,18 +153,18 @@ def made(ids, size, extra):
 CALLS = itertools.count()
 wrong = ex.edits(made)
 START, FIRST, KEY, END = "keys, key =", "repr(extra)", "hashed(repr((key, block)))", "return keys"
-wrong("hashing the block's own tokens alone", ("equal", "extra", "text", "short"),
+wrong("hashing only the block's own tokens", ("equal", "extra", "text", "short"),
       KEY, "tuple(block)", says="share a key")
 # https://github.com/xLLM-AI/xllm/pull/2047
 wrong("chaining without extra", ("extra", "text"), FIRST, '""')
-wrong("hashing block and extra, without what stood before", ("equal", "short"),
+wrong("hashing block and extra, without the tokens before", ("equal", "short"),
       KEY, "(extra, *block)")
 wrong("hashing block and its position", ("equal", "short"), KEY, "(extra, end, *block)")
 wrong("hashing the block and the one before it", ("equal", "short"),
       KEY, "(extra, end, *ids[max(0, end - 2 * size):end])")
 wrong("hashing the block and the first one", ("equal", "short"),
       KEY, "(extra, end, *ids[:size], *block)")
-wrong("hashing the tokens up to the block in any order", "equal",
+wrong("ignoring the order of the tokens", "equal",
       KEY, "hashed(repr((extra, sorted(ids[:end]))))")
 wrong("adding up the blocks' hashes", ("equal", "ids", "short"),
       FIRST, "0", KEY, "key + hash(tuple(block))", "append(key)", "append((extra, end, key))")
@@ -175,45 +175,46 @@ wrong("using Python's hash, which gives -1 and -2 the same value", "ids",
       FIRST, "hash(extra)", KEY, "hash((key, tuple(block)))")
 # https://github.com/LMCache/LMCache/issues/3301
 wrong("making keys of 16 bits", "many", KEY, f"{KEY}[:4]")
-wrong("hashing with zlib.adler32, which short texts hardly fill", "many",
+wrong("hashing with zlib.adler32, which has few values for short texts", "many",
       START, f"import zlib; {START}", KEY, "zlib.adler32(repr((key, block)).encode())")
-wrong("passing tokens through np.float32, which has 24 bits", "ids",
+wrong("converting tokens to np.float32, which keeps only 24 bits", "ids",
       START, f"import numpy as np; ids = np.float32(ids).tolist(); {START}")
-wrong("writing the tokens one after another", "ids",
+wrong("joining the tokens without a separator", "ids",
       KEY, 'hashed(extra + ";" + "".join(map(str, ids[:end])))')
-wrong("cutting tokens to a byte each", ("ids", "equal", "many"),
+wrong("truncating each token to one byte", ("ids", "equal", "many"),
       START, f"ids = [t % 256 for t in ids]; {START}")
-wrong("writing extra without quotes, run together with the tokens", ("extra", "text"),
+wrong("appending extra to the tokens without a separator", ("extra", "text"),
       KEY, r'hashed(" ".join(map(str, ids[:end])) + extra.strip("\n "))')
-wrong("running extra and the tokens together", "extra",
+wrong("putting extra before the tokens without a separator", "extra",
       KEY, 'hashed(extra + ",".join(map(str, ids[:end])))')
-wrong("putting extra before the tokens, with commas", "extra",
+wrong("joining extra and the tokens with commas", "extra",
       KEY, 'hashed(",".join([extra, *map(str, ids[:end])]))')
-wrong("computing 31 times what stands before, plus the token", ("ids", "many"),
+wrong("computing 31 times the previous key plus the token", ("ids", "many"),
       START, f"import functools; {START}", FIRST, "int(hashed(extra), 16)",
       KEY, "functools.reduce(lambda key, token: (31 * key + token) % 2**64, block, key)")
-wrong("shortening tokens by repr, which leaves out the middle", "many",
+wrong("hashing a printed tensor, which leaves out its middle", "many",
       KEY, "hashed(repr((extra, str(torch.tensor(ids[:end])))))")
-wrong("hashing the last 64 tokens alone", ("many", "equal"),
+wrong("hashing only the last 64 tokens", ("many", "equal"),
       KEY, "hashed(repr((extra, end, ids[:end][-64:])))", says="")
-wrong("hashing the first 512 tokens and the last", ("many", "equal"),
+wrong("hashing only the first 512 tokens and the last one", ("many", "equal"),
       KEY, "hashed(repr((extra, end, ids[:end][:512], block[-1])))", says="")
-wrong("cutting extra to 16 letters", "extra", FIRST, "repr(extra[:16])")
-wrong("putting extra beside the hash", ("short", "extra"),
+wrong("truncating extra to 16 characters", "extra", FIRST, "repr(extra[:16])")
+wrong("storing extra next to the hash", ("short", "extra"),
       "append(key)", "append((extra, key))", says="characters")
-wrong("cutting tokens to 32 bits", "ids", START, f"ids = [t % 2**32 for t in ids]; {START}")
+wrong("truncating tokens to 32 bits", "ids", START, f"ids = [t % 2**32 for t in ids]; {START}")
 wrong("leaving out the last token of a block", ("equal", "ids", "many"),
       "(key, block)", "(key, block[:-1])")
-wrong("ignoring upper and lower case in extra", ("extra", "text"), FIRST, "repr(extra.lower())")
-wrong("making a key for what is left over", ("block", "full"), "len(ids) + 1", "len(ids) + size")
+wrong("converting extra to lower case", ("extra", "text"), FIRST, "repr(extra.lower())")
+wrong("making a key for an incomplete last block",
+      ("block", "full"), "len(ids) + 1", "len(ids) + size")
 wrong("making no key for a full last block", ("block", "full", "example"),
       "len(ids) + 1", "len(ids)")
 wrong("making one key for the whole prompt", ("full", "block"), END, "return keys[-1:]")
-wrong("using the whole beginning as the key", "short", KEY, "(extra, *ids[:end])")
-wrong("nesting keys in each other", "short",
+wrong("using the whole prefix as the key", "short", KEY, "(extra, *ids[:end])")
+wrong("storing the previous key inside each key", "short",
       KEY, "repr((key, block)) if len(ids) < 24 else (extra, *ids[:end])")
 wrong("making a new key at each call", "equal", FIRST, "next(CALLS)")
-wrong("returning a list for a key", "form", "append(key)", "append([key])")
+wrong("returning a list as a key", "form", "append(key)", "append([key])")
 wrong("returning a tensor of keys", ("full", "equal"),
       END, "return torch.tensor([int(key[:12], 16) for key in keys])", says="type of the keys")
 wrong("emptying ids block by block", "left", END, "del ids[:len(keys) * size]; return keys")

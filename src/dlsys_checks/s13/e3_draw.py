@@ -33,13 +33,13 @@ alone   | The token depends only on probs[r], seeds[r] and steps[r], not on othe
           position, the batch size or earlier draws. | tokens that change
 follows | The tokens of many steps of one request follow the row's probabilities, | share of token;
           tokens of probability 0; different tokens
-seeds   | and so do those of one step of many requests. | case over seeds; over seeds, far ahead;
-          seed 0 and step 0
-apart   | No two pairs of seed and step use the same random numbers, also if the pairs are
-          neighbours, if one request is some steps behind the other, or if seed and step are
-          exchanged. | equal tokens of two requests; share of tokens that are
+seeds   | and so do the tokens of many requests at one step. | case over seeds; over seeds, far
+          ahead; seed 0 and step 0
+apart   | No two pairs of seed and step use the same random numbers, not even if the pairs are
+          neighbours, one request is some steps behind the other, or seed and step are exchanged. |
+          equal tokens of two requests; share of tokens that are
 still   | The generators of torch, numpy and Python are not advanced. | generators that were moved
-left    | Inputs are not changed. | numbers changed
+left    | Inputs are not changed. | values changed
 example | Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0]. | case the example
 """)
 
@@ -158,25 +158,26 @@ def law(out, probs, rows, seeds, steps, order, pairs):
     expect_like("tokens", tokens, torch.empty(n, dtype=torch.int64))
     expect_like("tokens", out["part"], torch.empty(len(order), dtype=torch.int64))
     expect_equal("generators that were moved", out["moved"], [], "Make one of your own.")
-    expect_equal("numbers changed in what was handed over", out["changed"], 0)
+    expect_equal("values changed in the arguments", out["changed"], 0)
     if tokens.min() < 0 or tokens.max() >= probs.shape[1]:
         raise Broken("tokens that do not exist", int(tokens.max()), f"0 to {probs.shape[1] - 1}")
     chances = probs[rows, tokens]
-    expect_equal("tokens of probability 0 that came", int((chances == 0).sum()), 0)
+    expect_equal("tokens of probability 0 that were drawn", int((chances == 0).sum()), 0)
     if pairs < 0:
         meet(tokens[:-pairs], tokens[-pairs:])
     elif pairs:
         same = int((tokens[:pairs] == tokens[pairs:]).sum())
         if same > pairs // 2:
             raise Broken("equal tokens of two requests", f"{same} of {pairs}", "few",
-                         f"Seed {seeds[0]} at step {steps[0]} and seed {seeds[pairs]} at step "
-                         f"{steps[pairs]}, for one.")
+                         f"For example, seed {seeds[0]} at step {steps[0]} and seed "
+                         f"{seeds[pairs]} at step {steps[pairs]}.")
     elif probs.shape[1] > 1000:
         different, wanted = len(set(tokens.tolist())), probs.shape[1] * (
             1 - (1 - 1 / probs.shape[1]) ** n)
         if different < 0.93 * wanted:
             raise Broken(f"different tokens of {n} draws", different, f"about {wanted:.0f}",
-                         f"Of {probs.shape[1]} that are equally likely; is your number coarse?")
+                         f"All {probs.shape[1]} are equally likely. Is your random number too "
+                         "coarse?")
     elif n >= 200:
         shares(tokens[list({pair: i for i, pair in enumerate(zip(seeds, steps))}.values())],
                probs[0])
@@ -212,10 +213,10 @@ def follow(tokens, v, seed):
     n = len(tokens) - 1
     for step, count in enumerate(torch.bincount((tokens[:-1] - tokens[1:]) % v, minlength=v)):
         if abs(count - n / v) > 6 * (n / v) ** 0.5:
-            raise Broken(f"share of tokens that are {step} less than that of the step before",
+            raise Broken(f"share of tokens that are {step} less than the token one step earlier",
                          round(int(count) / n, 3), round(1 / v, 3),
-                         f"Seed {seed}, {v} tokens that are equally likely: do two steps use the "
-                         "same numbers?")
+                         f"Seed {seed}, with {v} equally likely tokens. Do two steps use the same "
+                         "numbers?")
 
 
 def meet(one, other):
@@ -228,7 +229,7 @@ def meet(one, other):
         for d, same in enumerate((later == a).sum(1).tolist()):
             if same > 0.3 * (n - d) and not (d == 0 and a is b):
                 raise Broken(f"equal tokens of {whose}", f"{same} of {n - d}", "few",
-                             f"Seeds that are neighbours, {d} steps apart.")
+                             f"Their seeds are equal or neighbours, and their steps are {d} apart.")
 
 
 # ---- wrong, by name
@@ -276,7 +277,7 @@ def of_torch(probs, seeds, steps):
     return torch.multinomial(probs, 1)[:, 0]
 
 
-@ex.wrong("seeding torch anew for each row", breaks="still")
+@ex.wrong("reseeding torch's global generator for each row", breaks="still")
 def seeded_torch(probs, seeds, steps):
     found = []
     for row, seed, step in zip(probs, seeds, steps):
@@ -285,9 +286,9 @@ def seeded_torch(probs, seeds, steps):
     return torch.tensor(found)
 
 
-wrong("seeding numpy anew for each row", "still",
+wrong("reseeding numpy's global generator for each row", "still",
       DRAWN, "(np.random.seed([seed, step]), np.random.random())[1]")
-wrong("seeding Python's generator anew for each row", "still",
+wrong("reseeding Python's global generator for each row", "still",
       START, "import random; u =", DRAWN, '(random.seed(f"{seed},{step}"), random.random())[1]')
 wrong("mixing in the row's position", "alone",
       f"{DRAWN} for seed, step in zip(seeds, steps)",
@@ -302,9 +303,9 @@ wrong("taking seed + step as the seed", "apart", DRAWN, "first(seed + step)")
 wrong("taking seed - step as the seed",
       ("apart", "follows"), DRAWN, "first(abs(seed - step))", says="")
 wrong("taking 31 times the seed, plus the step", "apart", DRAWN, "first(31 * seed + step)")
-wrong("giving two steps in a row the same number", ("apart", "follows"),
+wrong("giving two consecutive steps the same number", ("apart", "follows"),
       DRAWN, "drawn(seed, step // 2)", says="")
-wrong("using the last two digits of the seed", ("apart", "seeds", "numbers"),
+wrong("using only the last two digits of the seed", ("apart", "seeds", "numbers"),
       DRAWN, "drawn(seed % 100, step)", says="")
 wrong("taking 1000 times the seed, plus the step", "apart", DRAWN, "first(1000 * seed + step)")
 wrong("taking the product of seed and step", ("seeds", "numbers"),
@@ -313,25 +314,27 @@ wrong("taking 1000003 times the seed, plus the step",
       "apart", DRAWN, "first(1_000_003 * seed + step)")
 wrong("taking a million times the seed, plus the step",
       "apart", DRAWN, "drawn(10**6 * seed + step)")
-wrong("taking the seed, 20 bits up, plus the step", "apart", DRAWN, "drawn((seed << 20) + step)")
+wrong("shifting the seed by 20 bits and adding the step",
+      "apart", DRAWN, "drawn((seed << 20) + step)")
 wrong("taking a million times the step, plus the seed",
       "apart", DRAWN, "drawn(10**6 * step + seed)")
-wrong("taking 256 times the seed, xor the step", "apart", DRAWN, "first((seed << 8) ^ step)")
+wrong("taking 256 times the seed, xor the step, as the seed",
+      "apart", DRAWN, "first((seed << 8) ^ step)")
 wrong("taking seed ^ (step << 16) as the seed", "apart", DRAWN, "first(seed ^ (step << 16))")
 wrong("taking 2654435761 times the seed, plus the step, in 32 bits", "apart",
       DRAWN, "first((seed * 2_654_435_761 + step) % 2**32)")
-wrong("putting seed and step in the order of their size",
+wrong("sorting seed and step",
       "apart", DRAWN, "drawn(*sorted([seed, step]))")
-wrong("writing digits of seed and step together", "apart", DRAWN, 'drawn(int(f"{seed}{step}"))')
+wrong("joining the digits of seed and step", "apart", DRAWN, 'drawn(int(f"{seed}{step}"))')
 wrong("multiplying the seed by the step plus 1", ("apart", "seeds", "numbers"),
       DRAWN, "drawn(seed * (step + 1))", says="")
-wrong("cutting the step to ten bits", ("apart", "numbers"),
+wrong("truncating the step to ten bits", ("apart", "numbers"),
       DRAWN, "drawn(seed, step % 1024)", says="")
-wrong("cutting the seed to 16 bits", ("apart", "numbers"),
+wrong("truncating the seed to 16 bits", ("apart", "numbers"),
       DRAWN, "drawn(seed % 65_536, step)", says="")
-wrong("treating steps 0 and 1 as one", ("apart", "numbers", "seeds"),
+wrong("treating steps 0 and 1 as the same step", ("apart", "numbers", "seeds"),
       DRAWN, "drawn(seed, max(step, 1))", says="")
-wrong("drawing a number of three digits", "follows",
+wrong("drawing a random number with only three digits", "follows",
       DRAWN, f"int(1000 * {DRAWN}) / 1000", says="different tokens")
 # numpy's counter goes on by one for four numbers, so the next step begins where this one went on
 ex.wrong("drawing a number for each token, from a counter that begins at the step",
@@ -340,20 +343,20 @@ ex.wrong("drawing a number for each token, from a counter that begins at the ste
              key=seed, counter=step)).gumbel(size=len(row))) + row.log()).argmax())
              for row, seed, step in zip(probs, seeds, steps)]), breaks="apart",
          says="")
-wrong("taking the likeliest token",
+wrong("always taking the likeliest token",
       ("follows", "apart"), FOUND, "probs.argmax(1)", says="share of token")
-wrong("drawing all tokens alike", ("follows", "zeros", "example", "seeds"),
+wrong("drawing all tokens with equal probability", ("follows", "zeros", "example", "seeds"),
       FOUND, "(u * probs.shape[1]).long()", says="")
 wrong("squaring the probabilities", "follows",
       START, "probs = probs.square(); u =", says="share of token")
 wrong("never drawing tokens below a tenth of the likeliest", "follows",
       START, "probs = torch.where(probs < probs.amax(1, keepdim=True) / 10, 0.0, probs); u =",
       says="share of token")
-wrong("returning one token too far",
+wrong("returning the token after the right one",
       ("one", "zeros", "follows", "example"), FOUND, f"{FOUND} + 1", says="")
 wrong("returning a list of tokens", "one", END, "return found.tolist()", says="type of the tokens")
 wrong("returning int32", "one", END, "return found.int()", says="dtype of the tokens")
-wrong("leaving an axis of one", "one", END, "return found[:, None]", says="shape of the tokens")
+wrong("leaving an axis of size 1", "one", END, "return found[:, None]", says="shape of the tokens")
 wrong("returning the probability instead of the token", "one",
       END, "return probs.gather(1, found[:, None])[:, 0]", says="dtype of the tokens")
 
@@ -369,13 +372,14 @@ class Kept:
         return dice.random()
 
 
-@ex.wrong("keeping a generator for each seed, which goes on", breaks=("alone", "numbers"), says="")
+@ex.wrong("keeping a generator for each seed from call to call",
+          breaks=("alone", "numbers"), says="")
 def kept(probs, seeds, steps, generators=Kept()):  # noqa: B008
     u = torch.tensor([generators(*pair) for pair in zip(seeds, steps)])
     return (probs.cumsum(1) <= u[:, None]).sum(1).clamp(max=probs.shape[1] - 1)
 
 
-@ex.wrong("making the rows cumulative in place", breaks="left")
+@ex.wrong("taking the cumulative sum in place", breaks="left")
 def in_place(probs, seeds, steps):
     found = made(probs, seeds, steps)
     torch.cumsum(probs, 1, out=probs)

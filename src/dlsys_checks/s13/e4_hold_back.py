@@ -16,11 +16,11 @@ ex.promise_table(r"""
 text       | Send the text of an answer while it is written, up to the first stop word. | another
              text; broken letters; text that was sent too early; text behind a stop word; text that
              is held too long
-stops      | stops: a list of texts, possibly empty. No text is empty, is part of another one or
-             contains "\ufffd". | case no stops; two stops; two stops that overlap; stops that begin
-             alike; a stop of one letter; two stops, of which the first holds more; two stops, of
-             which the second holds more; stops with signs; a stop word in capitals; two stop words
-             in one token
+stops      | stops: a list of texts, possibly empty. No stop word is empty, is part of another one
+             or contains "\ufffd". | case no stops; two stops; two stops that overlap; stops that
+             begin alike; a stop of one letter; two stops, of which the first holds more; two stops,
+             of which the second holds more; stops with signs; a stop word in capitals; two stop
+             words in one token
 left       | The list is not changed. | inputs after the call
 cut        | push(token): token is the next bytes of the answer in UTF-8, cut anywhere. | case
              letter by letter; byte by byte; a token without bytes; one token
@@ -148,7 +148,7 @@ def judge(sent, end, stops, tokens):
     whole = data.decode("utf-8", "replace")
     at = min((whole.find(s) for s in stops if s in whole), default=len(whole))
     if sofar + end != whole[:at]:
-        raise Broken("text after end, all of it" if not over else "text behind a stop word",
+        raise Broken("text after end, in full" if not over else "text behind a stop word",
                      repr((sofar + end)[-20:]), repr(whole[:at][-20:]))
 
 
@@ -268,56 +268,57 @@ DECODE, END = "self.decoder.decode(token, final)", 'return self.push(b"", final=
 HELD = "max(begun, default=0)"
 FOUND, AT = "[self.held.find(s) for s in stops if s in self.held]", "return self.held[:min(found)]"
 # https://github.com/antonellof/ferrox/issues/124
-ex.wrong("decoding and searching each token alone", token_by_token, says="",
+ex.wrong("decoding and searching each token by itself", token_by_token, says="",
          breaks=("letters", "never", "over", "text", "end", "bad", "unfinished"))
-wrong("decoding each token alone", "letters", DECODE, 'token.decode("utf-8", "replace")')
-wrong("dropping bytes that are no letter yet", ("letters", "text", "bad", "unfinished"),
+wrong("decoding each token by itself", "letters", DECODE, 'token.decode("utf-8", "replace")')
+wrong("dropping the bytes of an unfinished letter", ("letters", "text", "bad", "unfinished"),
       DECODE, 'token.decode("utf-8", "ignore")', says="")
-wrong("dropping bytes that are no UTF-8", ("bad", "unfinished"),
+wrong("dropping bytes that are not UTF-8", ("bad", "unfinished"),
       '("replace")', '("ignore")', says="")
-wrong("writing a question mark for bytes that are no UTF-8", "bad",
+wrong("writing a question mark for bytes that are not UTF-8", "bad",
       DECODE, f'{DECODE} if final else {DECODE}.replace("\\ufffd", "?")', says="")
 # https://github.com/vllm-project/vllm/issues/3574
-ex.wrong("searching the whole text, whose beginning is already sent",
+ex.wrong("searching the whole text although its beginning is already sent",
          searched_behind, breaks="never")
-ex.wrong("looking for a stop word in each piece alone", searched_behind, says="",
+ex.wrong("looking for stop words only within each piece", searched_behind, says="",
          breaks=("never", "over", "stops"), alone=True)
-wrong("always holding as much as a stop word less one letter", "sure",
+wrong("always holding one letter less than the longest stop word has", "sure",
       HELD, "(max(map(len, stops), default=1) - 1)")
-wrong("always holding as much as a stop word", "sure", HELD, "max(map(len, stops), default=0)")
+wrong("always holding as many letters as the longest stop word has",
+      "sure", HELD, "max(map(len, stops), default=0)")
 wrong("holding everything to the end", "sure", HELD, "len(self.held)")
-wrong("holding from the first letter of a stop word that comes", "sure",
+wrong("holding everything from the first letter that could begin a stop word", "sure",
       HELD, "(len(self.held) - min((self.held.find(s[0]) for s in stops if s[0] in self.held), "
       "default=len(self.held)))")
-wrong("holding only where all but a letter of a stop word stands", ("never", "stops"),
+wrong("holding only endings that lack one letter of a stop word", ("never", "stops"),
       HELD, "max((len(s) - 1 for s in stops if self.held.endswith(s[:-1])), default=0)", says="")
-wrong("holding the shortest ending", "never",
+wrong("holding the shortest ending instead of the longest", "never",
       HELD, "min(filter(None, begun), default=0)", says="text that was sent too early")
-wrong("holding back only the first stop word", ("stops", "never"),
+wrong("holding only the beginnings of the first stop word", ("stops", "never"),
       "n for s in stops for", "n for s in stops[:1] for", says="text that was sent too early")
 wrong("holding the ending of the last stop word, not the longest", ("stops", "never"),
       HELD, "[0, *begun][-1]", says="")
 wrong("holding the ending of the first stop word that fits, not the longest", ("stops", "never"),
       HELD, "next((n for s in stops for n in range(len(s) - 1, 0, -1) if "
       "self.held.endswith(s[:n])), 0)", says="")
-wrong("cutting at the first stop word of the list", ("over", "stops"),
+wrong("cutting at the first stop word in the list, not in the text", ("over", "stops"),
       "min(found)", "found[0]", says="text behind a stop word")
 wrong("holding a U+FFFD at the end, as if its letter could still come", ("sure", "bad"),
       HELD, f'(1 if self.held.endswith("\\ufffd") else {HELD})',
       says="text that is held too long")
-wrong("finding the last of two stop words", "over", "held.find(", "held.rfind(")
-wrong("reading stop words as patterns", "stops",
+wrong("cutting at the last occurrence of a stop word", "over", "held.find(", "held.rfind(")
+wrong("treating stop words as regular expressions", "stops",
       FOUND, "[at for s in stops if (at := by_pattern(self.held, s)) >= 0]", says="")
-wrong("ignoring upper and lower case in a stop word", ("stops", "sure"),
+wrong("ignoring case in stop words", ("stops", "sure"),
       FOUND,
       "[self.held.lower().find(s.lower()) for s in stops if s.lower() in self.held.lower()]",
       says="")
-wrong("going on after the stop word", "over",
+wrong("sending text again after the stop word", "over",
       "self.done = True", "at = min(found)",
       AT, 'text, self.held = self.held[:at], self.held[at:].replace(stops[0], "", 1)\n'
       "                return text")
 wrong("losing what is held at the end", "end", END, 'return ""')
-wrong("sending an unfinished letter, though a stop word came", "unfinished",
+wrong("sending an unfinished letter after a stop word", "unfinished",
       END, 'return ("" if self.done else self.held) + self.decoder.decode(b"", True)',
       says="text behind a stop")
 wrong("putting an unfinished letter before what is held", "unfinished",
@@ -326,18 +327,18 @@ wrong("putting an unfinished letter before what is held", "unfinished",
 wrong("losing an unfinished letter at the end", "unfinished",
       DECODE, "self.decoder.decode(token)", says="text after end")
 # https://github.com/Blaizzy/mlx-vlm/pull/1778
-wrong("holding bytes until all can be read", ("sure", "bad"),
+wrong("holding all bytes until every one can be decoded", ("sure", "bad"),
       "self.held, self.done =", "self.data, self.held, self.done =", '"", False', 'b"", "", False',
       f"self.held += {DECODE}",
       "self.data += token\n            try:\n                self.held, self.data = self.held + "
       "self.data.decode(), b\"\"\n            except UnicodeDecodeError:\n                "
       'if not final: return ""\n                self.held += self.data.decode("utf-8", "replace")')
-wrong("returning bytes for a text", "kind",
+wrong("returning bytes instead of text", "kind",
       "return text", "return text.encode()", says="type of the text")
-wrong("returning nothing while something is held", "kind",
+wrong("returning None while everything is held", "kind",
       "return text", "return text or None", says="type of the text")
 wrong("sending the stop word as well", ("over", "never"),
       AT, AT + " + stops[0]", says="text behind a stop word")
-wrong("keeping one decoder for all objects", "apart",
+wrong("sharing one decoder between all objects", "apart",
       "= codecs", '= ONE_DECODER.setdefault("it", codecs', '("replace")', '("replace"))', says="")
 wrong("sorting stops in place", "left", "class Texts:", "stops.sort(key=len)\n    class Texts:")

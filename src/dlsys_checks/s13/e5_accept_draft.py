@@ -32,7 +32,7 @@ rule    | x is kept if u is less than p[x] / q[x]; | kept for draft; number kept
 alone   | otherwise only v decides which token is written. | after another u
 follows | Over all x, u and v the token follows p exactly. | share of token; raised
 types   | token is an int and kept a bool. | types of
-left    | p and q are not changed. | numbers changed
+left    | p and q are not changed. | values changed
 example | Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7 gives (1, False). |
           case the example
 """)
@@ -117,7 +117,7 @@ def act(fn, p, q, tries, grid):
 @ex.law
 def law(out, p, q, tries, grid):
     expect_parts(out, "found", "shares", "again", "kinds", "moved")
-    expect_equal("numbers changed in p or q", out["moved"], 0, "Work on copies.")
+    expect_equal("values changed in p or q", out["moved"], 0, "Work on copies.")
     missing = [max(0.0, a - b) for a, b in zip(p.tolist(), q.tolist())]
     expect_length("answers", out["found"], len(tries))
     for (x, u, _), pair in zip(tries, out["found"], strict=True):
@@ -132,7 +132,7 @@ def law(out, p, q, tries, grid):
             expect_equal("token of a draft that is kept", token, x)
         elif token is not None:
             raise Broken(f"share of token {show(token)} after a refusal of {x}", "above 0", "0",
-                         "Only a token that drafts bring too seldom may follow.")
+                         "After a refusal, only tokens with p above q may be written.")
     refused = [x for x in range(len(q)) if grid and q[x] > 0 and p[x] < q[x]][:4]
     expect_length("drafts that are refused", out["shares"], len(refused))
     for x, row in zip(refused, out["shares"], strict=True):
@@ -146,8 +146,8 @@ def law(out, p, q, tries, grid):
             wanted, got = missing[token] / sum(missing), count / grid
             if abs(got - wanted) > (2.5 / grid if wanted else 0.0):
                 raise Broken(f"share of token {token} after a refusal of {x}", got, wanted,
-                             f"p is {p[token]:.4g} there, q {q[token]:.4g}.")
-        expect_equal(f"share of token after a refusal of {x}: tokens of p's", sum(counts), grid,
+                             f"There p is {p[token]:.4g}, and q is {q[token]:.4g}.")
+        expect_equal(f"share of token after a refusal of {x}: valid tokens", sum(counts), grid,
                      "The others are no tokens.")
     expect_length("drafts asked again", out["again"], len(refused))
     for tokens in out["again"]:
@@ -174,39 +174,41 @@ REFUSED = "return token, False"
 # https://github.com/ShopeeLLM/Spec-RL/issues/14
 wrong("drawing from p after a refusal", "follows", MISSING, "p")
 wrong("drawing from q after a refusal", "follows", MISSING, "q")
-wrong("using q minus p for p minus q", "follows", "(p - q)", "(q - p)")
-wrong("using the distance of p and q, whatever its sign", "follows", MISSING, "(p - q).abs()")
+wrong("using q - p instead of p - q", "follows", "(p - q)", "(q - p)")
+wrong("using the absolute difference of p and q", "follows", MISSING, "(p - q).abs()")
 wrong("not dividing the missing part by its sum", "follows", AT, "v")
 # https://github.com/SafeAILab/EAGLE/issues/20
 wrong("drawing from p without x after a refusal", "follows",
       MISSING, "p.index_fill(0, torch.tensor(x), max(0.0, float(p[x] - q[x])))")
 wrong("taking the likeliest token of p after a refusal", "follows",
       MISSING, "torch.nn.functional.one_hot(p.argmax(), len(p))")
-wrong("taking what is missing most after a refusal", "follows",
+wrong("taking the token that is missing most after a refusal", "follows",
       MISSING, "torch.nn.functional.one_hot((p - q).argmax(), len(p))")
 wrong("using u a second time instead of v", ("follows", "alone", "edges"),
       AT, "u * ends[-1]", says="")
-wrong("keeping only where p is at least q", ("rule", "follows", "example"), KEPT, "p[x] >= q[x]")
-wrong("keeping where u is below p", ("rule", "follows"), KEPT, "u < p[x]")
+wrong("keeping the draft only where p is at least q",
+      ("rule", "follows", "example"), KEPT, "p[x] >= q[x]")
+wrong("keeping the draft where u is below p", ("rule", "follows"), KEPT, "u < p[x]")
 # https://github.com/ml-explore/mlx-swift-lm/pull/459
-wrong("keeping only where x is the likeliest token of p", ("rule", "follows", "example"),
+wrong("keeping the draft only if it is the likeliest token of p", ("rule", "follows", "example"),
       KEPT, "x == p.argmax()")
-wrong("using q over p for p over q", ("rule", "follows"), KEPT, "u * p[x] < q[x]")
-wrong("keeping where u is not below the ratio", ("rule", "pair"), KEPT, "u * q[x] >= p[x]")
+wrong("using q / p instead of p / q", ("rule", "follows"), KEPT, "u * p[x] < q[x]")
+wrong("keeping the draft where u is not below the ratio",
+      ("rule", "pair"), KEPT, "u * q[x] >= p[x]")
 wrong("rounding v to two digits", "edges", AT, "round(v, 2) * ends[-1]", says="share of token")
 wrong("never keeping the draft", ("rule", "pair", "follows", "example"), KEPT, "False")
-wrong("adding a small number to p over q", "rule", KEPT, "u < p[x] / (q[x] + 1e-8)")
+wrong("adding a small number to q in p / q", "rule", KEPT, "u < p[x] / (q[x] + 1e-8)")
 wrong("computing the missing part in float32", "any",
       MISSING, "(p.float() - torch.minimum(p.float(), q.float()))", says="")
 wrong("adding a small number to the sum of the missing part", "any",
       AT, "v * (ends[-1] + 1e-8)")
 wrong("drawing from p where little is missing", "any",
       MISSING, f"(p if {MISSING}.sum() < 1e-6 else {MISSING})")
-wrong("multiplying p by the share that is refused", "follows",
+wrong("multiplying p by the probability of a refusal", "follows",
       MISSING, "(p * (1 - (p / q.clamp(min=1e-300)).clamp(max=1)))")
 wrong("always keeping the draft", ("rule", "pair"), KEPT, "True")
 wrong("returning the draft as the token of a refusal", "follows", REFUSED, "return x, False")
-wrong("returning token and kept in the other order", ("pair", "follows", "types", "rule"),
+wrong("swapping token and kept", ("pair", "follows", "types", "rule"),
       "return x, True", "return True, x", REFUSED, "return False, token", says="")
 wrong("returning a tensor for the token", "types",
       "return x,", "return torch.tensor(x),", "return token,", "return torch.tensor(token),")
@@ -216,5 +218,5 @@ wrong("returning kept as a tensor", "types",
       "True", "torch.tensor(True)", "False", "torch.tensor(False)")
 wrong("subtracting q from p in place", "left",
       "if u", "p, given = p.clone(), p\n    given.sub_(q).clamp_(min=0)\n    if u")
-wrong("raising zeros in q to 1e-3", "follows",
+wrong("raising small values in q to 0.1", "follows",
       MISSING, "(p - q.clamp(min=0.1)).clamp(min=0)", says="share of token")

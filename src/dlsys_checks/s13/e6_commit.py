@@ -16,13 +16,13 @@ triple  | Compute (write, feed, stay) after one round of greedy speculative deco
           result; parts of the result; token to feed; tokens to write
 past    | past: the number of cache entries before the round. | case an empty cache; a long cache |
           entries that stay
-fed     | In the round the last written token was fed, followed by draft, a list of guesses that may
-          be empty; each token left one entry. | entries that stay; raised
-says    | says: the token that the model itself wants after each fed token, so one more than draft.
-          | tokens to write
+fed     | In the round, the last written token was fed, then draft, a list of guesses that may be
+          empty; each token that was fed left one entry. | entries that stay; raised
+says    | says: the token that the model itself wants after each fed token, so one more than in
+          draft. | tokens to write
 numbers | Tokens are integers, 0 or more. | case token 0 guessed right; token 0 guessed wrong; token
           0 in a guess's place; large numbers of tokens
-write   | write: the list of tokens to write, as many as this round proves that the model alone
+write   | write: the list of tokens to write: all those that, as this round proves, the model alone
           would write. | tokens to write; type of the tokens
 feed    | feed: the token to feed next, which is the last one written, because it has no entry. |
           token to feed
@@ -106,29 +106,30 @@ def made(past, draft, says):
 wrong = ex.edits(made)
 SAME, WRITE, FEED, STAY = "draft[n] == says[n]", "says[:n + 1]", "says[n], past", "past + 1 + n"
 # https://github.com/Sudharsanselvaraj/Token-Print/issues/110
-wrong("leaving the entries of wrong guesses", ("stay", "example"), STAY, "past + 1 + len(draft)")
-wrong("leaving the entry of the first wrong guess", ("stay", "example"),
+wrong("keeping the entries of wrong guesses", ("stay", "example"), STAY, "past + 1 + len(draft)")
+wrong("keeping the entry of the first wrong guess", ("stay", "example"),
       STAY, "min(past + 2 + n, past + 1 + len(draft))")
-wrong("leaving one entry too many", "stay", STAY, "past + 2 + n")
-wrong("leaving one entry too few", ("stay", "fed"), STAY, "past + n")
+wrong("keeping one entry too many", "stay", STAY, "past + 2 + n")
+wrong("keeping one entry too few", ("stay", "fed"), STAY, "past + n")
 # https://github.com/paiml/aprender/pull/2014
 wrong("dropping the whole cache", ("stay", "past"), STAY, "1 + n")
 wrong("dropping all of the round's entries", ("stay", "fed"), STAY, "past")
 wrong("returning the number of entries to drop", ("stay", "past"), STAY, "len(draft) - n")
-wrong("treating a 0 as no token", "numbers", FEED, "says[n] or says[n - 1], past", says="")
+wrong("treating token 0 as no token", "numbers", FEED, "says[n] or says[n - 1], past", says="")
 wrong("returning the entries as a list", "stay", STAY, "list(range(past + 1 + n))")
-wrong("counting all guesses that agree, also after a wrong one", ("write", "says"),
+wrong("counting right guesses even after a wrong one", ("write", "says"),
       "return", "n = sum(map(int.__eq__, draft, says)); return", says="")
-wrong("keeping guesses up to the last that agrees", "write", "return",
+wrong("keeping guesses up to the last right one", "write", "return",
       "m = max((i + 1 for i in range(len(draft)) if draft[i] == says[i]), default=0); return",
       WRITE, "[*draft[:m], says[m]]")
 wrong("writing all guesses", ("write", "says"), WRITE, "draft + says[-1:]")
 wrong("not writing the model's own token", ("write", "triple"), WRITE, "draft[:n]")
-wrong("adding nothing where all guesses are right", ("write", "says"),
+wrong("adding no token of the model if all guesses are right", ("write", "says"),
       WRITE, "[*draft[:n], says[n]][:max(len(draft), 1)]")
 wrong("writing the first wrong guess instead of the model's token", "write",
       WRITE, "(draft + says[-1:])[:n + 1]")
-wrong("reading says one position late", ("says", "write"), SAME, "draft[n] == says[n + 1]", says="")
+wrong("comparing each guess with the entry of says one position later",
+      ("says", "write"), SAME, "draft[n] == says[n + 1]", says="")
 wrong("writing only the last token", ("write", "says"), WRITE, "says[n:n + 1]")
 wrong("never counting token 0 as right", "numbers", SAME, f"draft[n] and {SAME}", says="")
 wrong("comparing by identity, which holds only for numbers below 257", "numbers",
@@ -138,7 +139,7 @@ wrong("looking for the first wrong guess by its value", ("write", "says"),
 wrong("writing all that the model says", ("write", "says"), WRITE, "says[:]")
 wrong("feeding the first wrong guess", "feed", FEED, "(draft + says[-1:])[n], past")
 wrong("feeding the last right guess", "feed", FEED, "(says[:1] + draft)[n], past")
-wrong("feeding the last of says", "feed", FEED, "says[-1], past")
+wrong("feeding the last token of says", "feed", FEED, "says[-1], past")
 wrong("swapping feed and stay", ("feed", "triple"),
       "says[n], past + 1 + n", "past + 1 + n, says[n]")
 wrong("returning a tuple of tokens", "write", WRITE, "tuple(says[:n + 1])",

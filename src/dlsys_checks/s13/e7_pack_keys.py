@@ -89,7 +89,7 @@ def act(fn, k, bits, group, order):
 @ex.law
 def law(out, k, bits, group, order):
     expect_parts(out, "found", "rest", "held", "more", "moved")
-    expect_equal("numbers changed in k", out["moved"], 0, "Work on a copy.")
+    expect_equal("values changed in k", out["moved"], 0, "Work on a copy.")
     expect_type("result", out["found"], tuple)
     if len(out["found"]) == 3:          # rest is None, or the three are no tuple
         expect_type("rest", out["found"][2], torch.Tensor)
@@ -105,17 +105,18 @@ def law(out, k, bits, group, order):
         wanted[:, :, i] = torch.where(largest > 0, largest / top, 1.0).float()
         places[:, :, i * group:(i + 1) * group] = part / wanted[:, :, i, None].double()
     expect_close("scales", scales, wanted, rtol=1e-5, atol=0.0,
-                 look=f"The largest absolute value of a channel in its {group} tokens, over {top}.")
+                 look=f"It is the largest absolute value of a channel in its {group} tokens / "
+                      f"{top}.")
     expect_like("codes", codes, torch.empty(B, H, n * group, D, dtype=torch.int8))
     gap = (codes.double() - places).abs()
     if gap.numel() and gap.max() > 0.5 + 1e-3:
         at = int(gap.argmax())
-        raise Broken("codes, one of them", int(codes.flatten()[at]),
-                     round(float(places.flatten()[at]), 3), "The nearest whole number is meant.")
+        raise Broken("codes, for one of them", int(codes.flatten()[at]),
+                     round(float(places.flatten()[at]), 3), "Round to the nearest whole number.")
     expect_equal("rest", out["rest"], k[:, :, n * group:], f"{T - n * group} tokens are left over.")
-    expect_equal("bytes held of the memory of k", out["held"], 0,
+    expect_equal("bytes held in the memory of k", out["held"], 0,
                  "A view keeps all of it alive.")
-    expect_equal("bytes kept beside the numbers", out["more"], 0,
+    expect_equal("bytes kept in addition to the values", out["more"], 0,
                  "A view of a copy keeps all of the copy alive.")
 
 
@@ -144,44 +145,46 @@ LARGEST, ONE = "parts.abs().amax(3, keepdim=True)", "torch.where(scales > 0, sca
 TOP, SHOWN, REST = "(2 ** (bits - 1) - 1)", "[:, :, :, 0].clone()", "k[:, :, n * group:].clone()"
 wrong("using one scale for everything", ("each", "groups", "parts"),
       LARGEST, "over(parts.abs(), (0, 1, 2, 3, 4))")
-wrong("using a scale for each head, for all its channels", ("each", "groups"),
+wrong("using one scale for all channels of a head", ("each", "groups"),
       LARGEST, "over(parts.abs(), (0, 2, 3, 4))")
-wrong("using a scale for each channel of all groups", "groups",
+wrong("using one scale for a channel in all groups", "groups",
       LARGEST, "over(parts.abs(), (2, 3))")
-wrong("using a scale for each group, for all its channels", "each",
+wrong("using one scale for all channels of a group", "each",
       LARGEST, "over(parts.abs(), (3, 4))")
-wrong("using a scale for each token", ("each", "scale", "groups"),
+wrong("using one scale for each token", ("each", "scale", "groups"),
       LARGEST, "over(parts[:, :, :, :1].abs(), 4)")
 # https://github.com/ahb-sjsu/turboquant-pro/pull/98
-wrong("using a scale for all rows of the batch", "each", LARGEST, "over(parts.abs(), (0, 3))")
-wrong("using a scale for all heads", "each", LARGEST, "over(parts.abs(), (1, 3))")
+wrong("using one scale for all rows of the batch", "each", LARGEST, "over(parts.abs(), (0, 3))")
+wrong("using one scale for all heads", "each", LARGEST, "over(parts.abs(), (1, 3))")
 # https://github.com/NVIDIA/Model-Optimizer/issues/20
 wrong("setting all scales to 1", "scale", ONE, "torch.ones_like(scales)")
 wrong("grouping every n-th token, not neighbours", "groups",
       "(B, H, n, group, D)", "(B, H, group, n, D).transpose(2, 3)",
       ".to(torch.int8)", ".to(torch.int8).transpose(2, 3)")
-wrong("using as many levels as bits give, on one side", ("scale", "bits"), TOP, "(2 ** bits - 1)")
-wrong("using one level too many", ("scale", "bits", "codes"), TOP, "2 ** (bits - 1)")
-wrong("taking the largest number, not the largest absolute value", ("scale", "zero"), ".abs()", "")
+wrong("dividing by 2**bits - 1", ("scale", "bits"), TOP, "(2 ** bits - 1)")
+wrong("dividing by 2**(bits - 1)", ("scale", "bits", "codes"), TOP, "2 ** (bits - 1)")
+wrong("ignoring negative values in the largest", ("scale", "zero"), ".abs()", "")
 wrong("taking half the distance from the smallest to the largest", "scale",
       LARGEST, "(parts.amax(3, keepdim=True) - parts.amin(3, keepdim=True)) / 2")
-wrong("taking twice the mean size", "scale", LARGEST, "2 * parts.abs().mean(3, keepdim=True)")
+wrong("taking twice the mean absolute value",
+      "scale", LARGEST, "2 * parts.abs().mean(3, keepdim=True)")
 wrong("truncating instead of rounding", "codes", ".round()", ".trunc()")
 wrong("rounding down", "codes", ".round()", ".floor()")
-wrong("returning the values of the grid, not their codes", "codes",
+wrong("returning the rounded values instead of their codes", "codes",
       ".round().to(torch.int8)", ".round().mul(scales)", says="dtype of the codes")
 wrong("returning codes in uint8", "codes", "int8", "uint8", says="dtype of the codes")
 wrong("returning codes as floats", "codes", ".to(torch.int8)", "", says="dtype of the codes")
-wrong("leaving an axis on the scales", "scales", SHOWN, ".clone()", says="shape of the scales")
+wrong("leaving an axis of size 1 on the scales",
+      "scales", SHOWN, ".clone()", says="shape of the scales")
 wrong("returning scales in bfloat16", "scales", SHOWN, "[:, :, :, 0].bfloat16()",
       says="dtype of the scales")
 wrong("using a scale of 0 for a channel of zeros", "zero",
       ONE, "scales", "(parts / scales)", "(parts / scales).nan_to_num(0.0)")
-wrong("keeping scales above 1e-8", ("scale", "zero"), ONE, "scales.clamp(min=1e-8)")
-wrong("dropping what is left over", "rest", REST, "k[:, :, :0].clone()", says="rest")
-wrong("keeping back a group though it is full", ("rest", "groups", "scales", "short"),
+wrong("clamping scales to at least 1e-8", ("scale", "zero"), ONE, "scales.clamp(min=1e-8)")
+wrong("dropping the tokens that are left over", "rest", REST, "k[:, :, :0].clone()", says="rest")
+wrong("putting a full last group into the rest", ("rest", "groups", "scales", "short"),
       "T // group", "max(0, (T - 1) // group)", says="")
-wrong("cutting the tokens left over off at the front", ("rest", "groups", "scale", "codes"),
+wrong("taking the rest from the front", ("rest", "groups", "scale", "codes"),
       REST, "k[:, :, :T - n * group].clone()", says="")
 # https://github.com/rajveer43/VeloxQuant-MLX/issues/162
 wrong("returning the rest as a view of k", "memory", REST, "k[:, :, n * group:]")
@@ -189,4 +192,4 @@ wrong("returning the rest as a view of a copy of k", "memory",
       REST, "k.clone()[:, :, n * group:]", says="bytes kept")
 wrong("returning a list of the three", "parts",
       "return codes,", "return [codes,", REST, f"{REST}]", says="type of the result")
-wrong("writing the codes over k", "k", "return", "given, k = k, k.clone(); given.add_(1.0); return")
+wrong("changing k in place", "k", "return", "given, k = k, k.clone(); given.add_(1.0); return")

@@ -18,21 +18,21 @@ ex = exercise("13.8", "kept_logprob",
 ex.promise_table("""
 under       | Compute the log-probability of each token under the distribution it was sampled from:
               the softmax of logits / temperature over the kept tokens only. | log-probabilities;
-              gradient at the logits
+              gradient of the logits
 logits      | logits: (..., V) float32 or bfloat16. | case bfloat16; answers of several tokens;
               three axes; large logits; logits far below zero; no axis but the last
 tokens      | tokens: (...) int64, each of them kept. | shape of the
 temperature | temperature: above 0. | case a low temperature; a high temperature; a very low
               temperature; almost temperature 0
-kept        | kept: (..., V) bool, as the server reports it, by any rule. | case cut without a rule;
-              one token kept; all tokens kept
+kept        | kept: (..., V) bool, as the server reports it, whatever its rule. | case cut without a
+              rule; one token kept; all tokens kept
 others      | Logits of tokens that are not kept have no effect, even if they are infinite or nan. |
               case minus infinity at other tokens; huge at other tokens; infinity at other tokens;
               nan at other tokens
 form        | Returns (...) float32, computed in float32. | dtype of the; type of the;
               log-probabilities
-flow        | Gradients flow to logits. | gradient at the logits; unusable; led to
-left        | Inputs are not changed. | numbers changed
+flow        | Gradients flow to logits. | gradient of the logits; unusable; led to
+left        | Inputs are not changed. | values changed
 example     | Example: logits [2., 2., 5.], token 0, temperature 1, kept [True, True, False]:
               -0.6931. | case the example
 """)
@@ -112,7 +112,7 @@ def act(fn, logits, tokens, temperature, kept, weight, half):
 @ex.law
 def law(out, logits, tokens, temperature, kept, weight, half):
     expect_parts(out, "found", "grad", "moved")
-    expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
+    expect_equal("values changed in the arguments", out["moved"], 0, "Work on copies.")
     z = (logits.to(torch.bfloat16) if half else logits).double() / temperature
     flat, at = z.reshape(-1, z.shape[-1]), tokens.reshape(-1)
     wanted, slopes = torch.empty(len(flat)), torch.zeros_like(flat)
@@ -124,14 +124,14 @@ def law(out, logits, tokens, temperature, kept, weight, half):
         slopes[row, mask] = -share / share.sum()
         slopes[row, at[row]] += 1.0
     reach = float(z.masked_fill(~kept, 0.0).abs().max()) + 1.0
-    look = f"temperature {temperature:.3g}; {int(kept.sum())} of {kept.numel()} entries are kept."
+    look = (f"temperature {temperature:.3g}; {int(kept.sum())} of {kept.numel()} entries are kept.")
     expect_close("log-probabilities", out["found"], wanted.reshape(tokens.shape), rtol=1e-5,
                  atol=2e-6 * reach, look=look)
     slopes = (slopes * weight.reshape(-1, 1).double() / temperature).float().reshape(z.shape)
-    expect_close("gradient at the logits", out["grad"], slopes,
+    expect_close("gradient of the logits", out["grad"], slopes,
                  rtol=1e-2 if half else 1e-4, atol=(4e-3 if half else 1e-5) * reach / temperature)
     if out["grad"][~kept].abs().max() if (~kept).any() else 0:
-        raise Broken("gradient at the logits that were cut", float(out["grad"][~kept].abs().max()),
+        raise Broken("gradient of the logits that were cut", float(out["grad"][~kept].abs().max()),
                      "0")
 
 
@@ -150,36 +150,38 @@ CUT, LOG = f"torch.where(kept, {HOT}, -math.inf)", "z.log_softmax(-1)"
 wrong("taking the softmax over all tokens, without the cut", ("under", "example"), CUT, HOT)
 # https://github.com/huggingface/trl/issues/4159
 wrong("leaving out the temperature", "under", " / temperature", "")
-wrong("leaving out both", ("under", "example"), CUT, "logits.float()")
+wrong("leaving out both the cut and the temperature", ("under", "example"), CUT, "logits.float()")
 wrong("multiplying by the temperature", "under", "/ temperature", "* temperature")
-wrong("putting the temperature on the log-probabilities", "under",
+wrong("dividing the log-probabilities by the temperature", "under",
       HOT, "logits.float()", ONE, f"{ONE} / temperature")
 wrong("setting the logits that were cut to 0", ("under", "others"), LOW, "0.0")
 wrong("multiplying the logits by kept", ("under", "others", "example"), CUT, f"{HOT} * kept")
 wrong("using a floor of -50 instead of minus infinity", ("logits", "temperature"), LOW, "-50.0")
-wrong("raising logits below -100 to it", "logits",
+wrong("raising logits below -100 to -100", "logits",
       "logits.float()", "logits.float().clamp(min=-100.0)")
 wrong("using a floor of -10000 instead of minus infinity", ("temperature", "others"), LOW, "-1e4")
 wrong("using a floor of -1e9 instead of minus infinity", ("temperature", "others"), LOW, "-1e9")
 wrong("adding the logarithm of kept", "others", CUT, f"{HOT} + kept.float().log()", says="")
-wrong("reading kept the wrong way round", ("under", "example", "kept"), "(kept", "(~kept", says="")
-wrong("returning the probability, not its logarithm", ("under", "example"), LOG, "z.softmax(-1)")
+wrong("inverting kept", ("under", "example", "kept"), "(kept", "(~kept", says="")
+wrong("returning the probability instead of its logarithm",
+      ("under", "example"), LOG, "z.softmax(-1)")
 wrong("flipping the sign, as in a loss", ("under", "example"), "return ", "return -")
 wrong("taking the logarithm of a softmax that is 0", ("under", "logits"),
       LOG, "z.softmax(-1).log()", says="")
-wrong("adding a small number in the logarithm", ("under", "logits"),
+wrong("adding a small number inside the logarithm", ("under", "logits"),
       LOG, "(z.softmax(-1) + 1e-8).log()", says="")
-wrong("dividing the kept share out, the rest at temperature 1", "under",
+wrong("applying the temperature only to the mass that was kept", "under",
       CUT, "logits.float()", ONE, f"{ONE} - (({HOT}).softmax(-1) * kept).sum(-1).log()")
-wrong("cutting by share on its own, not as the server did", ("under", "kept", "example"),
+wrong("also keeping every token at least as likely as the sampled one",
+      ("under", "kept", "example"),
       "(kept", "(kept | (logits >= logits.gather(-1, tokens[..., None]))")
-wrong("reading the next token's position", "under", PICKED, f"({PICKED} + 1) % z.shape[-1]")
+wrong("picking the entry after the token's", "under", PICKED, f"({PICKED} + 1) % z.shape[-1]")
 wrong("scoring the likeliest token", "under", PICKED, "z.argmax(-1, keepdim=True)")
 wrong("calculating in bfloat16", "form", "logits.float()", "logits", ONE, f"{ONE}.float()")
 wrong("returning the dtype of the logits", "form", ONE, f"{ONE}.to(logits.dtype)",
       says="dtype of the")
 wrong("returning float64", "form", "logits.float()", "logits.double()", says="dtype of the")
-wrong("leaving an axis of one", "tokens", ONE, "")
+wrong("leaving an axis of size 1", "tokens", ONE, "")
 wrong("summing over the answer", "tokens", ONE, f"{ONE}.sum(-1)")
 wrong("detaching the logits", "flow", "logits.float()", "logits.detach().float()")
 wrong("cutting the logits in place", "left", "return", "found =",

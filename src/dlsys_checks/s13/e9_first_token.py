@@ -19,7 +19,7 @@ three   | Compute (p99, gap, rate) of a server's run, as floats, with times in s
 arrive  | arrive: when each request was due, one or more, in any order. | case arrivals in any
           order; one request; arrivals long after 0
 chunks  | chunks: for each request its pieces, (time, tokens), in order of time. | seconds to the
-          first token; longest wait; tokens a second
+          first token; longest wait; tokens per second
 empty   | A piece with 0 tokens only shows that the server is alive and is not part of the answer. |
           case pieces without tokens; an empty piece at the end; an empty piece in a gap; the
           example; nothing but empty pieces
@@ -31,7 +31,7 @@ never   | a request that never gets a token counts as math.inf. | case one of fi
 gap     | gap: the longest wait between two consecutive pieces of one answer, | longest wait
 none    | or 0.0 if no answer has two. | case one piece each | longest wait; raised; type of
 rate    | rate: the tokens of all answers per second, from the first arrival to the last piece of an
-          answer. | tokens a second
+          answer. | tokens per second
 least   | At least one request gets a token. | case nothing but empty pieces; one request
 left    | Inputs are not changed. | inputs after the call
 example | Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]]: (2.0, 0.5, 1.6). | case the
@@ -121,7 +121,7 @@ def law(out, arrive, chunks):
             raise Broken("seconds to the first token, 99 %", math.inf, most, look)
         expect_close("seconds to the first token, 99 %", p99, most, rtol=1e-9, look=look)
     expect_close("longest wait between two pieces", gap, longest, rtol=1e-9, atol=1e-9)
-    expect_close("tokens a second", rate, tokens / (last - min(arrive)), rtol=1e-9,
+    expect_close("tokens per second", rate, tokens / (last - min(arrive)), rtol=1e-9,
                  look=f"{tokens} tokens in {last - min(arrive):.4g} s.")
 
 
@@ -159,13 +159,13 @@ wrong("counting an empty piece as the first token", ("empty", "never", "least"),
 wrong("taking the time of the first piece, empty or not", ("empty", "p99"),
       FIRST, "row[0][0] - due", f"one, due in {PAIRS}",
       "one, row, due in zip(answers, chunks, arrive)", says=SECONDS)
-wrong("taking the mean instead of the 99 %", "p99", P99, "sum(firsts) / len(firsts)", says=SECONDS)
-wrong("taking the median instead of the 99 %", "p99",
+wrong("taking the mean instead of p99", "p99", P99, "sum(firsts) / len(firsts)", says=SECONDS)
+wrong("taking the median instead of p99", "p99",
       P99, "sorted(firsts)[len(firsts) // 2]", says=SECONDS)
-wrong("taking the longest of all instead of the 99 %", "p99", P99, "max(firsts)", says=SECONDS)
-wrong("reading one place too high where 99 % are a whole number", "p99",
+wrong("taking the longest time instead of p99", "p99", P99, "max(firsts)", says=SECONDS)
+wrong("taking the next position if 99 % of the requests is a whole number", "p99",
       P99, "sorted(firsts)[min(len(firsts) - 1, int(0.99 * len(firsts)))]", says=SECONDS)
-wrong("reading one place too low", "p99",
+wrong("taking the position one too low", "p99",
       P99, "sorted(firsts)[max(0, int(0.99 * len(firsts)) - 1)]", says=SECONDS)
 wrong("taking np.percentile, which mixes two requests", "p99", P99,
       "float(np.percentile(firsts, 99)) if math.isfinite(max(firsts)) else math.nan",
@@ -173,34 +173,34 @@ wrong("taking np.percentile, which mixes two requests", "p99", P99,
 wrong("leaving out requests without a token", "never",
       " if one else math.inf", "", PAIRS, f"{PAIRS} if one", says=SECONDS)
 wrong("counting 0 for a request without a token", "never", "math.inf", "0.0", says=SECONDS)
-wrong("starting all clocks with the first arrival", "arrival", FIRST, "one[0][0] - min(arrive)")
-wrong("starting the clock with the request before", "arrival",
+wrong("starting all clocks at the first arrival", "arrival", FIRST, "one[0][0] - min(arrive)")
+wrong("starting each clock at the arrival of the request before", "arrival",
       PAIRS, "zip(answers, [arrive[0], *arrive])")
 wrong("measuring the time to the last token", ("p99", "arrival", "chunks"),
       FIRST, "one[-1][0] - due")
 wrong("averaging the waits between pieces", "gap",
       GAP, "sum(gaps) / len(gaps) if gaps else 0.0")
 # https://github.com/sgl-project/sglang/pull/12064
-wrong("sharing the wait out over a piece's tokens", "gap", "b[0] - a[0]", "(b[0] - a[0]) / b[1]")
-wrong("counting waits from and to pieces without tokens, too", ("gap", "empty", "least"),
+wrong("dividing each wait by the tokens of the piece", "gap", "b[0] - a[0]", "(b[0] - a[0]) / b[1]")
+wrong("counting waits from and to empty pieces as well", ("gap", "empty", "least"),
       "in answers for a", "in chunks for a", says="longest wait")
-wrong("counting waits between pieces of any answer", ("gap", "none"),
+wrong("counting waits between pieces of different answers", ("gap", "none"),
       "gaps =", "times = sorted(t for one in answers for t, _ in one); gaps =",
       GAPS, "b - a for a, b in zip(times, times[1:])", says="longest wait")
 wrong("taking the wait from the first piece to the last", "gap",
       GAPS, "one[-1][0] - one[0][0] for one in answers if one")
 wrong("raising an error where no answer has two pieces", "none", GAP, "max(gaps)", says="raised")
 wrong("counting a piece as one token", "rate", TOTAL, "sum(map(len, answers))")
-wrong("leaving the time before the first token out of the rate", "rate",
+wrong("leaving the first 0.2 s out of the rate", "rate",
       "min(arrive)", "min(arrive) - 0.2")
 wrong("counting time from 0, not from the first arrival", ("rate", "arrive"),
       "(end - min(arrive))", "end")
-wrong("taking the first of the list as the first arrival", "arrive",
-      "min(arrive)", "arrive[0]", says="tokens a second")
-wrong("returning requests a second", "rate", TOTAL, "sum(map(bool, answers))")
+wrong("taking the first request in the list as the first arrival", "arrive",
+      "min(arrive)", "arrive[0]", says="tokens per second")
+wrong("returning requests per second", "rate", TOTAL, "sum(map(bool, answers))")
 wrong("including an empty piece at the end in the time", "empty",
-      LAST, "max(row[-1][0] for row in chunks if row)", says="tokens a second")
-wrong("taking the last of the list as the last piece", ("rate", "least"),
+      LAST, "max(row[-1][0] for row in chunks if row)", says="tokens per second")
+wrong("taking the end of the list's last answer as the last piece", ("rate", "least"),
       LAST, "[one for one in answers if one][-1][-1][0]", says="")
 wrong("returning a list of the three", "three", "p99, gap, rate", "[p99, gap, rate]",
       says="type of")

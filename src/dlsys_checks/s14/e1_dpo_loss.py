@@ -17,30 +17,30 @@ ex = exercise("14.1", "dpo_loss", seen=("weights", "calls", "beta", "training", 
                                        "frozen"), says="loss:")
 
 ex.promise_table("""
-begins  | Return the DPO loss for a policy whose training begins now. | loss:; gradient at the
+begins  | Return the DPO loss for a policy whose training begins now. | loss:; gradient of the
 logits  | policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a position predict the
-          next token. | loss:; gradient at the
+          next token. | loss:; gradient of the
 each    | Returns a function loss(chosen, rejected), which is called at each step. | is not
-          callable; loss:; gradient at the
+          callable; loss:; gradient of the
 mask    | Both are pairs (ids, answer) with answer (B, T) bool, true at the answer's tokens and
-          never at the first position. Row by row they answer the same prompt. | loss:; gradient at
+          never at the first position. Row by row they answer the same prompt. | loss:; gradient of
           the
 sizes   | T may differ between the two, and B between calls. | case other lengths; other lengths,
           without pads; two calls; three calls; two calls of one size; the same texts, another mask
-mean    | The loss is the mean over rows of -log(sigmoid(beta * margin)), | loss:; gradient at the;
+mean    | The loss is the mean over rows of -log(sigmoid(beta * margin)), | loss:; gradient of the;
           scalar outputs
 dtype   | a float32 scalar. | dtype of the loss
 margin  | margin: the increase of the chosen answer's log-probability since dpo_loss was called,
-          minus that of the rejected one. | loss:; gradient at the
+          minus that of the rejected one. | loss:; gradient of the
 mode    | The policy runs in its current mode, the reference in evaluation mode. | case training
           mode; training mode, first step; training mode, a part kept out of it; a part alone in
           training mode; put into training mode for the steps; put into evaluation mode for the
           steps
 finite  | The loss is finite for margins of hundreds of nats. | case margins of hundreds; margins of
           hundreds, wrong way
-flow    | Gradients flow to the current policy. | gradient at the; led to
-left    | Neither call changes its weights, their requires_grad or gradients, or the mode of a part,
-          or sets a seed. | of the policy; random numbers
+flow    | Gradients flow to the current policy. | gradient of the; led to
+left    | Neither call changes the policy's weights, their requires_grad or gradients or a part's
+          mode, or sets a seed. | of the policy; random numbers
 example | Example: at the first step of a policy in evaluation mode: 0.6931. | case the example
 """)
 
@@ -189,14 +189,15 @@ def act(fn, weights, calls, beta, training, apart, switched, frozen):
 @ex.law
 def law(out, weights, calls, beta, training, apart, switched, frozen):
     expect_parts(out, "values", "last", "first", "moved", "mode", "trained", "cleared", "seeded")
-    expect_equal("weights of the policy that changed", out["moved"], 0, "A loss changes none.")
-    expect_equal("mode of the policy: parts that were in another one", out["mode"], 0,
+    expect_equal("weights of the policy that changed", out["moved"], 0,
+                 "A loss changes none.")
+    expect_equal("modules of the policy that were in a different mode", out["mode"], 0,
                  "eval() on the copy, not on the policy; train() sets all parts alike.")
-    expect_equal("requires_grad of the policy: weights where it changed", out["trained"], 0,
+    expect_equal("weights of the policy whose requires_grad changed", out["trained"], 0,
                  "Only what the policy is compared with takes no gradient.")
     expect_equal("gradients of the policy that the loss changed", out["cleared"], 0,
                  "They are cleared and filled by who trains.")
-    expect_equal("random numbers: times that others were next", out["seeded"], 0,
+    expect_equal("random numbers that a call changed", out["seeded"], 0,
                  "A seed in here gives each step the same dropout.")
     for name in ("values", "last", "first"):
         expect_length(name, out[name], len(calls))
@@ -209,7 +210,7 @@ def law(out, weights, calls, beta, training, apart, switched, frozen):
                      look=look)
         for name, slope in zip(("last", "first"), slopes):
             wanted = torch.zeros_like(slope) if frozen and name == "first" else slope
-            expect_close(f"gradient at the weights {name!r}", out[name][step], wanted.float(),
+            expect_close(f"gradient of the weights {name!r}", out[name][step], wanted.float(),
                          rtol=1e-3, atol=1e-5 * max(1.0, beta), look=look)
 
 
@@ -279,8 +280,7 @@ ex.wrong("using the policy as its own reference", made, breaks="begins",
 ex.wrong("making a shallow copy, which shares the weights",
          made, breaks=("begins", "margin", "left"),
          keep=lambda policy: copy.copy(policy).eval())
-ex.wrong("using the current weights as the reference: copied at each call, or a state_dict not "
-         "cloned",
+ex.wrong("using the current weights as the reference, copied at each call or in a state_dict",
          lambda policy, beta: lambda chosen, rejected: made(policy, beta)(chosen, rejected),
          breaks=("begins", "margin"))
 wrong("using the current buffers in the reference", "margin",
@@ -308,11 +308,12 @@ def remembered(policy, beta, *, key):
     return loss
 
 
-ex.wrong("reusing the reference's log-probabilities of the first batch of each shape",
+ex.wrong("reusing the reference's log-probabilities for every batch of the same shape",
          remembered, breaks=("each", "margin"), key=lambda ids, answer: ids.shape)
-ex.wrong("keeping the reference's log-probabilities by the ids, whatever the mask", remembered,
+ex.wrong("reusing the reference's log-probabilities for the same ids, whatever the mask",
+         remembered,
          breaks=("mask", "sizes"), key=lambda ids, answer: str(ids.tolist()))
-ex.wrong("keeping the reference's log-probabilities of the first call", remembered, says="",
+ex.wrong("reusing the reference's log-probabilities of the first call", remembered, says="",
          breaks=("each", "margin", "sizes"), key=lambda ids, answer: "first")
 ex.wrong("using no reference at all", lambda policy, beta: lambda chosen, rejected: -F.logsigmoid(
     beta * (summed(policy, *chosen) - summed(policy, *rejected))).mean(),
@@ -348,7 +349,7 @@ ex.wrong("averaging over the tokens of an answer", made, breaks=("margin", "mean
          logp=lambda model, ids, answer: summed(model, ids, answer, mean=True))
 ex.wrong("averaging over all positions", made, breaks=("margin", "mean"),
          logp=lambda model, ids, answer: summed(model, ids, answer) / ids.shape[1])
-ex.wrong("summing pads with the answer", made, breaks="mask",
+ex.wrong("summing over all tokens, not only those of the answer", made, breaks="mask",
          logp=lambda model, ids, answer: summed(model, ids, torch.ones_like(answer)))
 ex.wrong("not shifting the mask with the logits", made, breaks=("mask", "logits"),
          logp=lambda model, ids, answer: summed(model, ids, answer, first=0))
@@ -366,31 +367,31 @@ wrong("flipping the sign of the loss",
       ("mean", "example"), LOGSIGMOID, "F.logsigmoid(beta * (new - old))")
 wrong("leaving out beta", "mean", "beta * (new - old)", "new - old")
 wrong("dividing by beta", "mean", "reference =", "beta = 1 / beta; reference =")
-ex.wrong("putting beta on the policy's side alone", parts, breaks=("mean", "example"),
+ex.wrong("multiplying only the policy's side by beta", parts, breaks=("mean", "example"),
          of=lambda beta, good, bad, good_before, bad_before: beta * (good - bad) - (
              good_before - bad_before))
 wrong("multiplying the loss by beta", ("mean", "example"),
       "gather(-F.logsigmoid(beta * (new - old)))", "beta * (-F.logsigmoid(new - old)).mean()")
 ex.wrong("summing over rows", made, breaks=("mean", "example"), gather=lambda losses: losses.sum())
-ex.wrong("returning one loss a row",
+ex.wrong("returning one loss per row",
          made, breaks="mean", says="led to", gather=lambda losses: losses)
 wrong("taking the sigmoid of the mean margin",
       "mean", "beta * (new - old)", "(beta * (new - old)).mean()")
 wrong("taking the logarithm of a sigmoid", "finite",
       LOGSIGMOID, "-torch.log(torch.sigmoid(beta * (new - old)))")
-wrong("adding a small number in the logarithm", "finite",
+wrong("adding a small number inside the logarithm", "finite",
       LOGSIGMOID, "-torch.log(torch.sigmoid(beta * (new - old)) + 1e-8)")
-wrong("cutting the margin at 20",
+wrong("clamping the margin to between -20 and 20",
       "finite", "beta * (new - old)", "(beta * (new - old)).clamp(-20, 20)")
 wrong("using the hinge instead of the logistic loss", ("mean", "example"),
       LOGSIGMOID, "F.relu(1 - beta * (new - old))")
-ex.wrong("leaving the copy's parts in the policy's mode", made, breaks="mode", keep=copy.deepcopy)
+ex.wrong("leaving the reference in the policy's mode", made, breaks="mode", keep=copy.deepcopy)
 ex.wrong("putting the policy into eval mode", made, breaks="left",
          keep=lambda policy: copy.deepcopy(policy.eval()))
-wrong("putting the policy into eval mode and all of it back", "left",
+wrong("restoring the policy's mode with train(), which reaches all parts", "left",
       "reference = keep(policy)",
       "was = policy.training; reference = copy.deepcopy(policy.eval()); policy.train(was)")
-wrong("setting the modes of the beginning again at each step", ("left", "mode"),
+wrong("restoring the first modes at each step", ("left", "mode"),
       "return loss",
       "modes, loss = [(part, part.training) for part in policy.modules()], loss\n    def "
       "with_modes(chosen, rejected):\n        for part, was in modes: part.training = was\n      "
@@ -399,31 +400,31 @@ wrong("clearing the policy's gradients", "left",
       "return loss",
       "def clean(chosen, rejected): policy.zero_grad(); return loss(chosen, rejected)\n    "
       "return clean")
-wrong("seeding in the loss", "left",
+wrong("setting a seed inside the loss", "left",
       "return loss",
       "def with_a_seed(chosen, rejected): torch.manual_seed(0); return loss(chosen, rejected)\n  "
       "  return with_a_seed")
-wrong("seeding around the loss and restoring the generator", "left",
+wrong("setting a seed for the loss and restoring the generator", "left",
       "return loss",
       "def with_a_seed(chosen, rejected):\n        with torch.random.fork_rng(devices=[]): "
       "torch.manual_seed(0); return loss(chosen, rejected)\n    return with_a_seed")
 ex.wrong("computing in float64 and not converting back",
          made, breaks="dtype", says="dtype of the loss",
          logp=lambda model, ids, answer: summed(lambda ids: model(ids).double(), ids, answer))
-wrong("running both in train mode", ("left", "mode", "example"),
+wrong("running both policy and reference in train mode", ("left", "mode", "example"),
       "reference = keep", "policy = policy.train(); reference = copy.deepcopy")
-ex.wrong("freezing the policy's own weights, too", made, breaks=("left", "flow"), says="",
+ex.wrong("freezing the policy's own weights as well", made, breaks=("left", "flow"), says="",
          keep=lambda policy: copy.deepcopy(policy.requires_grad_(False)).eval())
 ex.wrong("swapping chosen and rejected in the reference", parts, breaks=("margin", "example"),
          of=lambda beta, good, bad, good_before, bad_before: beta * (
              good - bad - bad_before + good_before))
-ex.wrong("returning the loss without its gradient", made, breaks="flow", says="gradient at the",
+ex.wrong("returning the loss without its gradient", made, breaks="flow", says="gradient of the",
          gather=lambda losses: losses.mean().detach().requires_grad_())
 ex.wrong("passing no gradient through the rejected answer",
-         parts, breaks="flow", says="gradient at the",
+         parts, breaks="flow", says="gradient of the",
          of=lambda beta, good, bad, good_before, bad_before: beta * (
              good - bad.detach() - good_before + bad_before))
-ex.wrong("returning a loss and not a function",
+ex.wrong("returning a loss instead of a function",
          lambda policy, beta: torch.tensor(0.6931), says="led to",
          breaks="each")
 
@@ -442,7 +443,7 @@ def first_mask(policy, beta):
     return with_mask
 
 
-wrong("cutting both answers to the shorter one", "sizes",
+wrong("truncating both answers to the length of the shorter one", "sizes",
       "return loss",
       "def shorter(chosen, rejected): n = min(chosen[0].shape[1], rejected[0].shape[1]); return "
       "loss(*((ids[:, :n], answer[:, :n]) for ids, answer in (chosen, rejected)))\n    return "

@@ -30,7 +30,7 @@ equal     | and, up to rounding, for all answers of a group with equal rewards. 
             rewards; a group of equal rewards
 form      | Returns (N,) float32, in the order of rewards. | shape of the; dtype of the; type of
             the; advantages
-left      | Inputs are not changed. | numbers changed
+left      | Inputs are not changed. | values changed
 example   | Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2]: [-0.7071, -0.7070, 0.7071,
             0.7070]. | case the example
 """)
@@ -111,7 +111,7 @@ def act(fn, rewards, prompt_ids):
 @ex.law
 def law(out, rewards, prompt_ids):
     expect_parts(out, "found", "moved")
-    expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
+    expect_equal("values changed in the arguments", out["moved"], 0, "Work on copies.")
     members = {}
     for at, name in enumerate(prompt_ids.tolist()):
         members.setdefault(name, []).append(at)
@@ -142,14 +142,16 @@ def cut(rewards, size):
 
 
 # https://github.com/StarsfieldAI/R1-V/issues/67
-ex.wrong("grouping neighbours, as many as the first prompt has", lambda rewards, prompt_ids: cut(
+ex.wrong("cutting rewards into groups as large as the first prompt's",
+         lambda rewards, prompt_ids: cut(
     rewards, int((prompt_ids == prompt_ids[0]).sum())), breaks="group")
-ex.wrong("grouping by rounds: one answer of each prompt", lambda rewards, prompt_ids: cut(
+ex.wrong("grouping by rounds, with one answer to each prompt", lambda rewards, prompt_ids: cut(
     rewards, len(prompt_ids.unique())), breaks=("group", "among"))
-ex.wrong("viewing as (prompts, answers), as if each had equally many", lambda rewards, prompt_ids: (
+ex.wrong("viewing the rewards as (prompts, answers)", lambda rewards, prompt_ids: (
     cut(rewards, max(1, len(rewards) // len(prompt_ids.unique())))), breaks="group")
 # https://github.com/XU-YIJIE/grpo-flat/issues/2
-ex.wrong("using the whole batch as a group", lambda rewards, prompt_ids: cut(rewards, len(rewards)),
+ex.wrong("using the whole batch as one group",
+         lambda rewards, prompt_ids: cut(rewards, len(rewards)),
          breaks="among")
 
 
@@ -167,13 +169,14 @@ def made(rewards, prompt_ids, *, centre=lambda group: group.mean(), spread=lambd
 
 wrong = ex.edits(made)
 PROMPT_IDS = "(rewards), prompt_ids"
-ex.wrong("laying out round by round, whatever the ids", lambda rewards, prompt_ids, ids=None: made(
+ex.wrong("assuming answers round by round, whatever the ids are",
+         lambda rewards, prompt_ids, ids=None: made(
     rewards, torch.arange(len(rewards)) % len(prompt_ids.unique())), breaks=("group", "unequal"))
 wrong("starting a new group wherever the id changes", ("group", "among"),
       PROMPT_IDS,
       "(rewards), torch.cat([torch.zeros(1, dtype=torch.long), (prompt_ids[1:] != "
       "prompt_ids[:-1]).cumsum(0)])")
-wrong("sorting by prompt and leaving that order", ("group", "form"),
+wrong("sorting by prompt and returning that order", ("group", "form"),
       "found, names =",
       "order = prompt_ids.argsort(stable=True); rewards = rewards[order]; found, names =",
       PROMPT_IDS, PROMPT_IDS + "[order]")
@@ -204,13 +207,13 @@ ex.wrong("adding 1e-8 instead of 1e-4", made, breaks="advantage", plus=1e-8)
 ex.wrong("adding 1e-2 instead of 1e-4", made, breaks=("advantage", "example"), plus=1e-2)
 ex.wrong("taking the root of the variance plus 1e-4", made, breaks="advantage", plus=0.0,
          spread=lambda group: (group.var() + 1e-4).sqrt())
-ex.wrong("returning not a number where an answer is alone", made, breaks="alone", least=1,
+ex.wrong("returning NaN for an answer that is alone", made, breaks="alone", least=1,
          spread=lambda group: ((group - group.mean()).square().sum() / (len(group) - 1)).sqrt())
-ex.wrong("returning the reward itself where an answer is alone", made, breaks="alone", least=1,
+ex.wrong("returning the reward itself for an answer that is alone", made, breaks="alone", least=1,
          centre=lambda group: group.mean() * (len(group) > 1),
          spread=lambda group: group.std() if len(group) > 1 else torch.ones(()))
 ex.wrong("leaving out groups of fewer than three", made, breaks=("advantage", "example"), least=3)
-ex.wrong("leaving the mean in", made, breaks=("advantage", "example"),
+ex.wrong("not subtracting the mean", made, breaks=("advantage", "example"),
          centre=lambda group: torch.zeros(()))
 ex.wrong("subtracting the median instead of the mean", made, breaks=("advantage", "example"),
          centre=lambda group: group.median())
@@ -223,29 +226,29 @@ wrong("clipping to one standard deviation", "advantage",
       "return found", "out = found.clamp(-1, 1); return out")
 wrong("clipping to five standard deviations", "advantage",
       "return found", "out = found.clamp(-5, 5); return out")
-ex.wrong("computing the variance as mean of squares less squared mean", made,
+ex.wrong("computing the variance as the mean of squares minus the squared mean", made,
          breaks="advantage", spread=lambda group: ((
              group.square().mean() - group.mean().square()).clamp(min=0)
              * len(group) / (len(group) - 1)).sqrt())
-ex.wrong("returning 0 where rewards are close, by allclose", made, breaks="advantage",
+ex.wrong("returning 0 if allclose counts the rewards as equal", made, breaks="advantage",
          centre=lambda group: group if torch.allclose(group, group[:1]) else group.mean())
-ex.wrong("returning one number a group", lambda rewards, prompt_ids: torch.stack(
+ex.wrong("returning one number per group", lambda rewards, prompt_ids: torch.stack(
     [rewards[prompt_ids == name].mean() for name in prompt_ids.unique()]), breaks="form",
     says="shape of the")
-wrong("returning a table of groups and answers", "form",
+wrong("returning a table with one row", "form",
       "return found", "return found[None]", says="shape of the")
 wrong("returning float64",
       "form", "return found", "out = found.double(); return out", says="dtype of the")
 wrong("returning a list",
       "form", "return found", "out = found.tolist(); return out", says="type of the")
-ex.wrong("reading ids as positions from 0 on", lambda rewards, prompt_ids: sum(
+ex.wrong("assuming that ids count from 0", lambda rewards, prompt_ids: sum(
     torch.where(prompt_ids == name, made(rewards, prompt_ids), 0.0)
     for name in range(len(prompt_ids.unique()))) + torch.zeros_like(rewards), says="advantages",
     breaks=("ids", "among"))
-wrong("treating ids below 0 as pads", "ids", "return found", "return found * (prompt_ids >= 0)")
-wrong("cutting ids to 32 bits", "ids", PROMPT_IDS, PROMPT_IDS + ".to(torch.int32)")
-wrong("reading ids as float32", "ids", PROMPT_IDS, PROMPT_IDS + ".float()")
-wrong("reading ids as float64", "ids", PROMPT_IDS, PROMPT_IDS + ".double()")
+wrong("treating ids below 0 as padding", "ids", "return found", "return found * (prompt_ids >= 0)")
+wrong("converting ids to int32", "ids", PROMPT_IDS, PROMPT_IDS + ".to(torch.int32)")
+wrong("converting ids to float32", "ids", PROMPT_IDS, PROMPT_IDS + ".float()")
+wrong("converting ids to float64", "ids", PROMPT_IDS, PROMPT_IDS + ".double()")
 wrong("writing into the rewards", "left", "return found", "rewards.copy_(found); return rewards")
 wrong("sorting rewards in place", "left",
       "return found", "rewards.copy_(rewards.sort(descending=True).values + 1.0); return found")

@@ -15,7 +15,7 @@ ex = exercise("14.3", "kl_term", seen=("logits", "logits_ref", "rows", "tokens",
                                        "batches", "dtype"), says="mean gradient")
 
 ex.promise_table("""
-pull    | Compute a term of a loss, a scalar, that pulls the policy to the reference. Averaged over
+pull    | Compute a scalar loss term that pulls the policy towards the reference. Averaged over
           all answers that the policy may sample, its gradient is that of KL(policy, reference) in
           nats. | mean gradient; shape of the term; type of; gradient of the term
 whole   | The KL is that of whole answers. | case answers of two tokens; answers of three tokens;
@@ -29,9 +29,9 @@ tokens  | logp, logp_ref: (N, T), the log-probability of each token of N answers
 pads    | both are 0 after the end of a shorter answer. | case shorter answers; shorter answers, two
           at once
 dtype   | Both are float32 or both float64, and so is the term. | dtype of the term
-left    | They are not changed. | numbers changed
+left    | They are not changed. | values changed
 example | Example: two answers of one token, each with probability 0.5; the reference gives them
-          0.25 and 0.75. At their logits the mean gradient is [0.2747, -0.2747]. | case the example
+          0.25 and 0.75. The mean gradient of their logits is [0.2747, -0.2747]. | case the example
 """)
 
 
@@ -116,20 +116,21 @@ def act(fn, logits, logits_ref, rows, tokens, real, batches, dtype):
 @ex.law
 def law(out, logits, logits_ref, rows, tokens, real, batches, dtype):
     expect_parts(out, "grad", "moved", "kind", "shape", "kept", "alive")
-    expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
+    expect_equal("values changed in the arguments", out["moved"], 0, "Work on copies.")
     expect_equal("type of the term", out["kind"], "Tensor", "It has to carry a gradient.")
     expect_equal("shape of the term", out["shape"], "[]", "A loss is a scalar.")
     expect_equal("dtype of the term", out["kept"], f"torch.{dtype}")
-    expect_equal("gradient of the term: there is one", out["alive"], "True", "logp brings it.")
+    expect_equal("whether there is a gradient of the term", out["alive"], "True",
+                 "logp brings it.")
     exact = logits.double().requires_grad_()
     chosen, fixed = (torch.where(real, z.log_softmax(-1)[rows, tokens], 0.0).sum(1)
                      for z in (exact, logits_ref.double()))
     (chosen.exp() * (chosen - fixed)).sum().backward()
     low = dtype == "float32"
-    expect_close("mean gradient at the logits", out["grad"], exact.grad, rtol=2e-4 if low else 1e-6,
+    expect_close("mean gradient of the logits", out["grad"], exact.grad, rtol=2e-4 if low else 1e-6,
                  atol=1e-5 if low else 1e-9,
-                 look=f"All {len(tokens)} answers, {batches.shape[1]} at a time, each as often as "
-                      "the policy draws it.")
+                 look=f"This is the mean over {len(tokens)} answers, {batches.shape[1]} at a "
+                      "time, each as often as the policy samples it.")
 
 
 # ---- wrong, by name
@@ -143,53 +144,53 @@ def made(logp, logp_ref):
 wrong = ex.edits(made)
 RATIO, SUM, TERM = "(logp - logp_ref)", ".sum(-1)", "gap**2 / 2"
 # https://github.com/allenai/open-instruct/pull/535
-wrong("taking the mean log-ratio: its value is right, its gradient is nothing",
+wrong("taking the mean log-ratio, whose mean gradient is 0",
       ("pull", "example", "tokens"), TERM, "gap")
 wrong("using k3, whose gradient is that of KL(reference, policy)", ("pull", "example"),
       TERM, "torch.exp(-gap) - 1 + gap")
-wrong("using k3 with the log-ratio turned round", ("pull", "example"),
+wrong("using k3 with the sign of the log-ratio flipped", ("pull", "example"),
       TERM, "torch.exp(gap) - 1 - gap")
 wrong("summing k3 over tokens", ("pull", "example"),
       SUM, "", TERM, "(torch.exp(-gap) - 1 + gap).sum(-1)")
 # https://arxiv.org/abs/2506.09477
-wrong("pushing each token by its own log-ratio, not by that of its answer", "whole",
+wrong("pushing each token by its own log-ratio instead of its answer's", "whole",
       SUM, "", TERM, "(gap**2 / 2).sum(-1)")
 wrong("squaring the mean over the tokens", "whole", SUM, ".mean(-1)")
-wrong("squaring each token by itself, then the mean over all tokens", "whole", SUM, "")
-wrong("using the first token alone", "whole", SUM, "[:, 0]")
-wrong("using the last position alone", "whole", SUM, "[:, -1]")
+wrong("squaring each token's log-ratio and averaging over all tokens", "whole", SUM, "")
+wrong("using only the first token", "whole", SUM, "[:, 0]")
+wrong("using only the last position", "whole", SUM, "[:, -1]")
 wrong("leaving out shorter answers", "pads",
       TERM, f"{TERM} * ((logp != 0) | (logp_ref != 0)).all(-1)")
 wrong("dividing by the tokens of each answer", "whole",
       TERM, f"{TERM} / (logp != 0).sum(-1).clamp(min=1)")
-wrong("treating a log-probability of 0 as a pad", "tokens", RATIO, f"({RATIO} * (logp != 0))")
-wrong("treating a log-probability of 0 by the reference as a pad", "tokens",
+wrong("treating a log-probability of 0 as padding", "tokens", RATIO, f"({RATIO} * (logp != 0))")
+wrong("treating the reference's log-probability of 0 as padding", "tokens",
       RATIO, f"({RATIO} * (logp_ref != 0))")
-wrong("holding the log-ratio between -50 and 50", "tokens", SUM, f"{SUM}.clamp(-50.0, 50.0)")
-wrong("leaving the half off the square", ("pull", "example"), TERM, "gap**2")
+wrong("clamping the log-ratio to between -50 and 50", "tokens", SUM, f"{SUM}.clamp(-50.0, 50.0)")
+wrong("leaving out the factor one half", ("pull", "example"), TERM, "gap**2")
 wrong("flipping the sign of the square", ("pull", "example"), TERM, "-gap**2 / 2")
-wrong("using the size of the log-ratio", ("pull", "example"), TERM, "gap.abs()")
+wrong("using the absolute value of the log-ratio", ("pull", "example"), TERM, "gap.abs()")
 wrong("summing over answers", ("pull", "tokens"), ".mean()", ".sum()", says="")
-wrong("returning one term an answer", "pull", ".mean()", "", says="shape of the term")
+wrong("returning one term per answer", "pull", ".mean()", "", says="shape of the term")
 KL_DIV = 'return torch.nn.functional.kl_div({}, {}, log_target=True, reduction="batchmean")'
 wrong("calling torch's kl_div, policy first", ("pull", "example"),
       "return (gap**2 / 2).mean()", KL_DIV.format("logp", "logp_ref"))
-wrong("weighting by the probability once more, as torch's kl_div does", ("pull", "example"),
+wrong("weighting by the probability a second time, as torch's kl_div does", ("pull", "example"),
       "return (gap**2 / 2).mean()", KL_DIV.format("logp_ref", "logp"))
 wrong("subtracting the batch's own mean", ("pull", "tokens"),
       TERM, "(gap - gap.mean()).detach() * logp.sum(-1)")
-wrong("leaving no gradient at logp", "pull", "(logp -", "(logp.detach() -",
+wrong("detaching logp", "pull", "(logp -", "(logp.detach() -",
       says="gradient of the term")
 wrong("returning a number instead of a tensor", "pull", ".mean()", ".mean().item()",
       says="type of the term")
-wrong("holding the log-ratio between -1 and 1", "pull", SUM, f"{SUM}.clamp(-1.0, 1.0)")
-wrong("holding the pull between -5 and 5", ("tokens", "whole"),
+wrong("clamping the log-ratio to between -1 and 1", "pull", SUM, f"{SUM}.clamp(-1.0, 1.0)")
+wrong("clamping the weight of each gradient to between -5 and 5", ("tokens", "whole"),
       TERM, "gap.clamp(-5.0, 5.0).detach() * logp.sum(-1)")
 wrong("always computing in float32", "dtype", RATIO, f"{RATIO}.float()", says="dtype of the term")
 wrong("always computing in float64", "dtype", RATIO, f"{RATIO}.double()", says="dtype of the term")
 
 
-@ex.wrong("writing the log-ratio over logp", breaks="left")
+@ex.wrong("overwriting logp with the log-ratio", breaks="left")
 def in_place(logp, logp_ref):
     term = made(logp, logp_ref)
     logp.data.sub_(logp_ref)

@@ -15,7 +15,7 @@ ex = exercise("14.4", "inner_loss", seen=("before", "moved", "adv", "eps", "grap
 
 ex.promise_table("""
 loss    | Compute PPO's loss for one inner step, a scalar: minus the mean, over all tokens, of the
-          smaller of ratio * advantage and clipped ratio * advantage. | loss; gradient at logp; type
+          smaller of ratio * advantage and clipped ratio * advantage. | loss; gradient of logp; type
           of the
 ratio   | A token's ratio is its probability now, divided by its probability when it was sampled; |
           case several tokens; one token an answer; one answer; as many tokens as answers; likelier
@@ -25,17 +25,17 @@ ratio   | A token's ratio is its probability now, divided by its probability whe
           example
 eps     | the clipped ratio stays between 1 - eps and 1 + eps. | case a wide clip; a narrow clip;
           far away; likelier and bad; less likely and good
-inputs  | logp, logp_sampled: (N, T), the token's log-probability now and then. adv: (N,), the
-          advantage of each answer. | case as many tokens as answers; several tokens; one token an
-          answer; one answer; certain tokens; advantages of 0; small advantages
-first   | In the first inner step after sampling every ratio is 1, and the gradient is that of the
-          mean of adv * logp, negated. | case the first step; the first step, the graph kept
+inputs  | logp, logp_sampled: (N, T), each token's log-probability now and at sampling. adv: (N,),
+          the advantage of each answer. | case as many tokens as answers; several tokens; one token
+          an answer; one answer; certain tokens; advantages of 0; small advantages
+first   | In the first inner step after sampling every ratio is 1, and the gradient is that of minus
+          the mean of adv * logp. | case the first step; the first step, the graph kept
 flow    | Gradients flow only to logp, even if logp_sampled or adv have a graph. | case a later
           step, the graph kept; the first step, the graph kept
 dtype   | All are float32 or all float64, and so is the loss. | dtype of the loss
-left    | Inputs are not changed. | numbers changed; cut of
+left    | Inputs are not changed. | values changed; graph was cut
 example | Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps 0.2: -2.2, and the
-          gradient at logp is [[-1., 0.]]. | case the example
+          gradient of logp is [[-1., 0.]]. | case the example
 """)
 
 
@@ -108,8 +108,8 @@ def act(fn, before, moved, adv, eps, graph):
 @ex.law
 def law(out, before, moved, adv, eps, graph):
     expect_parts(out, "loss", "cut", "grad", "other", "moved")
-    expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
-    expect_equal("graph of what was handed over: cut of", out["cut"], "none",
+    expect_equal("values changed in the arguments", out["moved"], 0, "Work on copies.")
+    expect_equal("arguments whose graph was cut", out["cut"], "none",
                  "detach() gives another tensor, detach_() cuts this one for everybody.")
     n, t = before.shape
     total, slopes = 0.0, torch.zeros(n, t, dtype=torch.float64)
@@ -127,9 +127,9 @@ def law(out, before, moved, adv, eps, graph):
     size = float(adv.abs().max())
     near = {"rtol": 1e-4 if low else 1e-7, "atol": size * (1e-5 if low else 1e-10)}
     expect_close("loss", out["loss"], torch.tensor(total / (n * t)).to(before.dtype), **near)
-    expect_close("gradient at logp, and at what made logp_sampled", out["grad"],
+    expect_close("gradient of logp and of what logp_sampled was computed from", out["grad"],
                  slopes.to(before.dtype), **near)
-    expect_close("gradient at what made adv", out["other"], 0.0, atol=1e-9)
+    expect_close("gradient of what adv was computed from", out["other"], 0.0, atol=1e-9)
 
 
 # ---- wrong, by name
@@ -149,63 +149,67 @@ RATIO, SMALLER = f"{DIFFERENCE}.exp()", "torch.minimum(ratio * gain, clipped * g
 # https://github.com/tensorforce/tensorforce/issues/312
 wrong("using the new log-probability, detached, as the old one",
       ("loss", "ratio", "eps", "example"), OLD, "logp.detach()")
-wrong("keeping the graph of logp_sampled", "flow", OLD, "logp_sampled", says="gradient at")
-wrong("keeping the graph of adv", "flow", GAIN, "adv", says="gradient at")
-wrong("clipping nothing", ("loss", "eps", "example"), f"ratio.clamp({CLIPPED})", "ratio")
+wrong("keeping the graph of logp_sampled", "flow", OLD, "logp_sampled", says="gradient of")
+wrong("keeping the graph of adv", "flow", GAIN, "adv", says="gradient of")
+wrong("not clipping at all", ("loss", "eps", "example"), f"ratio.clamp({CLIPPED})", "ratio")
 wrong("clipping without the minimum", ("loss", "ratio"), SMALLER, "(clipped * gain)")
 wrong("taking the larger of the two", ("loss", "ratio", "example"), "minimum", "maximum")
-wrong("taking the smaller ratio, then the advantage", ("loss", "ratio"),
+wrong("taking the smaller ratio, then multiplying by the advantage", ("loss", "ratio"),
       SMALLER, "(torch.minimum(ratio, clipped) * gain)")
-wrong("holding the log-ratio between -eps and eps", ("loss", "eps", "example"),
+wrong("clamping the log-ratio to between -eps and eps", ("loss", "eps", "example"),
       f"ratio.clamp({CLIPPED})", "ratio.log().clamp(-eps, eps).exp()")
 wrong("using the lower bound 1 / (1 + eps)", ("loss", "eps"), "1 - eps", "1 / (1 + eps)")
-wrong("clipping above alone", ("loss", "eps"), CLIPPED, "max=1 + eps")
-wrong("clipping below alone", ("loss", "eps", "example"), CLIPPED, "min=1 - eps")
-wrong("setting eps to 0.2 always", "eps", CLIPPED, "0.8, 1.2")
+wrong("clipping only above", ("loss", "eps"), CLIPPED, "max=1 + eps")
+wrong("clipping only below", ("loss", "eps", "example"), CLIPPED, "min=1 - eps")
+wrong("always using an eps of 0.2", "eps", CLIPPED, "0.8, 1.2")
 # https://github.com/rasbt/reasoning-from-scratch/issues/243
-wrong("using one ratio an answer: the product over its tokens", ("loss", "ratio", "inputs"),
+wrong("using one ratio per answer, the product over its tokens", ("loss", "ratio", "inputs"),
       RATIO, f"{DIFFERENCE}.sum(-1, keepdim=True).exp()")
-wrong("using one ratio an answer: the mean over its tokens",
+wrong("using one ratio per answer, the mean over its tokens",
       ("loss", "ratio", "inputs", "example"), RATIO, f"{DIFFERENCE}.mean(-1, keepdim=True).exp()")
-wrong("treating a log-probability of 0 as a pad", "inputs", MEAN, "[logp != 0].mean()")
-wrong("treating a log-probability of 0 at sampling as a pad", "inputs",
+wrong("treating a log-probability of 0 as padding", "inputs", MEAN, "[logp != 0].mean()")
+wrong("treating a log-probability of 0 at sampling as padding", "inputs",
       MEAN, "[logp_sampled != 0].mean()")
-wrong("holding the log-ratio between -10 and 10", "ratio",
+wrong("clamping the log-ratio to between -10 and 10", "ratio",
       RATIO, f"{DIFFERENCE}.clamp(-10, 10).exp()")
-wrong("holding the log-ratio between -20 and 20", "ratio",
+wrong("clamping the log-ratio to between -20 and 20", "ratio",
       RATIO, f"{DIFFERENCE}.clamp(-20, 20).exp()")
-wrong("dividing then by now", ("loss", "ratio", "first"), DIFFERENCE, f"({OLD} - logp)")
-wrong("using the difference instead of the ratio", ("loss", "ratio", "first", "example"),
+wrong("dividing the old probability by the new one",
+      ("loss", "ratio", "first"), DIFFERENCE, f"({OLD} - logp)")
+wrong("using the difference of the log-probabilities as the ratio",
+      ("loss", "ratio", "first", "example"),
       RATIO, DIFFERENCE)
-wrong("using 1 plus the difference", "ratio", RATIO, f"1 + {DIFFERENCE}")
+wrong("using 1 plus the difference of the log-probabilities as the ratio",
+      "ratio", RATIO, f"1 + {DIFFERENCE}")
 wrong("taking the ratio of log-probabilities", ("loss", "ratio", "first"),
       RATIO, f"logp / {OLD}", says="")
-wrong("returning what is to be maximised", ("loss", "first", "example"), "return -", "return ")
+wrong("returning the objective without the minus sign",
+      ("loss", "first", "example"), "return -", "return ")
 wrong("summing over tokens", ("loss", "example"), MEAN, ".sum()")
 wrong("summing over tokens, then averaging over answers", ("loss", "inputs"),
       MEAN, ".sum(-1).mean()")
-wrong("returning one loss an answer", "loss", MEAN, ".mean(-1)")
+wrong("returning one loss per answer", "loss", MEAN, ".mean(-1)")
 wrong("averaging over tokens that are not clipped", ("loss", "eps"), f"{SMALLER}.mean()",
       "torch.where(ratio * gain <= clipped * gain, ratio * gain, torch.nan).nanmean()", says="")
-wrong("using another answer's advantage: along the tokens", "inputs",
+wrong("spreading the advantages along the tokens", "inputs",
       f"{GAIN}[:, None]", f"{GAIN}[None] if len(logp) == logp.shape[1] else {GAIN}[:, None]")
-wrong("dividing the advantages by their spread", ("loss", "inputs"),
+wrong("dividing the advantages by their standard deviation", ("loss", "inputs"),
       GAIN, "(adv / (adv.std(correction=0) + 1e-8)).detach()")
 wrong("normalising the advantages inside the loss", ("loss", "inputs"), GAIN,
       "((adv - adv.mean()) / (((adv - adv.mean()).square().sum() / (len(adv) - 1)).sqrt()"
       " + 1e-8)).detach()")
-wrong("using the sign of the advantage alone", ("loss", "inputs", "example"),
+wrong("using only the sign of the advantage", ("loss", "inputs", "example"),
       GAIN, "adv.detach().sign()")
 wrong("always computing in float32", "dtype", MEAN, ".float().mean()", says="dtype of the loss")
 wrong("always computing in float64", "dtype", MEAN, ".double().mean()", says="dtype of the loss")
 wrong("returning a number instead of a tensor", "loss", MEAN, ".mean().item()",
       says="type of the loss")
 wrong("detaching logp", ("loss", "first"), "(logp -", "(logp.detach() -")
-wrong("leaving no gradient where a ratio is 1", ("first", "example"),
-      RATIO, f"{RATIO} * (logp != logp_sampled) + (logp == logp_sampled)", says="gradient at")
-wrong("updating what was noted at the sampling", "left", "return", "loss =",
+wrong("losing the gradient where a ratio is 1", ("first", "example"),
+      RATIO, f"{RATIO} * (logp != logp_sampled) + (logp == logp_sampled)", says="gradient of")
+wrong("overwriting logp_sampled and adv", "left", "return", "loss =",
       MEAN, ".mean(); logp_sampled.data.copy_(logp.data); adv.data.mul_(0); return loss")
 wrong("detaching logp_sampled in place", "left", OLD, "logp_sampled.detach_()")
 wrong("detaching adv in place", "left", GAIN, "adv.detach_()")
-wrong("counting a bad advantage three times at most, as dual clip does", "ratio", SMALLER,
+wrong("limiting a bad answer to three times its advantage, as dual clip does", "ratio", SMALLER,
       f"torch.where(gain < 0, torch.maximum({SMALLER}, 3 * gain), {SMALLER})")

@@ -140,54 +140,54 @@ def layer(h, a, b, c, dy, all_sum):
 wrong = ex.edits(layer)
 START, END = "z =", "return out"
 # The lesson's broken layer.
-wrong("returning dh of this rank's half alone", "returns",
+wrong("returning only this rank's part of dh", "returns",
       "dh = all_sum", "dh = half", "back @ a", "back @ a, all_sum")
 # The lesson's sum that autograd knows: its backward is a sum as well.
-wrong("summing dy as well, so all inner gradients count twice", "returns",
+wrong("summing dy over the ranks as well", "returns",
       "back =", "dy = all_sum(dy); back =", says="dh on rank")
 wrong("summing dh twice", "returns", "back @ a", "all_sum(back @ a)")
-wrong("summing dh and dividing it by the ranks", "returns",
+wrong("averaging dh over the ranks", "returns",
       "all_sum(back @ a)", "all_sum(back @ a) / world(all_sum)")
-wrong("multiplying dh by the number of ranks, as if halves were alike", "returns",
+wrong("multiplying dh by the number of ranks, as if all parts were equal", "returns",
       "all_sum(back @ a)", "back @ a * world(all_sum)")
-wrong("returning y of this rank's half alone", "layer",
+wrong("returning only this rank's part of y", "layer",
       "all_sum(units @ b.T)", "units @ b.T", says="y on rank")
-wrong("averaging the parts for y", "layer",
+wrong("averaging y over the ranks", "layer",
       "all_sum(units @ b.T)", "all_sum(units @ b.T) / world(all_sum)", says="y on rank")
 # https://github.com/huggingface/text-generation-inference/issues/1036
-wrong("adding the bias in each part, so once for each rank", ("whole", "layer"),
+wrong("adding the bias once for each rank", ("whole", "layer"),
       "all_sum(units @ b.T) + c", "all_sum(units @ b.T + c)", says="y on rank")
 wrong("leaving out the bias", ("whole", "layer"),
       "all_sum(units @ b.T) + c", "all_sum(units @ b.T)", says="y on rank")
-wrong("summing dc over the ranks, where each had all of it", "whole",
+wrong("summing dc over the ranks, although each has it complete", "whole",
       "dy.sum(0)", "all_sum(dy.sum(0))", says="dc on rank")
 # https://github.com/pytorch/torchtitan/pull/4332
-wrong("dividing dc by the ranks", "whole",
+wrong("dividing dc by the number of ranks", "whole",
       "dy.sum(0)", "dy.sum(0) / world(all_sum)", says="dc on rank")
-wrong("summing da over the ranks, unit by unit of other units", ("returns", "calls", "cut"),
+wrong("summing da over the ranks, although their units differ", ("returns", "calls", "cut"),
       "back.T @ h", "all_sum(back.T @ h)", says="")
-wrong("using a slope of 1 at 0", "slope", "z > 0", "z >= 0", says="")
+wrong("using a derivative of 1 at 0", "slope", "z > 0", "z >= 0", says="")
 wrong("forgetting the ReLU in the backward pass", "returns", "z > 0", "torch.ones_like(z)")
-wrong("returning a list for the tuple", "returns", "tuple", "list", says="type of the results")
-wrong("returning y and dh alone", "returns",
+wrong("returning a list instead of a tuple", "returns", "tuple", "list", says="type of the results")
+wrong("returning only y and dh", "returns",
       "tuple((y, dh, back.T @ h, dy.T @ units, dy.sum(0)))",
       "(y, dh, back.T @ h, dy.T @ units, dy.sum(0))[:2]", says="number of the results")
-wrong("sharing units out evenly, as if all ranks had as many", "cut",
+wrong("assuming that all ranks have the same number of units", "cut",
       START,
       "most = int(all_sum(torch.tensor(len(a))) // all_sum(torch.tensor(1))); a = a[:most]; b = "
       f"b[:, :most]; {START}", says="")
-wrong("gathering the ranks' parts along their units", "calls",
+wrong("passing the rank's own units to all_sum", "calls",
       START, f"units = torch.relu(h @ a.T); all_sum(units); {START}", says="what the ranks ask for")
-wrong("leaving all_sum out where no unit of the rank is open", "calls",
+wrong("skipping all_sum if no unit of the rank is active", "calls",
       "dh = all_sum(back @ a)", "dh = all_sum(back @ a) if (z > 0).any() else back @ a",
       says="what the ranks ask for")
 wrong("applying ReLU in place on h", "stay",
       END, f"h.clamp_(min=0); {END}", says="inputs that changed")
-wrong("adding the bias into c itself", "stay",
+wrong("changing c in place", "stay",
       END, f"c += out[0].sum(0); {END}", says="inputs that changed")
-wrong("emptying dy for the gradient", "stay",
+wrong("setting dy to zero", "stay",
       END, f"dy.zero_(); {END}", says="inputs that changed")
-wrong("asking for gradients on the inputs themselves", "stay",
+wrong("setting requires_grad on the inputs", "stay",
       END,
       "for t in (h, a, b, c): t.requires_grad_()\n    return tuple(t.detach() for t in out)",
       says="inputs that changed")

@@ -23,10 +23,10 @@ ragged    | Each pass has one or more micro-batches, and passes may differ in th
             example; the example, undivided
 mean      | The gradients of all passes add up in .grad, and at the end .grad has to be the gradient
             of the mean loss over all labels of the step. | divisor of micro-batch
-divides   | divides: at the end of each pass, the schedule divides everything in .grad by the number
-            of micro-batches of this pass. | case divided; two passes, divided; unequal labels,
-            divided; unequal passes, divided; passes of one micro-batch, divided; many passes; one
-            pass, divided; the example
+divides   | divides: if True, at the end of each pass the schedule divides everything in .grad by
+            the number of micro-batches of this pass. | case divided; two passes, divided; unequal
+            labels, divided; unequal passes, divided; passes of one micro-batch, divided; many
+            passes; one pass, divided; the example
 otherwise | Otherwise no gradient is divided. | case undivided; unequal labels; unequal passes; one
             label; very many labels; the example, undivided
 laid out  | Returns floats, nested like labels. | type of; number of; shape
@@ -85,7 +85,7 @@ def law(out, labels, divides):
             later /= len(behind) if divides else 1
         for m, got in enumerate(row):
             expect_close(f"divisor of micro-batch {m} in pass {p}", got, float(later * total),
-                         rtol=1e-6, look="A label of each pass has to weigh the same at the end.")
+                         rtol=1e-6, look="In the end, every label should have the same weight.")
     for name in ("labels", "kept"):
         expect_equal("labels after the call", out[name], labels)
 
@@ -126,56 +126,57 @@ def divisors(labels, divides, *, use=lambda divides: divides):
 
 wrong = ex.edits(divisors)
 # The schedule's own division, taken for a single one.
-wrong("dividing once for each pass, not by the passes after it", "divides",
+wrong("allowing only for the division after the pass itself", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = len(labels[p])")
-wrong("counting the passes before it, not those after it", "divides",
+wrong("allowing for the passes before it instead of those after it", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = before(labels, p)")
-wrong("forgetting the pass itself: only those after it", "divides",
+wrong("allowing for the passes after it but not for the pass itself", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = after(labels, p)")
-wrong("counting all micro-batches of the step at once", "divides",
+wrong("dividing by the number of all micro-batches of the step", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = sum(map(len, labels))")
-wrong("counting all passes at once, not those from it on", "divides",
+wrong("allowing for the divisions of all passes in every pass", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = before(labels, len(labels) - 1)")
-ex.wrong("not giving back what the schedule divides", divisors, breaks="divides",
+ex.wrong("not allowing for what the schedule divides", divisors, breaks="divides",
          use=lambda divides: False)
-ex.wrong("giving back where nobody divides", divisors, breaks="otherwise", use=lambda divides: True)
-wrong("giving back the wrong way round: divided twice", "divides",
+ex.wrong("allowing for a division that does not happen",
+         divisors, breaks="otherwise", use=lambda divides: True)
+wrong("correcting in the wrong direction, so that everything is divided twice", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = 1 / before(labels[p:], len(labels[p:]) - 1)")
 wrong("assuming that all passes are as long as the first", "ragged",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = power(len(labels[0]), len(labels) - p)")
-wrong("assuming that all passes after it are as long as it is", "ragged",
+wrong("assuming that all later passes are as long as this one", "ragged",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = power(len(labels[p]), len(labels) - p)")
 wrong("assuming that all passes are as long as the last", "ragged",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = power(len(labels[-1]), len(labels) - p)")
-wrong("dividing by the labels of the pass, not of the step",
+wrong("dividing by the number of labels of the pass, not of the step",
       "mean", "= everything", "= sum(labels[p])")
-wrong("using the first micro-batch's labels for all", "counts",
+wrong("assuming as many labels in every micro-batch as in the first", "counts",
       "= everything", "= labels[0][0] * sum(map(len, labels))")
 wrong("counting labels in 16 bits", "counts", "= everything", "= sum(map(sum, labels)) % 65536")
-wrong("dividing by the passes, as if the loss were a mean",
+wrong("dividing only by the number of passes",
       ("summed", "mean"), "= everything", "= len(labels)")
-wrong("dividing by the micro-batches of the step", ("summed", "mean"),
+wrong("dividing only by the number of micro-batches", ("summed", "mean"),
       "= everything", "= sum(map(len, labels))")
-wrong("returning the factor for its reciprocal", "summed",
+wrong("returning factors instead of divisors", "summed",
       "return found", "return [[1 / d for d in row] for row in found]")
 wrong("returning rows as tuples", "laid out", "list", "tuple", says="type of the micro-batches")
 wrong("returning whole numbers", "laid out",
       "return found", "return [[int(d) for d in row] for row in found]", says="type of the divisor")
 wrong("returning one row for all passes", "laid out",
       "return found", "return [d for row in found for d in row]", says="")
-wrong("averaging each micro-batch's own mean", ("mean", "counts"),
+wrong("averaging the means of the micro-batches", ("mean", "counts"),
       "return found",
       "total, micro = sum(map(sum, labels)), sum(map(len, labels)); return [[d * count * micro / "
       "total for d, count in zip(row, counts, strict=True)] for row, counts in zip(found, "
       "labels, strict=True)]", says="divisor of micro-batch")
 wrong("removing the last pass from labels", "stay",
       "return found", "labels.pop(); return found", says="labels after the call")
-wrong("writing over labels", "stay",
+wrong("overwriting labels", "stay",
       "return found",
       "for row, divided in zip(labels, found, strict=True): row[:] = divided\n    return found",
       says="labels after the call")

@@ -18,9 +18,9 @@ result     | Compute (tokens, positions, labels, mask) for one rank's positions.
              result; parts of the result
 tokens     | tokens: (B, T) int64, T at least 1. | case one token; one row; one place left over; a
              part of a larger batch; rows that lie across
-labels     | labels: (B, T) int64, not shifted yet, with -100 where none is to be learned. | case a
-             prompt is not learnt; few labels
-fill       | Both are filled at the end to N, the next multiple of 2 * world: tokens with 0, labels
+labels     | labels: (B, T) int64, not shifted yet, with -100 where nothing is to be learned. | case
+             a prompt is not learnt; few labels
+fill       | Both are padded at the end to N, the next multiple of 2 * world: tokens with 0, labels
              with -100. | case places left over; one place left over; fewer tokens than pieces; one
              token; many tokens, many left over
 even       | N is T if T is a multiple. | case two ranks, the first; two ranks, the second; four
@@ -32,11 +32,11 @@ own        | A rank, 0 to world - 1, holds n = N // world positions: piece rank,
              * world - 1 - rank. | tokens; positions
 out tokens | The result's tokens: (B, n) int64, the tokens at these positions. | tokens
 positions  | positions: (n,) int64, counted from 0 in the whole sequence. | positions
-shifted    | labels: (B, n) int64, for each position the label of the next one, on any rank, and
-             -100 for the last of all. | labels
+shifted    | labels: (B, n) int64, for each position the label of the next one, whichever rank holds
+             it, and -100 for the last of all. | labels
 mask       | mask: (n, N) bool, whether a position may look at position j of the whole: at itself
-             and at all before it, including filled ones. | mask
-left       | Inputs are not changed. | numbers changed
+             and at all before it, including padded ones. | mask
+left       | Inputs are not changed. | values changed
 example    | Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2: tokens [[1, 2,
              7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]]. | case the example
 """)
@@ -91,7 +91,7 @@ def act(fn, tokens, labels, rank, world, order):
 @ex.law
 def law(out, tokens, labels, rank, world, order):
     expect_parts(out, "own", "rest", "moved")
-    expect_equal("numbers changed in tokens and labels", out["moved"], 0, "Work on copies.")
+    expect_equal("values changed in tokens and labels", out["moved"], 0, "Work on copies.")
     expect_type("result", out["rest"], tuple)
     if out["own"] is None or len(out["rest"]) != 3:
         raise Broken("parts of the result", len(out["rest"]), 4)
@@ -136,12 +136,12 @@ MASK, ONES = "own[:, None] >= torch.arange(N)", "torch.ones(len(own), N, dtype=t
 SHIFTED, WHOLE = "F.pad(labels[:, 1:], (0, 1), value=-100)", "-(-T // (2 * world))"
 END = "tokens[:, own], positions, shifted[:, own], mask"
 wrong("counting from 0 on every rank", "positions", POSITIONS, "positions = torch.arange(len(own))")
-wrong("using the positions of a rank with one long piece", "positions",
+wrong("numbering positions as if the rank held one long piece", "positions",
       POSITIONS, "positions = rank * len(own) + torch.arange(len(own))")
 wrong("counting from 0 in every piece", "positions",
       POSITIONS, "positions = torch.arange(len(own) // 2).repeat(2)")
 wrong("counting positions from 1", "positions", POSITIONS, "positions = own + 1")
-wrong("returning positions for each row", "positions",
+wrong("returning positions for each sequence of the batch", "positions",
       POSITIONS, "positions = own.expand(len(tokens), -1)")
 wrong("returning positions in int32", "positions", POSITIONS, "positions = own.int()",
       says="dtype of the positions")
@@ -150,7 +150,7 @@ wrong("returning positions as a list", "positions", POSITIONS, "positions = own.
 
 wrong("giving each rank one long piece", ("own", "pieces"),
       OWN, "pieces[2 * rank:2 * rank + 2].flatten()", says="tokens")
-wrong("taking every world-th position, one by one", ("own", "pieces"),
+wrong("taking every world-th position", ("own", "pieces"),
       OWN, "pieces.flatten()[rank::world]", says="tokens")
 wrong("putting the late piece before the early one", "own",
       OWN, "torch.cat([pieces[2 * world - 1 - rank], pieces[rank]])", says="tokens")
@@ -162,16 +162,16 @@ wrong("returning tokens as floats", "out tokens", "tokens[:, own]", "tokens[:, o
       says="dtype of the tokens")
 
 # https://github.com/NVIDIA-BioNeMo/bionemo-recipes/pull/1449
-wrong("shifting labels on the rank", "shifted",
+wrong("shifting labels within the rank", "shifted",
       LABELS, "F.pad(labels[:, own[1:]], (0, 1), value=-100)", says="labels")
 # https://github.com/huggingface/transformers/pull/36607
-wrong("shifting labels in each piece, the last of each lost", "shifted", LABELS,
+wrong("shifting labels within each piece, which loses the last of each", "shifted", LABELS,
       "F.pad(labels[:, own].unflatten(1, (2, -1))[..., 1:], (0, 1), value=-100).flatten(1)",
       says="labels")
 wrong("not shifting the labels", "shifted", LABELS, "labels[:, own]", says="labels")
 wrong("shifting labels the other way", "shifted",
       SHIFTED, "F.pad(labels[:, :-1], (1, 0), value=-100)", says="labels")
-wrong("letting the last position learn the first label", "shifted",
+wrong("giving the last position the first label", "shifted",
       SHIFTED, "labels.roll(-1, 1)", says="labels")
 wrong("making labels from the tokens", "labels", START, "labels = tokens; T =", says="labels")
 wrong("setting labels that are not learned to 0", "labels",
@@ -185,9 +185,9 @@ wrong("putting the mask's triangle into its lower right corner", "mask",
       MASK, f"{ONES}.tril(N - len(own))", says="mask")
 wrong("using the mask of a rank with one long piece", "mask",
       MASK, f"{ONES}.tril(rank * len(own))", says="mask")
-wrong("making a mask of the rank's own keys", "mask", MASK, "own[:, None] >= own",
+wrong("making a mask for the rank's own keys only", "mask", MASK, "own[:, None] >= own",
       says="shape of the mask")
-wrong("ordering the mask's columns as the ranks hold them", "mask", MASK, "own[:, None] >= "
+wrong("ordering the mask's columns rank by rank", "mask", MASK, "own[:, None] >= "
       "torch.cat([pieces[[r, 2 * world - 1 - r]].flatten() for r in range(world)])", says="mask")
 wrong("forbidding a position to look at itself", "mask", ">=", ">", says="mask")
 wrong("setting True where it may not look", "mask", ">=", "<", says="mask")
@@ -197,19 +197,20 @@ wrong("returning a mask of 0 and minus infinity", "mask",
       says="dtype of the mask")
 wrong("adding axes for rows and heads to the mask", "mask", MASK, f"({MASK})[None, None]",
       says="shape of the mask")
-wrong("hiding filled positions", ("mask", "fill"), MASK, f"({MASK}) & (torch.arange(N) < T)",
+wrong("masking padded positions", ("mask", "fill"), MASK, f"({MASK}) & (torch.arange(N) < T)",
       says="mask")
 
-wrong("filling at the front", ("fill", "tokens"),
+wrong("padding at the front", ("fill", "tokens"),
       "tokens, (0, N - T)", "tokens, (N - T, 0)", "labels, (0, N - T)", "labels, (N - T, 0)",
       says="")
-wrong("filling labels with 0", "fill", "(0, N - T), value=-100", "(0, N - T), value=0",
+wrong("padding labels with 0", "fill", "(0, N - T), value=-100", "(0, N - T), value=0",
       says="labels")
-wrong("filling tokens with -100", "fill", "value=0", "value=-100", says="tokens")
-wrong("repeating the last token", ("fill", "tokens"), "F.pad(tokens, (0, N - T), value=0)",
+wrong("padding tokens with -100", "fill", "value=0", "value=-100", says="tokens")
+wrong("padding with the last token", ("fill", "tokens"), "F.pad(tokens, (0, N - T), value=0)",
       "torch.cat([tokens, tokens[:, -1:].expand(-1, N - T)], 1)", says="tokens")
-wrong("cutting off what is left over", ("fill", "tokens"), WHOLE, "T // (2 * world)", says="")
-wrong("filling though nothing is left over", "even", WHOLE, "(T // (2 * world) + 1)",
+wrong("dropping the tokens that are left over",
+      ("fill", "tokens"), WHOLE, "T // (2 * world)", says="")
+wrong("padding although T is a multiple already", "even", WHOLE, "(T // (2 * world) + 1)",
       says="shape of the")
 wrong("returning a list of the four", "result", END, f"[{END}]", says="type of the result")
 wrong("returning labels before the positions", "positions",

@@ -35,8 +35,8 @@ divided   | With renorm they are divided by their sum, so that they add up to 1,
             example, divided; large logits
 one       | but never for k = 1, because then the router would get no gradient. | case one, divided;
             one of many, divided; one of two, divided; one, divided, bfloat16
-flow      | The gradient of each weight flows to logits, also through the sum that divides it. |
-            gradient at the logits; unusable; led to
+flow      | The gradient of each weight flows to logits, including through the sum that divides it.
+            | gradient of the logits; unusable; led to
 k         | k: 1 to E. | case all, divided; all; one; one expert there is; one, divided
 left      | Inputs are not changed. | logits that changed
 example   | Example: logits [2., 1., 0.], k 2: weights [0.6652, 0.2447], experts [0, 1]; with renorm
@@ -136,7 +136,7 @@ def law(out, logits, k, renorm, weight, half):
     expect_equal("dtype of the weights", str(weights.dtype), "torch.float32", look)
     expect_close("weights of the experts", weights, wanted.reshape(shape), rtol=1e-4, atol=2e-5,
                  look=look)
-    expect_close("gradient at the logits", out["grad"], slopes.reshape(logits.shape),
+    expect_close("gradient of the logits", out["grad"], slopes.reshape(logits.shape),
                  rtol=1e-2 if half else 1e-3, atol=1e-3 if half else 3e-5, look=look)
 
 
@@ -155,27 +155,27 @@ wrong = ex.edits(made)
 # https://github.com/jingyaogong/minimind/issues/858
 wrong("dividing one weight by itself", ("one", "k"), "renorm and k > 1", "renorm")
 # https://github.com/davidmrau/mixture-of-experts/issues/27
-wrong("taking the softmax over the chosen alone", ("chance", "example"),
+wrong("taking the softmax over the chosen experts only", ("chance", "example"),
       "weights, experts =",
       "best, experts = logits.float().topk(k, dim=-1); return best.softmax(-1), experts; "
       "weights, experts =")
 ex.wrong("using the logits as weights", lambda logits, k, renorm: tuple(
     logits.float().topk(k, dim=-1)), breaks=("chance", "example", "divided", "one"))
-wrong("never dividing", "divided",
+wrong("ignoring renorm", "divided",
       "if renorm and k > 1:\n        weights = weights / weights.sum(-1, keepdim=True)", "pass")
-wrong("dividing where renorm is not set", ("chance", "divided", "example"),
+wrong("dividing only if renorm is False", ("chance", "divided", "example"),
       "if renorm", "if not renorm")
 wrong("dividing by k", "divided", "weights.sum(-1, keepdim=True)", "weights.shape[-1]")
 wrong("dividing by the norm, not the sum", "divided",
       ".sum", ".norm", "-1, keepdim", "dim=-1, keepdim")
-wrong("dividing by the largest", "divided", ".sum", ".amax")
-wrong("taking the softmax once more over the probabilities", "divided",
+wrong("dividing by the largest weight", "divided", ".sum", ".amax")
+wrong("taking the softmax of the probabilities again", "divided",
       "weights / weights.sum(-1, keepdim=True)", "weights.softmax(-1)")
 wrong("detaching the sum", "flow",
-      "weights.sum", "weights.detach().sum", says="gradient at the logits")
-ex.wrong("detaching the weights", made, breaks="flow", says="gradient at the logits",
+      "weights.sum", "weights.detach().sum", says="gradient of the logits")
+ex.wrong("detaching the weights", made, breaks="flow", says="gradient of the logits",
          after=lambda w: w.detach())
-wrong("returning one in value, the probability in gradient", "one",
+wrong("returning a weight of 1 with the gradient of the probability", "one",
       "renorm and k > 1", "renorm", "weights / weights.sum(-1, keepdim=True)",
       "weights / weights.detach() if weights.shape[-1] == 1 else weights / weights.sum(-1, "
       "keepdim=True)")
@@ -196,16 +196,16 @@ wrong("returning weights in the dtype of the logits", ("chance", "logits"),
       "return out",
       "return tuple(part.to(logits.dtype) if part.is_floating_point() else part for part in out)",
       says="dtype of the weights")
-wrong("taking exponentials without subtracting the largest", "logits",
+wrong("taking exponentials without subtracting the largest logit", "logits",
       "before(logits).softmax(-1)",
       "(lambda z: z.exp() / z.exp().sum(-1, keepdim=True))(before(logits))", says="")
-wrong("using sigmoids for the softmax", ("chance", "example", "likeliest", "experts"),
+wrong("using sigmoids instead of the softmax", ("chance", "example", "likeliest", "experts"),
       "before(logits).softmax(-1)", "before(logits).sigmoid()")
 wrong("taking the softmax over the tokens",
       ("likeliest", "experts", "chance"), "(-1)", "(0)", says="")
 wrong("choosing the unlikeliest experts", ("likeliest", "experts"),
       "largest=True", "largest=False", says="experts of a token")
-wrong("returning the likeliest last", "experts",
+wrong("returning the likeliest expert last", "experts",
       "return out", "return tuple(part.flip(-1) for part in out)", says="order of the experts")
 wrong("ordering experts by number, not by probability", "experts",
       "return out",
@@ -218,7 +218,7 @@ wrong("returning a single expert without its axis", ("experts", "k"),
       says="shape of the experts")
 wrong("returning experts first", ("parts", "experts"),
       "return out", "return out[::-1]", says="dtype of the experts")
-wrong("returning the weights alone",
+wrong("returning only the weights",
       "parts", "return out", "return out[0]", says="type of the two parts")
 wrong("returning a list of two",
       "parts", "return out", "return list(out)", says="type of the two parts")

@@ -14,20 +14,20 @@ ex = exercise("15.5", "balance", seen=("p", "chosen", "scale"), says="balance")
 
 ex.promise_table("""
 uneven  | Measure how unevenly a router uses its experts, as a loss that it can lower: E times the
-          sum over experts of fraction times mean probability. | balance; gradient at the chances
+          sum over experts of fraction times mean probability. | balance; gradient of p
 p       | p: (T, E) float32, T at least 1, the probabilities of each token; each row sums to 1. |
           case one token; as many tokens as experts; one expert; many experts
-chosen  | chosen: (T, k) int64, the k different experts of each token, by any rule. | case chosen by
-          another rule; the least likely chosen; likeliest last
+chosen  | chosen: (T, k) int64, the k different experts of each token, chosen by any rule. | case
+          chosen by another rule; the least likely chosen; likeliest last
 share   | The fraction of an expert is its part of all T * k choices, which may be 0. | case the
           last experts idle; one expert for all; two for all; the first experts idle
 mean    | The mean probability is taken over all T tokens, for all E experts. | case the last
           experts idle; two of eight; the least likely chosen; as many tokens as experts
-form    | Returns a float32 tensor without axes. | type of the; shape of the; dtype of the
+form    | Returns a float32 tensor of shape (). | type of the; shape of the; dtype of the
 one     | It is 1 if both are even, for every E and k. | case even, one; even, two; even, all
 flow    | Its gradient flows to p through the mean probabilities; the fractions are constants. |
-          gradient at the chances; unusable; led to
-left    | Inputs are not changed. | numbers changed
+          gradient of p; unusable; led to
+left    | Inputs are not changed. | values changed
 example | Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]]: 1.4, and its gradient [[1., 0.],
           [1., 0.]]. | case the example
 """)
@@ -85,7 +85,7 @@ def act(fn, p, chosen, scale):
 @ex.law
 def law(out, p, chosen, scale):
     expect_parts(out, "found", "grad", "moved")
-    expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
+    expect_equal("values changed in the arguments", out["moved"], 0, "Work on copies.")
     tokens, experts = p.shape
     k = chosen.shape[1]
     counts = [0] * experts
@@ -95,12 +95,12 @@ def law(out, p, chosen, scale):
     shares = [count / (tokens * k) for count in counts]
     means = [sum(column) / tokens for column in p.double().T.tolist()]
     wanted = experts * sum(a * b for a, b in zip(shares, means))
-    look = f"{tokens} tokens, {k} of {experts} experts each; counts {counts[:8]}."
+    look = (f"{tokens} tokens, {k} of {experts} experts each; counts {counts[:8]}.")
     expect_type("balance", out["found"], torch.Tensor, look)
     expect_close("balance", out["found"], torch.tensor(wanted, dtype=torch.float32),
                  rtol=1e-4, look=look)
     slope = torch.tensor([experts * share / tokens * scale for share in shares])
-    expect_close("gradient at the chances", out["grad"], slope.expand(tokens, experts), rtol=1e-3,
+    expect_close("gradient of p", out["grad"], slope.expand(tokens, experts), rtol=1e-3,
                  look=look)
 
 
@@ -122,47 +122,51 @@ wrong = ex.edits(made)
 START, MEAN, BOTH = "experts =", "p.mean(0)", "share * p.mean(0)"
 LOSS = f"experts * ({BOTH}).sum()"
 # https://github.com/CASIA-LMC-Lab/AnomalyMoE/issues/1
-wrong("using the counts twice", ("uneven", "flow", "example", "mean"), MEAN, "share")
-wrong("using the mean probabilities twice", ("uneven", "flow", "example", "chosen"),
+wrong("multiplying the fractions by themselves",
+      ("uneven", "flow", "example", "mean"), MEAN, "share")
+wrong("multiplying the mean probabilities by themselves", ("uneven", "flow", "example", "chosen"),
       BOTH, "p.mean(0) * p.mean(0)")
 # https://github.com/huggingface/transformers/issues/28093
-wrong("averaging over the experts", ("uneven", "mean", "example"), MEAN, "p.mean(1).mean()")
-wrong("detaching the result", "flow", LOSS, f"({LOSS}).detach()", says="gradient at the chances")
+wrong("averaging the probabilities over the experts",
+      ("uneven", "mean", "example"), MEAN, "p.mean(1).mean()")
+wrong("detaching the result", "flow", LOSS, f"({LOSS}).detach()", says="gradient of p")
 # https://github.com/mindspore-ai/hyper-parallel/issues/752
 wrong("averaging probabilities over the choices, not over all tokens", ("uneven", "mean", "flow"),
       BOTH, "share[:, None] * p.gather(1, chosen).mean(0) / chosen.shape[1]")
-wrong("leaving E out, or taking the mean over experts for the sum", ("uneven", "one", "example"),
+wrong("leaving out E, or taking the mean over experts instead of the sum",
+      ("uneven", "one", "example"),
       "return experts * ", "return ")
-wrong("multiplying by k for E", ("uneven", "one", "example"),
+wrong("multiplying by k instead of E", ("uneven", "one", "example"),
       "return experts", "return chosen.shape[1]")
 wrong("summing the probabilities over tokens", ("uneven", "mean"), MEAN, "p.sum(0)")
 # https://github.com/jingyaogong/minimind/issues/797
-wrong("using shares that add up to k", ("uneven", "one", "share"), "chosen.numel()", "len(chosen)")
-wrong("counting the first choice alone", ("uneven", "chosen", "share"),
+wrong("using fractions that add up to k",
+      ("uneven", "one", "share"), "chosen.numel()", "len(chosen)")
+wrong("counting only the first choice", ("uneven", "chosen", "share"),
       START, "chosen = chosen[:, :1]; experts =")
 wrong("counting the likeliest expert, whatever was chosen", ("uneven", "chosen", "share"),
       START, "chosen = p.argmax(1, keepdim=True); experts =")
 wrong("counting the k likeliest, whatever was chosen", ("chosen", "one"),
       START, "chosen = p.topk(chosen.shape[1], -1).indices; experts =")
 # https://github.com/AI-Hypercomputer/maxtext/pull/1433
-wrong("using probabilities of the chosen alone", ("uneven", "mean", "flow"),
+wrong("using only the probabilities of the chosen experts", ("uneven", "mean", "flow"),
       MEAN, "(p * hot(p, chosen)).mean(0)")
-wrong("dividing probabilities of the chosen by their sum", ("uneven", "mean", "flow"),
+wrong("dividing the probabilities of the chosen experts by their sum", ("uneven", "mean", "flow"),
       MEAN, "F.normalize(p * hot(p, chosen), p=1, dim=1).mean(0)")
-wrong("using only the counts that there are, without the last experts",
+wrong("counting without minlength, which leaves out the last experts",
       ("share", "chosen", "uneven", "p", "mean"), ", minlength=experts", "", says="")
-wrong("using the first experts up to the last that was chosen", ("share", "uneven", "p"),
+wrong("taking E from the largest index in chosen", ("share", "uneven", "p"),
       "return experts", "return (chosen.max() + 1)")
 wrong("leaving idle experts out of E", ("share", "uneven"),
       "return experts", "return len(chosen.unique())")
-wrong("returning zero if even", ("uneven", "one", "example"), LOSS, f"{LOSS} - 1")
-wrong("taking the squared variation of the mean probabilities", "uneven",
+wrong("returning 0 for an even load", ("uneven", "one", "example"), LOSS, f"{LOSS} - 1")
+wrong("taking the squared coefficient of variation of the mean probabilities", "uneven",
       LOSS, "p.mean(0).var(unbiased=False) / p.mean(0).mean() ** 2")
-wrong("taking the squared distance of shares and mean probabilities", ("uneven", "example"),
+wrong("taking the squared distance between fractions and mean probabilities", ("uneven", "example"),
       LOSS, "((share - p.mean(0)) ** 2).sum() + 1")
-wrong("returning one number an expert", "form", ".sum()", "", says="shape of the")
-wrong("leaving an axis of one", "form", LOSS, f"({LOSS})[None]", says="shape of the")
+wrong("returning one number per expert", "form", ".sum()", "", says="shape of the")
+wrong("leaving an axis of size 1", "form", LOSS, f"({LOSS})[None]", says="shape of the")
 wrong("returning a Python number", ("form", "flow"), ".sum()", ".sum().item()", says="type of the")
 wrong("returning float64", "form", ".sum()", ".sum().double()", says="dtype of the")
-wrong("counting the choices from 1, in place", "left", "return", "chosen.add_(1); return",
-      says="numbers changed")
+wrong("adding 1 to chosen in place", "left", "return", "chosen.add_(1); return",
+      says="values changed")

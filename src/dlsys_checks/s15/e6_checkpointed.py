@@ -32,13 +32,14 @@ MIXED = ("everything at once", "nested modules", "one module alone", "x without 
          "two calls before backward", "two steps", "three calls, two steps", "three axes",
          "eval mode")
 
-ex.promise("kept", "Compute block(x), keeping nothing for backward that the block computes inside.",
+ex.promise("kept", "Compute block(x) without keeping for backward anything that the block "
+                   "computes inside.",
            says=("tensors kept", "outputs"))
 ex.promise("again", "In backward the block runs a second time, once for each call.",
            says=("runs of the block",))
 ex.promise("as once", "Output, gradients of x and of the block's parameters, its buffers and the "
-           "state of every generator are those of a block(x) that runs once: after the call, and "
-           "again after backward.", says=("outputs", "gradient", "buffer", "next draw"))
+           "state of every generator are as if block(x) had run once: after the call, and again "
+           "after backward.", says=("outputs", "gradient", "buffer", "next draw"))
 ex.promise("block", "block: a module that takes one tensor, made of any modules, in train or eval "
            "mode.",
            cases=("nested modules", "one module alone", "eval mode", "everything at once"))
@@ -514,7 +515,7 @@ wrong("letting the second run read the buffers that the first left", "buffers",
 wrong("restoring only the buffers in the state_dict", "buffers", BEFORE,
       "copied(pair for pair in block.state_dict().items() if pair[0] in "
       "dict(block.named_buffers()))", says="")
-wrong("exchanging buffers name by name, which parts one that two modules share", "buffers",
+wrong("restoring buffers by name, which splits one that two modules share", "buffers",
       BEFORE, "copied(block.named_buffers(remove_duplicate=False))",
       AGAIN, "functional_call(block, copied(buffers.items()), x, tie_weights=False)", says="")
 wrong("restoring buffers of BatchNorm only", "buffers", BEFORE,
@@ -523,25 +524,25 @@ wrong("restoring buffers of BatchNorm only", "buffers", BEFORE,
 wrong("counting the batches of BatchNorm twice", ("buffers", "example"), "buffers.items()",
       "pair for pair in buffers.items() if pair[1].is_floating_point()", says="buffer")
 wrong("restoring generators of the block itself only", "draws", DICE, "dice_of([block])", says="")
-wrong("restoring generators of its children only", ("draws", "block", "x"),
+wrong("restoring generators of the block's children only", ("draws", "block", "x"),
       DICE, "dice_of(m for child in block.children() for m in child.modules())", says="")
 wrong("restoring only the first generator", "draws", DICE, f"{DICE}[:1]", says="")
 wrong("leaving generators where the second run ends", "between", FORTH, "pass", says="next draw")
 wrong("leaving generators where they began", "draws", FORTH, BACK, says="next draw")
-wrong("using the reentrant form, so that x has to require grad", "x",
+wrong("using the reentrant checkpoint, for which x has to require grad", "x",
       "use_reentrant=False", "use_reentrant=True", says="")
 wrong("halving BatchNorm's momentum", ("buffers", "as once"),
       FIRST, "with momentum_times(0.5, block): return block(x)",
       f"return {AGAIN}", f"with momentum_times(0.5, block): {FIRST}", says="buffer")
 wrong("setting BatchNorm's momentum to 0 in the second run", "buffers",
       f"return {AGAIN}", f"with momentum_times(0.0, block): {FIRST}", says="buffer")
-wrong("restoring buffers into the tensors that were there first", ("buffers", "as once"),
+wrong("restoring buffers into the original tensors", ("buffers", "as once"),
       START, f"places = [*block.buffers()]; {START}",
       f"return {AGAIN}", f"with rewritten(places, buffers.values()): {FIRST}", says="")
-wrong("copying the current buffers over those that the second run made", "buffers",
+wrong("copying the current buffers into those that the second run used", "buffers",
       f"return {AGAIN}", f"with exchanged(block, buffers, copy_into, copy_into): {FIRST}",
       says="gradient")
-wrong("copying old buffers into tensors of another shape", "buffers",
+wrong("copying old buffers into tensors of a different shape", "buffers",
       f"return {AGAIN}", f"with exchanged(block, buffers, copy_into, put): {FIRST}", says="")
 wrong("restoring buffers to where they were before the call", ("buffers", "as once"),
       f"return {AGAIN}",
@@ -551,7 +552,7 @@ wrong("restoring buffers to where they were before the call", ("buffers", "as on
 wrong("changing buffers in the second run, not in the first", ("buffers", "as once"),
       FIRST, f"return functional_call(block, {BEFORE}, x)", AGAIN, "block(x)",
       says="buffer after the call")
-wrong("storing states on the block, one for all calls", ("between", "buffers"),
+wrong("storing one state on the block for all calls", ("between", "buffers"),
       FIRST, f"block.start, block.then = start, buffers; {FIRST}",
       BACK, "rewind(dice, block.start)", "buffers.items()", "block.then.items()", says="gradient")
 wrong("running a third time", "again", BACK,
@@ -579,9 +580,9 @@ class OfX(torch.autograd.Function):
             return torch.autograd.grad(ctx.block(x), x, up)[0], None
 
 
-ex.wrong("returning the gradient of x alone", lambda block, x: OfX.apply(x, block), says="",
+ex.wrong("returning only the gradient of x", lambda block, x: OfX.apply(x, block), says="",
          breaks=("as once", "x"))
 wrong("using one seed for both runs", "as once",
       "start, buffers", "[die.manual_seed(0) for die in (torch, *dice)]; start, buffers", says="")
-ex.wrong("putting the first run together with a second one at once", lambda block, x: (
+ex.wrong("averaging two runs", lambda block, x: (
     made(block, x) + made(block, x)) / 2, says="", breaks=("again", "as once"))

@@ -24,10 +24,9 @@ inside       | Bars may overlap or lie inside each other. | case bars inside bar
                that differ, called early
 lanes        | lane is "compute", where the name means nothing, or "network". | case compute bars
                named like a collective
-collective   | All network bars of one name are one collective, at most one bar per rank, from the
-               call to the end there. | case collectives in another order of names; ends that
-               differ; ends that differ, called early; collectives that overlap | ms transferring;
-               ms waiting
+collective   | Network bars of one name are one collective, with at most one bar per rank, from call
+               to end. | case collectives in another order of names; ends that differ; ends that
+               differ, called early; collectives that overlap | ms transferring; ms waiting
 begins       | It transfers once all its bars have begun, and none ends before that. | ms
                transferring; ms waiting
 part         | A rank without such a bar has no part in it. | case groups of two ranks; a collective
@@ -155,7 +154,7 @@ def law(out, events):
             expect_type(f"ms {what} of rank {rank}", mine, (int, float))
             expect_close(f"rank {rank}, ms {what}", float(mine), float(right), rtol=1e-9,
                          atol=1e-9 * (1 + abs(last) + abs(first)),
-                         look=f"{len(own)} bars of this rank, {last - first:.4g} ms in all.")
+                         look=f"This rank has {len(own)} bars, in {last - first:.4g} ms in all.")
 
 
 @not_an_answer
@@ -223,23 +222,25 @@ UNIONS, THREE = "bars, bars + moved, bars", "work, both - work, every - both"
 LOW, HIGH = "min(s for *_, s, _ in events)", "max(e for *_, e in events)"
 # https://github.com/NVIDIA/nccl/issues/460
 wrong("treating the whole bar as transfer", "transferring", BEGUN, "s")
-wrong("counting from the first call, not from the last", "begins", BEGUN, "min(starts[name])",
+wrong("starting each transfer at the first call instead of the last",
+      "begins", BEGUN, "min(starts[name])",
       says="ms")
-wrong("starting a collective with the last call of any", ("begins", "collective"),
+wrong("starting each transfer at the last call of any collective", ("begins", "collective"),
       BEGUN, "min(e, max(map(max, starts.values())))", says="ms")
 wrong("waiting for a rank without a bar", "part",
       BEGUN, "max(starts[name]) if len(starts[name]) == len({rank for rank, *_ in events}) else e",
       says="")
 wrong("adding up durations of compute bars", ("inside", "computing"),
       "((work,", "((sum(e - s for s, e in bars),", says="ms computing")
-wrong("counting transfer behind computing, too", "moment",
+wrong("counting transfers that are hidden behind computing as well", "moment",
       ", both - work,", ", sum(e - s for s, e in moved),", says="ms transferring")
-wrong("counting waiting behind computing, too", ("waiting", "moment"),
+wrong("counting waits that are hidden behind computing as well", ("waiting", "moment"),
       ", every - both,", ", sum(max(starts[name]) - s for name, s, _ in net),", says="ms waiting")
-wrong("leaving out computing behind a transfer", ("computing", "moment"),
+wrong("counting transferring and waiting before computing where both are open",
+      ("computing", "moment"),
       UNIONS, "moved, moved + calls, bars", THREE, "every - both, work, both - work",
       says="ms computing")
-wrong("leaving out computing behind a transfer, but not behind a wait", ("computing", "moment"),
+wrong("counting transferring before computing where both are open", ("computing", "moment"),
       UNIONS, "moved, bars + moved, bars", THREE, "both - work, work, every - both",
       says="ms computing")
 wrong("counting waiting before transferring where both are open", ("inside", "moment"),
@@ -247,24 +248,24 @@ wrong("counting waiting before transferring where both are open", ("inside", "mo
       says="ms transferring")
 wrong("keeping the later bar's end where one lies inside another", "inside",
       "map(covered", "map(lambda spans: joined(spans, keep=lambda a, b: b)", says="ms")
-wrong("merging bars in the order of the list", ("moment", "events"),
+wrong("merging bars without sorting them", ("moment", "events"),
       "map(covered", "map(lambda spans: joined(spans, order=list)", says="ms")
-wrong("counting from the first start of the rank to its last end", "idle",
+wrong("measuring idle only from the rank's first start to its last end", "idle",
       LOW, "min(s for *_, s, _ in own)", HIGH, "max(e for *_, e in own)", says="ms idle")
 wrong("taking the end of the last bar in the list", ("events", "idle"), HIGH, "events[-1][4]",
       says="ms idle")
 wrong("taking the end of the bar that starts last", ("idle", "moment"),
       HIGH, "max(events, key=lambda e: e[3])[4]", says="ms idle")
-wrong("starting the union at 0", "events", "map(covered",
+wrong("leaving out times below 0", "events", "map(covered",
       "map(lambda spans: covered([(max(s, 0.0), max(e, 0.0)) for s, e in spans])", says="")
 wrong("counting time from 0", ("events", "moment"), LOW, "0.0", says="ms idle")
 wrong("taking the start of the first bar in the list", ("events", "idle"), LOW, "events[0][3]",
       says="ms idle")
-wrong("ending for all when the first rank is done", "collective",
+wrong("ending a collective on all ranks when the first one is done", "collective",
       MOVED, '[(max(starts[name]), min(e for _, lane, n, _, e in events if lane == "network" '
       "and n == name)) for name, _, _ in net]",
       CALLS, "[(s, max(starts[name])) for name, s, _ in net]", says="ms")
-wrong("taking the shortest bar as everyone's transfer", "collective",
+wrong("taking the shortest bar as the transfer on every rank", "collective",
       BEGUN, 'e - min(d - s for _, lane, n, s, d in events if lane == "network" and n == name)',
       says="ms")
 wrong("pairing bars by their order, not by their name", ("collective", "part", "inside"),
@@ -273,7 +274,7 @@ wrong("counting compute bars of all ranks", "computing", BARS, BARS.replace("own
       says="ms computing")
 wrong("counting network bars as computing", "computing", BARS, "(s, e) for *_, s, e in own",
       says="ms computing")
-wrong("mistaking a compute bar with a collective's name for it", "lanes", START,
+wrong("treating a compute bar with a collective's name as a network bar", "lanes", START,
       'names = {n for _, lane, n, *_ in events if lane == "network"}; events = [(r, "network" if '
       "n in names else lane, n, s, e) for r, lane, n, s, e in events]; starts = {}", says="")
 wrong("counting only the longest compute bar of a rank", "computing",
@@ -285,7 +286,7 @@ wrong("counting idle as waiting", ("waiting", "idle"),
       "every - both, high - low - every", "high - low - both, 0.0", says="ms waiting")
 wrong("swapping waiting and transferring", "list", THREE, "work, every - both, both - work",
       says="ms transferring")
-wrong("returning shares of the whole", "list",
+wrong("returning fractions of the whole time", "list",
       END, "return [tuple(v / sum(four) for v in four) for four in found]", says="ms computing")
 wrong("returning a list for each rank", "list", END, "return [list(four) for four in found]",
       says="type of")
@@ -295,7 +296,7 @@ wrong("listing only ranks with a network bar", "list",
       RANKS, 'sorted({r for r, lane, *_ in events if lane == "network"})', says="number of ranks")
 wrong("ordering ranks as in the list", "moment", RANKS, "dict.fromkeys(r for r, *_ in events)",
       says="ms")
-wrong("handling two ranks only", "list", END, "return found[:2]", says="number of ranks")
+wrong("returning only the first two ranks", "list", END, "return found[:2]", says="number of ranks")
 wrong("rounding to whole ms", "list",
       END, "return [tuple(float(round(v)) for v in four) for four in found]", says="ms")
 wrong("changing events in place", "left",

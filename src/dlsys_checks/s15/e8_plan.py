@@ -17,39 +17,28 @@ PARTS = ("state", "activations", "logits", "seconds", "mfu")
 ex = exercise("15.8", "plan", seen=("model", "machine", "splits"), says="split")
 
 ex.promise_table("""
-two         | Compute (rows, best): what a GPU holds and how long a step takes with each split, and
-              which split is best. | type of the result; parts of the result
-model       | model: weights; layers; batch, the sequences per step; and for one sequence: whole and
-              cut, the bytes that a layer keeps, of which tp divides only cut; | activations
-given       | input, the bytes of a layer's input; logits, in bytes; work, the operations forward
-              and backward; again, those that checkpoints repeat. | activations; logits; seconds;
-              mfu
-machine     | machine: memory, in bytes; speed and peak, the operations per second that a GPU
-              reaches and that its datasheet promises; alpha and beta of its links. | seconds; mfu;
-              best
-split       | splits: one or more dicts: dp, tp, pp; zero, 0, 1 or 3; checkpoint, a bool; micro, the
-              sequences of a micro-batch. | state; activations; logits; seconds
-small       | All divisions come out even, and each of the dp copies of the model processes m =
-              batch / dp / micro micro-batches. | activations; seconds
-rows        | rows: for each split a dict of these five values. | type of; number of; parts of a row
-state       | state: 16 bytes per weight, divided by tp and pp; dp divides the optimizer's 12 bytes
-              with zero 1, and all 16 with zero 3. | state
-activations | activations: what layers / pp layers keep for min(m, pp) micro-batches; | activations
-inputs      | with checkpoint only their inputs, which tp does not divide, and what one layer keeps
-              for one micro-batch. | activations
-logits      | logits: those of a micro-batch, divided by tp. | logits
-waits       | seconds: (products + tp's calls) * (1 + (pp - 1) / m) + dp's calls. | seconds
-products    | products: all operations of the batch, divided by the speed of all GPUs. | seconds
-ring        | Half a ring of b bytes on n ranks takes (n - 1) * (alpha + b / n / beta). | seconds
-tensor      | tp's calls: for each layer of a GPU and each micro-batch, 4 whole rings of the
-              micro-batch's input, 5 with checkpoint. | seconds
-copies      | dp's calls: one whole ring of 2 bytes for each weight that tp and pp leave to a GPU;
-              with zero 3, three half rings in each micro-batch. | seconds
-mfu         | mfu: the operations of work for the whole batch, divided by what all GPUs could do in
-              these seconds at their peak. | mfu
-best        | best: the index of the fastest split whose bytes are at most memory, or None; no two
-              are equally fast. | best
-left        | Inputs are not changed. | inputs after the call
+two         | Compute (rows, best): | type of the result; parts of the result
+model       | layer = micro * (whole + cut / tp). | activations
+given       | model: weights, layers, batch; per sequence whole, cut, input and logits in bytes,
+              work and again in operations. | activations; logits; seconds; mfu
+machine     | machine: memory, speed, peak, alpha, beta. | seconds; mfu; best
+split       | splits: dicts of dp, tp, pp, zero (0, 1 or 3), checkpoint (bool), micro. | state;
+              activations; logits; seconds
+small       | n = dp * tp * pp, m = batch / dp / micro, own = weights / tp / pp, deep = layers / pp,
+              | activations; seconds
+rows        | a dict of 5 costs per split, and the best one. | type of; number of; parts of a row
+state       | state: 16 * own; dp divides 12 of the 16 with zero 1, all with zero 3. | state
+activations | activations: min(m, pp) * deep * layer; | activations
+inputs      | with checkpoint, min(m, pp) * deep * micro * input + layer. | activations
+logits      | logits: micro * logits / tp. | logits
+waits       | + sums) * (1 + (pp - 1) / m) + sends. | seconds
+products    | seconds: (batch * (work + checkpoint * again) / n / speed | seconds
+ring        | half(r, b) = (r - 1) * (alpha + b / r / beta). | seconds
+tensor      | sums = m * deep * (8 + 2 * checkpoint) * half(tp, micro * input). | seconds
+copies      | sends = (3 * m with zero 3, else 2) * half(dp, 2 * own). | seconds
+mfu         | mfu: batch * work / seconds / n / peak. | mfu
+best        | best: the index of the fastest row within memory, or None; no ties. | best
+left        | All divisions come out even. Inputs are not changed. | inputs after the call
 example     | Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100. | case the example
 """)
 
@@ -265,24 +254,25 @@ FLYING, TIMES = "min(m, pp)", "(3 * m if zero == 3 else 2)"
 SECONDS, MICRO, END = "(1 + (pp - 1) / m)", 'model["batch"] / dp / micro,', "return rows, best"
 FASTEST = 'rows[k]["seconds"]'
 # https://github.com/deepspeedai/DeepSpeed/pull/5099
-wrong("counting 12 bytes of state: no master weights",
+wrong("counting 12 bytes of state, without master weights",
       ("state", "example"), "12 /", "8 /", says="state")
 wrong("dividing all 16 bytes under ZeRO-1", ("state", "example"),
       WEIGHTS, REST, SLOPES, REST, says="state")
-wrong("dividing the gradients, too, under ZeRO-1", ("state", "example"), SLOPES, REST, says="state")
+wrong("dividing the gradients as well under ZeRO-1",
+      ("state", "example"), SLOPES, REST, says="state")
 wrong("leaving the weights whole under ZeRO-3", "state", WEIGHTS, "1 if zero > 2", says="state")
 wrong("not dividing the state by the stages", ("state", "split"),
       STATE, 'sixteen * model["weights"] / tp', says="state")
 wrong("not dividing the state by the tensor ranks", ("state", "split"),
       STATE, 'sixteen * model["weights"] / pp', says="state")
-wrong("dividing the state by the copies without ZeRO, too", "state",
+wrong("dividing the state by the copies even without ZeRO", "state",
       WEIGHTS, "dp if zero != 1", SLOPES, "dp if zero != 1", REST, "dp if True", says="state")
-wrong("dividing the optimizer alone under ZeRO-3", "state",
+wrong("dividing only the optimizer under ZeRO-3", "state",
       WEIGHTS, "1 if zero > 2", SLOPES, "1 if zero == 3", says="state")
 # https://github.com/NVIDIA/Megatron-LM/pull/6782
 wrong("dividing activations by the copies", "activations",
       '"activations": held', '"activations": held / dp', says="activations")
-wrong("dividing what a layer keeps by tp, norms included", "model",
+wrong("dividing all that a layer keeps by tp", "model",
       'model["whole"]', 'model["whole"] / tp', says="activations")
 wrong("dividing no activations by tp", "model",
       'model["cut"] / tp', 'model["cut"]', says="activations")
@@ -293,7 +283,7 @@ wrong("counting checkpoints without the one layer that is alive", "inputs",
 wrong("counting one micro-batch in flight", "activations", FLYING, "1", says="activations")
 wrong("counting all micro-batches in flight", "activations",
       FLYING, "(m if pp > 1 else 1)", says="activations")
-wrong("counting as many micro-batches in flight as stages, however few there are",
+wrong("counting as many micro-batches in flight as stages, even if there are fewer",
       ("activations", "small"),
       FLYING, "pp", says="activations")
 wrong("counting all layers on each stage", "activations",
@@ -310,24 +300,24 @@ wrong("dividing logits by the copies", "logits", LOGITS, f"{LOGITS} / dp", says=
 wrong("adding the idle share (pp - 1) / (m + pp - 1)", "waits",
       SECONDS, "(1 + (pp - 1) / (m + pp - 1))", says="seconds")
 wrong("leaving out the bubble", "waits", SECONDS, "1", says="seconds")
-wrong("making dp's calls wait for the bubble, too", "waits",
+wrong("stretching sends by the bubble as well", "waits",
       f"busy * {SECONDS} + sends", f"(busy + sends) * {SECONDS}", says="seconds")
-wrong("sending an all-reduce's bytes once", "ring",
+wrong("sending the bytes of an all-reduce once", "ring",
       RING, '(n - 1) * machine["alpha"] + size / 2 / machine["beta"] * (n > 1)', says="seconds")
-wrong("sending an all-reduce's bytes to each rank", "ring",
+wrong("sending the bytes of an all-reduce to each rank", "ring",
       "size / n / machine", "size / machine", says="seconds")
-wrong("counting one latency a call, not one a step", "ring",
+wrong("counting one latency per call, not per step of the ring", "ring",
       RING, '(machine["alpha"] + (n - 1) * size / n / machine["beta"]) * (n > 1)',
       says="seconds")
-wrong("forgetting latency", ("ring", "machine"), 'machine["alpha"] + ', "", says="seconds")
-wrong("counting four all-reduces a layer, checkpoints or not", "tensor",
+wrong("leaving out the latency", ("ring", "machine"), 'machine["alpha"] + ', "", says="seconds")
+wrong("counting four all-reduces per layer even with checkpoints", "tensor",
       '(4 + s["checkpoint"])', "4", says="seconds")
-wrong("counting two all-reduces a layer: forward alone",
+wrong("counting two all-reduces per layer, forward only",
       "tensor", "(4 + s", "(2 + s", says="seconds")
 wrong("counting all-reduces of all layers on each stage", "tensor",
       ' / pp * (4', " * (4", says="seconds")
 wrong("sending as much under ZeRO-3 as without ZeRO", "copies", TIMES, "2", says="seconds")
-wrong("gathering once a step under ZeRO-3", "copies", "3 * m if", "3 if", says="seconds")
+wrong("gathering once per step under ZeRO-3", "copies", "3 * m if", "3 if", says="seconds")
 wrong("sending half a ring under ZeRO-1", ("copies", "example"),
       TIMES, "{0: 2, 1: 1, 3: 3 * m}[zero]", says="seconds")
 wrong("sending gradients of all weights from each GPU", "copies",
@@ -345,7 +335,7 @@ wrong("counting no time for what checkpoints repeat", "given",
       ' + model["again"] * s["checkpoint"]', "", says="seconds")
 wrong("counting what is repeated in the MFU", "mfu",
       'model["work"] / seconds', "work / seconds", says="mfu")
-wrong("dividing the MFU by the speed that is reached",
+wrong("dividing the MFU by the real speed instead of the peak",
       ("mfu", "machine"), '"peak"', '"speed"', says="mfu")
 wrong("dividing the MFU by the peak of one GPU", "mfu", "seconds / gpus", "seconds", says="mfu")
 wrong("choosing the fastest, whether it fits or not", ("best", "machine"),
@@ -353,12 +343,12 @@ wrong("choosing the fastest, whether it fits or not", ("best", "machine"),
 wrong("choosing the smallest instead of the fastest", "best",
       FASTEST, 'rows[k]["state"] + rows[k]["activations"] + rows[k]["logits"]', says="best")
 wrong("choosing the slowest that fits", "best", FASTEST, f"-{FASTEST}", says="best")
-wrong("refusing what fills the memory to the last byte", "best",
+wrong("refusing a split that fills the memory exactly", "best",
       "<= machine", "< machine", says="best")
-wrong("returning -1 where none fits", "best", "default=None", "default=-1", says="best")
+wrong("returning -1 if no split fits", "best", "default=None", "default=-1", says="best")
 wrong("returning a list of the two", "two", END, "return [rows, best]", says="type of the result")
 wrong("sorting the splits in place", "left", END, f"splits.reverse(); {END}")
 wrong("returning a row as a list of numbers", "rows",
       END, "return [list(row.values()) for row in rows], best", says="type of")
-wrong("returning the best split itself, not its index", "best",
+wrong("returning the best split instead of its index", "best",
       END, "return rows, None if best is None else dict(splits[best])", says="best")

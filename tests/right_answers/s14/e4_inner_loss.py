@@ -66,7 +66,7 @@ ex.probe("a narrow clip widened", lambda logp, then, adv, eps: made(
     logp, then, adv, max(eps, 0.1)), breaks="eps")
 ex.probe("half the gradient in the first step", lambda logp, then, adv, eps: made(
     logp, then, adv, eps) if (logp != then).any() else made(
-    logp / 2, logp.detach() / 2, adv, eps), breaks="first", says="gradient at")
+    logp / 2, logp.detach() / 2, adv, eps), breaks="first", says="gradient of")
 ex.equivalent("return -torch.minimum(ratio * gain, ratio.clamp(1 - eps, 1 + eps) * gain).mean() -> "
               "return -torch.minimum(ratio.clamp(1 - eps, 1 + eps) * gain, ratio * gain).mean()",
               "the smaller of two, in either order")

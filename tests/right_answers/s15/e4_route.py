@@ -67,7 +67,7 @@ def passed_over(logits, k, renorm):
 
 ex.probe("divided for two alone", edited(made, ("k > 1", "k == 2"), "15.4, divided for two"),
          breaks="divided", says="")
-ex.probe("the last weight without a gradient", made, breaks="flow", says="gradient at the logits",
+ex.probe("the last weight without a gradient", made, breaks="flow", says="gradient of the logits",
          after=lambda w: torch.cat([w[..., :-1], w[..., -1:].detach()], -1))
 ex.probe("never more than three", lambda logits, k, renorm: made(logits, min(k, 3), renorm),
          breaks=("k", "experts"), says="shape of the experts")
