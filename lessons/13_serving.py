@@ -337,12 +337,10 @@ cem = admit(pool, cem_ids)
 guess("13.1",
       "What percentage of the probability of Ann's next letter moves to "
       "other letters because of Cem?",
-      choices=["0 %, because her table does not change",
-               "from 1 to 30 %, because the last letters count most",
-               "from 30 to 70 %, because half of the letters are now "
-               "Cem's",
-               "over 70 %, because the beginning changes all that "
-               "follows"])
+      choices=["0 %",
+               "from 1 to 30 %",
+               "from 30 to 70 %",
+               "over 70 %"])
 
 # %% trap="13.1" role="look"
 def reads(pool, table):
