@@ -1431,7 +1431,7 @@ guess("15.5",
       "How do the trained router's weights differ from those after the "
       "same training without a balance loss?",
       choices=["not at all, to the last bit",
-               "a little, with a load that is somewhat more even",
+               "a little, with a somewhat more even load",
                "a lot, with a load that is nearly even",
                "a lot, with a task that is no longer learned"])
 
@@ -1735,11 +1735,10 @@ losses_few, gradient_few = drop_steps(again)      # inputs are kept
 # %% trap="15.6" role="guess" quoted="wrong"
 guess("15.6",
       "What is the cosine between the two gradients of the first step?",
-      choices=["about 0, because the second run is a different network",
-               "about 0.6, because the two masks share half of what they "
-               "keep",
-               "about 0.95, because 128 rows average the masks out",
-               "1, because torch restores the random state"])
+      choices=["about 0: it is a different network",
+               "about 0.6: half of the masks agree",
+               "about 0.95: the rows average it out",
+               "1: torch restores the random state"])
 
 # %% trap="15.6" role="look"
 cosine = F.cosine_similarity(gradient_few, gradient_all, 0).item()
@@ -2010,11 +2009,10 @@ def table(rank):
 guess("15.7",
       "By what percentage would these four steps be shorter if the "
       "network took no time at all?",
-      choices=["0 %, because the ranks never wait for the network",
-               "about 7 %, because most of `all_reduce` is waiting",
-               "about 20 %, because part of `all_reduce` overlaps with "
-               "`backward`",
-               "about 33 %, because that is its share in both tables"])
+      choices=["0 %: `all_reduce` only waits",
+               "about 7 %: it mostly waits",
+               "about 20 %: it partly waits",
+               "about 33 %: it never waits"])
 
 # %% [markdown] trap="15.7" role="look"
 # Replay the steps: each rank computes for as long as in the recording, both ranks
