@@ -2165,8 +2165,8 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 # You train a small network to find the strokes in noisy images of digits. Each image
 # comes with a *mask* of the same size, which is 1 where the pixel belongs to a stroke and
 # 0 in the background. There are few images, so you mirror half of them at random, left to
-# right, with a function that draws for every image. The masks go through the same
-# function.
+# right, with a function that draws a random number for every image. The masks go through
+# the same function.
 
 # %% trap="06.9" role="break"
 digit_images = x_train.view(-1, 8, 8)                        # (1300, 8, 8)
@@ -2230,7 +2230,7 @@ claim("mean probability on stroke pixels whose mirror pixel is background",
 # The two calls of `half_mirrored` draw separately. In half of the pairs, either the image
 # is mirrored or its mask is, but not both. So for any image, the target is the right mask
 # half of the time and the mirrored mask the other half. The best the network can do is to
-# predict the average of the two, and it learns this average well.
+# predict the average of the two, and that is what it learns.
 
 # %% trap="06.9" role="why"
 one = one_sided.flatten(1).sum(1).argmax()
@@ -2242,7 +2242,7 @@ draw_grids({"image": test_images[one].clamp(0, 1),
                "right: where only one side has a stroke, both are pale.")
 
 # %% [markdown] trap="06.9" role="repair"
-# An image and its mask need one draw. Stack them, so that `half_mirrored` sees each pair
+# An image and its mask need the same draw. Stack them, so that `half_mirrored` sees each pair
 # as one entry:
 
 # %% trap="06.9" role="repair"
@@ -2269,8 +2269,9 @@ claim("overlap, drawn together minus separately",
 
 # %% [markdown] trap="06.9" role="more" topics="torchvision and plain tensors · interpolated masks"
 # Torchvision's v2 transforms take an image and its mask in one call, with one draw for
-# both. But they need to know which is which. Of two plain tensors, they change the first
-# and pass the second through, without a warning. Wrap the mask in `tv_tensors.Mask`:
+# both. But they need to know which is which. Given two plain tensors, they change the
+# first and pass the second through, without a warning. Wrap the mask in
+# `tv_tensors.Mask`:
 
 # %% trap="06.9" role="more"
 from torchvision import tv_tensors

@@ -1188,8 +1188,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # Your model answers callers. A call has up to ten turns, and in each turn the model
 # either answers or hangs up. The first answer helps most, with a reward of 1; the second
 # earns 1/2, the third 1/3, and so on. Hanging up earns nothing and ends the call, and the
-# next caller is on the line at once. Every answer earns something, so the best model
-# never hangs up.
+# next caller is on the line at once. Every answer earns something, so a call earns most
+# if the model never hangs up.
 #
 # You train the policy on its *return*: the reward of a turn plus the rewards after it,
 # each later turn discounted by another factor of 0.95. The ten probabilities to answer
@@ -1267,10 +1267,9 @@ claim("answers in a call after training", length, below=2.2)
 
 # %% [markdown] trap="14.5" role="why"
 # A line holds many calls, one after the other, and `later` runs through all of them. So
-# when the model hangs up, its return contains the rewards of the *next* call, which
-# begins with the answers that earn most. The policy learns that hanging up is a shortcut
-# to the next first answer. Each call is cut off after one or two turns, and the reward of
-# a call does not rise.
+# when the model hangs up, the return of that turn contains the rewards of the *next* call,
+# which begins with the answers that earn most. The policy learns that hanging up is a
+# shortcut to the next first answer, and most calls end after one or two turns.
 
 # %% trap="14.5" role="why"
 turn, answered, rewards, ended = played(torch.full((TURNS,), 0.73))
@@ -1384,8 +1383,8 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # your own code:** print the return of a step that ended an episode. It should equal its
 # reward. **Source:** [Pardo et al. 2018, "Time Limits in Reinforcement
 # Learning"](https://arxiv.org/abs/1712.00378). **Seen in the wild:** In
-# [EdanToledo/Stoix 142](https://github.com/EdanToledo/Stoix/issues/142), the differences
-# from which GAE is summed cross the end of an episode.
+# [EdanToledo/Stoix 142](https://github.com/EdanToledo/Stoix/issues/142), GAE sums
+# differences that cross the end of an episode.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
