@@ -476,7 +476,7 @@ alarm = score > 0.5                      # one half
 # %% trap="01.2" role="guess"
 guess("01.2",
       "What percentage of the eights in the test set raise the alarm?",
-      choices=["more than 90 %, as the accuracy suggests",
+      choices=["more than 90 %",
                "between 60 % and 90 %",
                "less than 60 %"])
 

@@ -1319,7 +1319,7 @@ with watched():                  # only looks, changes nothing
 guess("02.5",
       "Without `no_grad`, how much memory does each batch add if the loop "
       "adds up `.item()` of each loss?",
-      choices=["as much as now, because it still builds a graph",
+      choices=["as much as now",
                "about half as much",
                "none"])
 

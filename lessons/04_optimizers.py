@@ -638,7 +638,7 @@ claim("accuracy of SGD at 0.3", own["SGD at 0.3"], above=0.88)
 
 # %% trap="04.2" role="exercise" points=3 difficulty=3 minutes=15
 def step_size(opt: torch.optim.Optimizer) -> float:
-    """Measure the farthest that any weight would move in opt's next step.
+    """Return the largest distance that opt's next step would move a weight.
 
     The gradients are already in place. A weight without a gradient does not
     move. There may be one group or several.
@@ -1131,7 +1131,7 @@ claim("batch of the peak, at 30 % of 1,000 batches", fed.index(max(fed)),
 # %% trap="04.3" role="exercise" points=4 difficulty=3 minutes=20
 def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
                  accumulate: int) -> None:
-    """Train with a cosine that falls to zero over the whole run.
+    """Train with a cosine schedule that falls to zero over the whole run.
 
     Args:
         losses: one function per micro-batch. Each returns its scalar loss.
@@ -1139,8 +1139,8 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
         accumulate: update after this many micro-batches, and also after the
             last one of each epoch, with the sum of their gradients.
 
-    Update k (from 0) of all U updates runs at the rate rate * (1 + cos(pi k
-    / U)) / 2, where rate is the rate that each group started with.
+    Update k of all U updates, counted from 0, runs at start * (1 + cos(pi k
+    / U)) / 2, where start is the rate that each group started with.
     Gradients that are left over from before do not count, and none are left
     at the end.
 
@@ -1318,7 +1318,7 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="04.4" role="hint"
-# 1. Decoupled means that the gradient knows nothing of the decay.
+# 1. Decoupled means that the decay never enters the gradient.
 # 2. `opt.param_groups` is a list, and each entry has its own `"lr"` and `"params"`.
 # 3. Multiply in place under `torch.no_grad()`, before `opt.step()`.
 
@@ -1491,7 +1491,7 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
     Afterwards the model's state_dict() is as before, and its parameters are
     the same objects.
 
-    Example: the lowest loss is at step 2 of 5, from 1e-4 to 1. Then return
+    Example: if step 2 of 5, from 1e-4 to 1, has the lowest loss, return
     0.01 / 10 = 0.001.
     """
     # BEGIN SOLUTION
@@ -1620,10 +1620,9 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
                   floor: float) -> float:
     """Return the learning rate of a step.
 
-    Steps 0 to warm - 1 rise in a straight line: the first runs at peak /
-    warm, the last at peak. From step warm on, the rate follows half a
-    cosine, from peak at step warm to floor at step total. Later steps run
-    at floor.
+    In steps 0 to warm - 1 the rate rises in a straight line, from peak /
+    warm to peak. From step warm on, the rate follows half a cosine, from
+    peak at step warm to floor at step total. Later steps run at floor.
 
     Args:
         step: the steps may come in any order.
@@ -1641,7 +1640,7 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.6" role="hint"
-# 1. Write down the rates of the example by hand. At which step is the fraction done 0, and at which step is it 1?
+# 1. Write down the rates of the example by hand. Let `done` be the finished fraction of the cosine. At which step is it 0, and at which step is it 1?
 # 2. Half a cosine is `0.5 * (1 + cos(pi * done))`, and it falls from 1 to 0. Which two rates should it connect?
 # 3. `done` is 0 at step `warm` and 1 at step `total`. Cap it at 1 for later steps.
 
@@ -1808,7 +1807,7 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # %% [markdown] trap="04.7" role="hint"
 # 1. What does the buffer hold after a step with `None`, and what does it hold after a step with zeros?
 # 2. Torch adds the whole gradient to the buffer, not a fraction of it, and applies the rate when it moves the weight.
-# 3. Do not keep `grad` itself in `state`: the caller may write into it.
+# 3. Do not keep `grad` itself in `state`, because the caller may write into it.
 
 # %% [markdown] trap="04.7" role="keep"
 # **Keep:** an optimizer with momentum still moves a weight whose gradient is zero, and
@@ -2318,7 +2317,7 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 
 # %% [markdown] trap="04.11" role="hint"
 # 1. Only the storage is too coarse. Compute `x` in float32 from the first product on, and draw with `torch.rand(x.shape, generator=generator)`.
-# 2. `torch.frexp(x)` splits x into a part from 0.5 to 1 and a power of two. Multiply the part by 256. The bfloat16 values are then exactly the whole numbers, and you can round as the lesson does.
+# 2. `torch.frexp(x)` splits x into a part from 0.5 to 1 and a power of two. Multiply the part by 256. The bfloat16 values are then exactly the whole numbers, so what is left is to round up or down at random.
 # 3. Or work on the bits. A bfloat16 value is a float32 value whose lower 16 bits are zero, and `x.view(torch.int32)` shows the bits.
 
 # %% [markdown] trap="04.11" role="keep"
@@ -2533,11 +2532,11 @@ claim("ratio of the losses at a rate of 0.02, sixteen ranks to one rank",
 # %% trap="04.10" role="exercise" points=4 difficulty=3 minutes=20
 def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
               orthogonalize) -> torch.Tensor:
-    """Return this rank's (n, m) rows of Muon's step, for a stack on ranks.
+    """Return this rank's (n, m) rows of Muon's step, for stacked matrices.
 
     The stack holds one or more matrices on top of each other: sizes[0] rows
     of the first, then sizes[1] rows of the second, and so on. Its rows are
-    cut over the ranks in order, and a cut may fall inside a matrix.
+    split over the ranks in order, and a split may fall inside a matrix.
 
     Args:
         shard: (n, m) float32, the rows on this rank. n may differ from rank

@@ -596,7 +596,7 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
     """Measure how far a batch is from what each BatchNorm has stored.
 
     A channel's mean is the mean of the norm's input in model(x), over all
-    axes but axis 1. Divide its distance from running_mean by the stored
+    axes except 1. Divide its distance from running_mean by the stored
     standard deviation, the root of running_var. Do not build a graph.
 
     Args:
@@ -606,10 +606,10 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
         x: a batch that model accepts.
 
     Returns:
-        The largest distance of each norm, a float, by its name in
+        A dict with each norm's largest distance, a float, by its name in
         model.named_modules().
 
-    Example: nn.BatchNorm1d(1), fresh, with x [[1.], [3.]] gives {"": 2.0}.
+    Example: a fresh nn.BatchNorm1d(1) with x [[1.], [3.]] gives {"": 2.0}.
     """
     # BEGIN SOLUTION
     gaps, hooks = {}, []
@@ -628,7 +628,7 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
     # END SOLUTION
 
 # %% [markdown] trap="05.1" role="hint"
-# 1. In the lesson, `shift_of` does this for one norm whose input you know. How can you see the input of a norm in the middle of a model?
+# 1. Most norms are in the middle of the model, so you have to see what enters them while `model(x)` runs. What can call a function of yours at that moment?
 # 2. `norm.register_forward_pre_hook(look)` calls `look(norm, given)`, where `given` is the tuple of inputs. Remove every hook after the pass.
 # 3. For both `(N, C)` and `(N, C, H, W)`, `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, bind the name with a default argument, `name=name`.
 
@@ -889,7 +889,7 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 
     Subtract the mean row from the stream, and divide the mean square of the
     rest by the mean square of the whole stream. For a stream of zeros the
-    fraction is 0.0. Fractions down to 1e-6 are right to one percent.
+    fraction is 0.0. Fractions down to 1e-6 are accurate to 1 %.
 
     Args:
         layers: K functions, K >= 0. Call each once, in order, on the result
@@ -1082,8 +1082,9 @@ class Ways(nn.Module):
                     F.dropout(h, 0.5, self.training)}
 
 # %% trap="05.3" role="guess"
-guess("05.3", "How many of the six calls still drop units after `eval()`?",
-      unit="calls")
+guess("05.3",
+      "Given that `F.alpha_dropout` is off by default, how many of the six "
+      "calls still drop units after `eval()`?", unit="calls")
 
 # %% trap="05.3" role="look"
 ways, units = Ways(), torch.ones(100)
@@ -1248,7 +1249,7 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 
     List a module if its inputs in the two calls were equal and its outputs
     were not, however little the two outputs differ. Return the names in the
-    order of model.named_modules(), "" for the model itself.
+    order of model.named_modules(), with "" for the model itself.
 
     Args:
         model: each module takes one tensor, does not change it, returns one
@@ -1628,9 +1629,9 @@ claim("fraction of outputs beyond 0.99 in the first layer, tanh with "
 
 # %% trap="05.4" role="exercise" points=3 difficulty=2 minutes=10
 def gain_for(act) -> float:
-    """Return the gain that keeps the size of a layer's signal for act.
+    """Return the gain with which act keeps the size of a layer's signal.
 
-    For z from N(0, 1), gain squared times the mean of act(z) squared is 1.
+    For z from N(0, 1), gain**2 times the mean of act(z)**2 is 1.
     The result is within 2 % of that gain.
 
     Args:
@@ -1644,7 +1645,7 @@ def gain_for(act) -> float:
     Do not build a graph, change act or set a seed. You may draw random
     numbers.
 
-    Example: 1 for the identity, 1.414 for ReLU.
+    Example: the identity has gain 1, and ReLU has gain 1.414.
     """
     # BEGIN SOLUTION
     z = torch.randn(1_000_000)
@@ -1713,9 +1714,11 @@ train_with(average_weights, student, teacher)
 guess("05.5",
       "How accurate is the averaged model in eval mode, compared with the "
       "trained model?",
-      choices=["about as accurate, or a little more",
-               "less accurate by more than 5 points",
-               "no better than guessing"])
+      choices=["at least as accurate, because averaging removes noise",
+               "more than 5 points less accurate, because of its BatchNorm "
+               "layers",
+               "up to 5 points less accurate, because its weights lag "
+               "behind"])
 
 # %% trap="05.5" role="look"
 read = {name: accuracy(net, x_test, y_test)
@@ -1822,10 +1825,9 @@ claim("buffers of a LayerNorm", len(list(nn.LayerNorm(64).buffers())),
 def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
     """Update average in place by one step of an exponential moving average.
 
-    Each parameter, even if it is frozen or tied, becomes decay times its
-    old value plus 1 - decay times model's value. Each buffer becomes a copy
-    of model's, whatever its dtype, because counters and masks have no
-    average.
+    Each parameter, even if it is frozen or tied, becomes decay * (its old
+    value) + (1 - decay) * (model's value). Each buffer becomes a copy of
+    model's, whatever its dtype, because counters and masks have no average.
 
     Args:
         average, model: have the same structure, with any dtypes and
@@ -1836,8 +1838,8 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
     sees the change. model does not change. No mode and no gradient changes,
     no memory is shared, and no graph is built.
 
-    Example: with a parameter 1 in average, 2 in model and decay 0.75, it
-    becomes 1.25.
+    Example: if a parameter is 1 in average and 2 in model, decay 0.75 makes
+    it 1.25 in average.
     """
     # BEGIN SOLUTION
     with torch.no_grad():

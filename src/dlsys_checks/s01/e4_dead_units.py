@@ -151,7 +151,7 @@ wrong("looking for NaN in whole columns only", "NaN",
 wrong("refusing infinite values as well as NaN", "NaN",
       "refuse_nan(h)", 'if not h.isfinite().all(): raise ValueError("h is not finite")',
       says="raised ValueError")
-wrong("testing for a column sum of zero, which mixed signs also give", "any activation",
+wrong("testing for a column sum of zero, which mixed signs can also give", "any activation",
       END, "out = int((h.sum(0) == 0).sum()); return out")
 wrong("counting values below zero as zero", "any activation", "h == 0", "h <= 0")
 wrong("counting constant units as dead", "any activation",

@@ -192,7 +192,7 @@ wrong("clearing only the gradients of parameters that are not frozen", "gradient
       CLEAR, "clear(p for p in model.parameters() if p.requires_grad)", says=CHANGE)
 
 
-@ex.wrong("replacing gradients where there are new ones and leaving the others",
+@ex.wrong("replacing only the gradients that have a new value",
           says="change of", breaks="gradients")
 def only_replaced(model, opt, x, y):
     loss = F.mse_loss(model(x), y)

@@ -188,7 +188,7 @@ def law(out, models, calls):
                      look=f"In call {k}, the parts have {[len(y) for _, y in call['batches']]} "
                           "rows.")
     # Counted by the model, beside the learner's code: a result does not show its graphs.
-    expect_equal("graphs alive at a time, beyond one", out["more_graphs"], 0,
+    expect_equal("additional graphs alive at a time", out["more_graphs"], 0,
                  "Call backward for each part before the next forward pass.")
     expect_equal("graphs kept after their backward pass", out["kept_graphs"], 0,
                  "A sum of losses keeps their graphs. Add up loss.item() instead.")

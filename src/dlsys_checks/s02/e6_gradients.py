@@ -175,7 +175,7 @@ def law(out, graph, calls):
     expect_parts(out, "grads", "deeper", "more_reads", "more_uses")
     # Seen by the nodes, beside the learner's code: gradients do not show how they were found.
     expect_equal("nested calls, which grow with the chain", out["deeper"], 0,
-                 "Keep the nodes that are still to be visited in a list.")
+                 "Keep a list of the nodes that are still to be visited.")
     expect_length("answers", out["grads"], len(calls))
     for (last, inputs), grads in zip(calls, out["grads"], strict=True):
         expect_type("result", grads, list)

@@ -122,7 +122,8 @@ def expect_nets(out, sizes, bias, head):
             expect_like("weight of a layer", layer["weight"], torch.empty(o, i))
             expect_like("bias of a layer", layer["bias"], torch.empty(o) if bias else None)
     length = 2 * (len(sizes) - 1) - head
-    expect_equal("modules of the nets", out["modules"], [length] * NETS, "Add and remove none.")
+    expect_equal("modules of the nets", out["modules"], [length] * NETS,
+                 "Add no module and remove none.")
     expect_equal("new parameters in place of the old ones", out["new"], 0,
                  "An optimizer created earlier would not know them. Fill the old ones instead.")
     expect_equal("parameters without requires_grad", out["frozen"], 0)
@@ -222,13 +223,13 @@ def he(net):
 wrong = ex.edits(he)
 LAYERS, STD, BIAS = "linears(net)", "math.sqrt(2 / sizes[0])", "nn.init.zeros_(layer.bias)"
 DRAW, EACH = f"nn.init.normal_(layer.weight, std={STD})", "for layer in"
-wrong("using standard deviation 0.01 for every layer", "size kept", STD, "0.01")
+wrong("using a standard deviation of 0.01 for every layer", "size kept", STD, "0.01")
 wrong("using fan_out instead of fan_in", ("size kept", "example"), STD, "math.sqrt(2 / sizes[1])")
 wrong("using the larger of fan_in and fan_out", "other widths",
       STD, "math.sqrt(2 / max(sizes))")
 wrong("using the mean of fan_in and fan_out", "other widths", STD, "math.sqrt(4 / sum(sizes))")
 wrong("using Xavier init, which ignores the ReLU", "every ReLU", STD, "math.sqrt(2 / sum(sizes))")
-wrong("using standard deviation 0.02 for every layer", "size kept", STD, "0.02")
+wrong("using a standard deviation of 0.02 for every layer", "size kept", STD, "0.02")
 wrong("using a variance of 1 / fan_in, as if there were no ReLU", ("every ReLU", "example"),
       STD, "math.sqrt(1 / sizes[0])")
 wrong("using uniform Xavier init, which ignores the ReLU", "every ReLU",

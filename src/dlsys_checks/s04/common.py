@@ -59,7 +59,7 @@ def expect_paths(got, wanted, tables):
 def expect_manners(out):
     """What an update rule owes its caller beside the weights; counts of calls and of numbers."""
     expect_equal("calls that changed the caller's gradient", out["touched"], 0, "Work on a copy.")
-    expect_equal("entries changed outside w, in its table", out["beside"], 0)
+    expect_equal("entries changed next to w, in the tensor that w is a view of", out["beside"], 0)
 
 
 def expect_by_hand(used):

@@ -18,12 +18,13 @@ UNEVEN = ("unequal parts", "a short last part", "one row a rank, and many",
           "a step longer for tall matrices")
 STACKS = ("three matrices", "three matrices of unequal size", "a loud matrix", "a cut in each",
           "one rank, three matrices", "many matrices")
-ex.promise("stack", "for a stack on ranks. The stack holds one or more matrices on top of each "
+ex.promise("stack", "for stacked matrices. The stack holds one or more matrices on top of each "
                     "other: sizes[0] rows of the first, then sizes[1] rows of the second, and so "
                     "on.",
            cases=(*STACKS, *EMPTY, *UNEVEN, "the example", "a wide stack",
                   "a shard that is a part of a table"), says=("rows of rank",))
-ex.promise("cut", "Its rows are cut over the ranks in order, and a cut may fall inside a matrix.",
+ex.promise("cut", "Its rows are split over the ranks in order, and a split may fall inside a "
+                  "matrix.",
            says=("rows of rank",))
 ex.promise("uneven", "Args: shard: (n, m) float32, the rows on this rank. n may differ from rank "
                      "to rank",
@@ -36,7 +37,7 @@ whole      | orthogonalize: orthogonalize(matrix) returns a new tensor of the sa
              matrix goes through it whole and alone. | rows of rank
 shape      | Return this rank's (n, m) rows of Muon's step, | shape of the rows; type of the rows;
              rows of rank
-left alone | shard does not change. | numbers changed in the shards
+left alone | shard does not change. | values changed in the shards
 example    | Example: for shards [[2., 4.], [1., 0.]] and [[0., 5.]], sizes [1, 2], and an
              orthogonalize that divides by the largest entry, rank 0 returns [[0.5, 1.], [0.2, 0.]].
              | case the example
@@ -134,7 +135,7 @@ def law(out, parts, sizes, how, loose):
         at += len(part)
     expect_equal("calls of gather, rank by rank", out["calls"], [1] * len(parts),
                  "If one rank calls it more or less often than the others, all of them hang.")
-    expect_equal("numbers changed in the shards", out["moved"], 0, "Work on a copy.")
+    expect_equal("values changed in the shards", out["moved"], 0, "Work on a copy.")
 
 
 # ---- wrong, by name
@@ -143,7 +144,8 @@ ex.wrong("using only the rank's own rows", breaks=("whole", "once"),
          fn=lambda shard, rank, gather, sizes, orthogonalize: orthogonalize(shard))
 
 
-@ex.wrong("using only the rank's own rows, over the root of the ranks", breaks="whole")
+@ex.wrong("using only the rank's own rows, divided by the root of the number of ranks",
+         breaks="whole")
 def local_scaled(shard, rank, gather, sizes, orthogonalize):
     return orthogonalize(shard) / len(gather(shard)) ** 0.5
 
@@ -193,19 +195,20 @@ wrong("returning all rows, not this rank's", "shape", "return out", "return step
 wrong("returning the first rank's rows on every rank",
       ("shape", "cut"), SHARDS, "step[:len(shards[rank])]")
 wrong("joining the shards from the last to the first", "cut", "(shards)", "(shards[::-1])")
-wrong("gathering and cutting the gradient itself", "whole", ORTHOGONALIZE, "matrix")
+wrong("gathering and splitting the gradient without orthogonalizing it", "whole", ORTHOGONALIZE,
+      "matrix")
 wrong("dividing each column by its norm instead of orthogonalizing", "whole",
       ORTHOGONALIZE, "matrix / matrix.norm(dim=0)")
-wrong("laying tall matrices on their side first", "whole",
+wrong("transposing tall matrices first", "whole",
       ORTHOGONALIZE,
       f"orthogonalize(matrix.T).T if len(matrix) > matrix.shape[1] else {ORTHOGONALIZE}")
-ex.wrong("padding all matrices with zeros to one height", breaks="whole",
+ex.wrong("padding all matrices with zeros to the same height", breaks="whole",
          fn=lambda shard, rank, gather, sizes, orthogonalize: rows_of(
              shard, rank, gather, sizes, lambda matrix: orthogonalize(F.pad(
                  matrix, (0, 0, 0, max(sizes) - len(matrix))))[:len(matrix)]))
 wrong("finding the rank's rows by the first shard that looks equal", "shape",
       "[rank]", "[next(i for i, p in enumerate(shards) if torch.equal(p, shards[rank]))]")
-wrong("counting the rank's own rows among those before them", "shape",
+wrong("starting after the rank's own rows instead of before them", "shape",
       SHARDS, "step[sum(map(len, shards[:rank + 1])):][:len(shards[rank])]")
 wrong("sending the shard in bfloat16", "gather",
       "gather(shard)", "[p.float() for p in gather(shard.bfloat16())]")

@@ -10,31 +10,31 @@ from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_like
 from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("04.11", "moment_step", seen=("v", "grad", "beta2", "loose"),
-              says="numbers that are no neighbour")
+              says="no bfloat16 neighbour")
 
 MANY = 4096  # entries of a case that counts how often something is drawn
-COUNTED = ("share that went up", "entries that differ")
+COUNTED = ("fraction rounded up", "entries that differ")
 ex.promise("moment", "Return Adam's next second moment, rounded to bfloat16 at random.",
-           says=("numbers that are no neighbour", *COUNTED))
+           says=("no bfloat16 neighbour", *COUNTED))
 ex.promise_table("""
 v           | Args: v: (N,) bfloat16, 0 or more, the moment so far. | case no moment yet; no moment
               and no gradient; a tiny moment; a huge moment; every second number of a table; all
               entries different
 grad        | grad: (N,) float32 or bfloat16. | case gradients in bfloat16
 x           | Let x = beta2 * v + (1 - beta2) * grad**2, computed in float32. | numbers that are no
-              neighbour; share that went up; numbers that moved
+              neighbour; fraction rounded up; values that moved
 beta2       | beta2: 0 <= beta2 < 1. | case a small beta; a beta of 0; a beta of 0.99; a beta near
               1; gradients in bfloat16; one entry; numbers that bfloat16 holds; no moment and no
               gradient; a million numbers that bfloat16 holds
 form        | Returns: (N,) bfloat16. | next moment
-exact       | Where x is a bfloat16 value, return x itself. | numbers that moved
-neighbours  | Elsewhere return one of its two bfloat16 neighbours, | numbers that are no neighbour
-probability | the upper one with probability (x - lower) / (upper - lower). | share that went up
+exact       | Where x is a bfloat16 value, return x itself. | values that moved
+neighbours  | Elsewhere return one of its two bfloat16 neighbours, | no bfloat16 neighbour
+probability | the upper one with probability (x - lower) / (upper - lower). | fraction rounded up
 each        | Draw for every entry separately, | entries that differ from the
 anew        | and again in each call. | entries that differ in two calls
 generator   | generator: the only source of randomness. | bytes of torch's own generator; entries
               that a second generator
-left alone  | v and grad do not change. | numbers changed in v and grad
+left alone  | v and grad do not change. | values changed in v and grad
 example     | Example: with v 1.5, gradient 0 and beta2 0.999, x is 1.4985. Return 1.5 four times in
               five, otherwise 1.4921875. | case the example
 """)
@@ -145,7 +145,7 @@ def law(out, v, grad, beta2, loose):
     for key in ("first", "second", "again"):
         expect_like("next moment", out[key], v)
         expect_neighbours(out[key].double(), x, low, high)
-    expect_equal("numbers changed in v and grad", out["touched"], 0, "Work on a copy.")
+    expect_equal("values changed in v and grad", out["touched"], 0, "Work on a copy.")
     expect_equal("bytes of torch's own generator that changed", out["outside"], 0,
                  "Draw with generator=generator.")
     expect_equal("entries that a second generator with the same seed rounded differently",
@@ -161,11 +161,11 @@ def law(out, v, grad, beta2, loose):
 def expect_neighbours(got, x, low, high):
     """Raise Broken unless got is x, or a neighbour of an x that bfloat16 does not hold."""
     moved = (low == x) & (got != x)
-    expect_equal("numbers that moved where x is a bfloat16 number", int(moved.sum()), 0)
+    expect_equal("values that moved although x is a bfloat16 value", int(moved.sum()), 0)
     strange = ((got != low) & (got != high)).nonzero()
     if len(strange):
         i = int(strange[0])
-        raise Broken("numbers that are no neighbour of x", float(got[i]),
+        raise Broken("value that is no bfloat16 neighbour of x", float(got[i]),
                      [float(low[i]), float(high[i])], f"x is {float(x[i]):.7g} there.")
 
 
@@ -174,9 +174,9 @@ def expect_chance(up, place, x):
     for part in filter(torch.any, (place < 0.5, place >= 0.5)):
         chance, went, first = place[part], up[part], float(x[part][0])
         room = 5 * float((chance * (1 - chance)).mean() / len(went)) ** 0.5 + 1e-3
-        expect_close("share that went up", float(went.mean()), float(chance.mean()), rtol=0.0,
-                     atol=room, look="The nearer x is to the upper neighbour, the more often it "
-                                     f"should go up. The first x is {first:.7g}.")
+        expect_close("fraction rounded up", float(went.mean()), float(chance.mean()), rtol=0.0,
+                     atol=room, look="The nearer x is to its upper neighbour, the more often it "
+                                     f"should be rounded up. The first x is {first:.7g}.")
 
 
 def expect_free(up, anew, place):
@@ -186,7 +186,7 @@ def expect_free(up, anew, place):
         usual = float((p * (1 - q) + q * (1 - p)).mean())
         share = float((one != other).double().mean())
         if share < usual / 2:
-            raise Broken(f"entries that differ {what}", share, usual, look)
+            raise Broken(f"fraction of entries that differ {what}", share, usual, look)
 
     half = len(up) // 2
     for lag, which in ((1, "from the one before"), (half, "from the one half the tensor away")):
@@ -211,7 +211,7 @@ wrong = ex.edits(moment)
 START, OLD, SQUARE = "x =", "beta2 * v.float()", "(1 - beta2) * grad.float() ** 2"
 DRAWN = "torch.rand(x.shape, generator=generator)"
 UP, RESULT = f"{DRAWN} < scaled - low", "torch.ldexp((low + up) / 256, power).bfloat16()"
-SHARE = "share that went up"
+SHARE = "fraction rounded up"
 wrong("taking the product in bfloat16", "x", f"{OLD} + {SQUARE}",
       "(beta2 * v + (1 - beta2) * grad.bfloat16() ** 2).float()")
 wrong("calculating in float32 and rounding to the nearest", "moment", RESULT, "x.bfloat16()",
@@ -234,18 +234,19 @@ wrong("drawing half as many numbers as entries and using each twice", "each", DR
 wrong("not squaring the gradient", "x", SQUARE, "(1 - beta2) * grad.float().abs()")
 wrong("swapping the weights of moment and gradient", "x",
       OLD, "(1 - beta2) * v.float()", SQUARE, "beta2 * grad.float() ** 2")
-wrong("adding the whole square", "x", SQUARE, "grad.float() ** 2")
+wrong("adding the whole squared gradient", "x", SQUARE, "grad.float() ** 2")
 wrong("squaring in the gradient's dtype", "grad", SQUARE, "(1 - beta2) * (grad**2).float()",
       says="")
 wrong("using a beta of 0.999, whatever is asked for", "beta2", START, "beta2 = 0.999; x =")
 wrong("rounding to seven bits", "neighbours", "256 * part", "128 * part", "/ 256", "/ 128")
-wrong("drawing among finer numbers, then rounding to the nearest", "probability",
+wrong("rounding at random to finer values, then to the nearest bfloat16", "probability",
       "256 * part", "1024 * part", "/ 256", "/ 1024", says=SHARE)
 wrong("drawing with torch's own generator", "generator", DRAWN, "torch.rand(x.shape)",
       says="bytes of torch's own generator")
 wrong("making the same draws in each call", "anew",
       START, "generator.manual_seed(0); x =", says="entries that differ in two calls")
-wrong("adding noise of one size for all: a 256th", ("neighbours", "probability", "exact"),
+wrong("adding noise of the same size, a 256th, to every entry",
+      ("neighbours", "probability", "exact"),
       UP, DRAWN, RESULT, "(x + (up - 0.5) / 256).bfloat16()")
 wrong("adding noise to the bits, then rounding to the nearest",
       ("neighbours", "exact", "probability"),
@@ -254,12 +255,12 @@ wrong("adding noise to the bits, then rounding to the nearest",
 wrong("leaving the result in float32", "form", RESULT, f"{RESULT}.float()",
       says="dtype of the next moment")
 wrong("changing v in place", "left alone", RESULT, f"v.copy_({RESULT})",
-      says="numbers changed in v and grad")
+      says="values changed in v and grad")
 wrong("leaving a moment of 0 at 0", "v", RESULT, f"torch.where(v > 0, {RESULT}, v)",
-      says="numbers that are no neighbour")
-wrong("adding 1 to 65,536 to the bits, where 0 to 65,535 are meant", "exact",
+      says="no bfloat16 neighbour")
+wrong("drawing the bits to add from 1 to 65,536 instead of 0 to 65,535", "exact",
       UP, "torch.randint(1, (1 << 16) + 1, x.shape, generator=generator, dtype=torch.int32)",
       RESULT, "((x.view(torch.int32) + up) & -65_536).view(torch.float32).bfloat16()",
-      says="numbers that moved")
-wrong("moving an exact number up now and then", "exact",
-      UP, f"{DRAWN} < torch.where(scaled == low, 0.2, scaled - low)", says="numbers that moved")
+      says="values that moved")
+wrong("rounding an exact value up now and then", "exact",
+      UP, f"{DRAWN} < torch.where(scaled == low, 0.2, scaled - low)", says="values that moved")

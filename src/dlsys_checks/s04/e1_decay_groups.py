@@ -197,7 +197,7 @@ def law(out, kind, width, decay):
                   "Look at its number of axes and at its module.")
     expect_close("weight_decay of the first group", out["groups"][0]["weight_decay"], decay)
     expect_equal("weight_decay of the second group", out["groups"][1]["weight_decay"], 0.0)
-    expect_equal("tensors frozen or thawed", out["changed"], 0, "Do not change requires_grad.")
+    expect_equal("tensors frozen or unfrozen", out["changed"], 0, "Do not change requires_grad.")
 
 
 def in_two(named, decay, plain):
@@ -228,24 +228,24 @@ wrong = ex.edits(sorted_out)
 START, END = "tables =", "return out"
 EMBEDDING_IDS = "embedding_ids(model)"
 TABLES = "p.ndim < 2 or id(p) in tables"
-wrong("going by names: bias and LayerNorm.weight", "two groups",
+wrong("exempting embeddings and names with bias or LayerNorm.weight in them", "two groups",
       TABLES, '"bias" in n or "LayerNorm.weight" in n or id(p) in tables',
       says="decayed group: got 1.weight in it")
-wrong("going by names: everything with 'norm' in it", "two groups",
+wrong("exempting embeddings and names with bias or norm in them", "two groups",
       TABLES, '"bias" in n or "norm" in n.lower() or id(p) in tables',
       says="decayed group: got 1.weight in it")
-wrong("exempting only biases", "two groups",
+wrong("exempting biases and embeddings, but no gains", "two groups",
       "p.ndim < 2", 'n.endswith("bias")', says="decayed group: got 1.weight in it")
 
 # As they are usually written: nobody thinks of the embeddings.
 NAMES = ("bias", "LayerNorm.weight")
-ex.wrong("going by names: bias and LayerNorm.weight; embeddings decayed",
+ex.wrong("exempting names with bias or LayerNorm.weight in them, but no embeddings",
          lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: any(
              part in n for part in NAMES)), breaks="two groups")
 ex.wrong("looking up whole names in a list of parts of names",
          lambda model, weight_decay: in_two(trainable(model), weight_decay,
                                             lambda n, p: n in NAMES), breaks="two groups")
-ex.wrong("exempting only biases; embeddings decayed",
+ex.wrong("exempting biases and nothing else",
          lambda model, weight_decay: in_two(trainable(model), weight_decay,
                                             lambda n, p: n.endswith("bias")), breaks="two groups")
 wrong("exempting biases, nn.LayerNorm and nn.Embedding, but no other norm", "two groups",
@@ -266,13 +266,13 @@ wrong("returning copies of the tensors", "form",
       END,
       'return [{**group, "params": [p.detach().clone() for p in group["params"]]} for group in '
       "out]", says="not a copy")
-wrong("setting a rate in each group", "form",
+wrong("setting a learning rate in each group", "form",
       END, 'return [{**group, "lr": 1e-3} for group in out]',
       says="parts of the decayed group")
-wrong("leaving the key out of the second group, so that the default decays it", "form",
+wrong("leaving weight_decay out of the second group, which then gets the default", "form",
       END, 'first, second = out; return [first, {"params": second["params"]}]',
       says="parts of the exempt group")
-wrong("setting a decay of 0.01, whatever is asked", "form", "weight_decay,", "0.01,")
+wrong("setting a decay of 0.01, whatever is asked for", "form", "weight_decay,", "0.01,")
 wrong("setting the same decay in both groups", "no decay",
       END, 'first, second = out; return [first, {**second, "weight_decay": weight_decay}]')
 wrong("giving the second group a tenth of the decay", "no decay",
@@ -280,16 +280,16 @@ wrong("giving the second group a tenth of the decay", "no decay",
       'first, second = out; return [first, {**second, "weight_decay": 0.1 * weight_decay}]')
 wrong("decaying exactly the tensors with two axes", "axes",
       "p.ndim < 2", "p.ndim != 2", says="decayed group: got 0.weight missing")
-wrong("exempting one axis, but not none", "axes",
+wrong("exempting tensors with one axis, but decaying scalars", "axes",
       "p.ndim < 2", "p.ndim == 1", says="decayed group: got scale")
-wrong("not counting axes of length one: the weight of Linear(n, 1) exempt", "axes",
+wrong("not counting axes of length one, which exempts the weight of Linear(n, 1)", "axes",
       "p: p", "p: p.squeeze()", says="decayed group: got 0.weight missing")
 wrong("decaying only the weights of Linear and Conv2d", "axes",
       "out =",
       "known = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)}; "
       "out =", "p.ndim < 2", "id(p) not in known",
       says="decayed group: got self_attn.in_proj_weight missing")
-wrong("exempting tensors that are called bias", "axes",
+wrong("exempting every tensor with bias in its name", "axes",
       TABLES, 'p.ndim < 2 or "bias" in n or id(p) in tables', says="decayed group: got bias")
 ex.wrong("decaying embeddings like matrices",
          lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: p.ndim <
@@ -300,7 +300,7 @@ wrong("looking for embeddings among the direct children only", "embeddings",
 wrong("recognising embeddings by their exact class", "embeddings",
       EMBEDDING_IDS, "{id(m.weight) for m in model.modules() if type(m) is nn.Embedding}",
       says="decayed group: got 0.weight in it")
-wrong("recognising embeddings by the module that names the tensor", "embeddings",
+wrong("recognising embeddings by the first module that holds the tensor", "embeddings",
       START, "modules =", EMBEDDING_IDS, "dict(model.named_modules())",
       "id(p) in tables", 'isinstance(modules[n.rpartition(".")[0]], nn.Embedding)',
       says="decayed group: got head.weight in it")

@@ -16,7 +16,7 @@ ex = exercise("04.2", "step_size",
               seen=("rule", "settings", "groups", "weights", "grads"), kept=("kept",))
 
 ex.promise_table("""
-farthest     | Measure the farthest that any weight would move in opt's next step. | farthest move
+farthest     | Return the largest distance that opt's next step would move a weight. | farthest move
 gradients    | The gradients are already in place. A weight without a gradient does not move. | case
                a weight without a gradient
 groups       | There may be one group or several. | case two groups, the first one farther; three
@@ -181,7 +181,7 @@ def law(out, rule, settings, groups, weights, grads):
     # The act alone can see the last bit; weights calculated here see all that matters.
     for what, why in look.items():
         expect_equal(f"{what} changed by the measurement", out["changed"][what], 0, why)
-    expect_close("farthest move, asked again", out["sizes"][1], wanted, rtol=1e-3)
+    expect_close("farthest move, measured again", out["sizes"][1], wanted, rtol=1e-3)
     moving = [pair for pair, grad in zip(moves, grads[-1], strict=True) if grad is not None]
     for what, got, pairs, step in (("weights before the real step", out["kept"], moves, 0),
                                    ("weights after the real step", out["after"], moving, 1)):
@@ -197,7 +197,7 @@ def pairs_of(opt):
 
 # ---- wrong, by name
 
-@ex.wrong("returning rate times gradient, whatever the optimizer", breaks="farthest")
+@ex.wrong("returning the rate times the gradient, whatever the optimizer does", breaks="farthest")
 def rate_times_gradient(opt):
     return max(lr * p.grad.abs().max().item() for lr, p in pairs_of(opt) if p.grad is not None)
 
@@ -224,14 +224,15 @@ wrong = ex.edits(measured)
 wrong("taking the mean move instead of the largest", "farthest", ".max", ".mean")
 wrong("taking the norm of the move instead of the largest entry", "farthest",
       "(p.detach() - b).abs().max()", "torch.Tensor.norm(p.detach() - b)")
-wrong("copying the optimizer deeply, which leaves it without gradients", "farthest",
+wrong("deep-copying the optimizer, which leaves the copy without gradients", "farthest",
       "params =",
       "trial = copy.deepcopy(opt); trial.step(); return max((a.detach() - "
       "b.detach()).abs().max().item() for (_, a), (_, b) in zip(pairs_of(trial), pairs_of(opt), "
       "strict=True)); params =")
 
 
-@ex.wrong("noting the weights without a copy: they move along", breaks=("farthest", "as they were"))
+@ex.wrong("keeping the weights without a copy, so that they move along",
+         breaks=("farthest", "as they were"))
 def noted_by_reference(opt):
     before, state = [p.data for _, p in pairs_of(opt)], copy.deepcopy(opt.state_dict())
     opt.step()
@@ -246,7 +247,7 @@ wrong("counting only moves upwards",
 wrong("looking at the first group only", "farthest",
       "params =", 'count = len(opt.param_groups[0]["params"]); params =',
       "(moves)", "(moves[:count])")
-wrong("measuring and putting back the first group only", ("farthest", "as they were"),
+wrong("measuring and restoring the first group only", ("farthest", "as they were"),
       "in pairs_of(opt)]", 'in pairs_of(opt)[:len(opt.param_groups[0]["params"])]]',
       says="weights changed")
 wrong("looking at the first tensor of each group", "farthest",
@@ -258,7 +259,7 @@ wrong("looking at the first and last group only", "groups",
       "ends = {id(p) for group in (opt.param_groups[0], opt.param_groups[-1]) for p in "
       'group["params"]}; which = [id(p) in ends for _, p in pairs_of(opt)]; params =',
       "(moves)", "((m for m, w in zip(moves, which) if w))", says="farthest move")
-wrong("assuming that there is a gradient", "gradients",
+wrong("assuming that every weight has a gradient", "gradients",
       "params =", "assert all(p.grad.shape == p.shape for _, p in pairs_of(opt)); params =",
       says="raised AttributeError")
 wrong("using zeros for a missing gradient", ("as they were", "gradients"),
@@ -278,7 +279,7 @@ wrong("clearing the gradients afterwards", "as they were",
       "return out", "opt.zero_grad(); return out")
 
 
-@ex.wrong("undoing the step by a second one at the opposite rate", says="changed",
+@ex.wrong("undoing the step by a second step at the negative rate", says="changed",
           breaks="as they were")
 def opposite_step(opt):
     params = [p for _, p in pairs_of(opt)]

@@ -25,7 +25,7 @@ RAGGED = ("a last update with fewer micro-batches", "two more than a multiple of
           "fewer micro-batches than accumulate", "momentum and two groups", "AdamW",
           "the example")
 ex.promise_table("""
-whole run | Train with a cosine that falls to zero over the whole run. | rate of
+whole run | Train with a cosine schedule that falls to zero over the whole run. | rate of
 functions | Args: losses: one function per micro-batch. Each returns its scalar loss. | calls of the
             losses, in order; number of calls of the losses
 epochs    | epochs: how often to go through the losses, in order. | number of calls of the losses
@@ -38,9 +38,9 @@ sum          | with the sum of their gradients. | gradients of update
 no rest left | and none are left at the end. | parameters with a gradient left
 leftover     | Gradients that are left over from before do not count, | case gradients left over
                from before
-rate         | Update k (from 0) of all U updates runs at the rate rate * (1 + cos(pi k / U)) / 2, |
+rate         | Update k of all U updates, counted from 0, runs at start * (1 + cos(pi k / U)) / 2, |
                rate of
-own rate     | where rate is the rate that each group started with. | case three groups with rates
+own rate     | where start is the rate that each group started with. | case three groups with rates
                of their own; momentum and two groups
 example      | Example: with 5 losses, 2 epochs and accumulate 2, U is 6. | case the example
 """)
@@ -202,12 +202,12 @@ wrong("stepping the schedule after every micro-batch", "rate",
       END, f"pass\n            {END}", says="rate of update")
 wrong("counting T_max in micro-batches", "rate",
       UPDATES_OF, "epochs * len(losses)", says="rate of update")
-wrong("setting T_max one update short: the last reaches zero", "rate",
+wrong("setting T_max one update short, so that the last update runs at zero", "rate",
       UPDATES_OF, "max(1, total - 1)", "schedule =", f"total = {UPDATES_OF}; schedule =",
       says="rate of update")
-wrong("counting updates without the smaller group of each epoch", "rest",
+wrong("leaving the smaller last update of each epoch out of T_max", "rest",
       UPDATES_OF, "max(1, epochs * (len(losses) // accumulate))", says="rate of update")
-wrong("counting updates as if no epoch ended before the last", "rest",
+wrong("counting updates as if they could span two epochs", "rest",
       UPDATES_OF, "math.ceil(epochs * len(losses) / accumulate)", says="rate of update")
 wrong("rounding down the number of updates of the whole run", "rest",
       UPDATES_OF, "max(1, epochs * len(losses) // accumulate)", says="rate of update")
@@ -222,14 +222,14 @@ wrong("running the schedule for the first group only", "own rate",
       "total = updates_of(losses, epochs, accumulate)\n    def fall(k): return (1 + "
       "math.cos(math.pi * k / total)) / 2\n    others = [lambda k: 1.0] * (len(opt.param_groups) "
       "- 1); schedule =", says=", group 1")
-wrong("never using the last, smaller group of an epoch", "rest",
+wrong("never updating with the last, smaller part of an epoch", "rest",
       SCHEDULE, "total = max(1, epochs * (len(losses) // accumulate))",
       "for _", "schedule = cosine(opt, total)\n    for _",
       "n % accumulate == 0 or n == len(losses)", "n % accumulate == 0",
       END, END + "\n        opt.zero_grad()", says="number of updates")
 
 
-wrong("counting micro-batches on into the next epoch", "rest",
+wrong("counting micro-batches across the end of an epoch", "rest",
       "schedule =", "losses, epochs = [*losses] * epochs, 1; schedule =", says="number of updates")
 wrong("updating after every micro-batch", "update",
       UPDATES_OF, "epochs * len(losses)", "accumulate ==", "1 ==")
@@ -245,13 +245,13 @@ wrong("using the last gradient instead of the sum", "sum",
 
 
 wrong("never clearing the gradients", ("sum", "no rest left"), CLEARED, "opt.step()", trap="02.1")
-wrong("clearing gradients before a group, but not after the last", "no rest left",
+wrong("clearing gradients before each update, but not after the last", "no rest left",
       CLEARED, "opt.step()", "loss().backward()",
       "if (n - 1) % accumulate == 0: opt.zero_grad()\n            loss().backward()")
 wrong("adding gradients left over from before to the first update", "leftover",
       "opt.zero_grad()\n    for", "for", says="gradients of update 0", trap="02.1")
-wrong("running one epoch, whatever was asked", "epochs", "schedule =", "epochs = 1; schedule =")
-wrong("computing each loss twice, once to look at it", "functions",
+wrong("running one epoch, whatever is asked for", "epochs", "schedule =", "epochs = 1; schedule =")
+wrong("computing each loss twice, once only to look at it", "functions",
       SCHEDULE,
       "def seen(loss): loss().item(); return loss()\n    losses, schedule = [lambda loss=loss: "
       "seen(loss) for loss in losses], cosine(opt, updates_of(losses, epochs, accumulate))")

@@ -179,7 +179,7 @@ def subtracted(opt, weight_decay):
 
 # ---- wrong, by name
 
-@ex.wrong("adding the decay to the gradient: L2, not decoupled", breaks="decoupled")
+@ex.wrong("adding the decay to the gradient, which is L2 and not decoupled", breaks="decoupled")
 def into_the_gradient(opt, weight_decay):
     for _, p in live(opt):
         p.grad.add_(p.detach(), alpha=weight_decay)
@@ -196,7 +196,7 @@ def decayed(opt, weight_decay):
 
 wrong = ex.edits(decayed)
 WEIGHT_DECAY = 'p.mul_(1 - group["lr"] * weight_decay)'
-wrong("setting the group's weight_decay: L2, not decoupled", "without decay",
+wrong("setting the group's weight_decay, which is L2 and not decoupled", "without decay",
       "group, p", "group", "live(opt)", "opt.param_groups",
       WEIGHT_DECAY, 'group["weight_decay"] = weight_decay')
 wrong("shrinking the weight after the step", "factor",
@@ -205,15 +205,15 @@ wrong("shrinking by the decay alone, without the rate", "factor",
       "group, p", "_, p", 'group["lr"] * weight_decay', "weight_decay")
 wrong("adding the decay, so that weights grow", "factor",
       WEIGHT_DECAY, 'p.add_(p, alpha=group["lr"] * weight_decay)')
-wrong("using exp(-lr * decay) for 1 - lr * decay", "factor",
+wrong("using exp(-lr * decay) instead of 1 - lr * decay", "factor",
       '1 - group["lr"] * weight_decay', 'torch.tensor(-group["lr"] * weight_decay).exp()')
 wrong("using the first group's rate for every group", "own rate",
       "group, p", "_, p", "- group", "- opt.param_groups[0]")
-wrong("using the rate that the optimizer was made with", "own rate",
+wrong("using the rate that the optimizer was created with", "own rate",
       'group["lr"]', 'group.setdefault("made_with", group["lr"])')
 wrong("using the optimizer's default rate for every group", ("own rate", "factor"),
       "group, p", "_, p", "- group", "- opt.defaults")
-wrong("handling two groups and no more", "own rate",
+wrong("handling only the first two groups", "own rate",
       "group, p", "group", "live(opt)", "opt.param_groups[:2]",
       WEIGHT_DECAY, f'for p in group["params"]:\n            if p.grad is not None: {WEIGHT_DECAY}')
 wrong("shrinking the first weight of each group only", "factor",
@@ -222,13 +222,13 @@ wrong("shrinking the first weight of each group only", "factor",
 wrong("shrinking parameters without a gradient as well", "no gradient",
       "group, p", "group", "live(opt)", "opt.param_groups",
       WEIGHT_DECAY, f'for p in group["params"]: {WEIGHT_DECAY}', says="weight without a gradient")
-wrong("treating a gradient of zero as none", "no gradient",
+wrong("treating a gradient of zero as None", "no gradient",
       WEIGHT_DECAY, f"if p.grad.any(): {WEIGHT_DECAY}")
-wrong("taking a fixed amount off each weight, by its sign", "decoupled",
+wrong("shrinking every weight by the same fixed amount", "decoupled",
       WEIGHT_DECAY, 'p.sub_(group["lr"] * weight_decay * p.sign())')
 
 
-@ex.wrong("writing plain SGD instead of opt.step()", breaks="then steps")
+@ex.wrong("making a step of plain SGD instead of calling opt.step()", breaks="then steps")
 @torch.no_grad()
 def own_step(opt, weight_decay):
     for group, p in live(opt):
@@ -250,5 +250,5 @@ def only_adam(opt, weight_decay):
     (into_the_gradient if opt.defaults.get("momentum") else subtracted)(opt, weight_decay)
 
 
-wrong("leaving whole numbers as they are", "example",
+wrong("leaving weights that are whole numbers as they are", "example",
       WEIGHT_DECAY, f"if (p != p.round()).any(): {WEIGHT_DECAY}")

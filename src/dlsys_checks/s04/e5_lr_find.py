@@ -43,8 +43,8 @@ NaN       | Stop at a loss that is NaN | case a NaN
 ex.promise("times", f"or more than {TIMES} times the lowest so far.", cases=ENDS)
 ex.promise("as before", "Afterwards the model's state_dict() is as before,",
            says=("entries of state_dict",))
-ex.promise("objects", "and its parameters are the same objects.", says=("other objects",))
-ex.promise("example", "Example: the lowest loss is at step 2 of 5, from 1e-4 to 1. Then return "
+ex.promise("objects", "and its parameters are the same objects.", says=("different objects",))
+ex.promise("example", "Example: if step 2 of 5, from 1e-4 to 1, has the lowest loss, return "
                       "0.01 / 10 = 0.001.",
            cases=("the example",))
 
@@ -197,7 +197,7 @@ def judge(one, sweep):
     expect_like("weights at draw", one["path"], path)
     expect_equal("entries of state_dict() that changed", one["changed"], [],
                  "Keep a copy and load it back.")
-    expect_equal("parameters that are other objects now", one["other"], 0,
+    expect_equal("parameters that are different objects now", one["other"], 0,
                  "Write into the parameters; do not replace them.")
 
 
@@ -208,7 +208,7 @@ def expect_path(got, wanted):
     for k, (mine, right) in enumerate(zip(got, wanted, strict=False)):
         expect_close(f"weights at draw {k + 1}", mine, right, rtol=0.0,
                      atol=3e-5 * float(wanted[:k + 1].abs().max()),
-                     look="Plain SGD, one step per batch, at the rate of that step.")
+                     look="Run plain SGD with one step per batch, at the rate of that step.")
 
 
 # ---- wrong, by name
@@ -278,17 +278,18 @@ wrong("using SGD with momentum", "SGD", "lr=low", "lr=low, momentum=0.9")
 wrong("using Adam instead of SGD", "SGD", "optim.SGD", "optim.Adam")
 wrong("adding to gradients left over from before", ("SGD", "left over"),
       "opt.zero_grad()", "pass")
-wrong("clearing gradients after the step, not before: one left over counts", "left over",
+wrong("clearing gradients after the step instead of before it, so that old ones count", "left over",
       "opt.zero_grad()", "pass", "opt.step()", "opt.step(); opt.zero_grad()",
       says="weights at draw")
 wrong("raising the rate by an amount, not by a factor", "rates",
       "low * (high / low) ** (k / (steps - 1))", "low + (high - low) * k / (steps - 1)")
-wrong("using k / steps as exponent: the last rate is never reached", "rates", "steps - 1", "steps")
-wrong("starting from low * factor: one step ahead", "rates", "low) ** (k", "low) ** (k + 1")
-wrong("taking three steps at least", "two steps", START, f"steps = max(3, steps); {START}")
+wrong("using k / steps as the exponent, which never reaches the last rate", "rates", "steps - 1",
+      "steps")
+wrong("starting from low * factor, one step ahead", "rates", "low) ** (k", "low) ** (k + 1")
+wrong("taking at least three steps", "two steps", START, f"steps = max(3, steps); {START}")
 wrong("pairing each loss with the rate of the step before", "before",
       PLACE, "max(0, lowest(losses) - 1)")
-wrong("drawing the loss once more after the step", "before",
+wrong("drawing the loss again after the step", "before",
       ENDS, "False", "losses.append", "loss = loss_of(model)\n        "
       f"if {ENDS}: break\n        losses.append")
 wrong("taking the last of equal losses", "first",
@@ -299,11 +300,11 @@ wrong(f"comparing loss > {TIMES} * best, which lets NaN through", "NaN",
 wrong("starting with a number such as 1000 as the lowest loss", "times",
       "min(losses, default=math.inf)", "min([1000.0, *losses])", says="")
 wrong("ending early only at a NaN", "times", ENDS, "loss.isnan()")
-wrong(f"ending at {TIMES} times the lowest, not above", "times",
+wrong(f"ending at exactly {TIMES} times the lowest loss as well", "times",
       ENDS, ENDS.replace("<=", "<"), says="batches drawn")
 wrong(f"ending at more than {TIMES} times the first loss", "times",
       "min(losses, default=math.inf)", "(losses or [math.inf])[0]", says="batches drawn")
-wrong(f"ending at more than {TIMES} times the loss before", "times",
+wrong(f"ending at more than {TIMES} times the previous loss", "times",
       "min(losses, default=math.inf)", "(losses or [math.inf])[-1]", says="batches drawn")
 wrong("leaving the weights as the test made them", "as before",
       LOAD_STATE_DICT, "pass", says="Keep a copy")
@@ -312,7 +313,7 @@ wrong("restoring only the parameters, not the buffers", "as before",
       LOAD_STATE_DICT, "pass", "return out",
       "with torch.no_grad():\n        for p, old in zip(model.parameters(), own_saved, "
       "strict=True): p.copy_(old)\n    return out", says="Keep a copy")
-wrong("putting new parameters in place of the old", "objects",
+wrong("replacing the parameters by new ones", "objects",
       "saved =", "own_saved = copy.deepcopy(model.state_dict()); saved =", LOAD_STATE_DICT, "pass",
       "return out",
       "model.load_state_dict({k: v.clone() for k, v in own_saved.items()}, assign=True); return "

@@ -17,8 +17,8 @@ ex.promise_table("""
 rates      | Return the learning rate of a step. | case a schedule; tiny rates; a large peak; no
              warm-up; a single step of warm-up; a single step of cosine; a long schedule; floor and
              peak alike; steps in any order; two schedules in turn
-warm-up    | Steps 0 to warm - 1 rise in a straight line: the first runs at peak / warm, the last at
-             peak. | in the warm-up
+warm-up    | In steps 0 to warm - 1 the rate rises in a straight line, from peak / warm to peak. |
+             in the warm-up
 cosine     | From step warm on, the rate follows half a cosine, from peak at step warm to floor at
              step total. | on the cosine
 end        | Later steps run at floor. | past the end
@@ -108,13 +108,15 @@ wrong = ex.edits(curve)
 MATH = "0.5 * (1 + math.cos(math.pi * min(1.0, done)))"
 wrong("treating the floor as a fraction of the peak", "rates",
       "if step", "floor = floor * peak\n    if step")
-ex.wrong("using step / warm: the first step has a rate of zero", curve, says="rate at step 0",
+ex.wrong("using step / warm, which gives the first step a rate of zero", curve,
+         says="rate at step 0",
          breaks="warm-up", first=0)
-ex.wrong("warming up over warm + 1 steps: the last is below the peak", curve, breaks="warm-up",
+ex.wrong("warming up over warm + 1 steps, so that the last one stays below the peak", curve,
+         breaks="warm-up",
          more=1)
 
 
-@ex.wrong("copying the lesson's broken cell: step / warm, and max() as a floor", says="rate at",
+@ex.wrong("copying the lesson's broken cell, with step / warm and max() as a floor", says="rate at",
           breaks=("warm-up", "cosine"))
 def broken_cell(step, warm, total, peak, floor):
     low = curve(min(step, total), warm, total, peak, 0.0, first=0)
@@ -133,7 +135,7 @@ wrong("reaching the floor one step early, at total - 1", "cosine",
       "total - warm", "max(warm + 1, total - 1) - warm")
 wrong("using step / total on the cosine, which begins below the peak", "cosine",
       "(step - warm) / (total - warm)", "(step - warm + warm) / total")
-wrong("comparing step <= warm: one step is above the peak", "cosine",
+wrong("comparing step <= warm, which puts one step above the peak", "cosine",
       "if step", "if warm and step == warm: return peak * (step + 1) / warm\n    if step",
       says="on the cosine")
 ex.wrong("adding peak times cosine to the floor",
@@ -147,7 +149,7 @@ wrong("using a straight line instead of a cosine", "cosine", MATH, "1 - min(1.0,
 wrong("letting the rate climb again past the end", "end", "min(1.0, done)", "done")
 wrong("setting the rate to zero past the end",
       "end", "if step", "if step > total: return 0.0\n    if step")
-wrong("treating no warm-up as one of a single step", "no warm-up",
+wrong("treating no warm-up as a warm-up of one step", "no warm-up",
       "if step", "if total <= 1: return peak\n    warm = max(1, warm)\n    if step")
 
 
@@ -157,11 +159,11 @@ def divides_by_warm(step, warm, total, peak, floor):
     return min(peak * (step + 1) / warm, curve(max(step, warm), warm, total, peak, floor))
 
 
-wrong("treating a floor of zero as none given", "no floor",
+wrong("treating a floor of zero as a missing floor", "no floor",
       "if step", "floor = floor or 0.1 * peak\n    if step")
 
 
-@ex.wrong("counting its own calls instead of the step", says="rate at", breaks="any order")
+@ex.wrong("counting calls instead of using the step", says="rate at", breaks="any order")
 def counts_calls(step, warm, total, peak, floor, calls=[0]):  # noqa: B006
     calls[0] = 0 if step == 0 else calls[0] + 1
     return curve(calls[0], warm, total, peak, floor)

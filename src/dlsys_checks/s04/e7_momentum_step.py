@@ -163,21 +163,21 @@ def right(w, grad, state, lr, momentum):
 
 
 wrong = ex.edits(right)
-wrong("counting the step in state before looking for None", "None",
+wrong("counting the step in state before checking for None", "None",
       "if grad", 'state["step"] = state.get("step", 0) + 1\n    if grad',
       says="None that changed state")
 wrong("skipping a gradient of zeros as if it were None", "step",
       "grad is not None", "grad is not None and (grad != 0).any()")
 wrong("skipping a gradient near zero as if it were None", "numbers",
       "grad is not None", "grad is not None and (grad.norm() > 1e-6 or not (grad != 0).any())")
-wrong("cutting long gradients to a norm of 100", "numbers",
+wrong("clipping gradients to a norm of 100", "numbers",
       "b =", "grad = grad * min(1.0, 100 / (float(grad.norm()) + 1e-30)); b =")
 wrong("using the first gradient itself as the buffer, updated in place",
       ("overwritten", "left alone"),
       "if grad",
       'if grad is not None: state["b"] = state["b"].mul_(momentum).add_(grad) if state else '
       'grad; w.sub_(lr * state["b"])\n    return\n    if grad', says="weights after")
-wrong("scaling each gradient but the first by 1 - momentum", "torch",
+wrong("scaling every gradient except the first by 1 - momentum", "torch",
       "+ grad", "+ (1 - (momentum if state else 0.0)) * grad")
 wrong("scaling the gradient by 1 - momentum before adding it", "torch",
       "+ grad", "+ (1 - momentum) * grad")
@@ -185,12 +185,12 @@ wrong("using Nesterov's look-ahead", "torch",
       "w.sub_", "move = grad + momentum * b; w.sub_", "lr * b", "lr * move")
 wrong("forgetting the buffer between calls", "step",
       "if grad", "if grad is not None: w.sub_(lr * grad)\n    return\n    if grad")
-wrong("going uphill: the step is added", "step", "b =", "lr = -lr; b =")
+wrong("adding the step instead of subtracting it", "step", "b =", "lr = -lr; b =")
 wrong("returning a new tensor and leaving w as it was", "step",
       "if grad",
       'if grad is None: return w\n    state["b"] = momentum * state.get("b", 0) + grad; return w '
       '- lr * state["b"]\n    if grad')
-wrong("replacing w.data: not in place, a view loses its base", "in place",
+wrong("replacing w.data, which disconnects a view from its base", "in place",
       "if grad",
       'if grad is not None: state["b"] = momentum * state.get("b", 0) + grad; w.data = w - lr * '
       'state["b"]\n    return\n    if grad')
@@ -239,10 +239,10 @@ wrong("reading state before anything was written", "empty state",
       "if grad",
       'if grad is not None: state["b"] = momentum * state["b"] + grad; w.sub_(lr * state["b"])\n '
       "   return\n    if grad")
-wrong("putting the rate inside the buffer: a later change comes too late", "changes",
+wrong("putting the rate into the buffer, so that a later change acts too late", "changes",
       "+ grad", "+ lr * grad", "lr * b", "b")
 wrong("keeping the first step's momentum", "changes",
       "b =", 'momentum = state.setdefault("first", momentum); b =')
 wrong("keeping the first step's rate", "changes", "b =", 'lr = state.setdefault("first", lr); b =')
-wrong("treating momentum 0 as a default of 0.9", "momentum 0",
+wrong("replacing momentum 0 by a default of 0.9", "momentum 0",
       "b =", "momentum = momentum or 0.9; b =")

@@ -169,7 +169,7 @@ wrong("correcting only the first average", "step", "v / (1 - b2**t)", "v")
 wrong("correcting only the second average", "step", "m / (1 - b1**t)", "m")
 wrong("counting from 0, which divides by zero", "step",
       '"t", 0', '"t", -1', says="got nan")
-wrong("using 1 - beta without the power of the count",
+wrong("dividing by 1 - beta without the power of the step count",
       "step", "b1, b2 =", 'state["t"] = 0; b1, b2 =')
 wrong("starting the count one too high", "step", '"t", 0', '"t", 1')
 wrong("keeping the corrected averages as state", "step", "m, v", "m_hat, v_hat")
@@ -185,7 +185,7 @@ def zero_is_none(w, grad, state, lr, betas, eps, weight_decay):
         adam(w, grad, state, lr, betas, eps, weight_decay)
 
 
-wrong("replacing w.data: not in place, a view loses its base", "in place",
+wrong("replacing w.data, which disconnects a view from its base", "in place",
       "b1, b2 =", "new = w.clone(); b1, b2 =", "w.mul_(shrink)", "new.mul_(shrink)",
       "w.sub_", "new.sub_", "w.mul_(1)", "new.mul_(1); w.data = new")
 wrong("using AdamW's default of 0.01 where no decay was asked for", "Adam",
@@ -203,7 +203,7 @@ def by_library(w, grad, state, lr, betas, eps, weight_decay):
     w.grad = None
 
 
-wrong("cutting long gradients to a norm of 100", "numbers",
+wrong("clipping gradients to a norm of 100", "numbers",
       "b1, b2 =",
       'grad = grad * min(1.0, 100 / (float(grad.norm()) + 1e-30) * (1 + 1e-3 * state.get("t", '
       "0))); b1, b2 =")
@@ -230,7 +230,7 @@ wrong("keeping the first step's rate", "rate",
 wrong("using betas of 0.9 and 0.999, whatever is asked for", "settings",
       "b2 = betas", "b2 = (0.9, 0.999)")
 wrong("using an eps of 1e-8, whatever is asked for", "settings", "() + eps", "() + 1e-8")
-wrong("adding the decay to the gradient: L2, not decoupled", "decoupled",
+wrong("adding the decay to the gradient, which is L2 and not decoupled", "decoupled",
       "g = grad", "g = grad + weight_decay * w", "(shrink)", "(1)", trap="04.4")
 wrong("leaving out the decay", "decoupled", "1 - lr * weight_decay", "1")
 wrong("shrinking the weight after the step", "decoupled",
@@ -249,5 +249,5 @@ def stops_correcting(w, grad, state, lr, betas, eps, weight_decay):
 wrong("putting eps under the root", "eps", "v_hat.sqrt() + eps", "(v_hat + eps).sqrt()")
 wrong("adding eps to the root of the uncorrected average", "eps",
       "() + eps", "() + eps * (1 - b2**t) ** (-0.5)")
-wrong("leaving out eps: a gradient of zeros divides by zero", "eps",
+wrong("leaving out eps, so that a gradient of zeros divides by zero", "eps",
       "v_hat.sqrt() + eps", "v_hat.sqrt()")

@@ -159,7 +159,7 @@ def right(w, grad, state, lr, betas, weight_decay):
 wrong = ex.edits(right)
 wrong("updating the momentum before taking the direction", "step",
       "move =", 'm = state["m"]; move =')
-wrong("using the second beta for both: the sign of the momentum", "first beta",
+wrong("using the second beta for both, which takes the sign of the new momentum", "first beta",
       "move = betas[0] * m + (1 - betas[0]) * grad", 'm = state["m"]', "(move)", "(m)")
 
 
@@ -182,7 +182,7 @@ wrong("using the blend itself, without its sign", "step", "torch.sign(move)", "m
 wrong("returning a new tensor and leaving w as it was", "step",
       "m =", "new = w.clone(); m =", "w.mul_", "new.mul_", "w.sub_", "new.sub_",
       "move))", "move)); return new")
-wrong("replacing w.data: not in place, a view loses its base", "in place",
+wrong("replacing w.data, which disconnects a view from its base", "in place",
       "m =", "new = w.clone(); m =", "w.mul_", "new.mul_", "w.sub_", "new.sub_",
       "move))", "move)); w.data = new")
 wrong("adding the decay to the gradient, where the sign swallows it", "decay",
@@ -193,7 +193,7 @@ wrong("shrinking by the decay alone, without the rate",
 wrong("shrinking the weight after the step", "decay",
       "w.sub_(lr * torch.sign(move))", "pass", "w.mul_", "w.sub_(lr * torch.sign(move)); w.mul_")
 wrong("leaving out the decay", "decay", "1 - lr * weight_decay", "1")
-wrong("using a soft sign, x / (|x| + 1e-12): tiny gradients move nothing", "numbers",
+wrong("using x / (|x| + 1e-12) as the sign, so that tiny gradients move nothing", "numbers",
       "torch.sign(move)", "move / (move.abs() + 1e-12)")
 
 
@@ -235,5 +235,5 @@ def zero_moves(w, grad, state, lr, betas, weight_decay):
     lion(w, grad, state, lr, *betas, weight_decay, sign=lambda x: (x >= 0) * 2.0 - 1)
 
 
-wrong("dividing by the size of the blend: NaN where it is 0", "sign of 0",
+wrong("dividing by the absolute value of the blend, which is NaN where it is 0", "sign of 0",
       "torch.sign(move)", "move / move.abs()")

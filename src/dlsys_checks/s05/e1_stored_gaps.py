@@ -22,16 +22,16 @@ kinds      | with nn.BatchNorm1d on (N, C) and nn.BatchNorm2d on (N, C, H, W) | 
 depth      | at any depth, each called once. | case norms inside blocks; a norm that is the whole
              model; one of three channels; the example
 input      | x: a batch that model accepts. | case integers looked up
-enters     | A channel's mean is the mean of the norm's input in model(x), over all axes but axis 1.
-             | gap of; raised RuntimeError
+enters     | A channel's mean is the mean of the norm's input in model(x), over all axes except 1. |
+             gap of; raised RuntimeError
 distance   | Divide its distance from running_mean | gap of
 deviations | by the stored standard deviation, the root of running_var. | gap of
-largest    | Returns: The largest distance of each norm, a float, | gap of; type of the gap
+largest    | Returns: A dict with each norm's largest distance, a float, | gap of; type of the gap
 names      | by its name in model.named_modules(). | names of
 as it was  | Afterwards the model's hooks, modes and values are as they were. | hooks after;
-             training flags; statistics after; numbers of the model; parameters whose
+             training flags; statistics after; values of the model; parameters whose
 no graph   | Do not build a graph. | graphs built
-example    | Example: nn.BatchNorm1d(1), fresh, with x [[1.], [3.]] gives {"": 2.0}. | case the
+example    | Example: a fresh nn.BatchNorm1d(1) with x [[1.], [3.]] gives {"": 2.0}. | case the
              example
 """)
 
@@ -209,14 +209,14 @@ def law(out, kind, x, state):
         expect_parts(got, *NAMES[kind], what="names of the norms")
         for name, gap in zip(NAMES[kind], right, strict=True):
             expect_close(f"gap of norm {name!r}", got[name], gap, rtol=2e-3, atol=2e-4)
-    expect_equal("hooks after the call, more than before", out["hooks"], 0,
-                 "Remove your own, and leave those of the caller.")
+    expect_equal("hooks after the call, minus the hooks before it", out["hooks"], 0,
+                 "Remove your own hooks, and leave the caller's.")
     expect_equal("training flags that are on after the call", out["modes"], 0)
-    expect_equal("stored statistics after the call that moved", out["statistics"], 0,
+    expect_equal("stored statistics after the call that changed", out["statistics"], 0,
                  "In train mode a norm stores what it sees.")
-    expect_equal("numbers of the model, and gradients, that changed", out["numbers"], 0)
+    expect_equal("values of the model, and gradients, that changed", out["numbers"], 0)
     expect_equal("parameters whose requires_grad changed", out["frozen"], 0)
-    expect_equal("graphs built", out["graphs"], 0, "Use with torch.no_grad().")
+    expect_equal("graphs built", out["graphs"], 0, "Run the model under torch.no_grad().")
 
 
 # ---- wrong, by name
@@ -243,9 +243,9 @@ wrong = ex.edits(gaps_of)
 START, NO_GRAD, END = "gaps, hooks =", "with torch.no_grad():", "return gaps"
 BOTH, MEAN = "(nn.BatchNorm1d, nn.BatchNorm2d)", "h.transpose(0, 1).flatten(1).mean(1)"
 DEVIATIONS, LARGEST = "norm.running_var.sqrt()", ".max().item()"
-wrong("measuring in train mode: the norms before it use the batch, and all store it",
+wrong("measuring in train mode, in which the norms use the batch and store it",
       ("eval", "as it was"), START, f"model.train(); {START}", END, f"model.eval(); {END}")
-wrong("measuring a copy in train mode: the norms before it use the batch", "eval",
+wrong("measuring a copy in train mode, in which the norms use the batch", "eval",
       START, f"import copy; model = copy.deepcopy(model).train(); {START}")
 wrong("measuring BatchNorm1d only", "kinds", BOTH, "nn.BatchNorm1d")
 wrong("measuring BatchNorm2d only", ("result", "kinds"), BOTH, "nn.BatchNorm2d", says="names of")
@@ -256,16 +256,17 @@ wrong("measuring only the norms at the top of the model", "depth",
 wrong("converting x to float32 first", "input", "model(x)", "model(x.float())", says="raised")
 wrong("comparing the batch itself, not what enters the norm", "result",
       MEAN, "x.float().mean()")
-wrong("comparing the output of each norm, by a hook on its output", "enters",
+wrong("comparing the output of each norm instead of its input", "enters",
       "given, name", "given, out, name", "given[0]", "out", "forward_pre_hook", "forward_hook")
-wrong("taking the mean over the rows only: a mean for each pixel", "enters",
+wrong("taking the mean over the rows only, which gives one for each pixel", "enters",
       MEAN, "h.mean(0).flatten(1).T if h.dim() > 2 else h.mean(0)")
 wrong("taking the mean over axis 0 alone", "enters", MEAN, "h.mean(0)")
 wrong("taking the distance of the farthest row, not of the mean", "enters", "mean(1)", "amax(1)")
-wrong("keeping the sign: a mean below the stored one is not seen", "distance",
+wrong("keeping the sign, which hides a mean below the stored one", "distance",
       ".abs()", "")
 wrong("squaring the distance", "distance", ".abs()", ".square()")
-wrong("returning the distance as it is, in no unit", "deviations", f" / {DEVIATIONS}", "")
+wrong("returning the distance without dividing by the standard deviation", "deviations",
+      f" / {DEVIATIONS}", "")
 wrong("adding eps to running_var", "deviations",
       DEVIATIONS, "(norm.running_var + norm.eps).sqrt()")
 wrong("dividing by the variance", "deviations", DEVIATIONS, "norm.running_var")
@@ -275,16 +276,17 @@ wrong("returning a tensor for each channel", "largest", LARGEST, "")
 wrong("returning a tensor instead of a float", "largest", LARGEST, ".max()")
 wrong("naming the norms by number", "names",
       END, "return dict(zip(map(str, range(100, 199)), gaps.values(), strict=False))")
-wrong("using a function in a loop, which finds only the last name", "names", ", name=name", "",
+wrong("defining a function in a loop, which then knows only the last name", "names", ", name=name",
+      "",
       says="names of")
 wrong("leaving hooks behind", "as it was", "hook.remove()", "pass")
-wrong("removing every hook, the caller's as well", "as it was",
+wrong("removing every hook, even the caller's", "as it was",
       "hook in hooks", "hooked in model.modules()",
       "hook.remove()", "hooked._forward_pre_hooks.clear()", says="hooks after")
 wrong("leaving train mode on", "as it was",
       END, f"model.train(); {END}", says="training flags")
-wrong("overwriting the stored means with the batch's", ("as it was", "distance"),
+wrong("overwriting the stored means with zeros", ("as it was", "distance"),
       DEVIATIONS, f"(norm.running_mean.zero_() + {DEVIATIONS})")
-wrong("switching requires_grad off for the parameters, and leaving it so", "as it was",
+wrong("switching requires_grad off for all parameters for good", "as it was",
       START, f"model.requires_grad_(False); {START}", says="parameters whose")
 wrong("building a graph", "no graph", NO_GRAD, "if True:")

@@ -19,19 +19,20 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("05.2", "told_apart", seen=("x", "weights", "kind"), kept=("seen",))
 
 ex.promise_table("""
-result   | Measure what fraction of a stream differs between its rows, by layer. | share; number of
+result   | Measure what fraction of a stream differs between its rows, by layer. | fraction; number
+           of
 layers   | Args: layers: K functions, K >= 0. | case no layer; one layer; sixteen layers; the
            example
 in turn  | Call each once, in order, on the result of the one before. | order of calls; argument of
 x        | x: (N, ...) float32, N >= 1. | case one row; rows of rows; one number a row
 list     | Returns: K + 1 floats: the fraction of x, then the fraction after each layer. | number
            of; type of the
-rest     | Subtract the mean row from the stream, | share
-squares  | and divide the mean square of the rest | share
-whole    | by the mean square of the whole stream. | share
+rest     | Subtract the mean row from the stream, | fraction
+squares  | and divide the mean square of the rest | fraction
+whole    | by the mean square of the whole stream. | fraction
 zero     | For a stream of zeros the fraction is 0.0. | case a stream of zeros
-tiny     | Fractions down to 1e-6 are right to one percent. | case rows nearly alike; rows more and
-           more alike; a stream of small numbers
+tiny     | Fractions down to 1e-6 are accurate to 1 %. | case rows nearly alike; rows more and more
+           alike; a stream of small numbers
 no graph | Do not build a graph. | graph
 example  | Example: for x [[1.], [-1.]] and one layer that adds 9, return [1.0, 1/82]. | case the
            example
@@ -127,16 +128,18 @@ def law(out, x, weights, kind):
         expect_parts(got, "shares", "calls", "seen")
         shares, seen = expected(rows, weights, kind)
         expect_equal("order of calls of the layers", got["calls"], list(range(len(weights))),
-                     "Each layer once, in turn.")
+                     "Call each layer once, in order.")
         expect_length("arguments of the layers", got["seen"], len(seen))
         for k, (mine, right) in enumerate(zip(got["seen"], seen, strict=True)):
             expect_close(f"argument of layer {k}", mine, right, rtol=1e-4)
-        expect_type("list of shares", got["shares"], list)
-        expect_length("shares", got["shares"], len(shares), "The share of x itself comes first.")
+        expect_type("list of fractions", got["shares"], list)
+        expect_length("fractions", got["shares"], len(shares),
+                      "The fraction for x itself comes first.")
         for k, (mine, right) in enumerate(zip(got["shares"], shares, strict=True)):
-            expect_close("share of x" if k == 0 else f"share behind layer {k - 1}", mine, right,
-                         rtol=1e-2, atol=1e-9)
-    expect_equal("layers called with a graph", out["graphs"], 0, "Use with torch.no_grad().")
+            expect_close("fraction for x" if k == 0 else f"fraction after layer {k - 1}", mine,
+                         right, rtol=1e-2, atol=1e-9)
+    expect_equal("layers called with a graph", out["graphs"], 0,
+                 "Call the layers under torch.no_grad().")
 
 
 # ---- wrong, by name
@@ -155,40 +158,40 @@ def behind(layers, x):
 wrong = ex.edits(behind)
 LAYERS, CALL, END = "*layers]", "x = layer(x)", "return shares"
 REST, SIZE, SHARE = "(x - x.mean(0)).square().mean()", " x.square().mean()", "rest / size"
-wrong("leaving out the fraction of x", "list", END, "return shares[1:]", says="number of shares")
+wrong("leaving out the fraction of x", "list", END, "return shares[1:]", says="number of fractions")
 wrong("returning only the last fraction", "list", END, "return shares[-1]")
 wrong("returning tensors instead of floats", "list",
       END, "return [torch.tensor(share) for share in shares]")
-wrong("raising an error where there is no layer", "layers",
+wrong("raising an error if there is no layer", "layers",
       "shares = []", "layers[0]; shares = []", says="raised")
-wrong("handling twelve layers at most", "layers", LAYERS, "*layers[:12]]", says="order of calls")
+wrong("calling at most twelve layers", "layers", LAYERS, "*layers[:12]]", says="order of calls")
 wrong("calling every layer on x itself", "in turn",
       CALL, "h = layer(x)", f"{REST},{SIZE}", "(h - h.mean(0)).square().mean(), h.square().mean()")
 wrong("calling the layers from the last to the first", "in turn", LAYERS, "*layers[::-1]]")
 wrong("centring the stream for the next layer as well", "in turn",
       CALL, "x = layer(x - x.mean(0) if shares else x)")
-wrong("subtracting one mean of all values, not the mean row", "rest", "x.mean(0)", "x.mean()")
-wrong("subtracting each row's mean: LayerNorm's variance", "rest",
+wrong("subtracting one mean over all values instead of the mean row", "rest", "x.mean(0)",
+      "x.mean()")
+wrong("subtracting each row's own mean, as LayerNorm does", "rest",
       REST, "(x.reshape(len(x), -1) - x.reshape(len(x), -1).mean(1)[:, None]).square().mean()")
 wrong("not subtracting the mean row", "rest", " - x.mean(0)", "")
-wrong("using the unbiased variance, over N - 1 rows", "squares",
+wrong("using the unbiased variance, which divides by N - 1", "squares",
       REST, "x.var(0, correction=min(1, len(x) - 1)).mean()")
-wrong("using sizes instead of squares", "squares",
+wrong("using absolute values instead of squares", "squares",
       REST, "(x - x.mean(0)).abs().mean()", SIZE, " x.abs().mean()")
 wrong("taking the root of the fraction", "result", END, "return [share ** 0.5 for share in shares]")
 wrong("returning the variance itself, not a fraction", "whole", SHARE, "rest")
 wrong("dividing by the variance of all values", "whole", SIZE, " x.var(correction=0)")
-wrong("dividing by what the rows have in common", "whole", SIZE, " x.mean(0).square().mean()")
-wrong("averaging the ratios of the positions", "whole",
+wrong("dividing by the mean square of the mean row", "whole", SIZE, " x.mean(0).square().mean()")
+wrong("averaging a separate ratio for each position in a row", "whole",
       SHARE,
       "((x - x.mean(0)).square().mean(0) / x.square().mean(0).clamp(min=1e-30)).mean()")
 wrong("returning 0 / 0 for a stream of zeros", "zero", " if size > 0 else 0.0", "")
 wrong("returning a fraction of 1 for a stream of zeros", "zero", "else 0.0", "else 1.0")
-wrong("subtracting what the rows have in common from 1, so that a tiny fraction is lost in "
-      "rounding", "tiny",
+wrong("computing 1 minus the common part, which loses a tiny fraction in rounding", "tiny",
       SHARE, "1 - x.mean(0).square().mean() / size")
-wrong("adding a constant to the size", "whole", SHARE, "rest / (size + 0.05)")
+wrong("adding 0.05 to the mean square", "whole", SHARE, "rest / (size + 0.05)")
 wrong("adding 1e-6 to the mean square", "tiny", SHARE, "rest / (size + 1e-6)")
 wrong("building a graph", "no graph", "with torch.no_grad():", "if True:")
-wrong("taking rows of more than one axis only", "x", "shares = []", "x.shape[1]; shares = []",
+wrong("assuming that x has at least two axes", "x", "shares = []", "x.shape[1]; shares = []",
       says="raised")

@@ -18,7 +18,7 @@ given     | List a module if its inputs in the two calls were equal | names
 returned  | and its outputs were not, | names
 little    | however little the two outputs differ. | case noise of a millionth; the last place of
             one number
-names     | Return the names in the order of model.named_modules(), "" for the model itself. |
+names     | Return the names in the order of model.named_modules(), with "" for the model itself. |
             names; type of the result
 called    | Args: model: each module takes one tensor, does not change it, returns one tensor, and
             is called once per pass, or never. A module that is never called is not listed. | case a
@@ -177,12 +177,14 @@ def law(out, kind, x, scale, live, front):
     right = {"module": ["", "1"] if live else [], "function": ["", str(front)]} | NOISY
     for got in out["found"]:
         expect_type("result", got, list)
-        expect_equal("names", got, right[kind], "Equal when given, not equal when returned.")
+        expect_equal("names", got, right[kind],
+                     "At these modules the inputs are equal and the outputs differ.")
     expect_equal("calls of the model, in two calls of your function", out["calls"], 4,
-                 "Two for each.")
+                 "Each call of your function makes two.")
     expect_equal("training flags that changed", out["modes"], 0)
-    expect_equal("hooks after the call, more than before", out["hooks"], 0, "Remove them.")
-    expect_equal("graphs built", out["graphs"], 0, "Use with torch.no_grad().")
+    expect_equal("hooks after the call, minus the hooks before it", out["hooks"], 0,
+                 "Remove your hooks.")
+    expect_equal("graphs built", out["graphs"], 0, "Run the model under torch.no_grad().")
 
 
 # ---- wrong, by name
@@ -208,16 +210,16 @@ def parted(model, x):
 
 wrong = ex.edits(parted)
 END, EQUAL, START = "return found", "torch.equal", "passes = []"
-wrong("naming all modules whose output differs, those after the noise as well", "given",
+wrong("naming every module whose output differs, even those after the noise", "given",
       "same(first[m][0], second[m][0])", "True")
 wrong("returning the innermost name only", "returned", END, "return found[-1:]")
-wrong("answering yes or no: whether two calls differ", "names", END, "return bool(found)")
+wrong("returning only whether the two calls differ", "names", END, "return bool(found)")
 wrong("returning modules instead of names", "names",
       END, "return [dict(model.named_modules())[name] for name in found]")
 wrong("returning class names instead of names", "names",
       END, "return [type(dict(model.named_modules())[name]).__name__ for name in found]")
 wrong("leaving out the model itself", "names", END, "return [name for name in found if name]")
-wrong("naming from the innermost outwards", "names", END, "return found[::-1]")
+wrong("listing the names from the innermost outwards", "names", END, "return found[::-1]")
 wrong("looking at the model's own children only", "result",
       END, 'return [name for name in found if "." not in name]')
 wrong("naming every nn.Dropout of the model", ("returned", "mode"),
@@ -227,18 +229,18 @@ wrong("naming every module in train mode", ("returned", "mode"),
       END, "return [name for name, m in model.named_modules() if m.training]", says="names")
 wrong("comparing with torch.allclose, which treats close values as equal", "little",
       EQUAL, "lambda a, b: torch.allclose(a.float(), b.float())")
-wrong("comparing to a relative 1e-7, in which the last place is lost", "little",
+wrong("comparing with a relative tolerance of 1.2e-7, which hides the last bit", "little",
       EQUAL, "lambda a, b: torch.allclose(a.float(), b.float(), rtol=1.2e-7, atol=0.0)")
 wrong("comparing sums, not values", ("returned", "little"),
       EQUAL, "lambda a, b: a.sum().equal(b.sum())")
-wrong("looking up modules that are not called as well", "called",
+wrong("looking up modules that were never called", "called",
       "m in first\n             and", "", says="raised KeyError")
 wrong("converting x to float first", "x", "model(x)", "model(x.float())", says="raised")
-wrong("calling eval() first: a part left in train mode is not seen", "mode",
+wrong("calling eval() first, which hides a part left in train mode", "mode",
       START, f"model.eval(); {START}")
 wrong("calling train() first", "mode", START, f"model.train(); {START}")
-wrong("seeding before each call: the noise repeats itself", "generator",
+wrong("seeding before each call, so that the noise repeats itself", "generator",
       "model(x)", "torch.manual_seed(0); model(x)", says="names")
-wrong("calling the model once more", "mode", "range(2)", "range(3)", says="calls of the model")
+wrong("calling the model a third time", "mode", "range(2)", "range(3)", says="calls of the model")
 wrong("leaving hooks behind", "as it was", "hook.remove()", "passes or hook.remove()")
 wrong("building a graph", "no graph", "with torch.no_grad():", "if True:")

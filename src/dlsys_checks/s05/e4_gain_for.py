@@ -16,8 +16,8 @@ ex = exercise("05.4", "gain_for", seen=("kinds", "numbers", "as_module"), within
               says="gain of")
 
 ex.promise_table("""
-gain          | Return the gain that keeps the size of a layer's signal for act. | gain of
-second moment | For z from N(0, 1), gain squared times the mean of act(z) squared is 1. | gain of
+gain          | Return the gain with which act keeps the size of a layer's signal. | gain of
+second moment | For z from N(0, 1), gain**2 times the mean of act(z)**2 is 1. | gain of
 precision     | The result is within 2 % of that gain. | gain of
 any act       | Args: act: an element-wise function or nn.Module. | case a module; a module with a
                 weight; a module in place
@@ -28,7 +28,7 @@ any scale     | Its outputs may be as small as 1e-12 or as large as 1e12. | case
 float         | Returns: A Python float. | type of the gain
 no graph      | Do not build a graph, | graphs built
 left          | change act or set a seed. You may draw random numbers. | after the call; set a seed
-example       | Example: 1 for the identity, 1.414 for ReLU. | case the example
+example       | Example: the identity has gain 1, and ReLU has gain 1.414. | case the example
 """)
 
 
@@ -132,12 +132,12 @@ def law(out, kinds, numbers, as_module):
         if not abs(got - right) <= 0.02 * right:
             near = abs(got - right) <= 0.2 * right
             raise Broken(f"gain of {shown(kind, number)}", got, f"{right:.4g} within 2 %",
-                         "If you draw random numbers, draw more: a thousand leave an error of "
-                         "several percent." if near else "")
-    expect_equal("graphs built behind act's output", out["graphs"], 0)
+                         "If you draw random numbers, draw more of them. With a thousand, the "
+                         "error is several percent." if near else "")
+    expect_equal("graphs built for act's output", out["graphs"], 0)
     expect_equal("act after the call: modes and requires_grad that changed", out["changed"], 0)
     expect_equal("calls that set a seed", out["seeded"], 0,
-                 "Draw from the generator as it stands.")
+                 "Draw from the generator as it is.")
 
 
 # ---- wrong, by name
@@ -157,39 +157,41 @@ wrong = ex.edits(estimated)
 DOUBLE = "act(GRID.clone()).double().square().mean()"
 wrong("seeding before the draw", "left",
       "out =", "torch.manual_seed(0); out =", "GRID", "torch.randn(1_000_000)", says="set a seed")
-wrong("using ReLU's gain for all", "gain", "return out", "return math.sqrt(2)")
-wrong("using a gain of 1 for all, Xavier's default",
+wrong("using ReLU's gain for every activation", "gain", "return out", "return math.sqrt(2)")
+wrong("using Xavier's default gain of 1 for every activation",
       ("gain", "example"), "return out", "return 1.0")
 wrong("using the variance instead of the mean square", "second moment",
       DOUBLE, "act(GRID.clone()).double().var()")
 wrong("squaring the mean of |act(z)|", "second moment",
       DOUBLE, "act(GRID.clone()).double().abs().mean()**2")
 wrong("returning the gain squared", "second moment", "return out", "return out**2")
-wrong("returning the inverse: what act leaves of the signal",
+wrong("returning the inverse, which is what act leaves of the signal",
       "second moment", "return out", "return 1 / out")
 wrong("drawing z uniformly from -1 to 1", "second moment",
       "GRID", "torch.linspace(-1, 1, 20_001)")
-wrong("taking the slope at zero", "gain",
+wrong("using one over the slope at zero", "gain",
       "out = float(act(GRID.clone()).double().square().mean()) ** (-0.5)\n    return out",
       "with torch.no_grad(): low, high = act(torch.tensor([-1e-2])).item(), "
       "act(torch.tensor([1e-2])).item()\n    return 2e-2 / max(abs(high - low), 1e-30)")
-wrong("drawing a hundred samples, which scatter", "precision", "GRID", "torch.randn(100)")
-wrong("drawing a thousand samples, which scatter", "precision", "GRID", "torch.randn(1_000)")
+wrong("drawing only a hundred samples, which scatter too much", "precision", "GRID",
+      "torch.randn(100)")
+wrong("drawing only a thousand samples, which scatter too much", "precision", "GRID",
+      "torch.randn(1_000)")
 wrong("ending the integral at three standard deviations", "gain",
       "out =",
       "z = torch.linspace(-3, 3, 6001); weight = torch.exp(-z.square() / 2); h = "
       "act(z.clone()).double(); out =", DOUBLE, "(weight * h ** 2).sum() / weight.sum()",
       says="relu(z) squared")
 wrong("drawing only samples above zero", "gain", "GRID", "GRID.abs()")
-wrong("looking it up in a table of names", "any act",
+wrong("looking the gain up by the name of the class", "any act",
       "out =",
       "if isinstance(act, nn.Module): return nn.init.calculate_gain(type(act).__name__.lower())\n"
       "    out =", says="gain of tanh")
-wrong("adding a thousandth under the root", "any scale", DOUBLE, DOUBLE + " + 1e-12")
-wrong("computing in half precision, too coarse for the tiny and too short for the huge",
+wrong("adding 1e-12 under the root", "any scale", DOUBLE, DOUBLE + " + 1e-12")
+wrong("computing in half precision, which loses tiny outputs and overflows on huge ones",
       "any scale",
       "return out", "return act(GRID.clone()).half().double().square().mean().rsqrt().item()")
-wrong("comparing z with act(z) after act has overwritten it", "in place",
+wrong("comparing z with act(z) after act has overwritten z", "in place",
       "out = float(act(GRID.clone()).double().square().mean()) ** (-0.5)",
       "z = GRID.clone(); h = act(z); out = (z.double().square().mean() / "
       "h.double().square().mean()).sqrt().item()")

@@ -27,8 +27,8 @@ structure    | Args: average, model: have the same structure, with any dtypes an
                be without parameters or without buffers. | case a block inside a block; both in eval
                mode; a lone parameter; no buffers; no parameters; a mask alone; float64, transposed,
                tied
-parameters   | Each parameter, even if it is frozen or tied, becomes decay times its old value plus
-               1 - decay times model's value. | parameter
+parameters   | Each parameter, even if it is frozen or tied, becomes decay * (its old value) + (1 -
+               decay) * (model's value). | parameter
 buffers      | Each buffer becomes a copy of model's, | buffer
 dtype        | whatever its dtype, because counters and masks have no average. | buffer count;
                buffer seen; buffer mask; buffer total; raised RuntimeError
@@ -40,8 +40,8 @@ no sharing   | no memory is shared, | memory shared
 no graph     | and no graph is built. | graphs; raised RuntimeError
 decay        | decay: 0 <= decay <= 1. | case a decay of 0; a decay of 1; three steps; a large
                decay; own buffers, a decay of 0
-example      | Example: with a parameter 1 in average, 2 in model and decay 0.75, it becomes 1.25. |
-               case the example
+example      | Example: if a parameter is 1 in average and 2 in model, decay 0.75 makes it 1.25 in
+               average. | case the example
 """)
 
 # Names and shapes of what a kind of model holds; parameters first, then buffers.
@@ -206,9 +206,9 @@ def law(out, kind, states, decays, modes, frozen):
                      f"of average after step {k + 1}", buffers)
     expect_equal("tensors of average replaced by others", out["replaced"], 0, "Write in place.")
     expect_equal("tensors of average moved to other memory", out["moved"], 0,
-                 "A state_dict made before does not see it.")
-    expect_equal("tensors with memory shared by both", out["shared"], 0, "Copy the numbers.")
-    expect_equal("tensors with graphs behind them", out["graphs"], 0, "Work under no_grad.")
+                 "A state_dict made before does not see the change.")
+    expect_equal("tensors with memory shared by both models", out["shared"], 0, "Copy the values.")
+    expect_equal("tensors with graphs attached", out["graphs"], 0, "Work under no_grad.")
     expect_equal("gradients of model after the call, or of average, that changed", out["grads"], 0)
     asked = [[not frozen] * len(parameters),
              [not (frozen and k == 0) for k in range(len(parameters))]]
@@ -232,8 +232,8 @@ def averaged(average, model, decay):
 wrong = ex.edits(averaged)
 END = "old.copy_(new)"
 DECAY = "old.mul_(decay).add_(new, alpha=1 - decay)"
-wrong("averaging parameters only: the lesson's broken cell", "buffers", END, "pass")
-wrong("averaging buffers like parameters, counters and masks left alone", "buffers",
+wrong("averaging only the parameters, as in the lesson's broken cell", "buffers", END, "pass")
+wrong("averaging buffers like parameters, except for counters and masks", "buffers",
       END, f"if old.is_floating_point(): {DECAY}")
 wrong("averaging buffers, as AveragedModel does when asked, and copying counters", "buffers",
       END,
@@ -242,7 +242,7 @@ wrong("averaging buffers, as AveragedModel does when asked, and copying counters
       "old.is_floating_point(): old.copy_(new)")
 
 
-@ex.wrong("averaging all of state_dict() that is floating point", breaks=("buffers", "parameters"))
+@ex.wrong("averaging every floating-point entry of state_dict()", breaks=("buffers", "parameters"))
 @torch.no_grad()
 def state_dict_averaged(average, model, decay):
     theirs = model.state_dict()
@@ -271,12 +271,12 @@ wrong("swapping the two weights", ("parameters", "example"),
       "with torch", "decay = 1 - decay\n    with torch")
 wrong("copying the parameters instead of averaging",
       "parameters", "(decay)", "(0.0)", "1 - decay", "1")
-wrong("using a decay of 0.99, whatever is asked",
+wrong("using a decay of 0.99, whatever is asked for",
       "parameters", "(decay)", "(0.99)", "- decay", "- 0.99")
 wrong("leaving out tensors with one axis or none", "parameters",
       DECAY, f"if old.dim() > 1 or (old.numel() == 1 and (old.dim() == 1)): {DECAY}")
 wrong("leaving out frozen parameters", "parameters", DECAY, f"if old.requires_grad: {DECAY}")
-wrong("moving a tied parameter once for each of its names", "parameters",
+wrong("updating a tied parameter once for each of its names", "parameters",
       "def averaged", "@torch.no_grad()\ndef averaged", "(decay)", "(1.0)", "- decay", "- 1.0",
       "(new)",
       "(new)\n    theirs = dict(model.named_parameters(remove_duplicate=False))\n    for name, "
@@ -287,7 +287,7 @@ wrong("averaging float64 in float32", "parameters",
       "(new)",
       "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
       "old.copy_(decay * old.float() + (1 - decay) * new.float())")
-wrong("calling reshape(-1), which copies what is not contiguous", "structure",
+wrong("calling reshape(-1), which copies a tensor that is not contiguous", "structure",
       "def averaged", "@torch.no_grad()\ndef averaged", "(decay)", "(1.0)", "- decay", "- 1.0",
       "(new)",
       "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
@@ -307,7 +307,7 @@ def loads_at_zero(average, model, decay):
         averaged(average, model, decay)
 
 
-wrong("binding a name and leaving average as it was", "in place",
+wrong("binding a new name and leaving average as it was", "in place",
       "(decay)", "(1.0)", "- decay", "- 1.0", "with torch",
       "for old, new in zip(average.parameters(), model.parameters(), strict=True): old = decay * "
       "old + (1 - decay) * new\n    with torch", says="parameter")
@@ -327,7 +327,7 @@ def children_only(average, model, decay):
                 old.mul_(decay).add_(new, alpha=1 - decay)
 
 
-@ex.wrong("putting new parameters in place of the old", breaks="same tensors")
+@ex.wrong("replacing the parameters by new ones", breaks="same tensors")
 def new_parameters(average, model, decay):
     averaged(average, model, decay)
     new = {old: nn.Parameter(old.detach().clone(), old.requires_grad)
@@ -352,7 +352,7 @@ wrong("passing model's gradients to average", "modes",
 wrong("restoring model's mode by train(), which reaches all of its modules", "modes",
       "with torch", "mode = model.training; model = model.eval()\n    with torch",
       "(new)", "(new)\n    model.train(mode)")
-wrong("multiplying old buffers by 0: a NaN stays", "buffers",
+wrong("multiplying old buffers by 0, which keeps a NaN", "buffers",
       END,
       "pass\n    with torch.no_grad():\n        for old, new in zip(average.buffers(), "
       "model.buffers(), strict=True): old.copy_(old * 0 + new if old.is_floating_point() else "
@@ -365,17 +365,17 @@ wrong("assigning buffers instead of copying them, so that both models share memo
       "(new)\n    theirs = dict(model.named_modules())\n    for name, module in "
       "average.named_modules():\n        for key, buffer in "
       "list(module.named_buffers(recurse=False)): setattr(theirs[name], key, buffer)")
-wrong("switching gradients on: a leaf changed in place", "no graph",
+wrong("updating outside no_grad, which changes a leaf in place", "no graph",
       "(decay)", "(1.0)", "- decay", "- 1.0", "with torch",
       "for old, new in zip(average.parameters(), model.parameters(), strict=True): "
       "old.mul_(decay).add_(new, alpha=1 - decay)\n    with torch")
-wrong("treating a decay of 0 as not given", "decay",
+wrong("treating a decay of 0 as a missing decay", "decay",
       "with torch", "decay = decay or 0.999\n    with torch", says="parameter")
 wrong("leaving a parameter with one value unchanged", "example",
       DECAY, f"if old.shape != (1, 1): {DECAY}", says="parameter weight")
 
 
-@ex.wrong("leaving average as it was: a copy changed, or only a name bound", breaks="in place")
+@ex.wrong("updating a copy and leaving average as it was", breaks="in place")
 def returns_copy(average, model, decay):
     new = copy.deepcopy(average)
     averaged(new, model, decay)

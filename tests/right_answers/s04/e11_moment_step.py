@@ -61,6 +61,6 @@ ex.probe("Python's dice", breaks="generator", says="entries that a second genera
     moment, ("x =", "import random; dice = random.Random(); x =",
              "torch.rand(x.shape, generator=generator)",
              "torch.tensor([dice.random() for _ in range(len(x))])"), "04.11, Python's dice"))
-ex.probe("the example looked up", breaks="example", says="share that went up",
+ex.probe("the example looked up", breaks="example", says="fraction rounded up",
          fn=lambda v, grad, beta2, generator: moment(v, grad, beta2, generator)
          if len(v) < 2 or v.tolist() != [1.5] * len(v) else torch.full_like(v, 1.5))

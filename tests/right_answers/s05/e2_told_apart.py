@@ -63,7 +63,7 @@ ex.probe("one number of each row, where a row has three axes", breaks="x", fn=ed
              "else 0.0)", "else 0.0); x = h"), "05.2, one number"))
 
 
-@ex.probe("the example, looked up wrong", says="share", breaks="example")
+@ex.probe("the example, looked up wrong", says="fraction", breaks="example")
 def placeholder(layers, x):
     shares = behind(layers, x)
     return [share + 1 for share in shares] if x.shape == (2, 1) else shares
