@@ -59,10 +59,12 @@ PHONE = {"width": 390, "height": 900}
 
 def page_with_script(folder: Path, name: str, data: str) -> Path:
     """A page with the element that a script of the website fills, its data, and nothing else."""
-    script = (ROOT / "book" / "assets" / name / f"{name}.js").read_text("utf-8")
+    assets = ROOT / "book" / "assets"
+    form, script = (path.read_text("utf-8") for path in (assets / "site" / "form.js",
+                                                         assets / name / f"{name}.js"))
     file = folder / "page.html"
     file.write_text(f'<meta charset="utf-8"><div id="{name}"></div><script>{data}</script>'
-                    f"<script>{script}</script>", "utf-8")
+                    f"<script>{form}</script><script>{script}</script>", "utf-8")
     return file
 
 

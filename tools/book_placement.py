@@ -35,6 +35,7 @@ def page() -> str:
             '<link rel="stylesheet" href="diffs/diffs.css">\n'
             f'<div class="diffs" id="placement"><p>{NEEDS_SCRIPT}</p></div>\n'
             '<script defer src="placement/data.js"></script>\n'
+            '<script defer src="site/form.js"></script>\n'
             '<script defer src="placement/placement.js"></script>'),
         "In a terminal, `dlsys placement` does the same with fresh numbers. The command also "
         "takes into account what you have solved and guessed, can be interrupted at any time, and "

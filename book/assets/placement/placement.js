@@ -7,6 +7,7 @@
   if (!root || !data) return;
   const KEY = "dlsys-placement";
   const { items, model } = data;
+  const { written, button, group, radio, said: status, chosen, kept, keep } = window.dlsysForm(root);
 
   // ---- the model
 
@@ -92,49 +93,9 @@
 
   const whole = (one) => one && items.some((item) => item.id === one.id) &&
     ["right", "sure", "skipped"].every((name) => typeof one[name] === "boolean");
-  let mine = [];
-  try {
-    const found = JSON.parse(localStorage.getItem(KEY) || "[]");
-    if (Array.isArray(found)) mine = found.filter(whole).slice(0, model.most);
-  } catch { /* what cannot be read counts as nothing */ }
-  function keep() {
-    try {
-      localStorage.setItem(KEY, JSON.stringify(mine));
-    } catch { /* the page works without */ }
-  }
+  let mine = kept(KEY, whole).slice(0, model.most);
 
-  // ---- elements
-
-  function make(name, text = "", attributes = {}) {
-    const element = document.createElement(name);
-    text.split("`").forEach((part, n) => { // every second part stands between backquotes
-      const code = document.createElement("code");
-      code.textContent = part;
-      element.append(n % 2 ? code : part);
-    });
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    return element;
-  }
-
-  function button(text, press) {
-    const found = make("button", text, { type: "button" });
-    found.addEventListener("click", press);
-    return found;
-  }
-
-  function radio(name, value, text) {
-    const label = make("label", "", { class: "option" });
-    label.append(make("input", "", { type: "radio", name, value }), make("span", text));
-    return label;
-  }
-
-  function group(title, ...parts) {
-    const found = make("fieldset");
-    found.append(make("legend", title), ...parts);
-    return found;
-  }
-
-  const chosen = (name) => root.querySelector(`input[name="${name}"]:checked`)?.value;
+  // ---- what was typed
 
   function number(typed) {
     const found = /^([-+]?[\d.]+(?:e[-+]?\d+)?)(?:\/([\d.]+(?:e[-+]?\d+)?))?$/i.exec(typed.trim().replace(/(\d),(?=\d{3}(?!\d))/g, "$1"));
@@ -148,12 +109,12 @@
     const item = next(mine);
     if (!item) return tell();
     const truth = JSON.parse(atob(item.packed));
-    const said = make("p", "", { role: "status", class: "said" });
-    const field = make("input", "", { type: "text", "aria-label": "Your answer", autocomplete: "off" });
-    const answer = item.options.length ? item.options.map((text, n) => radio("answer", n + 1, text)) : [make("p", item.form), field];
+    const said = status();
+    const field = written("input", "", { type: "text", "aria-label": "Your answer", autocomplete: "off" });
+    const answer = item.options.length ? item.options.map((text, n) => radio("answer", n + 1, text, "option", written)) : [written("p", item.form), field];
     const done = (entry) => {
       mine.push({ id: item.id, right: false, sure: false, skipped: false, ...entry });
-      keep();
+      keep(KEY, mine);
       ask();
     };
     const go = button("That is my answer", () => {
@@ -168,7 +129,7 @@
       }
       done({ right: Math.abs(value - truth.answer) <= truth.within * Math.abs(truth.answer), sure: chosen("sure") === "yes" });
     });
-    const head = make("h2", `Question ${mine.length + 1} of ${model.least} to ${model.most}, stage ${item.stage}`, { tabindex: "-1" });
+    const head = written("h2", `Question ${mine.length + 1} of ${model.least} to ${model.most}, stage ${item.stage}`, { tabindex: "-1" });
     root.replaceChildren(head, group(item.text, ...answer), group("Are you sure?", radio("sure", "yes", "Sure"), radio("sure", "no", "Not sure")),
       go, " ", button("I do not know", () => done({ skipped: true })), said);
     if (mine.length) head.focus();
@@ -189,14 +150,14 @@
 
   function list(title, places, now, skip) {
     const minutes = places.reduce((sum, n) => sum + items[n].minutes, 0);
-    const found = make("section");
-    const rows = make("ul");
+    const found = written("section");
+    const rows = written("ul");
     for (const n of places) {
-      const row = make("li");
-      row.append(make("a", `${items[n].id} ${items[n].title}`, { href: items[n].page }), `, ${items[n].minutes} minutes: ${why(now, n, skip)}`);
+      const row = written("li");
+      row.append(written("a", `${items[n].id} ${items[n].title}`, { href: items[n].page }), `, ${items[n].minutes} minutes: ${why(now, n, skip)}`);
       rows.append(row);
     }
-    found.append(make("h2", `${title}, ${minutes < 120 ? `${minutes} minutes` : `${Math.round(minutes / 60)} hours`}`), rows);
+    found.append(written("h2", `${title}, ${minutes < 120 ? `${minutes} minutes` : `${Math.round(minutes / 60)} hours`}`), rows);
     return found;
   }
 
@@ -206,20 +167,20 @@
     const skip = items.map((_, n) => n).filter((n) => now.known[n] >= model.skip);
     let spent = 0;
     const today = take.filter((n, k) => { spent += items[n].minutes; return !k || spent <= model.today; });
-    const head = make("h2", `${mine.filter((one) => one.right).length} of ${mine.length} right`, { tabindex: "-1" });
-    const wrong = make("ul");
+    const head = written("h2", `${mine.filter((one) => one.right).length} of ${mine.length} right`, { tabindex: "-1" });
+    const wrong = written("ul");
     for (const one of mine.filter((each) => !each.right)) {
       const item = items.find((each) => each.id === one.id);
       const truth = JSON.parse(atob(item.packed));
-      wrong.append(make("li", `${item.id}: ${item.text} Computed: ${truth.shown}. ${truth.why}`));
+      wrong.append(written("li", `${item.id}: ${item.text} Computed: ${truth.shown}. ${truth.why}`));
     }
     root.replaceChildren(head);
     if (today.length) root.append(list("Today", today, now, false));
     const later = take.slice(today.length);
     if (later.length) root.append(list("After that", later, now, false));
     if (skip.length) root.append(list("Skip", skip, now, true));
-    if (wrong.children.length) root.append(make("h2", "What was wrong or skipped"), wrong);
-    root.append(button("Answer anew", () => { mine = []; keep(); ask(); }));
+    if (wrong.children.length) root.append(written("h2", "What was wrong or skipped"), wrong);
+    root.append(button("Answer anew", () => { mine = []; keep(KEY, mine); ask(); }));
     head.focus();
   }
 
