@@ -89,9 +89,70 @@ def test_an_incident_is_whole(one):
 def test_every_wrong_cause_has_a_probe_that_speaks_against_it(one):
     right, *wrong = one.causes
     assert right.against == right.probe == ""
+    assert right.also == ()
+    assert right.shown_by
+    assert all(one.probe(name) for name in right.shown_by)
     for cause in wrong:
-        assert one.probe(cause.probe)
+        assert all(one.probe(name) for name in (cause.probe, *cause.also))
+        assert len({cause.probe, *cause.also}) == 1 + len(cause.also)
         assert cause.against.endswith(".")
+        assert cause.shown_by == ()
+
+
+@each
+def test_every_probe_of_an_expert_says_something_of_the_causes_or_leaves_some(one):
+    """Incidents 1 and 2 once had a decisive probe that ruled nothing out."""
+    useful = {*one.causes[0].shown_by}.union(*(cause.ruled_out_by for cause in one.causes))
+    silent = [step.probe for step in one.expert if step.probe not in useful]
+    assert len(silent) <= 1, silent
+
+
+@each
+def test_no_probe_sells_what_is_on_the_screen(one):
+    """Neither a curve that everybody sees nor a number that somebody says in the chat."""
+    free = {repr(curve.lines) for curve in one.curves}
+    for probe in one.probes:
+        assert not free & {repr(curve.lines) for curve in probe.curves}, probe.id
+    row = tomllib.loads((incident_files.FOLDER / f"{one.id}.toml").read_text("utf-8"))
+
+    def numbers(text):
+        return {field.partition(":")[0] for _, field, _, _ in string.Formatter().parse(text)
+                if field}
+    said = set().union(*(numbers(says) for _, says in row["chat"]))
+    for probe in row["probe"]:
+        own = numbers(probe["shows"])
+        assert not own or own - said, probe["id"]
+
+
+@each
+def test_points_reward_evidence_and_neither_luck_nor_money(one):
+    right = one.causes[0]
+
+    def points(probes, cause=right):
+        return searches.search_of(one, [*(event("probe", name, of=one) for name in probes),
+                                        event("words", of=one),
+                                        event("cause", cause.id, of=one)]).points
+    by_price = sorted(one.probes, key=lambda probe: probe.hours)
+    assert points([]) == searches.GUESSED <= searches.POINTS / 4
+    assert sum(points([], cause) for cause in one.causes) / len(one.causes) <= searches.POINTS / 20
+    for order in (by_price, by_price[::-1], one.probes):
+        assert points([probe.id for probe in order]) <= searches.POINTS / 2
+    assert points([step.probe for step in one.expert]) >= 0.9 * searches.POINTS
+    assert all(points([probe.id]) <= 0.85 * searches.POINTS for probe in one.probes)
+    assert all(points([step.probe for step in one.expert], cause) == 0 for cause in one.causes[1:])
+
+
+def test_a_cause_counts_as_found_only_with_evidence():
+    def search(*probes):
+        return searches.search_of(ONE, [*(event("probe", name) for name in probes),
+                                        event("words"), event("cause", ONE.causes[0].id)])
+    assert (search().right, search().found) == (True, False)
+    assert (search("rate").found, search("state").found) == (False, True)
+    assert [cause.id for cause in search("one").excluded] == ["order", "bad", "node", "weights"]
+    assert search("state").evidence == pytest.approx(1 / 2 + 1 / 12)
+    assert search("state", "nodes", "skip").price == pytest.approx(0.5)  # 86 hours, over 66
+    half = search("state", "again")  # 46 hours of 33 to 66
+    assert half.price == pytest.approx(1 - 13 / 33 / 2)
 
 
 @each
@@ -157,7 +218,7 @@ def test_a_search_is_what_its_events_say():
                                      event("cause", ONE.causes[0].id)])
     assert [look.probe for look in found.looks] == [first.id, second.id]
     assert found.spent == first.hours + second.hours
-    assert found.found
+    assert found.right
     assert found.words == "the cause"
 
 
@@ -270,9 +331,48 @@ def test_a_wrong_cause_is_answered_with_the_probe_that_speaks_against_it(kept, m
     played(monkeypatch, ["name", "it must be this one", place_of(ONE, wrong)], "1")
     told = flat(capsys.readouterr().out)
     assert "✗ That was not it." in told
-    assert f"The probe `{wrong.probe}`, {ONE.probe(wrong.probe).hours} GPU hours, would" in told
+    hours = incident_files.gpu_hours(ONE.probe(wrong.probe).hours)
+    assert f"The probe `{wrong.probe}`, {hours}, would" in told
+    assert "0 of 100 points." in told
     assert flat(wrong.against) in told
-    assert "You made no probe." in told
+    assert "You did not run any probe." in told
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 GPU hours"), (1, "1 GPU hour"),
+                                             (2, "2 GPU hours")])
+def test_one_hour_is_one_hour(count, said):
+    assert incident_files.gpu_hours(count) == said
+
+
+def test_a_guess_is_told_from_a_find(kept, monkeypatch, capsys):
+    played(monkeypatch, ["name", "it is this one", place_of(ONE, ONE.causes[0])], "1")
+    told = flat(capsys.readouterr().out)
+    assert "✓ That is the cause, but your probes hardly show it." in told
+    assert "20 of 100 points. None of your probes shows the cause itself, and your probes rule " \
+        "out 0 of the 6 others." in told
+    assert cli.main(["incident", "--list"]) == 0
+    assert "You have found 0 of 6 causes, and have 20 of 600 points." in flat(
+        capsys.readouterr().out)
+
+
+def test_the_points_are_explained_before_the_search(kept, monkeypatch, capsys):
+    played(monkeypatch, ["q"], "1")
+    told = flat(capsys.readouterr().out)
+    assert "The right cause alone earns 20 of 100 points, because it may be a guess." in told
+    assert "earns 20 of 100 points" in book_incidents.page()
+
+
+@each
+def test_no_line_is_broken_inside_of_a_word(kept, monkeypatch, capsys, one):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = [line for step in one.expert for line in (step.probe, step.believes)]
+    played(monkeypatch, [*lines, "log", "name", "this is what it is",
+                         place_of(one, one.causes[0])], str(one.number))
+    for shown in capsys.readouterr().out.splitlines():
+        line = shown.rpartition(" > ")[2]  # behind a prompt, whose answer is not echoed
+        numbers = len(re.findall(r"[\d.]+", line)) > 5
+        kept_whole = "https://" in line or "   " in line.strip() or line.startswith("To search")
+        assert len(line) <= 60 or numbers or kept_whole, line
 
 
 def test_a_probe_without_a_hypothesis_costs_nothing(kept, monkeypatch, capsys):
@@ -296,8 +396,8 @@ def test_a_probe_that_is_unknown_or_too_dear_is_refused(kept, monkeypatch, capsy
     played(monkeypatch, ["no-such", *lines, dear.id, "q", "", "", "q"], "1")
     told = flat(capsys.readouterr().out)
     assert "got 'no-such', expected the number or the name of a probe" in told
-    cannot = "The budget pays for no probe that you have not made. Name the cause."
-    assert f"{dear.id} costs {dear.hours} GPU hours, and {left} are left" in told or cannot in told
+    cannot = "The budget pays for no probe that you have not run. Name the cause."
+    assert f"{dear.id} costs {dear.hours} GPU hours, and you have {left}" in told or cannot in told
 
 
 def test_without_budget_only_the_cause_is_asked_for(kept, monkeypatch, capsys):
@@ -307,7 +407,7 @@ def test_without_budget_only_the_cause_is_asked_for(kept, monkeypatch, capsys):
     told = flat(capsys.readouterr().out)
     assert "Name the cause." in told
     assert "cause: got nothing, expected a sentence of your own." in told
-    assert log.search(ONE).found
+    assert log.search(ONE).right
 
 
 def test_an_interrupted_search_goes_on_and_loses_nothing(kept, monkeypatch, capsys):
@@ -332,7 +432,7 @@ def test_who_has_seen_the_list_of_causes_makes_no_probe_any_more(kept, monkeypat
     told = flat(capsys.readouterr().out)
     assert "GPU hours left" not in told
     assert "The cause in your words: it is this" in told
-    assert "✓ You found it." in told
+    assert "✓ That is the cause" in told
 
 
 def test_two_terminals_share_one_budget(kept, monkeypatch, capsys):
@@ -362,12 +462,12 @@ def test_a_search_that_is_done_is_shown_again_and_can_begin_anew(kept, monkeypat
     played(monkeypatch, lines, "1")
     capsys.readouterr()
     assert played(monkeypatch, [], "1") == 0
-    assert "✓ You found it." in capsys.readouterr().out
+    assert "✓ That is the cause" in capsys.readouterr().out
     played(monkeypatch, ["q"], "1", "--again")
     assert f"{BUDGET} GPU hours left" in capsys.readouterr().out
     assert kept.read_text('utf-8').count('\n') == 3
     assert cli.main(["incident", "--list"]) == 0
-    assert f"0 of {len(ALL)} causes found." in capsys.readouterr().out
+    assert f"You have found 0 of {len(ALL)} causes" in flat(capsys.readouterr().out)
 
 
 def test_a_damaged_file_is_set_aside_with_a_sentence(kept, monkeypatch, capsys):
@@ -403,7 +503,7 @@ def test_the_page_tells_no_cause_at_a_glance():
             assert json.dumps(text)[1:40] not in script
             assert text[:40] not in page
     assert "no secret" in page
-    assert "Here are six incidents" in page
+    assert "Here are six such incidents" in page
     assert len(ALL) == 6
 
 
@@ -459,6 +559,29 @@ def test_a_search_on_the_page_by_keyboard_survives_a_reload_and_ends_in_both_sea
     assert f"Your search: {first.hours + second.hours} GPU hours" in told
     assert f"An expert's search: {ONE.expert_hours} GPU hours" in told
     assert "In your words: it is what I think" in told
+    spent = [event("probe", step.probe) for step in ONE.expert[:2]]
+    points = searches.search_of(ONE, [*spent, event("words"),
+                                      event("cause", ONE.causes[0].id)]).points
+    assert f"{points} of 100 points. None of your probes shows the cause itself" in told
+
+
+@each
+def test_the_page_and_the_terminal_count_the_same_points(page, one):
+    """For searches of several prices, with and without evidence, and for a wrong cause."""
+    for probes, cause in (([], one.causes[0]), ([one.causes[0].shown_by[0]], one.causes[0]),
+                          ([step.probe for step in one.expert], one.causes[0]),
+                          ([probe.id for probe in one.probes], one.causes[0]),
+                          ([step.probe for step in one.expert], one.causes[1])):
+        events = [*(event("probe", name, of=one, key=name) for name in probes),
+                  event("words", of=one), event("cause", cause.id, of=one)]
+        page.evaluate("events => localStorage.setItem('dlsys-incidents', JSON.stringify(events))",
+                      events)
+        page.get_by_label("Incident").select_option(one.id)
+        page.get_by_role("button", name="Open").click()
+        expected = searches.search_of(one, events)
+        assert f"{expected.points} of 100 points." in page.locator("#incidents").inner_text()
+        assert page.locator("h2").last.inner_text().startswith(
+            incident.verdict(expected).plain.rstrip("."))
 
 
 def test_the_page_and_the_terminal_read_the_same_events_alike(page):
@@ -474,7 +597,7 @@ def test_the_page_and_the_terminal_read_the_same_events_alike(page):
     said = page.locator(".left").inner_text()
     assert said == f"{expected.day}, {expected.left} of {BUDGET} GPU hours left."
     assert page.locator("fieldset legend").all_text_contents()[:len(expected.looks)] == [
-        f"{ONE.probe(look.probe).does} ({ONE.probe(look.probe).hours} GPU hours)"
+        f"{ONE.probe(look.probe).does} ({incident_files.gpu_hours(ONE.probe(look.probe).hours)})"
         for look in expected.looks]
 
 

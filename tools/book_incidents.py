@@ -25,40 +25,51 @@ def page() -> str:
         f"# {TITLE}",
         "At work, a fault has no number and no heading. Somebody shows you a curve on Monday "
         "morning, the chat is full of opinions, and every look costs machine time. Here are six "
-        "incidents of this kind, each a week at work. What you see is true, and it is not enough.",
+        "such incidents, each of which takes a week at work. What you see is true, but it is not "
+        "enough.",
         f"You have {BUDGET} GPU hours, {BUDGET * DOLLARS:.0f} dollars at {DOLLARS:.2f} an hour. "
         "Choose a probe, and before you see its answer, write down what you believe and what you "
-        "expect. Several explanations stay alive for a while, and some probes lead nowhere. When "
-        "you are sure, name the cause; no probe follows after that. Then you see an expert's "
-        "search next to yours, with the price of both. "
+        "expect. Several explanations stay plausible for a while, and some probes lead nowhere. "
+        "When you are sure, name the cause; after that you cannot run any more probes. Then you "
+        "see an expert's search next to yours, with the price of both. "
         "[How to search](method.md) is on a page of its own.",
         book_pages.raw(
             '<link rel="stylesheet" href="diffs/diffs.css">\n'
             '<link rel="stylesheet" href="incidents/incidents.css">\n'
             f'<div class="diffs incidents" id="incidents"><p>{NEEDS_SCRIPT}</p></div>\n'
             '<script defer src="incidents/data.js"></script>\n'
+            '<script defer src="site/form.js"></script>\n'
             '<script defer src="incidents/incidents.js"></script>'),
+        "## How it is scored",
+        f"A wrong cause earns nothing. The right one earns {searches.GUESSED} of {searches.POINTS} "
+        "points, because it may be a guess. The others are for evidence: half of them if one of "
+        "your probes shows the cause itself, and half for the other causes, in proportion to how "
+        "many of them your probes rule out. You keep all points if you spend no more than the "
+        "expert did. From there they shrink, and half of them are left once you have spent twice "
+        "as much. So if you buy everything, you end with at most half of the points. A cause "
+        "counts as found once you have half of the evidence.",
         "## What is real, and what is not",
         "Every number in a curve or a probe was measured: each fault was planted in a small "
-        "program that trains or serves for a few seconds on a CPU, and what a probe shows is what "
-        "that program gave. With five seeds the symptom is there with the fault and gone with the "
-        "repair, and `make incidents` records them again. The company, the chat, the size of the "
-        "cluster and the prices are invented. What went wrong is not: each incident rests on "
-        "public reports, which the debrief names.",
-        "You name the cause in your own words first and then choose in a list, which is shown only "
-        "when no probe can follow. Words alone would be judged by a program that "
-        "may not know your way to say it, and a list that you saw earlier would do the search for "
-        "you. Your sentences are kept and shown to you again, and nobody judges them.",
+        "program that trains or serves for a few seconds on a CPU, and a probe shows what that "
+        "program measured. With each of five seeds the symptom appears with the fault and "
+        "disappears with the repair, and `make incidents` records them again. The company, the "
+        "chat, the size of the cluster and the prices are invented. What went wrong is not: each "
+        "incident is based on public reports, which are listed at its end.",
+        "You name the cause in your own words first and then choose from a list, which is shown "
+        "only when no probe can follow. A program that judged your words might not know your way "
+        "of saying it, and a list that you saw earlier would do the search for you. Your sentences "
+        "are kept and shown to you again, and nobody judges them.",
         "`dlsys incident` does the same in a terminal and keeps your search in "
-        "`my-work/.incidents.jsonl`; on this page it stays in your browser. You may stop and go on "
-        "later. The answers are packed in a file next to this page. That keeps you from reading "
-        "them by accident, and it is no secret: whoever wants to unpack it can."]) + "\n"
+        "`my-work/.incidents.jsonl`; on this page it stays in your browser. You may stop and "
+        "continue later. The answers are packed in a file next to this page. That keeps you from "
+        "reading them by accident, but they are no secret: anybody can unpack them."]) + "\n"
 
 
 def script() -> str:
     """The data of the page's script."""
     found = {"budget": BUDGET, "dollars": DOLLARS, "days": DAYS, "letters": searches.LETTERS,
-             "most": searches.MOST,
+             "most": searches.MOST, "points": searches.POINTS, "guessed": searches.GUESSED,
+             "enough": searches.ENOUGH, "dear": searches.DEAR,
              "incidents": [shown(one) for one in incident_files.incidents().values()]}
     return f"window.dlsysIncidents = {json.dumps(found, separators=(',', ':'))};\n"
 

@@ -1,24 +1,32 @@
 """`dlsys incident`: search for the cause of one of six incidents, with a budget of GPU hours.
 
 You see what a colleague would show you on Monday, and then ask for probes. Each costs GPU hours and
-needs a hypothesis in your own words first. When you name the cause, an expert's search is shown
-next to yours. Everything is kept in ``my-work/.incidents.jsonl`` as it was given, so that a search
-that was interrupted goes on, in this terminal or another one.
+needs a hypothesis in your own words first. When you name the cause, you get points for it and for
+your evidence, and an expert's search is shown next to yours. Everything is kept in
+``my-work/.incidents.jsonl`` as it was given, so that a search that was interrupted goes on, in this
+terminal or another one.
 """
 
 import argparse
 import secrets
 from datetime import UTC, datetime
 
-from dlsys.terminal import ask, bold, new_table, paragraph, say, styled
+from dlsys.terminal import ask, bold, filled, new_table, paragraph, say, styled
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.json_lines import Store
 from dlsys_incidents import searches
-from dlsys_incidents.incident_files import BUDGET, DOLLARS, Curve, Incident, incidents
-from dlsys_incidents.searches import AGAIN, CAUSE, PROBE, WORDS, AnswerError, Search
+from dlsys_incidents.incident_files import (
+    BUDGET,
+    DOLLARS,
+    Curve,
+    Incident,
+    gpu_hours,
+    incidents,
+)
+from dlsys_incidents.searches import AGAIN, CAUSE, POINTS, PROBE, WORDS, AnswerError, Search
 
 INTERRUPTED = 130
-POINTS = 12  # of a curve, as it is printed
+SHOWN = 12  # points of a curve, as it is printed
 STORE = Store(".incidents.jsonl", "Your search", searches.whole)
 
 
@@ -52,7 +60,7 @@ def add_parser(commands) -> None:
                                                     "you have begun, or the next one)")
     parser.add_argument("--list", action="store_true", help="list all incidents, and how far you "
                                                             "are")
-    parser.add_argument("--again", action="store_true", help="begin a search anew; the old one "
+    parser.add_argument("--again", action="store_true", help="begin a search again; the old one "
                                                              "stays in the file")
     parser.set_defaults(run=run)
 
@@ -64,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     incident = incident_of(args.incident) if args.incident else upcoming(log)
     if incident is None:
         print("You have searched all incidents. To see one again: dlsys incident 1. To search it "
-              "anew: dlsys incident 1 --again")
+              "again from the beginning: dlsys incident 1 --again")
         return 0
     if args.again:
         log.add(incident, AGAIN)
@@ -112,9 +120,13 @@ def play(incident: Incident, log: Log) -> None:
 def explain() -> None:
     paragraph(f"You have {BUDGET} GPU hours, {BUDGET * DOLLARS:.0f} dollars at {DOLLARS:.2f} an "
               "hour, and a week. Before each probe you write down what you believe and what you "
-              "therefore expect to see; you read it again at the end. `log` shows your search so "
-              "far, `probes` the list of probes, `name` ends the search with a cause, `q` stops "
-              "for today. Some probes lead nowhere.")
+              "therefore expect to see; you will read it again at the end. `log` shows your search "
+              "so far, `probes` the list of probes, `name` ends the search with a cause, and `q` "
+              "stops for today. Some probes lead nowhere.")
+    paragraph(f"The right cause alone earns {searches.GUESSED} of {POINTS} points, because it may "
+              "be a guess. The others are for evidence: half of them for a probe that shows the "
+              "cause, half for the other causes that your probes rule out. You keep all points if "
+              "you spend no more than an expert did, and half of them if you spend twice as much.")
 
 
 def search_on(incident: Incident, log: Log) -> None:
@@ -124,9 +136,9 @@ def search_on(incident: Incident, log: Log) -> None:
         if search.words:
             return choose_cause(incident, log)
         if not search.affordable:
-            paragraph("The budget pays for no probe that you have not made. Name the cause.")
+            paragraph("The budget pays for no probe that you have not run. Name the cause.")
             return name_cause(incident, log)
-        said = input(f"\n{search.day}, {search.left} GPU hours left. probe > ").strip().lower()
+        said = input(f"\n{search.day}, {gpu_hours(search.left)} left. probe > ").strip().lower()
         if said in ("q", "quit"):
             raise EOFError
         if said in ("probes", "probe", "list", "?", "help"):
@@ -146,13 +158,13 @@ def search_on(incident: Incident, log: Log) -> None:
 def probe(incident: Incident, name: str, log: Log) -> None:
     """Ask for a hypothesis, pay, and show what the probe shows."""
     search, asked = log.search(incident), incident.probe(name)
-    if name in {look.probe for look in search.looks}:
-        paragraph("You have made this probe; looking again is free.")
+    if name in search.made:
+        paragraph("You have run this probe; looking again is free.")
         show_answer(incident, name)
         return
     refuse_dear(search, name)
-    paragraph(f"{asked.does} {asked.hours} GPU hours. What do you believe, and what do you expect "
-              "to see? An empty line goes back.")
+    paragraph(f"{asked.does} {gpu_hours(asked.hours)}. What do you believe, and what do you "
+              "expect to see? An empty line goes back.")
     said = input("hypothesis > ")
     if not said.strip():
         paragraph("hypothesis: got nothing, expected a sentence. Nothing was paid.")
@@ -161,15 +173,15 @@ def probe(incident: Incident, name: str, log: Log) -> None:
     after = log.search(incident)
     if key not in {look.key for look in after.looks} and name not in {
             look.probe for look in after.looks}:
-        raise AnswerError("probe: another terminal was faster: the budget no longer pays for it, "
-                          "or the cause was given. Nothing was paid.")
+        raise AnswerError("probe: another terminal was faster, so the budget no longer pays for "
+                          "this probe, or the cause is already named. Nothing was paid.")
     show_answer(incident, name)
 
 
 def refuse_dear(search: Search, name: str) -> None:
     hours = search.incident.probe(name).hours
     if hours > search.left:
-        raise AnswerError(f"probe: {name} costs {hours} GPU hours, and {search.left} are left. "
+        raise AnswerError(f"probe: {name} costs {gpu_hours(hours)}, and you have {search.left}. "
                           "Choose a cheaper one, or `name` the cause.")
 
 
@@ -177,8 +189,9 @@ def name_cause(incident: Incident, log: Log) -> None:
     """Ask for the cause in own words; then the list is shown, and no probe follows."""
     may_go_back = log.search(incident).affordable
     say("")
-    paragraph("Name the cause in your own words first. Then you choose in a list, and no probe "
-              f"follows any more.{' An empty line goes back.' if may_go_back else ''}")
+    paragraph("Name the cause in your own words first. Then you choose from a list, and you "
+              "cannot run any more probes."
+              f"{' An empty line goes back.' if may_go_back else ''}")
     while True:
         said = input("cause > ")
         if not said.strip() and may_go_back:
@@ -194,7 +207,7 @@ def choose_cause(incident: Incident, log: Log) -> None:
     """Ask which cause of the list is meant."""
     paragraph(f"The cause in your words: {log.search(incident).words}")
     for place, cause in enumerate(incident.listed, 1):
-        say(f"  {place}  {cause.says}")
+        say(filled(cause.says, f"  {place}  ", "     "))
     log.add(incident, CAUSE, ask("Which of these comes closest to what you mean?",
                                  lambda text: searches.cause_of(text, incident), AnswerError))
 
@@ -209,29 +222,29 @@ def show_incident(incident: Incident) -> None:
     show_curves(incident.curves)
     say("")
     for who, says in incident.chat:
-        say(styled(f"{who}: ", "bold"), says)
+        say(styled(f"{who}:", "bold"), filled(f"{who}: {says}", "", "  ")[len(who) + 2:])
     say("")
     paragraph(f"The bill: {incident.bill}")
     say("")
 
 
 def show_probes(search: Search) -> None:
-    made = {look.probe for look in search.looks}
+    made = search.made
     table = new_table("", "probe", "what it does", "GPU hours", "")
     for place, one in enumerate(search.incident.probes, 1):
         table.add_row(str(place), one.id, one.does, str(one.hours),
-                      "made" if one.id in made else "")
+                      "run" if one.id in made else "")
     say(table)
 
 
 def show_looks(search: Search) -> None:
     for look in search.looks:
         say("")
-        say(bold(search.incident.probe(look.probe).does))
+        paragraph(search.incident.probe(look.probe).does)
         paragraph(f"You believed: {look.hypothesis}")
         show_answer(search.incident, look.probe)
     if not search.looks:
-        paragraph("You have made no probe yet.")
+        paragraph("You have not run any probe yet.")
 
 
 def show_answer(incident: Incident, name: str) -> None:
@@ -248,7 +261,7 @@ def show_curves(curves: tuple[Curve, ...]) -> None:
     for curve in curves:
         say("")
         say(styled(curve.title, "bold"))
-        step = max(1, (len(curve.x) - 1) // (POINTS - 1))
+        step = max(1, (len(curve.x) - 1) // (SHOWN - 1))
         rows = {curve.axis: curve.x, **curve.lines}
         width = max(map(len, rows))
         for name, values in rows.items():
@@ -261,58 +274,91 @@ def debrief(search: Search) -> None:
     incident, right = search.incident, search.incident.causes[0]
     say("")
     say(bold(f"Incident {incident.number}: {incident.title}"))
-    say(styled("✓ You found it." if search.found else "✗ That was not it.",
-               "green" if search.found else "red"))
+    say(verdict(search))
     paragraph(f"The cause: {right.says}")
     paragraph(f"In your words: {search.words}")
-    if not search.found:
+    paragraph(scored(search))
+    if not search.right:
         named = incident.cause(search.named)
         paragraph(f"You chose: {named.says} {ruled_out(search, named.probe)} {named.against}")
     paragraph(incident.why)
     paragraph(f"Repair: {incident.repair}")
-    say("")
-    say(bold(f"Your search: {search.spent} GPU hours, {search.spent * DOLLARS:.0f} dollars"))
-    for place, look in enumerate(search.looks, 1):
-        say(f"{place}. {incident.probe(look.probe).does} {incident.probe(look.probe).hours} h.")
-        paragraph(f"   You believed: {look.hypothesis}")
-        for cause in incident.causes:
-            if cause.probe == look.probe:
-                paragraph(f"   It rules out: {cause.says}")
-    if not search.looks:
-        paragraph("You made no probe.")
-    say("")
-    say(bold(f"An expert's search: {incident.expert_hours} GPU hours, "
-             f"{incident.expert_hours * DOLLARS:.0f} dollars"))
-    for place, step in enumerate(incident.expert, 1):
-        found = incident.probe(step.probe)
-        say(f"{place}. {found.does} {found.hours} h.")
-        paragraph(f"   Believed: {step.believes}")
-        paragraph(f"   Left: {step.left}")
+    show_own_search(search)
+    show_expert_search(incident)
     say("")
     say(bold("Read for this incident"))
     for source in incident.sources:
         paragraph(f"- {source.title}. {source.says}\n  {source.address}")
-    print(f"To search it anew: dlsys incident {incident.number} --again")
+    print("To search this incident again from the beginning: "
+          f"dlsys incident {incident.number} --again")
+
+
+def show_own_search(search: Search) -> None:
+    incident = search.incident
+    say("")
+    say(bold(f"Your search: {gpu_hours(search.spent)}, {search.spent * DOLLARS:.0f} dollars"))
+    for place, look in enumerate(search.looks, 1):
+        found = incident.probe(look.probe)
+        paragraph(f"{place}. {found.does} {gpu_hours(found.hours)}.")
+        paragraph(f"   You believed: {look.hypothesis}")
+        for cause in incident.causes:
+            if look.probe in cause.shown_by:
+                paragraph(f"   It shows the cause: {cause.says}")
+            if look.probe in cause.ruled_out_by:
+                paragraph(f"   It rules out: {cause.says}")
+    if not search.looks:
+        paragraph("You did not run any probe.")
+
+
+def show_expert_search(incident: Incident) -> None:
+    say("")
+    say(bold(f"An expert's search: {gpu_hours(incident.expert_hours)}, "
+             f"{incident.expert_hours * DOLLARS:.0f} dollars"))
+    for place, step in enumerate(incident.expert, 1):
+        found = incident.probe(step.probe)
+        paragraph(f"{place}. {found.does} {gpu_hours(found.hours)}.")
+        paragraph(f"   The expert's hypothesis: {step.believes}")
+        paragraph(f"   What is left: {step.left}")
+
+
+def verdict(search: Search):
+    if not search.right:
+        return styled("✗ That was not it.", "red")
+    return styled("✓ You found it." if search.found else
+                  "✓ That is the cause, but your probes hardly show it.", "green")
+
+
+def scored(search: Search) -> str:
+    """The points and what they are made of."""
+    if not search.right:
+        return f"0 of {POINTS} points."
+    others = len(search.incident.causes) - 1
+    shows = "One of your probes shows" if search.shown else "None of your probes shows"
+    dear = ("" if search.price == 1 else f" You spent more than the expert, so {search.price:.0%} "
+            "of the points remain.")
+    return (f"{search.points} of {POINTS} points. {shows} the cause itself, and your probes rule "
+            f"out {len(search.excluded)} of the {others} others.{dear}")
 
 
 def ruled_out(search: Search, name: str) -> str:
-    """How a probe speaks against a cause, by whether it was made."""
-    made = name in {look.probe for look in search.looks}
-    return (f"Your probe `{name}` speaks against it." if made else
-            f"The probe `{name}`, {search.incident.probe(name).hours} GPU hours, would have spoken "
-            "against it.")
+    """How a probe speaks against a cause, by whether it was run."""
+    return (f"Your probe `{name}` speaks against it." if name in search.made else
+            f"The probe `{name}`, {gpu_hours(search.incident.probe(name).hours)}, would have "
+            "spoken against it.")
 
 
 def show_list(log: Log) -> int:
-    table = new_table("incident", "name, and what is seen", "GPU hours", "how far")
+    table = new_table("incident", "name, and what is seen", "GPU hours", "points", "how far")
     found = [log.search(incident) for incident in incidents().values()]
     for search in found:
-        far = ("found" if search.found else "named another cause") if search.named else (
-            "begun" if search.begun else "")
+        far = (("found" if search.found else "guessed" if search.right else "not found")
+               if search.named else "begun" if search.begun else "")
         table.add_row(str(search.incident.number), search.incident.title,
-                      f"{search.spent} of {BUDGET}", far)
+                      f"{search.spent} of {BUDGET}", str(search.points) if search.named else "",
+                      far)
     say(table)
-    print(f"{sum(search.found for search in found)} of {len(found)} causes found.")
+    print(f"You have found {sum(search.found for search in found)} of {len(found)} causes, and "
+          f"have {sum(search.points for search in found)} of {POINTS * len(found)} points.")
     if not STORE.path():
         print("Searches are not kept: DLSYS_PROGRESS is off.")
     return 0

@@ -20,7 +20,7 @@ def new_table(*columns: str):
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     # Of the width that the others leave:
-    shares = {"name": 2, "what was found": 3, "whose": 1, "what it does": 3}
+    shares = {"name": 2, "what was found": 3, "whose": 1, "what it does": 3, "number": 3}
     for name in columns:
         share = shares.get(name.partition(",")[0])
         table.add_column(name, no_wrap=share is None, ratio=share, overflow="fold",
@@ -58,11 +58,16 @@ def say(*parts) -> None:
 
 def paragraph(text: str) -> None:
     """Print text wrapped to the terminal; the indent of a line is that of what wraps below it."""
-    width = min(88, shutil.get_terminal_size().columns)
     for part in text.split("\n"):
         blank = part[:len(part) - len(part.lstrip())]
-        say(textwrap.fill(part.strip(), width, initial_indent=blank, subsequent_indent=blank,
-                          break_long_words=False, break_on_hyphens=False))
+        say(filled(part.strip(), blank, blank))
+
+
+def filled(text: str, first: str = "", others: str = "") -> str:
+    """One line, wrapped to the terminal, with an indent for its first line and the others."""
+    width = min(88, shutil.get_terminal_size().columns)
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=others,
+                         break_long_words=False, break_on_hyphens=False)
 
 
 def ask(question: str, read: Callable[[str], T], refusal: type[UserError]) -> T:

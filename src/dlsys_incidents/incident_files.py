@@ -41,12 +41,21 @@ class Probe(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """A plausible cause. against: why it is none, and probe: which probe shows that."""
+    """A plausible cause. against: why it is none, and probe: which probe shows that.
+
+    also: other probes that rule it out. shown_by: of the right cause, the probes that show it.
+    """
 
     id: str
     says: str
     against: str
     probe: str
+    also: tuple[str, ...] = ()
+    shown_by: tuple[str, ...] = ()
+
+    @property
+    def ruled_out_by(self) -> set[str]:
+        return {self.probe, *self.also} - {""}
 
 
 class Step(NamedTuple):
@@ -111,6 +120,10 @@ class Incident:
         return {cause.id: cause for cause in self.causes}[name]
 
 
+def gpu_hours(count: int) -> str:
+    return f"{count} GPU hour{'' if count == 1 else 's'}"
+
+
 @cache
 def recorded() -> dict[str, dict]:
     """What was measured: {incident: {"numbers": ..., "curves": ...}}."""
@@ -136,7 +149,8 @@ def _incident(name: str, row: dict) -> Incident:
     probes = tuple(Probe(one["id"], one["does"], one["hours"], filled(one["shows"]),
                          curves(one.get("curves", []))) for one in row["probe"])
     causes = tuple(Cause(one["id"], one["says"], filled(one.get("against", "")),
-                         one.get("probe", "")) for one in row["cause"])
+                         one.get("probe", ""), tuple(one.get("also", ())),
+                         tuple(one.get("shown_by", ()))) for one in row["cause"])
     steps = tuple(Step(one["probe"], one["believes"], filled(one["left"])) for one in row["expert"])
     sources = tuple(Source(one["title"], one["address"], one["says"]) for one in row["source"])
     return Incident(name, row["title"], tuple(map(filled, row["situation"])),

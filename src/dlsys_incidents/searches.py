@@ -2,20 +2,25 @@
 
 A search is read from its events, oldest first, so that an interrupted one goes on and two terminals
 share one budget. An event that the rules do not allow where it stands counts as not made: a
-probe that was made before, one that costs more than is left, and any probe after the cause was
-given in own words, when the list of causes is shown.
+probe that was run before, one that costs more than is left, and any probe after the cause was
+given in the learner's own words, when the list of causes is shown.
+
+A search earns points for the right cause, and most of them for evidence, see `Search.points`.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from dlsys_helpers.errors import UserError
-from dlsys_incidents.incident_files import BUDGET, DAYS, Incident
+from dlsys_incidents.incident_files import BUDGET, DAYS, Cause, Incident
 
 PROBE, WORDS, CAUSE, AGAIN = "probe", "words", "cause", "again"
 LETTERS = 5  # of a hypothesis, at least
 MOST = 600  # characters of one
 SHOWN = 40  # characters of an answer that a message repeats
+POINTS, GUESSED = 100, 20  # of a search; of the right cause without any evidence
+ENOUGH = 0.5  # evidence with which a cause counts as found
+DEAR = 2  # times an expert's price, from which on a search earns half
 
 
 class AnswerError(UserError):
@@ -23,7 +28,7 @@ class AnswerError(UserError):
 
 
 class Look(NamedTuple):
-    """A probe that was made. key: of its event."""
+    """A probe that was run. key: of its event."""
 
     probe: str
     hypothesis: str
@@ -37,7 +42,7 @@ class Search(NamedTuple):
     looks: tuple[Look, ...] = ()
     named: str = ""
     words: str = ""  # the cause in own words; no probe follows
-    again: int = 0  # how often it was begun anew
+    again: int = 0  # how often it was begun again
 
     @property
     def spent(self) -> int:
@@ -57,15 +62,50 @@ class Search(NamedTuple):
         return bool(self.looks or self.words)
 
     @property
-    def found(self) -> bool:
+    def made(self) -> set[str]:
+        return {look.probe for look in self.looks}
+
+    @property
+    def right(self) -> bool:
         return self.named == self.incident.causes[0].id
 
     @property
+    def shown(self) -> bool:
+        """Whether a probe of this search shows the cause itself."""
+        return bool(self.made & {*self.incident.causes[0].shown_by})
+
+    @property
+    def excluded(self) -> list[Cause]:
+        """The wrong causes that the probes of this search rule out."""
+        return [cause for cause in self.incident.causes[1:] if self.made & cause.ruled_out_by]
+
+    @property
+    def evidence(self) -> float:
+        """Half for a probe that shows the cause, half for the share of others ruled out."""
+        return self.shown / 2 + len(self.excluded) / (len(self.incident.causes) - 1) / 2
+
+    @property
+    def found(self) -> bool:
+        return self.right and self.evidence >= ENOUGH
+
+    @property
+    def price(self) -> float:
+        """What is left of the points: all up to an expert's hours, half from twice as many on."""
+        over = self.spent / self.incident.expert_hours - 1
+        return 1 - min(max(over / (DEAR - 1), 0), 1) / 2
+
+    @property
+    def points(self) -> int:
+        """Of the right cause GUESSED, and the rest by evidence, times what the price leaves."""
+        if not self.right:
+            return 0
+        return round((GUESSED + (POINTS - GUESSED) * self.evidence) * self.price)
+
+    @property
     def affordable(self) -> bool:
-        """Whether the budget pays for a probe that was not made yet."""
-        made = {look.probe for look in self.looks}
+        """Whether the budget pays for a probe that was not run yet."""
         return any(probe.hours <= self.left for probe in self.incident.probes
-                   if probe.id not in made)
+                   if probe.id not in self.made)
 
 
 def whole(entry: dict) -> bool:
@@ -98,8 +138,7 @@ def _after(search: Search, event: dict) -> Search:
     if event["what"] == WORDS:
         return search._replace(words=event["words"])
     known = {probe.id: probe.hours for probe in incident.probes}
-    made = {look.probe for look in search.looks}
-    if name not in known or name in made or known[name] > search.left:
+    if name not in known or name in search.made or known[name] > search.left:
         return search
     return search._replace(looks=(*search.looks, Look(name, event["words"], event["key"])))
 
@@ -123,7 +162,7 @@ def sentence(text: str, what: str) -> str:
     said = " ".join(text.split())
     if sum(letter.isalpha() for letter in said) < LETTERS:
         raise AnswerError(f"{what}: got {_shown(said)}, expected a sentence of your own. Nobody "
-                          "judges it; you read it again at the end.")
+                          "judges it; you will read it again at the end.")
     if len(said) > MOST:
         raise AnswerError(f"{what}: got {len(said)} characters, expected one sentence of at most "
                           f"{MOST}.")

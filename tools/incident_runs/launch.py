@@ -1,6 +1,7 @@
 """Photos of one meter are on both sides of the split, so the test measures memory."""
 
 import io
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 METERS, PHOTOS = 150, 6  # that the training data know, and photos of each
 NOISE = 0.22
 TEST = 0.2
-UPDATES = 300
+UPDATES, EVERY = 300, 20  # of the training; between two points of its curve
 
 
 class Data:
@@ -35,14 +36,18 @@ class Data:
         return images + NOISE * torch.randn(images.shape, generator=self.noise)
 
 
-def trained(x: Tensor, y: Tensor, seed: int, width: int = 64, updates: int = UPDATES) -> nn.Module:
+def trained(x: Tensor, y: Tensor, seed: int, width: int = 64, updates: int = UPDATES,
+            watch: Callable[[nn.Module], None] = lambda _: None) -> nn.Module:
+    """A network. watch: called after each EVERY updates."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for _ in range(updates):
+    for update in range(1, updates + 1):
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
+        if update % EVERY == 0:
+            watch(model)
     return model
 
 
@@ -79,7 +84,9 @@ def by_photo(count: int, seed: int) -> Tensor:
 def measure(seed: int) -> dict:
     data = Data(seed)
     test = by_photo(len(data.x), seed)
-    model = trained(data.x[~test], data.y[~test], seed)
+    learning: list[float] = []
+    model = trained(data.x[~test], data.y[~test], seed, watch=lambda model: learning.append(
+        accuracy(model, data.x[test], data.y[test])))
     offline = accuracy(model, data.x[test], data.y[test])
     launch = accuracy(model, data.launch_x, data.launch_y)
     served = loaded(model)
@@ -112,5 +119,6 @@ def measure(seed: int) -> dict:
             "spread_test": data.x[test].std().item(),
             "spread_launch": data.launch_x.std().item(),
             "mixed": mixed(model, data, data.y[test]), "first_day": week[0]},
-        "curves": {"week": {"x": [1.0, 2.0, 3.0, 4.0, 5.0], "right at launch, %": week,
-                            "right in the test, %": [offline] * 5}}}
+        "curves": {"learning": {"x": [float(EVERY * n) for n in range(1, 1 + len(learning))],
+                                "right in the test, %": learning},
+                   "week": {"x": [1.0, 2.0, 3.0, 4.0, 5.0], "right at launch, %": week}}}

@@ -6,6 +6,7 @@ import random
 import torch
 
 WIDTH, LAYERS = 32, 2
+OLD_WIDTH = 24  # of the model of last month
 HOURS, REQUESTS = 24, 60
 CANCELLED = (5, 5, 5, 5, 5, 5, 8, 10, 10, 10, 10, 10, 30, 30, 30, 10, 10, 10, 10, 10, 10, 5, 5, 5)
 AT_ONCE = 8
@@ -22,21 +23,21 @@ class Request:
 class Server:
     """Writes one token for every running request at a time, with a cache of keys and values."""
 
-    def __init__(self, mended: bool = False, at_once: int = AT_ONCE) -> None:
-        self.mended, self.at_once = mended, at_once
+    def __init__(self, mended: bool = False, at_once: int = AT_ONCE, width: int = WIDTH) -> None:
+        self.mended, self.at_once, self.width = mended, at_once, width
         self.running: list[Request] = []
         self.cache: dict[int, torch.Tensor] = {}
         self.cancelled: set[int] = set()
         self.done = 0
 
     def start(self, request: Request) -> None:
-        self.cache[request.number] = torch.zeros(LAYERS, 2, request.prompt, WIDTH)
+        self.cache[request.number] = torch.zeros(LAYERS, 2, request.prompt, self.width)
         self.running.append(request)
 
     def step(self) -> None:
         for request in list(self.running):
             old = self.cache[request.number]
-            token = torch.zeros(LAYERS, 2, 1, WIDTH)
+            token = torch.zeros(LAYERS, 2, 1, self.width)
             self.cache[request.number] = torch.cat([old, token], dim=2)
             request.written += 1
             if request.written == request.patience:
@@ -103,20 +104,22 @@ def measure(seed: int) -> dict:
     collected = before - server.held()
     finished = [name for name in server.cache if name not in server.cancelled]
     night, noon = 3, 13
+    tokens = float(sum(t.shape[2] for t in server.cache.values()))
     return {
         "numbers": {
             "healthy": day(seed, Server(), cancelled=0)[-1], "fault": held[-1],
             "repaired": day(seed, Server(mended=True))[-1], "held": held[-1],
-            "morning": held[8], "tokens": server.held() * 1000 / (LAYERS * 2 * WIDTH * 4),
+            "per_token": 1000 * server.held() / tokens, "tokens": tokens,
             "entries": float(len(server.cache)), "done": float(server.done),
             "gone": float(sum(gone)), "of_finished": float(len(finished)),
             "of_gone": float(len(server.cache) - len(finished)), "collected": collected,
-            "grown_night": grown[night], "gone_night": float(gone[night]),
+            "grown_night": grown[night], "done_night": float(REQUESTS - gone[night]),
             "tokens_night": float(long[night]), "grown_morning": grown[9],
-            "gone_morning": float(gone[9]), "tokens_morning": float(long[9]),
-            "grown_noon": grown[noon], "gone_noon": float(gone[noon]),
+            "done_morning": float(REQUESTS - gone[9]), "tokens_morning": float(long[9]),
+            "grown_noon": grown[noon], "done_noon": float(REQUESTS - gone[noon]),
             "tokens_noon": float(long[noon]),
             "short": day(seed, Server(), shorter=2)[-1],
+            "older": day(seed, Server(width=OLD_WIDTH))[-1],
             "small": day(seed, Server(at_once=2))[-1],
             "patient": day(seed, Server(), cancelled=0)[-1],
             "anew": day(seed, Server(), range(3, 6))[-1]},

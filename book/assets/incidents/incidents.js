@@ -1,45 +1,34 @@
-// Incidents: shows one, sells probes for GPU hours against a written hypothesis, asks for the cause and
-// shows an expert's search next to the reader's. Follows the rules of dlsys_incidents/searches.py.
+// Incidents: shows one, sells probes for GPU hours against a written hypothesis, asks for the cause,
+// and shows points and an expert's search next to the reader's. Follows the rules of dlsys_incidents/searches.py.
 "use strict";
 (() => {
   const root = document.getElementById("incidents");
   const data = window.dlsysIncidents;
   if (!root || !data) return;
   const KEY = "dlsys-incidents";
+  const { make, written, button, group, radio, said: status, chosen, kept, keep } = window.dlsysForm(root);
   const unpacked = (text) => JSON.parse(atob(text));
 
   // ---- what is kept
 
   let mine = []; // events of this visit: a browser may keep nothing
 
-  function stored() {
-    try {
-      const found = JSON.parse(localStorage.getItem(KEY) || "[]");
-      return Array.isArray(found) ? found.filter(whole) : [];
-    } catch {
-      return [];
-    }
-  }
-
   const whole = (one) => one && ["id", "digest", "what", "name", "words", "key"].every((part) => typeof one[part] === "string") &&
     ["probe", "words", "cause", "again"].includes(one.what);
 
+  const stored = () => kept(KEY, whole);
+
   function events() {
-    const kept = stored();
-    const keys = new Set(kept.map((one) => one.key));
-    return [...kept, ...mine.filter((one) => !keys.has(one.key))];
+    const old = stored();
+    const keys = new Set(old.map((one) => one.key));
+    return [...old, ...mine.filter((one) => !keys.has(one.key))];
   }
 
   function add(incident, what, name = "", words = "") {
     const key = [...crypto.getRandomValues(new Uint32Array(2))].map((part) => part.toString(16)).join("");
     const event = { id: incident.id, digest: incident.digest, what, name, words, key, time: new Date().toISOString() };
     mine.push(event);
-    try {
-      localStorage.setItem(KEY, JSON.stringify([...stored(), event]));
-      return true;
-    } catch {
-      return false;
-    }
+    return keep(KEY, [...stored(), event]);
   }
 
   // ---- a search, as its events tell
@@ -70,36 +59,25 @@
   const made = (search, name) => search.looks.some((look) => look.probe === name);
   const begun = (search) => search.looks.length > 0 || search.words !== "";
   const probeOf = (incident, name) => incident.probes.find((probe) => probe.id === name);
-  const dollars = (hours) => `${hours} GPU hours, ${Math.round(hours * data.dollars)} dollars`;
+  const gpuHours = (count) => `${count} GPU hour${count === 1 ? "" : "s"}`;
+  const dollars = (hours) => `${gpuHours(hours)}, ${Math.round(hours * data.dollars)} dollars`;
+  const rulesOut = (probe, cause) => cause.probe === probe || cause.also.includes(probe);
+  const shows = (probe, cause) => cause.shown_by.includes(probe);
 
-  // ---- elements
-
-  function make(name, text = "", attributes = {}) {
-    const element = document.createElement(name);
-    element.textContent = text;
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    return element;
+  function scoreOf(incident, search) { // as searches.Search does
+    const { causes, right, expert } = unpacked(incident.packed);
+    const others = causes.filter((cause) => cause.id !== right);
+    const ran = search.looks.map((look) => look.probe);
+    const shown = ran.some((probe) => causes.some((cause) => shows(probe, cause)));
+    const excluded = others.filter((cause) => ran.some((probe) => rulesOut(probe, cause))).length;
+    const evidence = shown / 2 + excluded / others.length / 2;
+    const expertHours = expert.reduce((sum, step) => sum + probeOf(incident, step.probe).hours, 0);
+    const over = (search.spent / expertHours - 1) / (data.dear - 1);
+    const price = 1 - Math.min(Math.max(over, 0), 1) / 2;
+    const isRight = search.named === right;
+    const points = isRight ? Math.round((data.guessed + (data.points - data.guessed) * evidence) * price) : 0;
+    return { isRight, shown, excluded, others: others.length, price, points, found: isRight && evidence >= data.enough };
   }
-
-  function button(text, press) {
-    const found = make("button", text, { type: "button" });
-    found.addEventListener("click", press);
-    return found;
-  }
-
-  function group(title, ...parts) {
-    const found = make("fieldset");
-    found.append(make("legend", title), ...parts);
-    return found;
-  }
-
-  function radio(name, value, text) {
-    const label = make("label", "", { class: "option" });
-    label.append(make("input", "", { type: "radio", name, value }), make("span", text));
-    return label;
-  }
-
-  const chosen = (name) => root.querySelector(`input[name="${name}"]:checked`)?.value;
 
   // ---- figures
 
@@ -111,7 +89,7 @@
     return element;
   }
 
-  function written(x, y, text, anchor) {
+  function lettered(x, y, text, anchor) {
     const found = drawing("text", { x, y, "text-anchor": anchor });
     found.textContent = text;
     return found;
@@ -127,9 +105,9 @@
     const py = (y) => H - bottom - (y - low) / (high - low || 1) * (H - top - bottom);
     const svg = drawing("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${curve.title}. ${lines.map(([name, line]) => `${name}: from ${number(line[0])} to ${number(line.at(-1))}, lowest ${number(Math.min(...line))}, highest ${number(Math.max(...line))}`).join(". ")}. The numbers are below.` });
     svg.append(drawing("polyline", { class: "axis", points: `${left},${top} ${left},${H - bottom} ${W - right},${H - bottom}` }));
-    for (const y of [low, high]) svg.append(written(left - 6, py(y) + 4, number(y), "end"));
-    svg.append(written(left, H - bottom + 18, number(start), "middle"), written(W - right, H - bottom + 18, number(end), "end"),
-      written((left + W - right) / 2, H - 6, curve.axis, "middle"));
+    for (const y of [low, high]) svg.append(lettered(left - 6, py(y) + 4, number(y), "end"));
+    svg.append(lettered(left, H - bottom + 18, number(start), "middle"), lettered(W - right, H - bottom + 18, number(end), "end"),
+      lettered((left + W - right) / 2, H - 6, curve.axis, "middle"));
     lines.forEach(([, line], n) => svg.append(drawing("polyline", { class: `line-${n % 4}`, points: line.map((y, k) => `${px(curve.x[k]).toFixed(1)},${py(y).toFixed(1)}`).join(" ") })));
     const found = make("figure");
     found.append(make("figcaption", curve.title), svg);
@@ -170,7 +148,7 @@
   function answer(probe) {
     const shown = unpacked(probe.packed);
     const found = make("div");
-    found.append(shown.shows.includes("\n") ? make("pre", shown.shows, { class: "log", tabindex: "0" }) : make("p", shown.shows),
+    found.append(shown.shows.includes("\n") ? make("pre", shown.shows, { class: "log", tabindex: "0" }) : written("p", shown.shows),
       ...shown.curves.map(figure));
     return found;
   }
@@ -201,13 +179,13 @@
 
   function looked(incident, look) {
     const probe = probeOf(incident, look.probe);
-    return group(`${probe.does} (${probe.hours} GPU hours)`, make("p", `You believed: ${look.hypothesis}`), answer(probe));
+    return group(`${probe.does} (${gpuHours(probe.hours)})`, make("p", `You believed: ${look.hypothesis}`), answer(probe));
   }
 
   function sentence(text, what, said) {
     const plain = text.trim().split(/\s+/).join(" ");
     if ((plain.match(/\p{L}/gu) || []).length < data.letters) {
-      said.textContent = `${what}: got ${plain ? `"${plain.slice(0, 40)}"` : "nothing"}, expected a sentence of your own. Nobody judges it; you read it again at the end.`;
+      said.textContent = `${what}: got ${plain ? `"${plain.slice(0, 40)}"` : "nothing"}, expected a sentence of your own. Nobody judges it; you will read it again at the end.`;
       return null;
     }
     if (plain.length > data.most) {
@@ -224,10 +202,10 @@
 
   function ask(incident, log, place) {
     const search = searchOf(incident);
-    const said = make("p", "", { role: "status", class: "said" });
+    const said = status();
     const options = incident.probes.map((probe) => {
-      const option = radio("probe", probe.id, `${probe.does} ${probe.hours} GPU hours.`);
-      const why = made(search, probe.id) ? " You have made this probe." : probe.hours > search.left ? " More than is left." : "";
+      const option = radio("probe", probe.id, `${probe.does} ${gpuHours(probe.hours)}.`);
+      const why = made(search, probe.id) ? " You have run this probe." : probe.hours > search.left ? " More than you have left." : "";
       if (why) {
         option.querySelector("input").disabled = true;
         option.querySelector("span").append(why);
@@ -244,7 +222,7 @@
       }
       const words = sentence(hypothesis.value, "Hypothesis", said);
       if (words === null) return;
-      const kept = add(incident, "probe", name, words);
+      const isKept = add(incident, "probe", name, words);
       const after = searchOf(incident);
       if (!made(after, name) || after.words) { // another tab was faster
         show(incident);
@@ -252,7 +230,7 @@
       }
       const fresh = looked(incident, after.looks.find((look) => look.probe === name));
       fresh.tabIndex = -1;
-      if (!kept) fresh.append(make("p", "Your browser keeps nothing for this page: your search ends with this visit."));
+      if (!isKept) fresh.append(make("p", "Your browser keeps nothing for this page, so your search ends with this visit."));
       log.append(fresh);
       ask(incident, log, place);
       fresh.focus();
@@ -260,12 +238,12 @@
     });
     const affordable = incident.probes.some((probe) => !made(search, probe.id) && probe.hours <= search.left);
     const spend = affordable ? [group("The next probe", ...options, make("p", "Before you see its answer: what do you believe, and what do you expect to see?"), hypothesis, pay)]
-      : [make("p", "The budget pays for no probe that you have not made. Name the cause.")];
-    place.replaceChildren(left, ...spend, said, button("Name the cause; no probe follows", () => name(incident, place)));
+      : [make("p", "The budget pays for no probe that you have not run. Name the cause.")];
+    place.replaceChildren(left, ...spend, said, button("Name the cause; no more probes after that", () => name(incident, place)));
   }
 
   function name(incident, place) {
-    const said = make("p", "", { role: "status", class: "said" });
+    const said = status();
     const own = field("The cause in your own words");
     const next = button("That is the cause; show me the list", () => {
       const words = sentence(own.value, "Cause", said);
@@ -274,13 +252,13 @@
       show(incident, false);
       body.querySelector('input[name="cause"]')?.focus();
     });
-    place.replaceChildren(group("The cause in your own words. After this you choose in a list, and no probe follows.",
+    place.replaceChildren(group("The cause in your own words. After this you choose from a list, and you cannot run any more probes.",
       own, next, button("Back to the probes", () => show(incident))), said);
     own.focus();
   }
 
   function list(incident, place) {
-    const said = make("p", "", { role: "status", class: "said" });
+    const said = status();
     const done = button("That is what I mean", () => {
       if (chosen("cause") === undefined) {
         said.textContent = "Cause: got nothing, expected one of them.";
@@ -300,14 +278,19 @@
     const search = searchOf(incident);
     const end = unpacked(incident.packed);
     const cause = (id) => end.causes.find((one) => one.id === id);
-    const parts = [make("h2", search.named === end.right ? "✓ You found it" : "✗ That was not it", { id: "incident-verdict", tabindex: "-1" }),
-      make("p", `The cause: ${cause(end.right).says}`), make("p", `In your words: ${search.words}`)];
-    if (search.named !== end.right) {
+    const score = scoreOf(incident, search);
+    const verdict = score.found ? "✓ You found it" : score.isRight ? "✓ That is the cause, but your probes hardly show it" : "✗ That was not it";
+    const dear = score.price === 1 ? "" : ` You spent more than the expert, so ${Math.round(100 * score.price)} % of the points remain.`;
+    const why = score.isRight ? ` ${score.shown ? "One" : "None"} of your probes shows the cause itself, and your probes rule out ${score.excluded} of the ${score.others} others.${dear}` : "";
+    const parts = [make("h2", verdict, { id: "incident-verdict", tabindex: "-1" }),
+      make("p", `The cause: ${cause(end.right).says}`), make("p", `In your words: ${search.words}`),
+      make("p", `${score.points} of ${data.points} points.${why}`)];
+    if (!score.isRight) {
       const named = cause(search.named);
       const against = made(search, named.probe) ? "Your probe speaks against it" : "A probe would have spoken against it";
       parts.push(make("p", `You chose: ${named.says} ${against}: ${probeOf(incident, named.probe).does} ${named.against}`));
     }
-    parts.push(make("p", end.why), make("p", `Repair: ${end.repair}`));
+    parts.push(written("p", end.why), written("p", `Repair: ${end.repair}`));
     const both = make("div", "", { class: "searches" });
     both.append(yourSearch(incident, search, end), expertSearch(incident, end));
     const sources = make("ul");
@@ -316,7 +299,7 @@
       item.append(make("a", source.title, { href: source.address }), `. ${source.says}`);
       sources.append(item);
     }
-    parts.push(both, make("h3", "Read for this incident"), sources, button("Search it anew", () => {
+    parts.push(both, make("h3", "Read for this incident"), sources, button("Search it again from the beginning", () => {
       add(incident, "again");
       show(incident);
     }));
@@ -327,13 +310,16 @@
     const list = make("ol");
     for (const look of search.looks) {
       const probe = probeOf(incident, look.probe);
-      const item = make("li", `${probe.does} ${probe.hours} GPU hours.`);
+      const item = make("li", `${probe.does} ${gpuHours(probe.hours)}.`);
       item.append(make("div", `You believed: ${look.hypothesis}`));
-      for (const cause of end.causes.filter((one) => one.probe === look.probe)) item.append(make("div", `It rules out: ${cause.says}`));
+      for (const cause of end.causes) {
+        if (shows(look.probe, cause)) item.append(make("div", `It shows the cause: ${cause.says}`));
+        if (rulesOut(look.probe, cause)) item.append(make("div", `It rules out: ${cause.says}`));
+      }
       list.append(item);
     }
     const found = make("div");
-    found.append(make("h3", `Your search: ${dollars(search.spent)}`), search.looks.length ? list : make("p", "You made no probe."));
+    found.append(make("h3", `Your search: ${dollars(search.spent)}`), search.looks.length ? list : make("p", "You did not run any probe."));
     return found;
   }
 
@@ -343,8 +329,8 @@
     for (const step of end.expert) {
       const probe = probeOf(incident, step.probe);
       hours += probe.hours;
-      const item = make("li", `${probe.does} ${probe.hours} GPU hours.`);
-      item.append(make("div", `Believed: ${step.believes}`), make("div", `Left: ${step.left}`));
+      const item = make("li", `${probe.does} ${gpuHours(probe.hours)}.`);
+      item.append(make("div", `The expert's hypothesis: ${step.believes}`), make("div", `What is left: ${step.left}`));
       list.append(item);
     }
     const found = make("div");
@@ -357,7 +343,8 @@
   function overview() {
     const rows = data.incidents.map((incident) => {
       const search = searchOf(incident);
-      const far = search.named ? (search.named === unpacked(incident.packed).right ? "found" : "named another cause") : begun(search) ? "begun" : "";
+      const score = scoreOf(incident, search);
+      const far = search.named ? `${score.found ? "found" : score.isRight ? "guessed" : "not found"}, ${score.points} points` : begun(search) ? "begun" : "";
       return make("option", `${incident.number}. ${incident.title}${far ? ` (${far})` : ""}`, { value: incident.id });
     });
     const now = select.value;
