@@ -10,10 +10,12 @@ from browser import offline_page, page_with_script
 from sklearn.metrics import roc_auc_score
 
 from dlsys import cli, review_diff
-from dlsys_diffs import case_files, reading, recorded, repository, runs, scoring
+from dlsys_diffs import case_files, reading, recorded, repository, runs, scoring, typed
 from dlsys_diffs.reading import NOTHING, AnswerError
 from dlsys_diffs.repository import Edit, EditRefused
 from dlsys_diffs.scoring import Review
+from dlsys_diffs.spelling import canonical
+from dlsys_diffs.typed import BACK
 from tools import book_diffs, diffs
 
 CASES = list(case_files.cases().values())
@@ -96,6 +98,20 @@ def test_a_fault_moves_its_number_and_its_repair_moves_it_back(case):
     assert all(diffs.moved_after(case, place) > diffs.SIGMAS for place in (1, 2))
 
 
+TYPED = [case for case in FAULTY if diffs.other_repairs(case)]
+
+
+@pytest.mark.parametrize("case", TYPED, ids=named)
+def test_old_lines_and_other_spellings_that_count_as_a_repair_remove_the_fault(case):
+    moved = diffs.moved_when_typed(case)
+    assert len(moved) == len(diffs.other_repairs(case))
+    assert all(by <= diffs.SIGMAS for by in moved)
+
+
+def test_old_lines_are_a_recorded_repair_wherever_a_changed_line_is_at_fault():
+    assert {case.id for case in CASES if case.kind == "changed"} <= {case.id for case in TYPED}
+
+
 @pytest.mark.parametrize("case", HEALTHY, ids=named)
 def test_a_healthy_change_moves_no_number_of_its_run(case):
     assert {name: by for name, by in diffs.moved_by_healthy(case).items()
@@ -176,7 +192,7 @@ def test_a_confidence_is_read(said, expected):
 
 
 @pytest.mark.parametrize(("said", "place"), [
-    ("in the first update of a run no weight changes at all", 0),
+    ("the first update of a run changes no weight and leaves it as it was", 0),
     ("the loss rises where the warm-up ends", 1), ("2", 1), ("0", NOTHING)])
 def test_a_consequence_is_read_from_a_number_or_own_words(said, place):
     assert reading.consequence(said, CHANGED, [0, 1, 2]) == place
@@ -198,6 +214,18 @@ def test_words_that_name_no_consequence_are_refused(said, part):
     assert str(refused.value).endswith(".")
 
 
+@pytest.mark.parametrize(("id", "said", "asked"), [
+    ("warmup-from-zero", "in the first update of a run no weight changes at all",
+     "is closest to 1, but not clearly. If you mean that one, answer 1."),
+    ("order-by-seed", "every epoch shows the images in the same order", "If you mean that one"),
+    ("log-once", "the gradient norm rises with larger accumulate, and weights lose influence",
+     "Answer with the number that you mean.")])
+def test_own_words_that_are_not_clear_are_asked_back_and_not_scored(id, said, asked):
+    with pytest.raises(AnswerError) as back:
+        reading.consequence(said, case_files.cases()[id], [0, 1, 2])
+    assert asked in str(back.value)
+
+
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_the_words_of_all_consequences_together_name_none(case):
     with pytest.raises(AnswerError):
@@ -215,6 +243,88 @@ def test_each_consequence_is_recognised_by_its_own_words(case):
     ("  return config.lr*(step+1)/config.warmup ", 0), ("3", 2), ("0", NOTHING)])
 def test_a_repair_is_read_from_a_number_or_code(said, place):
     assert reading.repair(said, CHANGED, [0, 1, 2]) == place
+
+
+@pytest.mark.parametrize(("id", "said", "place"), [
+    ("mean-of-ranks",
+     'name: sum(score[name] * score["images"] for score in scores) / images', BACK),
+    ("mean-of-ranks", "name: sum(s['images'] * s[name] for s in scores) / images", BACK),
+    ("statistics-of-all", 'self.normalizer = Normalizer.fit(images[parts["train"]])', BACK),
+    ("cosine-over-all",
+     "progress = (1 + step - config.warmup) / (config.steps - config.warmup)", BACK),
+    ("order-by-seed", "generator = torch.Generator().manual_seed("
+     "3000 + self.epoch + 31 * self.config.seed)", BACK),
+    ("decay-by-name", "decayed = [q for n, q in named if q.ndim >= 2]; "
+     "plain = [q for n, q in named if not q.ndim > 1]", 0),
+    ("slow-head", 'group["lr"] = group.get("factor", 1.0) * lr_at(self.step, self.config)', 0),
+    ("late-average", 'self.wait = state["wait"]', 0),
+    ("adaptive-clip", '"history": trainer.history, "rng": torch.get_rng_state(), "typical": '
+     'trainer.typical, "best": trainer.best,; trainer.typical = state["typical"]', 0),
+    ("warmup-from-zero", "return config.lr / config.warmup * (1 + step)", 0),
+    ("warmup-from-zero", "if step < config.warmup + 1:", 1),
+    ("larger-batch", '"standard": {"batch_size": 32, "accumulate": 2, "steps": 60, "warmup": 6},',
+     BACK)])
+def test_a_typed_repair_counts_in_any_spelling_and_so_do_the_old_lines(id, said, place):
+    assert reading.repair(said, case_files.cases()[id], [0, 1, 2]) == place
+
+
+@pytest.mark.parametrize(("id", "said"), [
+    ("mean-of-ranks", "name: sum(score[name] for score in scores) / images"),
+    ("decay-by-name", "decayed = [p for name, p in named if p.ndim > 1]"),
+    ("cosine-over-all", "progress = (step - config.warmup) / (config.steps - config.warmup)"),
+    ("lerp-weight", "mine.lerp_(new, decay - 1)"), ("lerp-weight", "import os; os._exit(3)")])
+def test_half_a_repair_and_other_code_are_none(id, said):
+    with pytest.raises(AnswerError, match="none of the repairs"):
+        reading.repair(said, case_files.cases()[id], [0, 1, 2])
+
+
+def test_a_line_that_repairs_in_one_place_and_not_in_another_is_asked_back():
+    with pytest.raises(AnswerError, match=r"is 1, 2 or 3, depending on where you put it"):
+        reading.repair("self.shuffle.set_epoch(self.epoch)", case_files.cases()["order-object"],
+                       [0, 1, 2])
+
+
+def typed_lines(case, target):
+    return "\n".join(typed.added(case.after, target))
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_the_lines_of_a_repair_are_recognised_and_never_as_a_better_one(case):
+    for place in range(3):
+        if lines := typed_lines(case, case.repaired(place)):
+            found = typed.repairs_of(lines, case)
+            assert place in found or found == {BACK}
+    if lines := typed_lines(case, case.reverted):
+        assert typed.repairs_of(lines, case) in ({BACK}, {0})
+
+
+@pytest.mark.parametrize(("one", "other", "same"), [
+    ("x = a * b / c", "x = b / c * a", True), ("x = a / b", "x = b / a", False),
+    ("x = p.ndim > 1", "x = p.ndim >= 2", True), ("x = loss > 1", "x = loss >= 2", False),
+    ("x = not step < 5", "x = step >= 5", True), ("x = not loss < 5", "x = loss >= 5", False),
+    ("x = a > b", "x = b < a", True), ("x = a > b", "x = a >= b", False),
+    ("x = step - 1 + 2 * k", "x = 2 * k - 1 + step", True), ("x = a + b", "x = b + a", False),
+    ("x = a - b", "x = b - a", False), ("x = y / 2", "x = 0.5 * y", True),
+    ("x = 2 * y", "x = 2.0 * y", False), ("x = a @ b", "x = b @ a", False),
+    ("x = a // b * c", "x = c * a // b", False), ("x = a % b", "x = b % a", False),
+    ("f(a=1, b=2)", "f(b=2, a=1)", True), ("f(1, 2)", "f(2, 1)", False),
+    ("x = {'a': 1, 'b': 2}", 'x = {"b": 2, "a": 1}', True),
+    ("a, b = x, y", "b = y\na = x", True), ("a, b = b, a", "a = b\nb = a", False),
+    ("x = f()\ny = g()", "y = g()\nx = f()", False), ("a = b\nb = c", "b = c\na = b", False),
+    ("x = [p for n, p in q]", "x = [b for a, b in q]", True),
+    ("x = [p for n, p in q]", "x = [n for n, p in q]", False),
+    ("x = [[b for b in a] for a in q]", "x = [[a for a in b] for b in q]", True),
+    ("x = [[a for b in a] for a in q]", "x = [[b for b in a] for a in q]", False),
+    ("def f():\n    'words'\n    return 1", "def f(): return 1", True),
+    ("if not a == b: x = 1", "if a != b:\n    x = 1", True)])
+def test_code_that_computes_the_same_has_one_form(one, other, same):
+    assert (canonical(one) == canonical(other)) is same
+    assert canonical(one) is not None
+
+
+@pytest.mark.parametrize("code", ["x = ", "(" * 3000, "x = 1 / 0 * y", "\0"])
+def test_what_is_no_code_has_no_form(code):
+    assert canonical(code) is None
 
 
 @pytest.mark.parametrize(("said", "part"), [("", "got nothing"), ("pass", "none of the repairs"),
@@ -369,12 +479,16 @@ def test_a_change_is_reviewed_and_told_only_afterwards(kept, monkeypatch, capsys
     told = capsys.readouterr().out
     assert "A line is missing." in told
     assert "✓ Place" in told
-    assert "✓ What one sees" in told
+    assert "✓ What somebody notices" in told
     assert "Names that do not fit are dropped in silence." in " ".join(told.split())
     assert "✗ Repair" in told
+    assert "You chose: leave it as it is." in told
+    assert "those of that version differ by" in " ".join(told.split())
     assert "speechbrain/speechbrain, number 2529" in told
     assert "there is one run for each change" in "".join(asked)
-    (entry,) = review_diff.STORE.entries()
+    *steps, entry = review_diff.STORE.entries()
+    assert [*(name for step in steps for name in step if name in review_diff.ANSWERS)] == [
+        "run", "mark", "confidence", "consequence"]
     assert entry["confidence"] == 80
     assert entry["run"] == "resume"
 
@@ -408,9 +522,86 @@ def test_only_the_first_answer_counts(kept, monkeypatch, capsys):
 def test_stopping_keeps_what_was_answered(kept, monkeypatch, capsys):
     first = CASES[0]
     assert played(monkeypatch, ["none", "50", "0", "0", "", "none"]) == 0
-    assert "What you had answered is kept." in capsys.readouterr().out
+    assert "What you have answered is kept." in capsys.readouterr().out
     assert [*review_diff.reviews()] == [first.id]
 
+
+def test_stopping_in_the_middle_of_a_change_keeps_its_answers_and_its_run(kept, monkeypatch,
+                                                                          capsys):
+    number = str(review_diff.number_of(CHANGED))
+    played(monkeypatch, ["run training", "{}:{}".format(*CHANGED.places[0]), "70"], number)
+    assert "What you have answered is kept." in capsys.readouterr().out
+    assert review_diff.reviews() == {}
+    played(monkeypatch, ["0", "q"], number)  # goes on with the consequence
+    told = " ".join(capsys.readouterr().out.split())
+    assert "You have begun this review and asked for the run training:" in told
+    assert "first rate / peak" in told
+    assert "and you are 70 % sure" in told
+    played(monkeypatch, ["0"], number)
+    assert review_diff.reviews()[CHANGED.id].confidence == 70
+    assert review_diff.STORE.entries()[-1]["run"] == "training"
+
+
+def test_a_run_that_was_shown_counts_after_an_interruption(kept, monkeypatch, capsys):
+    number = str(review_diff.number_of(CHANGED))
+    played(monkeypatch, ["run training", "q"], number)
+    capsys.readouterr()
+    played(monkeypatch, ["run data", "q"], number)
+    assert "you have asked for training, and there is one run" in " ".join(
+        capsys.readouterr().out.split())
+
+
+def test_without_a_file_nobody_is_told_that_answers_are_kept(monkeypatch, capsys):
+    monkeypatch.setenv("DLSYS_PROGRESS", "off")
+    played(monkeypatch, ["none", "50"], "1")
+    assert "Nothing is kept, because DLSYS_PROGRESS is off." in capsys.readouterr().out
+
+
+def test_a_cross_says_what_was_chosen(kept, monkeypatch, capsys):
+    case = CHANGED
+    played(monkeypatch, ["none", "10", case.consequences[2], "0"],
+           str(review_diff.number_of(case)))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "You marked none." in told
+    assert f"You chose: {case.consequences[2]}" in told
+    assert "You chose: leave it as it is." in told
+
+
+def test_old_lines_repair_a_changed_line_and_not_a_missing_one(kept, monkeypatch, capsys):
+    lines = {"cosine-over-all": ("progress = (step - config.warmup + 1) / (config.steps - "
+                                 "config.warmup)", "✓ Repair"),
+             "larger-batch": ('"standard": {"batch_size": 32, "accumulate": 2, "steps": 60, '
+                              '"warmup": 6},', "✗ Repair")}
+    for id, (line, said) in lines.items():
+        case = case_files.cases()[id]
+        played(monkeypatch, ["none", "90", "0", line], str(review_diff.number_of(case)))
+        assert said in capsys.readouterr().out
+    found = scoring.score(review_diff.reviews().values())
+    assert found.repaired == (1, 2)
+
+
+def test_a_number_outside_the_form_that_was_asked_for_is_refused(kept, capsys):
+    case = next(case for case in CASES if case.form == "b")
+    number = review_diff.number_of(case)
+    assert cli.main(["review-diff", "--form", "a", str(number)]) == 2
+    assert f"change {number} is in form b, and --form asks for form a" in capsys.readouterr().err
+
+
+def test_every_number_that_a_fault_moves_is_told_as_a_sentence():
+    for case in FAULTY:
+        told = recorded.measured(case.id, case.run, case.number)
+        assert told.startswith(f"Measured, run {case.run}: the ")
+    assert {case.number for case in FAULTY} == set(recorded.SAYS)
+    assert "the gradients of one batch and of the same images in four pieces differ by" in (
+        recorded.measured("log-once", "accumulation", "gradients"))
+
+
+def test_no_label_of_a_run_is_cut_off(kept, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    played(monkeypatch, ["run training", "q"], str(review_diff.number_of(CHANGED)))
+    told = "".join(capsys.readouterr().out.split())
+    assert "factor" in told
+    assert "…" not in told
 
 def test_q_stops_while_a_line_is_asked_for(kept, monkeypatch, capsys):
     assert played(monkeypatch, ["q"]) == 0
@@ -434,10 +625,10 @@ def test_changes_to_the_same_lines_are_in_different_forms(one, other):
 
 def test_a_list_and_a_score_name_no_kind(kept, monkeypatch, capsys):
     assert cli.main(["review-diff", "--score"]) == 0
-    assert "Nothing is answered yet." in capsys.readouterr().out
+    assert "You have not reviewed any change yet." in capsys.readouterr().out
     assert cli.main(["review-diff", "--list", "--form", "a"]) == 0
     out = capsys.readouterr().out
-    assert "0 of 30 reviewed." in out
+    assert "You have reviewed 0 of 30." in out
     assert not any(word in out for word in ("healthy", "omitted", "fault"))
 
 
@@ -459,7 +650,7 @@ def test_a_score_of_both_forms_is_told_apart(kept, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("change", [
-    {"confidence": 1000}, {"confidence": "90"}, {"repair": 17}, {"mark": None},
+    {"confidence": 1000}, {"confidence": "90"}, {"repair": 17}, {"repair": 4}, {"mark": None},
     {"confidence": True}])
 def test_an_edited_results_file_is_set_aside_with_a_sentence(kept, capsys, change):
     entry = {"id": CASES[0].id, "digest": CASES[0].digest, "mark": "", "run": "",
@@ -467,7 +658,7 @@ def test_an_edited_results_file_is_set_aside_with_a_sentence(kept, capsys, chang
     kept.write_text(json.dumps(entry) + "\n" + json.dumps(entry | change) + "\nnonsense\n", "utf-8")
     assert cli.main(["review-diff", "--score"]) == 0
     said = capsys.readouterr()
-    assert "1 changes reviewed" in said.out or "1 change reviewed" in said.out
+    assert "1 change reviewed" in said.out
     assert (kept.parent / ".diffs.damaged-1.jsonl").exists()
 
 
@@ -475,7 +666,7 @@ def test_an_answer_to_another_version_of_a_change_does_not_count(kept, capsys):
     review_diff.STORE.append({"id": CASES[0].id, "digest": "old", "mark": "", "run": "",
                               "confidence": 50, "consequence": 0, "repair": 0})
     assert cli.main(["review-diff", "--score"]) == 0
-    assert "1 answers are to changes that are different today" in capsys.readouterr().out
+    assert "1 answer is to changes that are different today" in capsys.readouterr().out
 
 
 def test_a_change_that_nobody_made_is_refused(kept, capsys):
@@ -503,6 +694,11 @@ def page(browser, site):
     tab.close()
 
 
+def unmarked(text):
+    """A text without the backquotes that mark code."""
+    return text.replace("`", "")
+
+
 def opened(tab, case):
     tab.get_by_label("Change", exact=True).select_option(case.id)
     tab.get_by_role("button", name="Open").click()
@@ -517,8 +713,8 @@ def test_a_line_is_marked_on_the_page_by_keyboard_and_the_rest_follows(page):
     page.keyboard.press("Space")
     page.get_by_label("Confidence that").fill("80")
     page.get_by_role("button", name="That is my mark").click()
-    page.get_by_label(CHANGED.consequences[0]).check()
-    page.get_by_role("button", name="That is what one sees").click()
+    page.get_by_label(unmarked(CHANGED.consequences[0])).check()
+    page.get_by_role("button", name="That is what somebody notices").click()
     page.locator('input[name="repair"]').nth(
         [*page.locator('input[name="repair"] + span').all_text_contents()].index(
             "\n".join(reading.repair_lines(CHANGED, 0)))).check()
@@ -526,6 +722,29 @@ def test_a_line_is_marked_on_the_page_by_keyboard_and_the_rest_follows(page):
     told = page.locator(".told li").all_text_contents()
     assert sum(one.startswith("✓ right") for one in told) == 3
     assert any(one.startswith("Why: Updates are counted from 0") for one in told)
+
+
+def test_the_page_says_what_was_chosen_and_counts_a_run_that_was_shown(page):
+    opened(page, CHANGED)
+    page.get_by_label("Recorded run").select_option("data")
+    page.get_by_role("button", name="Show this run").click()
+    page.reload()
+    opened(page, CHANGED)
+    assert page.get_by_label("Recorded run").input_value() == "data"
+    assert page.get_by_role("button", name="Show this run").is_disabled()
+    assert page.locator("fieldset table").count() == 1
+    page.get_by_label("None: nothing is at fault").check()
+    page.get_by_label("Confidence that").fill("20")
+    page.get_by_role("button", name="That is my mark").click()
+    page.get_by_label(unmarked(CHANGED.consequences[2])).check()
+    page.get_by_role("button", name="That is what somebody notices").click()
+    page.get_by_label("Leave it as it is").check()
+    page.get_by_role("button", name="That is my repair").click()
+    told = "\n".join(page.locator(".told li").all_text_contents())
+    assert "You marked none." in told
+    assert f"You chose: {unmarked(CHANGED.consequences[2])}" in told
+    assert "You chose: leave it as it is." in told
+    assert recorded.measured(CHANGED.id, CHANGED.run, CHANGED.number) in told
 
 
 def test_a_missing_line_is_marked_in_any_file_by_the_numbers_that_files_have(page):

@@ -39,15 +39,16 @@ def page() -> str:
         "line in the diff is right.",
         "Read the change. Open the files that the change touches, and also the files that it does "
         "not touch. You may ask for *one* recorded run, before and after the change, so decide "
-        "first which run would confirm your suspicion. Then mark a line, say how sure you are "
-        "that the change is faulty, say what a user of the code would notice, and choose the edit "
-        "that repairs the fault. As in most pull requests, the change often contains something "
-        "else that looks just as suspicious. After your last answer, the page says what was "
-        "right, and why.",
+        "first which run would confirm your suspicion; if you open the change again, you see the "
+        "same run. Then mark a line, say how sure you are that the change is faulty, say what a "
+        "user of the code would notice, and choose the edit that repairs the fault. As in most "
+        "pull requests, the change often contains something else that looks just as suspicious. "
+        "After your last answer, the page says what was right, what you said instead, and why.",
         book_pages.raw(
             '<link rel="stylesheet" href="diffs/diffs.css">\n'
             f'<div class="diffs" id="diffs"><p>{NEEDS_SCRIPT}</p></div>\n'
             '<script defer src="diffs/data.js"></script>\n'
+            '<script defer src="site/form.js"></script>\n'
             '<script defer src="diffs/diffs.js"></script>'),
         "## How it is scored",
         f"The scores are the ones of {bench}, whose best model had an AUROC of 0.77 and repaired "
@@ -60,7 +61,8 @@ def page() -> str:
         "faulty.\n"
         "- **Repaired at the first attempt**: how many of the faulty changes you repaired "
         "correctly. We also ran the wrong repairs, and the fault is still there after each of "
-        "them.\n"
+        "them. In a terminal you may type the edit. It counts in any spelling that computes the "
+        "same, and the old lines count if a changed line is at fault.\n"
         "- **Healthy changes accused**: healthy changes that you were more than 50 % "
         "sure are faulty. Nobody listens for long to a reviewer who cries wolf.",
         "Only your first answer to a change counts. Half of the changes belong to form a and half "
@@ -116,6 +118,7 @@ def packed(case: Case, consequences: list[int], repairs: list[int]) -> str:
     """What is right, as text that nobody reads by accident."""
     truth = {"kind": case.kind, "run": case.run, "number": case.number, "source": case.source,
              "why": case.why,
+             "measured": recorded.measured(case.id, case.run, case.number) if case.faulty else "",
              "near": reading.near(case), "places": case.places,
              "consequence": consequences.index(0) if case.faulty else -1,
              "repair": repairs.index(0) if case.faulty else -1}

@@ -1,9 +1,9 @@
 """Record the changes of review mode: ``make diffs``, or ``python -m tools.diffs larger-batch``.
 
 Each change is run for real, on one thread: its own run with five seeds, with and without the
-change and with the right repair, and with two seeds after each wrong one; and all eight runs with
-one seed, which a reviewer may ask for. Two minutes of CPU for all of them. Runs lie in
-tests/records/; what a reviewer is shown goes into the package.
+change, with the right repair and with the old lines typed back, and with two seeds after each
+wrong repair; and all eight runs with one seed, which a reviewer may ask for. Two minutes of CPU for
+all of them. Runs lie in tests/records/; what a reviewer is shown goes into the package.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def now(key: str) -> dict[str, str]:
         return rests_on(repository.files())
     case = case_files.cases()[key]
     versions = [case.repaired(n) for n in range(len(case.repairs))] if case.faulty else []
+    versions += other_repairs(case)
     return rests_on(case.after, *versions) | {
         "shown": fingerprints.fingerprint(f"{case.run}, {case.number}")}
 
@@ -80,6 +81,12 @@ def values(files: Mapping[str, str], case: Case, seeds: range = SEEDS) -> list[f
         return [plain(runs.measure(case.run, repo, seed).numbers[case.number]) for seed in seeds]
 
 
+def other_repairs(case: Case) -> list[Mapping[str, str]]:
+    """Repairs that count when somebody types them: a changed line typed back, other spellings."""
+    back = [case.reverted] if case.kind == case_files.CHANGED else []
+    return back + case.other_repairs
+
+
 def record(key: str) -> dict:
     if key == BEFORE:
         return {"runs": all_runs(repository.files(), SEEDS)}
@@ -88,7 +95,8 @@ def record(key: str) -> dict:
     if case.faulty:
         return facts | {"after": values(case.after, case), "repairs": [
             values(case.repaired(n), case, FEW if n else SEEDS)
-            for n in range(len(case.repairs))]}
+            for n in range(len(case.repairs))], "typed": [
+            values(files, case) for files in other_repairs(case)]}
     with repository.loaded(case.after) as repo:
         return facts | {"seeds": [attempt(case.run, repo, seed)["numbers"] for seed in SEEDS]}
 
@@ -123,6 +131,12 @@ def moved(case: Case) -> float:
 def moved_after(case: Case, place: int) -> float:
     """The same after one of its repairs."""
     return sigmas(before(case.run, case.number), RECORD.entry(case.id)["repairs"][place])
+
+
+def moved_when_typed(case: Case) -> list[float]:
+    """The same after each repair that only counts when somebody types it."""
+    return [sigmas(before(case.run, case.number), row)
+            for row in RECORD.entry(case.id)["typed"]]
 
 
 def moved_by_healthy(case: Case) -> dict[str, float]:

@@ -2,8 +2,9 @@
 
 You see a change and its description, may open every file and ask for one recorded run. You mark a
 line, say how sure you are that the change is faulty, name the consequence and choose or type the
-repair. Only then are you told. Answers are kept in ``my-work/.diffs.jsonl`` as they were given;
-what is right is decided anew whenever a score is shown.
+repair. Only then are you told. Each answer is kept in ``my-work/.diffs.jsonl`` as soon as it is
+given, so a review that was interrupted goes on, with the run that was shown; what is right is
+decided whenever a score is shown.
 """
 
 import argparse
@@ -11,11 +12,12 @@ import random
 import secrets
 from datetime import UTC, datetime
 
-from dlsys.terminal import ask, bold, new_table, paragraph, say, styled
+from dlsys.terminal import ask, bold, filled, new_table, paragraph, say, styled
 from dlsys_diffs import reading, recorded, scoring
 from dlsys_diffs.case_files import CHANGED, FORMS, HEALTHY, OMITTED, Case, cases
 from dlsys_diffs.reading import NOTHING, AnswerError
 from dlsys_diffs.scoring import Review
+from dlsys_diffs.typed import BACK
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.json_lines import Store
 
@@ -27,23 +29,36 @@ HEADINGS = {HEALTHY: "This change is healthy.", OMITTED: "A line is missing.",
 NOTHING_BAD = "Nothing bad: the change is as it should be."
 STYLES = {"+": "green", "-": "red", "@": "bold", " ": ""}
 RUNS = {
-    "training": "the standard preset from beginning to end",
-    "resume": "an interrupted run next to one that was not; a warm start from an old file",
+    "training": "the standard preset, from beginning to end",
+    "resume": "an interrupted run and an uninterrupted one; a warm start from an old file",
     "accumulation": "one update at once and in four pieces; an overflow",
     "evaluation": "a model scored in batches of 64 and of 7, and what scoring changes",
     "tuning": "five updates with each setting that freezes something",
-    "serving": "the exported file next to the model that it was made of",
-    "ranks": "two ranks next to one",
+    "serving": "the exported file and the model that it was made from",
+    "ranks": "two ranks compared with one",
     "data": "split, normalization, order and augmentation"}
 
 
+ANSWERS = {"mark": str, "run": str, "confidence": range(101), "consequence": range(NOTHING, 3),
+           "repair": range(NOTHING, BACK + 1)}
+
+
 def _whole(entry: dict) -> bool:
-    """Whether a stored answer is one: known texts, and numbers in their ranges."""
-    numbers = {"confidence": range(101), "consequence": range(NOTHING, 3),
-               "repair": range(NOTHING, 3)}
-    return (all(isinstance(entry.get(name), str) for name in ("id", "digest", "mark", "run"))
-            and all(type(entry.get(name)) is int and entry[name] in allowed
-                    for name, allowed in numbers.items()))
+    """Whether a stored entry is one: a case with some answers, known texts, numbers in range.
+
+    An entry with all answers is a review; one with fewer is a step of one, kept as it was given.
+    """
+    given = {name: entry[name] for name in ANSWERS if name in entry}
+    return (all(isinstance(entry.get(name), str) for name in ("id", "digest")) and bool(given)
+            and all(_allowed(value, ANSWERS[name]) for name, value in given.items()))
+
+
+def _allowed(value: object, what) -> bool:
+    return isinstance(value, str) if what is str else type(value) is int and value in what
+
+
+def _is_review(entry: dict) -> bool:
+    return entry.keys() >= ANSWERS.keys()
 
 
 STORE = Store(".diffs.jsonl", "Your review of changes", _whole)
@@ -52,12 +67,29 @@ STORE = Store(".diffs.jsonl", "Your review of changes", _whole)
 def reviews() -> dict[str, Review]:
     """The first answer to each case as it is today, by id."""
     found: dict[str, Review] = {}
-    for entry in STORE.entries():
+    for entry in filter(_is_review, STORE.entries()):
         case = cases().get(entry["id"])
         if case and entry["digest"] == case.digest and case.id not in found:
             found[case.id] = Review(case, entry["mark"], entry["confidence"],
                                     entry["consequence"], entry["repair"])
     return found
+
+
+class Begun:
+    """A review that goes on: what is answered is kept on disk at once, and in this process."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.given = case, {}
+        for entry in STORE.entries():
+            if (entry["id"], entry["digest"]) == (case.id, case.digest):
+                new = {name: entry[name] for name in ANSWERS if name in entry}
+                self.given = {} if _is_review(entry) else self.given | new
+
+    def keep(self, **answers) -> None:
+        self.given |= answers
+        done = self.given if _is_review(self.given) else answers
+        STORE.append({"id": self.case.id, "digest": self.case.digest, **done,
+                      "time": datetime.now(UTC).isoformat(timespec="seconds")})
 
 
 def add_parser(commands) -> None:
@@ -81,9 +113,9 @@ def run(args: argparse.Namespace) -> int:
         return show_list(asked)
     done = reviews()
     unseen = [case for case in asked if case.id not in done]
-    todo = [case_of(args.case)] if args.case else unseen
+    todo = [case_of(args.case, form=args.form)] if args.case else unseen
     if not todo:
-        print("All of these are reviewed. How you did: dlsys review-diff --score")
+        print("You have reviewed all of these. How you did: dlsys review-diff --score")
         return 0
     try:
         for place, case in enumerate(todo):
@@ -91,7 +123,8 @@ def run(args: argparse.Namespace) -> int:
                 break
             review(case, repeated=case.id in done)
     except (KeyboardInterrupt, EOFError) as stop:
-        print("\nStopped. What you had answered is kept." if STORE.path() else "\nStopped.")
+        print("\nStopped. What you have answered is kept." if STORE.path() else
+              "\nStopped. Nothing is kept, because DLSYS_PROGRESS is off.")
         return INTERRUPTED if isinstance(stop, KeyboardInterrupt) else 0
     return 0
 
@@ -101,13 +134,21 @@ def number_of(case: Case) -> int:
     return 1 + [*cases()].index(case.id)
 
 
-def case_of(text: str, command: str = "review-diff") -> Case:
-    """The change with this number. command: what a refusal begins with."""
+def case_of(text: str, command: str = "review-diff", form: str | None = None) -> Case:
+    """The change with this number, in the form that was asked for, if any.
+
+    command: what a refusal begins with.
+    """
     every = [*cases().values()]
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= len(every)):
         raise UserError(f"{command}: got {text[:40]!r}, expected the number of a change, 1 to "
                         f"{len(every)}. See: dlsys review-diff --list")
-    return every[int(text) - 1]
+    case = every[int(text) - 1]
+    if form not in (None, case.form):
+        raise UserError(f"{command}: change {text} is in form {case.form}, and --form asks for "
+                        f"form {form}. Leave --form out, or see: dlsys review-diff --form {form} "
+                        "--list")
+    return case
 
 
 def another() -> bool:
@@ -117,25 +158,43 @@ def another() -> bool:
 # ---- one change
 
 def review(case: Case, repeated: bool) -> None:
-    """Show a change, ask for all answers, keep them, and tell what was right."""
+    """Show a change, ask for the answers that are missing, keep each, and tell what was right."""
+    begun = Begun(case)
     show_change(case, repeated)
-    mark, asked_run = ask_mark(case)
-    say("")
-    confidence = ask("How sure are you that this change is faulty, 0 to 100?", reading.confidence,
-                     AnswerError)
-    seed = secrets.randbits(32)
-    order = shuffled(case, len(case.consequences), seed)
-    options("What does somebody see of it? A number, or your own words.",
-            [case.consequences[n] for n in order], NOTHING_BAD)
-    consequence = ask("", lambda text: reading.consequence(text, case, order), AnswerError)
-    order = shuffled(case, len(case.repairs), seed + 1)
+    show_begun(begun)
+    if "mark" not in begun.given:
+        begun.keep(mark=ask_mark(begun))
+        say("")
+    if "confidence" not in begun.given:
+        begun.keep(confidence=ask("How sure are you that this change is faulty, 0 to 100?",
+                                  reading.confidence, AnswerError))
+    if "consequence" not in begun.given:
+        order = shuffled(case, len(case.consequences), secrets.randbits(32))
+        options("What would somebody notice? A number, or your own words.",
+                [case.consequences[n] for n in order],
+                NOTHING_BAD)
+        begun.keep(consequence=ask("", lambda text: reading.consequence(text, case, order),
+                                   AnswerError))
+    order = shuffled(case, len(case.repairs), secrets.randbits(32))
     options("Which edit of the changed files repairs it? A number, or the new lines.",
-            ["\n     ".join(reading.repair_lines(case, n)) for n in order], "Leave it as it is.")
-    repair = ask("", lambda text: reading.repair(text, case, order), AnswerError)
-    STORE.append({"id": case.id, "digest": case.digest, "mark": mark, "confidence": confidence,
-                  "consequence": consequence, "repair": repair, "run": asked_run,
-                  "time": datetime.now(UTC).isoformat(timespec="seconds")})
-    tell(Review(case, mark, confidence, consequence, repair))
+            [repair_shown(case, n) for n in order], "Leave it as it is.")
+    answer = ask("", lambda text: reading.repair(text, case, order), AnswerError)
+    begun.keep(**{"run": "", **begun.given, "repair": answer})
+    tell(Review(case, *(begun.given[name] for name in (
+        "mark", "confidence", "consequence", "repair"))))
+
+
+def show_begun(begun: Begun) -> None:
+    """What was answered before an interruption, and the run that was shown."""
+    given = begun.given
+    if not given:
+        return
+    if run := given.get("run"):
+        paragraph(f"You have begun this review and asked for the run {run}:")
+        print_run(begun.case, run)
+    if "mark" in given:
+        sure = f", and you are {given['confidence']} % sure" if "confidence" in given else ""
+        paragraph(f"You have begun this review. Your mark: {given['mark'] or 'none'}{sure}.")
 
 
 def shuffled(case: Case, count: int, seed: int) -> list[int]:
@@ -155,13 +214,13 @@ def show_change(case: Case, repeated: bool) -> None:
         paragraph("You have reviewed this change before; only your first answer counts.")
 
 
-def ask_mark(case: Case) -> tuple[str, str]:
-    """The mark, and the run that was asked for, if any."""
-    asked = ""
+def ask_mark(begun: Begun) -> str:
+    """The mark; before it, files and one recorded run can be seen."""
+    case = begun.case
     paragraph("Mark the line at fault, such as `loop.py:40`, or the place where a line is missing, "
-              "in any file; `none` for neither. Numbers are those of the files after the change. "
-              "First you may read a file (`file loop.py`) and ask for one recorded run (`runs` "
-              "lists them); `q` stops.")
+              "in any file; `none` if nothing is wrong. The numbers are those of the files after "
+              "the change. Before that you may read files (`file loop.py`) and ask for one "
+              "recorded run (`runs` lists them); `q` stops.")
     while True:
         said = input("mark > ").strip()
         word, _, rest = said.partition(" ")
@@ -173,10 +232,10 @@ def ask_mark(case: Case) -> tuple[str, str]:
             for name, what in RUNS.items():
                 say(f"  run {name}: {what}")
         elif word == "run":
-            asked = show_run(case, rest.strip(), asked)
+            show_run(begun, rest.strip())
         else:
             try:
-                return reading.mark(said, case), asked
+                return reading.mark(said, case)
             except AnswerError as error:
                 paragraph(str(error))
 
@@ -190,26 +249,28 @@ def show_file(case: Case, name: str) -> None:
         say(f"{number:>4}  {line}")
 
 
-def show_run(case: Case, name: str, asked: str) -> str:
-    """Show a recorded run; returns the one that was asked for. There is one for each change."""
+def show_run(begun: Begun, name: str) -> None:
+    """Show a recorded run, and keep which one: there is one for each change."""
+    asked = begun.given.get("run", "")
     if name not in RUNS:
         paragraph(f"run: got {name[:40]!r}, expected one of {', '.join(RUNS)}.")
     elif asked and asked != name:
         paragraph(f"run: you have asked for {asked}, and there is one run for each change.")
     else:
-        print_run(case, name)
-        return name
-    return asked
+        if not asked:
+            begun.keep(run=name)
+        print_run(begun.case, name)
 
 
 def print_run(case: Case, name: str) -> None:
     if stopped := recorded.stopped(case.id, name):
         paragraph(f"With the change, this run stops: {stopped}")
         return
-    table = new_table(f"{name}", "before", "after", "")
+    table = new_table(f"number, run {name}", "before", "after", "")
     for row in recorded.numbers(case.id, name)[:MOST_NUMBERS]:
         differs = row.before != row.after
-        table.add_row(row.name, number(row.before), number(row.after), "differs" if differs else "")
+        table.add_row(row.name, number(row.before), number(row.after),
+                      "differs" if differs else "")
     say(table)
     for title, (before, after) in recorded.curves(case.id, name).items():
         say(f"{title}, before: {thinned(before)}")
@@ -217,7 +278,7 @@ def print_run(case: Case, name: str) -> None:
 
 
 def number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+    return recorded.shown(value)
 
 
 def thinned(values: list) -> str:
@@ -230,8 +291,15 @@ def options(question: str, texts: list[str], nothing: str) -> None:
     say("")
     paragraph(question)
     for place, text in enumerate(texts, 1):
-        say(f"  {place}  {text}")
+        if "\n" in text:  # code keeps its lines
+            say(f"  {place}  {text}")
+        else:
+            say(filled(text, f"  {place}  ", "     "))
     say(f"  0  {nothing}")
+
+
+def repair_shown(case: Case, place: int) -> str:
+    return "\n     ".join(reading.repair_lines(case, place))
 
 
 # ---- what was right
@@ -243,14 +311,22 @@ def tell(review: Review) -> None:
     say(bold(HEADINGS[case.kind]))
     if case.faulty:
         where = " or ".join(f"{file}, line {line}" for file, line in case.places)
-        verdict(reading.is_place(review.mark, case), f"Place: {where}.")
-        verdict(review.consequence == 0, f"What one sees: {case.consequences[0]}")
-        verdict(review.repair == 0, "Repair: " + "\n     ".join(reading.repair_lines(case, 0)))
+        verdict(reading.is_place(review.mark, case), f"Place: {where}.",
+                f"You marked {review.mark or 'none'}.")
+        verdict(review.consequence == 0, f"What somebody notices: {case.consequences[0]}",
+                f"You chose: {chosen_consequence(review)}")
+        verdict(reading.is_repair(review.repair, case), f"Repair: {repair_shown(case, 0)}",
+                f"You chose: {chosen_repair(review)}")
+        if review.repair == BACK and case.kind == CHANGED:
+            say("  You typed the old lines back, which removes the fault, too.")
         paragraph(measured(case))
     else:
         verdict(review.confidence <= scoring.ACCUSED, f"You were {review.confidence} % sure that "
                                                       "it is faulty.")
-        verdict(review.repair == NOTHING, "It needs no repair.")
+        verdict(review.consequence == NOTHING, "Nobody notices anything bad.",
+                f"You chose: {chosen_consequence(review)}")
+        verdict(review.repair == NOTHING, "It needs no repair.",
+                f"You chose: {chosen_repair(review)}")
     paragraph(f"Why: {case.why}")
     owner, _, item = case.source.partition("#")
     paragraph(f"Modelled on {owner}, number {item} of its issues and pull requests on GitHub.")
@@ -258,13 +334,31 @@ def tell(review: Review) -> None:
 
 def measured(case: Case) -> str:
     """The number of its run that shows what the change does."""
-    row = next(row for row in recorded.numbers(case.id, case.run) if row.name == case.number)
-    return (f"Measured, run {case.run}: {row.name} is {number(row.before)} without the change and "
-            f"{number(row.after)} with it.")
+    return recorded.measured(case.id, case.run, case.number)
 
 
-def verdict(right: bool, text: str) -> None:
-    say(styled("✓" if right else "✗", "green" if right else "red"), text)
+def chosen_consequence(review: Review) -> str:
+    return ("nothing bad." if review.consequence == NOTHING else
+            review.case.consequences[review.consequence])
+
+
+def chosen_repair(review: Review) -> str:
+    if review.repair == BACK:
+        return "the old lines, which take away what the change is for."
+    return "leave it as it is." if review.repair == NOTHING else repair_shown(
+        review.case, review.repair)
+
+
+def verdict(right: bool, text: str, chosen: str = "") -> None:
+    """What is right; after a cross, what was said instead."""
+    say(styled("✓" if right else "✗", "green" if right else "red"), within(text))
+    if chosen and not right:
+        say(f"  {within(chosen)}")
+
+
+def within(text: str) -> str:
+    """A sentence, wrapped behind an indent of two; code keeps its lines."""
+    return text if "\n" in text else filled(text, "  ", "  ").strip()
 
 
 # ---- lists and scores
@@ -275,7 +369,7 @@ def show_list(asked: list[Case]) -> int:
     for case in asked:
         table.add_row(str(number_of(case)), case.title, case.form, "yes" if case.id in done else "")
     say(table)
-    print(f"{sum(case.id in done for case in asked)} of {len(asked)} reviewed.")
+    print(f"You have reviewed {sum(case.id in done for case in asked)} of {len(asked)}.")
     return 0
 
 
@@ -286,9 +380,10 @@ def show_score() -> int:
     if all(parts.values()):
         for form, part in parts.items():
             print(f"\nForm {form}:", *scoring.shown(scoring.score(part)), sep="\n")
-    old = len({entry["id"] for entry in STORE.entries()}) - len(done)
+    old = len({entry["id"] for entry in STORE.entries() if _is_review(entry)}) - len(done)
     if old:
-        print(f"{old} answers are to changes that are different today, and do not count.")
+        print(f"{old} {'answer is' if old == 1 else 'answers are'} to changes that are different "
+              "today, and do not count.")
     if not STORE.path():
         print("Answers are not kept: DLSYS_PROGRESS is off.")
     return 0

@@ -48,8 +48,9 @@ class Line(NamedTuple):
 class Case:
     """A change under review.
 
-    edits, text: those of its aside included. repairs: lists of edits; of a faulty change, the
-    first is right, as is the first of its consequences. why: what is wrong, or why nothing is.
+    edits, text: those of its aside included; aside: its alone. repairs: lists of edits; of a faulty
+    change, the first is right, as is the first of its consequences. also: right repairs that are
+    not offered, and count when they are typed. why: what is wrong, or why nothing is.
     """
 
     id: str
@@ -66,6 +67,8 @@ class Case:
     consequences: tuple[str, ...]
     repairs: tuple[tuple[Edit, ...], ...]
     why: str
+    aside: tuple[Edit, ...] = ()
+    also: tuple[tuple[Edit, ...], ...] = ()
 
     @property
     def faulty(self) -> bool:
@@ -79,6 +82,16 @@ class Case:
     def repaired(self, place: int = 0) -> dict[str, str]:
         """The files with this change and one of its repairs."""
         return edited(self.after, list(self.repairs[place]))
+
+    @property
+    def reverted(self) -> dict[str, str]:
+        """The files without this change; its aside stays."""
+        return edited(files(), list(self.aside))
+
+    @property
+    def other_repairs(self) -> list[dict[str, str]]:
+        """The files after each right repair that is not offered."""
+        return [edited(self.after, list(one)) for one in self.also]
 
     @property
     def diff(self) -> list[Line]:
@@ -146,12 +159,13 @@ def _case(kind: str, form: str, row: dict) -> Case:
                 f"{row['text']} {aside.text}".strip(), row["source"],
                 (*_edits(row["edits"]), *aside.edits), row["run"], row["number"],
                 _pairs(row.get("mark", [])), tuple(row["consequences"]),
-                tuple(_edits(one) for one in row["repairs"]), _reason(row["why"], aside.why))
+                tuple(_edits(one) for one in row["repairs"]), _reason(row["why"], aside.why),
+                aside.edits, tuple(_edits(one) for one in row.get("also", [])))
 
 
 def _reason(why: str, aside: str) -> str:
     """Why a change is as it is, and why what came along is right."""
-    return f"{why} What came along is right: {aside[:1].lower()}{aside[1:]}" if aside else why
+    return f"{why} The other hunk is right. {aside}" if aside else why
 
 
 @cache

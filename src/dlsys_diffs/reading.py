@@ -8,7 +8,8 @@ import math
 import re
 from functools import cache
 
-from dlsys_diffs.case_files import OMITTED, Case, Line, cases, diff_of
+from dlsys_diffs import typed
+from dlsys_diffs.case_files import CHANGED, OMITTED, Case, Line, cases, diff_of
 from dlsys_diffs.repository import files
 from dlsys_helpers.errors import UserError
 
@@ -16,7 +17,8 @@ NOTHING = -1  # the consequence or repair of a change that is as it should be
 AROUND = 1  # unchanged lines around a repair
 SHOWN = 40  # characters of an answer that a message repeats
 WORDS = 60  # of a consequence in own words
-ENOUGH, AHEAD = 0.3, 1.5  # of an option's words that a text must name, and its lead on the next
+ENOUGH = 0.3  # the share of an option's words that a text must name to come close to it
+CLEAR, AHEAD = 0.5, 2.0  # the share that names it for sure, and how far ahead of the next one
 KNOWN = 0.4  # of a text's words that must be words of the field, in English
 COMMON = 0.1  # what a word counts that several options of a case have
 STEM = 5  # letters by which two words count as one
@@ -116,7 +118,8 @@ def consequence(text: str, case: Case, numbered: list[int]) -> int:
     """A consequence as its place in the case, NOTHING for none.
 
     numbered: the places in the order in which they are shown, from 1. Own words count for the one
-    consequence that they name.
+    consequence that they clearly name; where they are close to one, the reviewer is asked which one
+    is meant.
     """
     said = text.strip()
     if said.isascii() and said.isdigit():
@@ -132,10 +135,15 @@ def consequence(text: str, case: Case, numbered: list[int]) -> int:
     (best, place), (second, _) = scores[0], scores[1]
     if best < ENOUGH:
         raise AnswerError(f"consequence: {shown(said)} fits none of the consequences here. Say it "
-                          "with other words, or choose a number.")
-    if best < AHEAD * second:
-        raise AnswerError(f"consequence: {shown(said)} fits several of the consequences here. Name "
-                          "one of them, or choose a number.")
+                          "in other words, or choose a number.")
+    if best < CLEAR or best < AHEAD * second:
+        likely = sorted(1 + numbered.index(other) for score, other in scores
+                        if score >= ENOUGH or AHEAD * score > best)
+        if len(likely) == 1:
+            raise AnswerError(f"consequence: {shown(said)} is closest to {likely[0]}, but not "
+                              f"clearly. If you mean that one, answer {likely[0]}.")
+        raise AnswerError(f"consequence: {shown(said)} could mean {_listed(likely)}. Answer "
+                          "with the number that you mean.")
     return place
 
 
@@ -171,32 +179,36 @@ def _numbered(said: str, numbered: list[int], what: str) -> int:
 def repair(text: str, case: Case, numbered: list[int]) -> int:
     """A repair as its place in the case, NOTHING for leaving the change as it is.
 
-    Code counts for the repair whose new lines it is; blanks and the kind of quotes do not count.
+    Code counts for the repair that it is in whatever spelling, see `typed`; the old lines count as
+    typed.BACK.
     """
     said = text.strip()
     if said.isascii() and said.isdigit():
         return _numbered(said, numbered, "repair")
     if not said:
         raise AnswerError("repair: got nothing, expected a number or the line as it should be.")
-    for place in range(len(case.repairs)):
-        if squeezed(said) == squeezed("\n".join(added(case, place))):
-            return place
-    raise AnswerError(f"repair: {shown(said)} is none of the repairs that were tried here. Write "
-                      "it otherwise, or choose a number.")
+    found = typed.repairs_of(text, case)
+    if not found:
+        raise AnswerError(f"repair: {shown(said)} is none of the repairs that we ran for this "
+                          "change. Write it differently, with `;` between lines that belong to "
+                          "different places, or choose a number.")
+    if len(found) > 1:
+        places = _listed(sorted(1 + numbered.index(place) for place in found))
+        raise AnswerError(f"repair: {shown(said)} is {places}, depending on where you put it. "
+                          "Choose a number.")
+    return found.pop()
 
 
-def squeezed(code: str) -> str:
-    return re.sub(r"\s", "", code).replace("'", '"')
+def is_repair(repair: int, case: Case) -> bool:
+    """Whether this repairs a faulty change: old lines do, where a changed line is at fault.
+
+    Where a line is missing, the old lines take away what the change is for.
+    """
+    return repair == 0 or (repair == typed.BACK and case.kind == CHANGED)
 
 
-def added(case: Case, place: int) -> list[str]:
-    """The lines that a repair adds or changes."""
-    repaired = case.repaired(place)
-    found = []
-    for file, text in repaired.items():
-        old = case.after[file].splitlines()
-        found += [line for line in text.splitlines() if line not in old]
-    return found
+def _listed(numbers: list[int]) -> str:
+    return f"{', '.join(map(str, numbers[:-1]))} or {numbers[-1]}"
 
 
 def repair_diff(case: Case, place: int) -> list[Line]:

@@ -76,7 +76,7 @@ def score(reviews: Iterable[Review], draws: int = DRAWS) -> Score:
 
 
 def _repaired(faulty: list[Review]) -> Count:
-    return Count(sum(one.repair == 0 for one in faulty), len(faulty))
+    return Count(sum(reading.is_repair(one.repair, one.case) for one in faulty), len(faulty))
 
 
 def interval(faulty: list[int], healthy: list[int],
@@ -93,8 +93,8 @@ def interval(faulty: list[int], healthy: list[int],
 def shown(found: Score) -> list[str]:
     """A score as lines."""
     if not found.answered:
-        return ["Nothing is answered yet."]
-    lines = [f"{found.answered} changes reviewed."]
+        return ["You have not reviewed any change yet."]
+    lines = [f"{found.answered} {'change' if found.answered == 1 else 'changes'} reviewed."]
     if found.auroc is None:
         lines.append("AUROC of your confidence: needs a faulty and a healthy change.")
     else:

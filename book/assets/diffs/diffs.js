@@ -6,18 +6,13 @@
   const data = window.dlsysDiffs;
   if (!root || !data) return;
   const KEY = "dlsys-diffs";
+  const RUNS = "dlsys-diffs-runs"; // which run was shown for a change
+  const { make, written, button, group, radio, said: status, chosen, kept: entries, keep: store } = window.dlsysForm(root);
   const ACCUSED = 50;
 
   // ---- what is kept
 
-  function kept() {
-    try {
-      const found = JSON.parse(localStorage.getItem(KEY) || "[]");
-      return Array.isArray(found) ? found.filter(whole) : [];
-    } catch {
-      return [];
-    }
-  }
+  const kept = () => entries(KEY, whole);
 
   const within = (value, low, high) => Number.isInteger(value) && value >= low && value <= high;
   const whole = (one) => one && typeof one.id === "string" && typeof one.mark === "string" &&
@@ -32,43 +27,20 @@
     return found;
   }
 
-  function keep(answer) {
-    try {
-      localStorage.setItem(KEY, JSON.stringify([...kept(), answer]));
-      return true;
-    } catch {
-      return false;
-    }
+  const keep = (answer) => store(KEY, [...kept(), answer]);
+  const isRun = (one) => one && typeof one.id === "string" && Object.hasOwn(data.runs, one.run);
+  const shownRuns = []; // of this visit: a browser may keep nothing
+  const runOf = (change) => [...entries(RUNS, isRun), ...shownRuns].find((one) => one.id === change.id && one.digest === change.digest)?.run;
+
+  function keepRun(change, run) {
+    const shown = { id: change.id, digest: change.digest, run };
+    shownRuns.push(shown);
+    store(RUNS, [...entries(RUNS, isRun), shown]);
   }
 
   const truth = (change) => JSON.parse(atob(change.packed));
 
   // ---- elements
-
-  function make(name, text = "", attributes = {}) {
-    const element = document.createElement(name);
-    element.textContent = text;
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    return element;
-  }
-
-  function button(text, press) {
-    const found = make("button", text, { type: "button" });
-    found.addEventListener("click", press);
-    return found;
-  }
-
-  function group(title, ...parts) {
-    const found = make("fieldset");
-    found.append(make("legend", title), ...parts);
-    return found;
-  }
-
-  function radio(name, value, text, kind) {
-    const label = make("label", "", { class: kind });
-    label.append(make("input", "", { type: "radio", name, value }), make("span", text));
-    return label;
-  }
 
   function shuffled(list) {
     const found = [...list];
@@ -78,8 +50,6 @@
     }
     return found;
   }
-
-  const chosen = (name) => root.querySelector(`input[name="${name}"]:checked`)?.value;
 
   function choice(names, label) {
     const select = make("select", "", { "aria-label": label });
@@ -181,20 +151,25 @@
     const names = Object.entries(data.runs).map(([name, what]) => [name, `${name}: ${what}`]);
     const select = choice(names, "Recorded run");
     const shown = make("div", "", { role: "status" });
-    const press = button("Show this run", () => {
-      state.run = select.value;
-      shown.replaceChildren(runTable(change, select.value));
+    const reveal = (run) => {
+      state.run = select.value = run;
+      shown.replaceChildren(runTable(change, run));
       press.disabled = select.disabled = true;
+    };
+    const press = button("Show this run", () => {
+      keepRun(change, select.value);
+      reveal(select.value);
     });
     const row = make("div", "", { class: "fields" });
     row.append(select, press);
+    if (runOf(change)) reveal(runOf(change)); // opening a change again gives no second run
     return group("One recorded run, if you want it", row, shown);
   }
 
   function show(change) {
     const state = { run: "" };
     const files = after(change);
-    const said = make("p", "", { role: "status", class: "said" });
+    const said = status();
     const missing = missingLine(files, said);
     const sure = make("input", "", { type: "number", min: "0", max: "100", "aria-label": "Confidence that the change is faulty, 0 to 100" });
     const sureRow = make("div", "", { class: "fields" });
@@ -203,7 +178,7 @@
     const go = button("That is my mark", () => {
       let mark = chosen("mark");
       if (mark === undefined) {
-        said.textContent = "Mark: got nothing, expected a line, a missing line or none.";
+        said.textContent = "Mark: got nothing, expected a line, another place or none.";
         return;
       }
       if (mark === "missing") mark = missing.read();
@@ -219,16 +194,16 @@
     const first = make("div", "", { class: "first" });
     first.append(group("The change. Mark the line at fault", diffLines(change), missing, radio("mark", "", "None: nothing is at fault", "option")),
       oneRun(change, state), group("How sure are you that it is faulty?", sureRow), go, said);
-    body.replaceChildren(make("h2", change.title, { tabindex: "-1" }), make("p", change.text), fileViews(files), first, rest);
+    body.replaceChildren(written("h2", change.title, { tabindex: "-1" }), written("p", change.text), fileViews(files), first, rest);
     body.firstChild.focus();
   }
 
   function askRest(change, answer, place) {
-    const said = make("p", "", { role: "status", class: "said" });
-    const options = (name, texts, nothing, kind) => [...shuffled(texts.map((text, n) => radio(name, n, text, `option ${kind}`))),
+    const said = status();
+    const options = (name, texts, nothing, kind) => [...shuffled(texts.map((text, n) => radio(name, n, text, `option ${kind}`, kind ? make : written))),
       radio(name, -1, nothing, "option")];
     const repairs = make("div");
-    const next = button("That is what one sees", () => {
+    const next = button("That is what somebody notices", () => {
       if (chosen("consequence") === undefined) {
         said.textContent = "Consequence: got nothing, expected one of them.";
         return;
@@ -246,7 +221,7 @@
       repairs.append(group("Which edit of the changed files repairs it?", ...options("repair", change.repairs, "Leave it as it is", "code")), done);
       repairs.querySelector("input").focus();
     });
-    place.replaceChildren(group("What does somebody see of it?", ...options("consequence", change.consequences, "Nothing bad: the change is as it should be", "")), next, repairs, said);
+    place.replaceChildren(group("What would somebody notice?", ...options("consequence", change.consequences, "Nothing bad: the change is as it should be", "")), next, repairs, said);
     place.querySelector("input").focus();
   }
 
@@ -262,26 +237,27 @@
     for (const field of place.querySelectorAll("input")) field.disabled = true;
     const head = { healthy: "This change is healthy.", changed: "A changed line is at fault.", omitted: "A line is missing." };
     const told = make("ul", "", { class: "told" });
-    const tell = (good, text) => told.append(make("li", `${good ? "✓ right" : "✗ wrong"}: ${text}`));
+    const tell = (good, text, instead = "") => told.append(written("li", `${good ? "✓ right" : "✗ wrong"}: ${text}${good || !instead ? "" : `\n${instead}`}`));
+    const consequence = `You chose: ${answer.consequence === -1 ? "nothing bad." : change.consequences[answer.consequence]}`;
+    const repair = `You chose: ${answer.repair === -1 ? "leave it as it is." : change.repairs[answer.repair]}`;
     if (right.kind === "healthy") {
       tell(answer.confidence <= ACCUSED, `you were ${answer.confidence} % sure that it is faulty.`);
-      tell(answer.repair === -1, "it needs no repair.");
+      tell(answer.consequence === -1, "nobody notices anything bad.", consequence);
+      tell(answer.repair === -1, "it needs no repair.", repair);
     } else {
-      tell(atPlace(answer.mark, right), `the place is ${right.places.map(([file, line]) => `${file}, line ${line}`).join(" or ")}.`);
-      tell(answer.consequence === right.consequence, change.consequences[right.consequence]);
-      tell(answer.repair === right.repair, `the repair:\n${change.repairs[right.repair]}`);
-      const before = data.before[right.run].numbers[right.number];
-      const now = (change.after[right.run].numbers || {})[right.number] ?? before;
-      told.append(make("li", `Measured, run ${right.run}: ${right.number} is ${number(before)} without the change and ${number(now)} with it.`));
+      tell(atPlace(answer.mark, right), `the place is ${right.places.map(([file, line]) => `${file}, line ${line}`).join(" or ")}.`, `You marked ${answer.mark || "none"}.`);
+      tell(answer.consequence === right.consequence, change.consequences[right.consequence], consequence);
+      tell(answer.repair === right.repair, `the repair:\n${change.repairs[right.repair]}`, repair);
+      told.append(make("li", right.measured));
     }
-    told.append(make("li", `Why: ${right.why}`));
+    told.append(written("li", `Why: ${right.why}`));
     const [repository, item] = right.source.split("#");
     const source = make("p", "Modelled on ");
     source.append(make("a", right.source, { href: `https://github.com/${repository}/issues/${item}` }), ".");
     const verdict = make("div", "", { role: "status" });
     verdict.append(make("h2", head[right.kind], { tabindex: "-1" }), told, source);
     if (again) verdict.append(make("p", "You had reviewed this change before; only your first answer counts."));
-    if (!stored) verdict.append(make("p", "Your browser keeps nothing for this page, so the score forgets this answer."));
+    if (!stored) verdict.append(make("p", "Your browser keeps nothing for this page, so this answer does not count in your score."));
     verdict.append(button("Next change", () => show(upcoming())));
     place.append(verdict);
     verdict.querySelector("h2").focus();
@@ -320,7 +296,7 @@
     select.replaceChildren(...data.cases.map((change) => make("option",
       `${done.has(change.id) ? "✓ " : ""}${change.title} (form ${change.form})`, { value: change.id })));
     const found = [...done.values()].filter((one) => form.value === "" || one.change.form === form.value);
-    score.replaceChildren(...(found.length ? scoreLines(found) : ["Nothing is reviewed yet."]).map((text) => make("p", text)));
+    score.replaceChildren(...(found.length ? scoreLines(found) : ["You have not reviewed any change yet."]).map((text) => make("p", text)));
   }
 
   const form = choice([["", "both forms"], ["a", "form a"], ["b", "form b"]], "Form");
