@@ -71,6 +71,12 @@ SAYS = {
         "the served logits and those of the average", "differ by"),
     "buffers of frozen modules that moved": (
         "the number of buffers in frozen modules that move", "is"),
+    "classes: predicted and computed by hand": (
+        "the predicted classes and those computed by hand", "differ by"),
+    "classes: predicted twice": ("the classes that are predicted twice", "differ by"),
+    "weights": ("the weights of the resumed and of the uninterrupted run", "differ by"),
+    "buffers that scoring moved": ("the number of buffers that scoring moves", "is"),
+    "loss of the last 10 updates": ("the loss of the last 10 updates", "is"),
 }
 
 
