@@ -21,7 +21,7 @@ v           | Args: v: (N,) bfloat16, 0 or more, the moment so far. | case no mo
               and no gradient; a tiny moment; a huge moment; every second number of a table; all
               entries different
 grad        | grad: (N,) float32 or bfloat16. | case gradients in bfloat16
-x           | Let x = beta2 * v + (1 - beta2) * grad**2, computed in float32. | numbers that are no
+x           | Let x = beta2 * v + (1 - beta2) * grad**2, computed in float32. | no bfloat16
               neighbour; fraction rounded up; values that moved
 beta2       | beta2: 0 <= beta2 < 1. | case a small beta; a beta of 0; a beta of 0.99; a beta near
               1; gradients in bfloat16; one entry; numbers that bfloat16 holds; no moment and no
