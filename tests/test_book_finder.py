@@ -41,7 +41,7 @@ FIRST = {"overfitting", "val better than train", "gpu utilization", "DDP hangs",
          "training accuracy 100% test accuracy 50%", "learning rate schedule has no effect"}
 # What no row is about, and the asked words that none has.
 STRANGE = {"speaker diarization mixes up voices": "speaker, diarization, voices",
-           "the webcam stream flickers": "webcam, flickers",
+           "the webcam image flickers": "webcam, flickers",
            "could not download the license": "license"}
 
 

@@ -121,7 +121,7 @@ def test_a_planted_mistake_lists_the_promise_that_it_breaks(id, right, wrong, pr
 
 @pytest.mark.parametrize(("id", "name", "promise"), [
     ("05.2", "tiny fraction", "tiny"), ("06.5", "converting fold numbers to floats", "inputs"),
-    ("03.4", "leaving a Linear without a ReLU", "a Linear may be last")])
+    ("03.4", "skipping a Linear that has no ReLU", "a Linear may be last")])
 def test_a_mistake_without_a_name_lists_the_promise_of_the_cases_it_fails_in(id, name, promise):
     """Only the law's words were listed, and not what the answer had left out."""
     exercise = replace(registry.find(id))

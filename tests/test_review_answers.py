@@ -303,7 +303,7 @@ ROUTES = {
     ("02.1", 2): lambda g, lr, steps: lr * g * steps * (steps + 1) / 2,
     ("02.1", 4): pendulum,
     ("02.2", 1): lambda rows, norm, _: summed(rows, norm),
-    ("02.2", 2): lambda lr, rows, _: lr * summed(rows, 1),
+    ("02.2", 2): lambda rows, _, lr: lr * summed(rows, 1),
     ("02.2", 3): lambda a, b, c, *weights: statistics.fmean([a, b, c], weights),
     ("02.3", 1): lambda x, v: edited(torch.sigmoid, lambda y: y.fill_(v), x),
     ("02.3", 2): lambda x, k: edited(torch.exp, lambda y: y.mul_(k), x),

@@ -591,7 +591,7 @@ def test_every_number_that_a_fault_moves_is_told_as_a_sentence():
     for case in FAULTY:
         told = recorded.measured(case.id, case.run, case.number)
         assert told.startswith(f"Measured, run {case.run}: the ")
-    assert {case.number for case in FAULTY} == set(recorded.SAYS)
+    assert {case.number for case in CASES} == set(recorded.SAYS)
     assert "the gradients of one batch and of the same images in four pieces differ by" in (
         recorded.measured("log-once", "accumulation", "gradients"))
 

@@ -351,7 +351,7 @@ def show_list(log: Log) -> int:
     table = new_table("incident", "name, and what is seen", "GPU hours", "points", "how far")
     found = [log.search(incident) for incident in incidents().values()]
     for search in found:
-        far = (("found" if search.found else "guessed" if search.right else "not found")
+        far = (("found" if search.found else "guessed" if search.right else "not named")
                if search.named else "begun" if search.begun else "")
         table.add_row(str(search.incident.number), search.incident.title,
                       f"{search.spent} of {BUDGET}", str(search.points) if search.named else "",

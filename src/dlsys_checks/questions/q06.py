@@ -172,7 +172,7 @@ ask("06.6", {"value": range(190, 255), "d": range(70, 121)}, lambda value, d: wh
                        "range.", 255))
 ask("06.6", {"d": (16, 32, 48, 64, 96, 160)}, lambda d: number(
     "All 256 byte values are equally frequent in an image. What fraction of the pixels does `img "
-    "+ {d}` make darker in uint8?", d / 256, "The pixels above 255 - d wrap around.", 1 - d / 256,
+    f"+ {d}` make darker in uint8?", d / 256, "The pixels above 255 - d wrap around.", 1 - d / 256,
         0))
 
 # ---- 06.7 Five copies of each, then the split

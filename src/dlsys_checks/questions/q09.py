@@ -221,7 +221,7 @@ def _numbers(width, classes):
 ask("09.3", {"steps": range(10, 91)}, lambda steps: whole(
     "A small model trains under DDP with find_unused_parameters=True, without static_graph, and "
     "with all gradients in one bucket. No parameter is unused. How many all_reduce calls does it "
-    "make in {steps} steps?", 2 * steps,
+    f"make in {steps} steps?", 2 * steps,
     "Every step makes one call for the gradients and one to say which parameters were used.",
     steps, 1))
 ask("09.3", {"layers": range(3, 41)}, lambda layers: whole(
