@@ -1263,7 +1263,7 @@ print(f"answers in a call: {length:.1f}; reward of a call: "
 measured("14.5", 2)
 
 # %% trap="14.5" role="look"
-claim("answers in a call after training", length, below=2.2)
+claim("answers in a call after training", length, below=2)
 
 # %% [markdown] trap="14.5" role="why"
 # A line holds many calls, one after the other, and `later` runs through all of them. So

@@ -26,6 +26,17 @@ def fine(*pages):
         assert not overflows(page, down=page.viewport_size["width"] == 1280)
 
 
+def end(room, pages, contexts):
+    """Stop a room: each page says so, and had no problem."""
+    room.stop()
+    for page in pages:
+        expect(page.get_by_role("heading", name="The room is over")).to_be_visible()
+        assert page.problems == page.refused == []
+        page.close()
+    for context in contexts:
+        context.close()
+
+
 @pytest.fixture(scope="module")
 def opened(browser, tmp_path_factory):
     """A room, its presenter's page, and three phones that have joined; then the room is ended."""
@@ -45,13 +56,7 @@ def opened(browser, tmp_path_factory):
             expect(phone.get_by_role("heading", name="You are in")).to_be_visible()
         fine(wall, phones[1])
         yield room, wall, phones
-        room.stop()
-        for page in (wall, *phones):
-            expect(page.get_by_role("heading", name="The room is over")).to_be_visible()
-            assert page.problems == page.refused == []
-            page.close()
-        for context in contexts:
-            context.close()
+        end(room, (wall, *phones), contexts)
 
 
 @pytest.fixture

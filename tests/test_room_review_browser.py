@@ -4,7 +4,7 @@ import pytest
 from browser import offline_page, violations
 from playwright.sync_api import expect
 from rooms import running
-from test_room_browser import fine, next_step
+from test_room_browser import end, fine, next_step
 from test_room_review import CASES, FAULTY, GOOD, place
 
 from dlsys_diffs.case_files import CHANGED
@@ -24,13 +24,7 @@ def opened(browser, tmp_path_factory):
             expect(phone.get_by_text("The next change appears here by itself.")).to_be_visible()
         fine(wall, phones[0])
         yield room, wall, phones
-        room.stop()
-        for page in (wall, *phones):
-            expect(page.get_by_role("heading", name="The room is over")).to_be_visible()
-            assert page.problems == page.refused == []
-            page.close()
-        for context in contexts:
-            context.close()
+        end(room, (wall, *phones), contexts)
 
 
 def mark(phone, line, confidence):

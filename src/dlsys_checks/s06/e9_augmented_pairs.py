@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from dlsys_checks.registry import exercise
-from dlsys_helpers.expect import Broken, expect_equal, expect_parts, expect_type
+from dlsys_helpers.expect import Broken, expect_equal, expect_like, expect_parts
 from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("06.9", "augmented_pairs", seen=("images", "masks", "shift", "ignore", "seed"))
@@ -93,10 +93,8 @@ def moved(x, turn, down, right, fill):
 def law(out, images, masks, shift, ignore, seed):
     expect_parts(out, "images", "masks", "drew", "same", "changed")
     new, new_masks = out["images"], out["masks"]
-    for what, got, like in (("images", new, images), ("masks", new_masks, masks)):
-        expect_type(f"type of the new {what}", got, torch.Tensor)
-        expect_equal(f"shape of the new {what}", tuple(got.shape), tuple(like.shape))
-        expect_equal(f"dtype of the new {what}", str(got.dtype), str(like.dtype))
+    expect_like("new images", new, images)
+    expect_like("new masks", new_masks, masks)
     expect_equal("numbers changed in the inputs", out["changed"], 0, "Work on copies.")
     expect_equal("draws from torch's generator", out["drew"], True,
                  "Its state is what it was before the call.")
@@ -113,17 +111,12 @@ def law(out, images, masks, shift, ignore, seed):
             raise Broken(f"image {k} is the old one, mirrored or not and moved", False, True,
                          "No mirroring with an offset from -shift to shift makes it, with 0 from "
                          "outside.")
-        expect_same(f"mask of image {k}", new_masks[k], expected[k], drawn)
+        turn, down, right = drawn
+        expect_equal(f"mask of image {k}", new_masks[k], expected[k],
+                     f"The image was {'' if turn else 'not '}mirrored, and moved by {down} rows "
+                     f"and {right} columns.")
     if len(images) >= MANY:
         expect_counts(found, shift)
-
-
-def expect_same(what, got, expected, drawn):
-    """Raise Broken unless the mask went the way of its image."""
-    turn, down, right = drawn
-    if not torch.equal(got, expected):
-        raise Broken(what, got, expected, f"The image was {'' if turn else 'not '}mirrored, and "
-                     f"moved by {down} rows and {right} columns.")
 
 
 def expect_counts(found, shift):
@@ -159,7 +152,7 @@ def made(images, masks, shift, ignore):
     for k in range(n):
         image = wide[k].flip(-1) if turn[k] else wide[k]
         new.append(image[:, down[k]:down[k] + h, right[k]:right[k] + w])
-    turn, down, right = old
+    turn, down, right = old  # a wrong answer draws again here
     for k in range(n):
         mask = wide_masks[k].flip(-1) if turn[k] else wide_masks[k]
         new_masks.append(mask[down[k]:down[k] + h, right[k]:right[k] + w])
