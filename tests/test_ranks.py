@@ -89,6 +89,36 @@ def test_results_tapes_and_one_start_for_two_runs(ranks):
     ranks.close()
 
 
+class Strangers(Ranks):
+    """Ranks that cannot meet in their first `starts` starts: the interface they name is missing."""
+
+    def __init__(self, starts, monkeypatch):
+        super().__init__(2, seconds=60)
+        self.starts, self.environment = starts, monkeypatch
+
+    def _start(self):
+        with self.environment.context() as now:
+            if self.starts:
+                now.setenv("GLOO_SOCKET_IFNAME", "none0")
+            super()._start()
+        self.starts -= 1
+
+
+def test_ranks_that_did_not_meet_start_once_more(monkeypatch):
+    pair = Strangers(1, monkeypatch)
+    assert pair.run(calendar.isleap, 2026) == [False, False]
+    assert pair.starts == -1
+    pair.close()
+
+
+@pytest.mark.nightly  # three starts
+def test_ranks_that_never_meet_say_why_and_leave_no_process(monkeypatch):
+    pair = Strangers(9, monkeypatch)
+    with pytest.raises(RankFailed, match=r"^rank \d raised RuntimeError: .*none0"):
+        pair.run(calendar.isleap, 2026)
+    assert (pair.starts, pair.processes) == (6, [])
+
+
 @pytest.mark.parametrize(("fn", "seconds", "said"), [
     (raises, 60, "rank 1 raised ValueError: no such digit (in raises)"),
     (dies, 60, "rank 1 died by SIGKILL without an answer"),

@@ -36,6 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dlsys_helpers.errors import OneLine
 
 START_SECONDS = 180  # two imports of torch on a busy machine
+JOINS = 3  # on a busy machine gloo closes a connection now and then before the ranks have met
 # What a function that travels to the ranks may use without importing it.
 PRELUDE = """
 import contextlib, copy
@@ -52,6 +53,10 @@ NAMES = {"allreduce_": "all_reduce", "allgather_": "all_gather", "broadcast_": "
 
 class RankFailed(OneLine, RuntimeError):
     """A rank failed, or none answered in time."""
+
+
+class _NotJoined(RankFailed):
+    """The ranks did not meet."""
 
 
 class Ranks:
@@ -72,25 +77,34 @@ class Ranks:
         other. given and results: numbers, texts, tensors, lists, tuples and dicts of them.
         """
         source = "\n".join(textwrap.dedent(inspect.getsource(f)) for f in (*uses, fn))
-        try:
-            if not self.processes:
-                self._start()
-            self._jobs += 1
-            job = {"source": source, "name": fn.__name__, "given": given, "seconds": self.seconds}
-            torch.save(job, self.folder / f"job{self._jobs}")
-            for process in self.processes:
-                process.stdin.write(b"%d\n" % self._jobs)
-                process.stdin.flush()
-            return self._answers(f"out{self._jobs}", self.seconds)
-        except BaseException:  # KeyboardInterrupt, too: no process stays behind
-            self.close()
-            raise
+        job = {"source": source, "name": fn.__name__, "given": given, "seconds": self.seconds}
+        for left in reversed(range(JOINS)):
+            try:
+                if not self.processes:
+                    self._start()
+                return self._ask(job)
+            except _NotJoined:  # none of the function has run
+                self.close()
+                if not left:
+                    raise
+            except BaseException:  # KeyboardInterrupt, too: no process stays behind
+                self.close()
+                raise
+        raise AssertionError("the loop returns or raises")
 
     def close(self) -> None:
         """End and reap the processes; harmless where there are none."""
         if self.processes:
             self._end()
             self.processes = []
+
+    def _ask(self, job: dict[str, Any]) -> list[Any]:
+        self._jobs += 1
+        torch.save(job, self.folder / f"job{self._jobs}")
+        for process in self.processes:
+            process.stdin.write(b"%d\n" % self._jobs)
+            process.stdin.flush()
+        return self._answers(f"out{self._jobs}", self.seconds)
 
     def _start(self) -> None:
         place = tempfile.TemporaryDirectory()
@@ -113,35 +127,40 @@ class Ranks:
         while not all(path.exists() for path in paths) or self._ended():
             if self._ended():
                 time.sleep(0.3)  # the others' last words: the first error is the cause
-                raise RankFailed(self._why(paths))
+                raise self._failure(paths)
             if time.monotonic() > end:
                 raise RankFailed(f"no answer within {seconds:g} s: {self._where()}. Do all ranks "
                                  "make the same calls in the same order?")
             time.sleep(0.005)
         found = [torch.load(path, weights_only=True) for path in paths]
         if any("error" in answer for answer in found):  # written, and not ended yet
-            raise RankFailed(self._why(paths))
+            raise self._failure(paths)
         self.tapes = self._tapes()
         return [answer["value"] for answer in found]
 
     def _ended(self) -> bool:
         return any(process.poll() is not None for process in self.processes)
 
-    def _why(self, paths: list[Path]) -> str:
-        """One line on the rank that failed first: one that died without a word, or raised."""
+    def _failure(self, paths: list[Path]) -> RankFailed:
+        """Says which rank failed first: one that died without a word, or raised."""
         said = {rank: torch.load(path, weights_only=True) for rank, path in enumerate(paths)
                 if path.exists()}
         for rank, process in enumerate(self.processes):
             if rank not in said and process.poll() is not None:
                 last = (self.folder / f"stderr_{rank}").read_text("utf-8", "replace").split("\n")
                 words = next((f": {line[:150]}" for line in reversed(last) if line.strip()), "")
-                return f"rank {rank} {_how(process.returncode)} without an answer{words}"
+                how = _how(process.returncode)
+                return RankFailed(f"rank {rank} {how} without an answer{words}")
         errors = [(a["at"], rank, a["error"]) for rank, a in said.items() if "error" in a]
         _, rank, error = min(errors)
-        return f"rank {rank} raised {error}"
+        joined = self._tape(rank).exists()  # begun once a rank has met the others
+        return (RankFailed if joined else _NotJoined)(f"rank {rank} raised {error}")
+
+    def _tape(self, rank: int) -> Path:
+        return self.folder / f"tape{self._jobs}_{rank}"
 
     def _tapes(self) -> list[list[tuple]]:
-        tapes = [self.folder / f"tape{self._jobs}_{rank}" for rank in range(self.world)]
+        tapes = map(self._tape, range(self.world))
         return [[tuple(json.loads(line)) for line in tape.read_text().splitlines()]
                 if tape.exists() else [] for tape in tapes]
 
@@ -242,12 +261,12 @@ def _listen(jobs: queue.Queue) -> None:
 def _work(folder: Path, number: int, rank: str, space: dict[str, Any]) -> Any:
     import torch.distributed as dist
     job = torch.load(folder / f"job{number}", weights_only=True)
-    exec(compile(job["source"], "<rank>", "exec"), space)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store{number}", rank=int(rank),
                             world_size=int(os.environ["WORLD_SIZE"]),
                             timeout=timedelta(seconds=job["seconds"] + 5))
     _Tape.model = None
     with _Tape(folder / f"tape{number}_{rank}"):
+        exec(compile(job["source"], "<rank>", "exec"), space)
         value = space[job["name"]](*job["given"])
     dist.destroy_process_group()
     return value
