@@ -200,9 +200,12 @@ def kept_claims(known: dict[str, Any], parts: dict[str, str]) -> dict[str, dict[
     """The claims of a record on which nothing that changed has a bearing.
 
     Those of the first cells that are as they were, in the same order, while no module or package
-    differs that record and lesson both rest on. None where a claim failed.
+    differs that record and lesson both rest on. Where a claim failed, all if nothing changed
+    since, so that the further seeds of a sweep go on, and none otherwise.
     """
     before = known.get("rests_on", {})
+    if before == parts:
+        return {name: dict(entry) for name, entry in known["claims"].items()}
     shared = (before.keys() & parts.keys())
     if known.get("failed") or any(before[name] != parts[name] for name in shared
                                   if not name.startswith(CELL)):
