@@ -204,7 +204,7 @@ def kept_claims(known: dict[str, Any], parts: dict[str, str]) -> dict[str, dict[
     since, so that the further seeds of a sweep go on, and none otherwise.
     """
     before = known.get("rests_on", {})
-    if before == parts:
+    if list(before.items()) == list(parts.items()):
         return {name: dict(entry) for name, entry in known["claims"].items()}
     shared = (before.keys() & parts.keys())
     if known.get("failed") or any(before[name] != parts[name] for name in shared
@@ -338,10 +338,11 @@ def grow(path: Path, seeds: int, step: int, anew: bool = False) -> Iterator[dict
     """Bring the record of a lesson up to this many seeds, `step` at a time.
 
     Yields the record each time it was written, so that a sweep that was stopped goes on where it
-    was. anew: measure what is fresh as well.
+    was. anew: measure what is fresh as well, as is done after a claim that failed.
     """
+    anew = anew or bool(stored(path).get("failed"))
     known = {} if anew else stored(path)
-    begun = 0 if anew or stale(path, 0) or known["failed"] else known["seeds"]
+    begun = 0 if anew or stale(path, 0) else known["seeds"]
     for upto in [*range(begun + step, seeds, step), seeds]:
         known = sweep(path, upto, known)
         keep(path, known)
