@@ -172,6 +172,17 @@ def test_a_word_in_a_message_makes_no_verdict_stale(toy, monkeypatch, old, new, 
     assert proof.words_of(ID) != words
 
 
+def test_what_only_chooses_the_name_of_a_mistake_makes_nothing_stale(toy, monkeypatch):
+    before, words, read = proof.rests_on(ID), proof.words_of(ID), fingerprints.source
+    source = read("dlsys_helpers.judging")
+    assert all(f"def {name}(" in source or f"{name} = (" in source for name in proof.NAMING)
+    changed = source.replace("return all(alike)", "return any(alike)")
+    monkeypatch.setattr(fingerprints, "source", lambda name: (
+        changed if name == "dlsys_helpers.judging" else read(name)))
+    assert changed != source
+    assert (proof.rests_on(ID), proof.words_of(ID)) == (before, words)
+
+
 def test_where_only_words_changed_what_is_told_is_made_anew(toy, monkeypatch):
     facts = proof.prove(ID, 2)[0]
     proof.write(ID, {**facts, "told": {"tripling": "old words"}, "words": "of yesterday"})

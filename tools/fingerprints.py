@@ -192,6 +192,24 @@ def _texts(node: ast.AST) -> Iterator[ast.expr]:
             yield from _texts(child)
 
 
+def without(code: str, names: Collection[str]) -> str:
+    """Python code without the functions, methods and constants of these names."""
+    lines = code.splitlines()
+    for node in ast.walk(ast.parse(code)):
+        if names_of(node) & {*names}:
+            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+            lines[first - 1:node.end_lineno] = [""] * (node.end_lineno - first + 1)
+    return "\n".join(lines)
+
+
+def names_of(node: ast.AST) -> set[str]:
+    """The names that a definition or an assignment of names binds."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
 # ---- what a piece of code uses
 
 def used_modules(code: str) -> set[str]:

@@ -41,6 +41,9 @@ from tools.records import Record
 RECORD = Record("checks/{stage}.json", done="proven", renew="make finish LESSON={key:.2}")
 ENGINE = ("dlsys_helpers.acting", "dlsys_helpers.expect", "dlsys_helpers.judging",
           "dlsys_helpers.planting", "dlsys_helpers.promise_tables")
+# Of those, what only chooses the name of a mistake. No answer passes or fails by it, and an answer
+# agrees with itself by any rule, so each registered mistake keeps its name: nothing becomes stale.
+NAMING = ("_name_mistake", "_agreement", "is_borne_out", "is_of_types", "is_poor", "TYPE_ERRORS")
 WORDS = ("dlsys_helpers.wording",)
 ACTS = ("dlsys_helpers.lockstep",)  # what an act may import: its source travels to the sandbox
 WRONG_SEEDS, RIGHT_SEEDS = 3, 20  # what a stale exercise is tried on
@@ -294,7 +297,7 @@ def rests_on(id: str) -> dict[str, str]:
     engine, the mutants, the packages.
 
     No words count, neither those of messages, promises and names nor the docstring: that the
-    promises are its words, the tests ask each time.
+    promises are its words, the tests ask each time. Nor does what chooses the name of a mistake.
     """
     exercise = solutions.with_kept_answers(id)
     check = {name for name in fingerprints.with_imports([exercise.law_fn.__module__])
@@ -302,7 +305,7 @@ def rests_on(id: str) -> dict[str, str]:
     return {"check": _code(map(fingerprints.source, sorted(check))),
             "other answers": _code([kept_answers(exercise)]),
             "worked answer": _code(solutions.answers(id[:2])[id], fingerprints.no_words),
-            "engine": _code(map(fingerprints.source, ENGINE)),
+            "engine": _code(map(_source, ENGINE)),
             "mutants": _code([inspect.getsource(mutants)], fingerprints.no_words),
             **fingerprints.pinned()}
 
@@ -312,7 +315,13 @@ def words_of(id: str) -> str:
     exercise = solutions.with_kept_answers(id)
     reached = fingerprints.with_imports([exercise.law_fn.__module__])
     modules = {*ENGINE, *WORDS, *(name for name in reached if name.startswith("dlsys_checks."))}
-    return _code(map(fingerprints.source, sorted(modules)), fingerprints.no_words)
+    return _code(map(_source, sorted(modules)), fingerprints.no_words)
+
+
+def _source(module: str) -> str:
+    """The text of a module, for the engine without what only chooses the name of a mistake."""
+    text = fingerprints.source(module)
+    return fingerprints.without(text, NAMING) if module in ENGINE else text
 
 
 def _code(texts: Iterable[str], words: fingerprints.Words = fingerprints.check_words) -> str:

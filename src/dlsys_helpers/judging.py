@@ -283,19 +283,21 @@ class Exercise:
         verdict = mine[failing][1]
         suspects = [wrong for wrong in self.wrong_answers
                     if close(verdict.seen, self.run(wrong.fn, cases[failing])[1].seen, self.within)]
-        found = [(self._agreement(mine, [self.run(wrong.fn, case) for case in cases]), wrong)
-                 for wrong in suspects]
+        found = [(self._agreement(mine, [self.run(wrong.fn, case) for case in cases], failing),
+                  wrong) for wrong in suspects]
         most = max((agreed for agreed, _ in found), default=(0, 0))
         best = [wrong for agreed, wrong in found if agreed == most]
         if most == (0, 0) or len(best) != 1:
             return verdict
         return wording.named(verdict, best[0].name, best[0].trap)
 
-    def _agreement(self, mine: Sequence[Run], theirs: Sequence[Run]) -> tuple[int, int]:
+    def _agreement(self, mine: Sequence[Run], theirs: Sequence[Run],
+                   failing: int) -> tuple[int, int]:
         """How far two answers agree: cases with the same verdict, and parts that came out alike.
 
         (0, 0) for a contradiction: to pass where the wrong answer fails, or to fail the same
         comparison with another value. Another comparison that fails may be a second mistake.
+        (0, 0) as well where what failed says too little: see `is_borne_out`.
         """
         agreed = parts = 0
         for (outcome, a), (other, b) in zip(mine, theirs, strict=True):
@@ -304,7 +306,8 @@ class Exercise:
                 return 0, 0
             agreed += same
             parts += _alike_parts(outcome.value, other.value, self.within)
-        return agreed, parts
+        both = list(zip(mine, theirs, strict=True))
+        return (agreed, parts) if is_borne_out(both, failing, self.within) else (0, 0)
 
 
 # ---- what is right in a check is no answer
@@ -379,6 +382,54 @@ def _alike_parts(a: Any, b: Any, within: float) -> int:
     if type(a) is type(b) is dict and a.keys() == b.keys():
         return sum(close(a[key], b[key], within) for key in a)
     return int(close(a, b, within))
+
+
+def is_borne_out(runs: Sequence[tuple[Run, Run]], failing: int, within: float) -> bool:
+    """Whether the cases bear out that an answer makes a mistake, where the failing one says little.
+
+    runs: case by case, what the answer did and what the mistake's own answer did. Many mistakes
+    raise the same error, return nothing or miscount by one, so such an observation by itself names
+    none of them. Wherever both fail, all that came out has to be alike. A second case has to fail
+    by the same observation, or the mistake fails in one only, and the answer passes the others. And
+    no case may fail so where the mistake passes. An error in types, of the answer or of what it
+    returns, may be a slip of any kind: there every case has to agree.
+    """
+    seen = runs[failing][0][1].seen
+    if seen is None or not is_poor(seen):
+        return True
+    pairs = [(a.seen, b.seen) for (_, a), (_, b) in runs]
+    if not all(close(mine.value, theirs.value, within) for (mine, a), (theirs, b) in runs
+               if a.seen is not None and b.seen is not None):
+        return False
+    alike = [close(a, b, within) for a, b in pairs]
+    if is_of_types(seen):
+        return all(alike)
+    if any(b is None and a is not None and a[:2] == seen[:2] for a, b in pairs):
+        return False
+    fail_alike = [same for same, (a, _) in zip(alike, pairs, strict=True) if a is not None]
+    return all(alike) or sum(fail_alike) > 1
+
+
+def is_poor(seen: tuple) -> bool:
+    """Whether an observation says too little to tell mistakes apart.
+
+    An error, a value of another type, a text, yes or no, a count, nothing at all, or an empty
+    container.
+    """
+    kind, _, got = seen
+    return kind != "law" or is_of_types(seen) or got is None or isinstance(got, int | str) or (
+        isinstance(got, list | tuple | dict) and not got)
+
+
+TYPE_ERRORS = ("TypeError", "AttributeError")
+
+
+def is_of_types(seen: tuple) -> bool:
+    """Whether an observation is an error in types, or a value of another type."""
+    kind, what, got = seen
+    if kind in ("raised", "unusable"):
+        return what in TYPE_ERRORS
+    return kind == "accident" or what.startswith("type of ") or isinstance(got, acting.Foreign)
 
 
 def _error(outcome: Outcome) -> tuple[str, str]:
