@@ -7,9 +7,9 @@
 # parameters for each customer: an *adapter*.
 #
 # With a library, adding an adapter takes three lines of code. Around those lines, much
-# can go wrong without an error: module names, adapter files, labels, lengths, number
-# formats. This stage first develops the idea, an update that is the product of two thin
-# matrices. Then the stage shows six things that can go wrong around such an update.
+# can go wrong without an error, in module names, adapter files, labels, lengths and
+# number formats. This stage first develops the idea, an update that is the product of two
+# thin matrices. Then it shows six things that can go wrong around such an update.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -165,9 +165,9 @@ claim("gradient norm of A and B together, if both start at zero", stuck,
 #
 # The `peft` library adds pairs of LoRA matrices to models from the `transformers`
 # library. You can try `peft` without downloading a model. The model here is a Llama with
-# two layers. The model's texts come from a *language* that is just a table: 16 x 16
-# probabilities say how likely each of 16 tokens is to follow another. The base model
-# first learns one language, and adapters then teach it a second one.
+# two layers. Its texts come from a *language* that is just a table: 16 x 16 probabilities
+# say how likely each of 16 tokens is to follow another. The base model first learns one
+# language, and adapters then teach it a second one.
 #
 # The rest of this stage uses three functions from the folded cells. `text` draws texts in
 # a language, `learn` trains every parameter that requires a gradient, and `heard` returns
@@ -307,7 +307,7 @@ grid = torch.tensor([[any(f"layers.{layer}." in path and name in path
 draw_grids({"LoRA": grid}, marks={"LoRA": ~grid},
            row_names=LLAMA_NAMES, column_names=["layer 0", "layer 1"],
            legend="no LoRA",
-           title="Eight of fourteen matrices were passed over",
+           title="Eight of fourteen matrices were skipped",
            alt="A grid of seven matrix names and two layers. The queries, "
                "keys and values have LoRA. The other four names are marked "
                "as having none, in both layers.")
@@ -318,9 +318,9 @@ claim("matrices of the two layers that got LoRA", len(hit), expected=6)
 # %% [markdown] trap="10.1" role="why"
 # You meant the list as a request, but peft uses it as a filter. The library walks through
 # the modules of the *model* and adapts every module whose path equals a name or ends in a
-# dot and the name. peft never checks that every name was used, so it silently skips a
-# name that matches nothing. Let peft collect the names instead: `"all-linear"` selects
-# every linear module except the output head of a language model.
+# dot and the name. It never checks that every name was used, so it silently skips a name
+# that matches nothing. Let peft collect the names instead: `"all-linear"` selects every
+# linear module except the output head of a language model.
 
 # %% trap="10.1" role="repair" tags=["varies-by-cpu"]
 whole = adapter(base, "all-linear")
@@ -348,8 +348,8 @@ claim("drop in loss with OPT's names, divided by all-linear's",
       / (at_first - losses["all-linear"]), above=0.64, below=0.99)
 
 # %% [markdown] trap="10.1" role="repair"
-# In the exercise you write the report that is missing from peft: which modules each name
-# matches, and an error if a name matches nothing.
+# In the exercise you write the report that peft lacks. It lists the modules that each
+# name matches, and raises an error if a name matches nothing.
 
 # %% [markdown] trap="10.1" role="more" topics="the counts · no name fits at all"
 # The next cell checks the counts behind the grid and behind the two losses:
@@ -467,7 +467,7 @@ claim("that fraction minus the fraction for random matrices",
 
 # %% [markdown] role="concept"
 # So most of the update is in a few directions, but four directions do not contain all of
-# it. This does not contradict LoRA, because LoRA does not have to copy this update. LoRA
+# it. This does not contradict LoRA, because LoRA does not have to copy this update. It
 # only has to find *some* update of low rank that lowers the loss.
 #
 # The explorer shows four kinds of update. Guess how much of each update a rank of 4
@@ -540,7 +540,7 @@ claim("loss of LoRA minus loss with all weights trained, at rate 0.001",
 #   is too high costs memory.
 # - **Alpha:** set it once, to 16 or twice the rank, and do not tune it. Alpha multiplies
 #   the update, so it acts much like the learning rate.
-# - **Dropout:** none. With few training examples, use 0.05 to 0.1.
+# - **Dropout:** none. If you have few training examples, use 0.05 to 0.1.
 #
 # The page *Which adapter, when* on the course's website lists starting points for common
 # situations.
@@ -610,8 +610,8 @@ claim("relative norm of f(v) + f(-v), which is 0 for a single matrix",
 # Adapter layers learn the new language as well. But when you serve the model, the two
 # small products come *after* $W$, so every token waits for them. The two small matrices
 # cannot be merged into $W$, because there is a ReLU between them, and no single matrix
-# can replace them. LoRA has no activation between its matrices. So LoRA's two matrices
-# form a single matrix, $BA$, which you can add to $W$ once.
+# can replace them. LoRA has no activation between its matrices. So its two matrices form
+# a single matrix, $BA$, which you can add to $W$ once.
 #
 # [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured the delay of adapter layers
 # in GPT-2 medium with one user and 128 tokens. One forward pass takes `19.8 ms` without
@@ -765,14 +765,14 @@ claim("error of the bfloat16 merge, divided by the update's norm", lost,
 # numbers are too large. Serve such a small update in float32, or leave it unmerged. An
 # unmerged update is as precise as the dtype of the outputs allows, because peft adds the
 # outputs of $W$ and of the adapter and rounds the sum to the dtype of the base. When you
-# do merge, round only once. Rounding once costs nothing, and it matters where $W$ and the
-# update nearly cancel. The exercise asks you to round only once.
+# do merge, round only once, as the exercise asks. This costs nothing, and it matters
+# where $W$ and the update nearly cancel.
 
 # %% [markdown] trap="10.2" role="folklore"
 # **Told:** an unmerged adapter costs `5 to 15 %` of the time, because of its hooks.
-# **Measured:** peft uses no hooks here. Instead, peft wraps each matrix in a layer of its
-# own, which runs three products instead of one. How much time these products cost depends
-# on the machine and the batch, so measure it where you serve the model.
+# **Measured:** peft uses no hooks here. It wraps each matrix in a layer of its own, which
+# runs three products instead of one. How much time these products cost depends on the
+# machine and the batch, so measure it where you serve the model.
 
 # %% trap="10.2" role="folklore"
 hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks)
@@ -873,12 +873,11 @@ claim("lowest loss of IA3, prefix and prompt, minus LoRA's",
 # %% [markdown] trap="10.3" role="situation" fault="the virtual tokens of a prefix use up positions" symptom="prefix tuning IndexError index out of range in self, num_virtual_tokens and context length"
 # ## Keys and values that nobody typed
 #
-# *Prefix tuning* leaves all matrices unchanged. Instead, prefix tuning learns keys and
-# values that come before every text, in every layer. The keys of a layer are then the
-# prefix's keys followed by the text's keys, and the same holds for the values. Your base
-# model is now a small GPT-2 whose table of position embeddings has 64 rows. You give this
-# GPT-2 a prefix of length 20. No token ids are added, and the prefix does not pass
-# through the embedding.
+# *Prefix tuning* leaves all matrices unchanged. Instead, it learns keys and values that
+# come before every text, in every layer. The keys of a layer are then the prefix's keys
+# followed by the text's keys, and the same holds for the values. Your base model is now a
+# small GPT-2 whose table of position embeddings has 64 rows. You give it a prefix of
+# length 20. No token ids are added, and the prefix does not pass through the embedding.
 
 # %% trap="10.3" role="break" tags=["plumbing"]
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -999,10 +998,10 @@ claim("tokens that a Llama of 64 positions accepts with the prefix",
 # text yourself, both for GPT-2 and for a Llama.
 
 # %% [markdown] trap="10.3" role="folklore"
-# **Told:** with a prefix, a text that is too long does harm without an error.
-# **Measured:** GPT-2 does report it: on a CPU, one token too many raises an `IndexError`.
-# This Llama raises no error. How good the Llama's answers are at positions beyond 64 was
-# not measured.
+# **Told:** a text that no longer fits after a prefix does harm without an error.
+# **Measured:** with GPT-2 there is an error: on a CPU, one token too many raises an
+# `IndexError`. This Llama raises none. We did not measure how good its answers are at
+# positions beyond 64.
 
 # %% trap="10.3" role="exercise" points=4 difficulty=2 minutes=15
 def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
@@ -1110,10 +1109,12 @@ before = share_right(model)
 once, told_then = heard(reloaded, its_folder)
 
 # %% trap="10.4" role="guess"
-guess("10.4", "How many texts does the loaded classifier get right?",
-      choices=["as many as before it was saved",
-               "fewer, by less than 5 points",
-               "clearly fewer than before it was saved"])
+guess("10.4",
+      "How does the loaded classifier's accuracy compare with its accuracy "
+      "before saving?",
+      choices=["the same",
+               "lower, by less than 5 points",
+               "lower, by 5 points or more"])
 
 # %% trap="10.4" role="look" compare=false
 loaded = [once, *(reloaded(its_folder) for _ in range(5))]
@@ -1147,7 +1148,7 @@ claim("mean accuracy after loading minus the accuracy before saving",
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
-    """Of LoRA, head and base: does it train, is it in the file?"""
+    """Say of LoRA, head and base whether it trains and is in the file."""
     file = load_file(f"{folder}/adapter_model.safetensors")
     trains = [path for path, p in model.named_parameters()
               if p.requires_grad]
@@ -1187,7 +1188,7 @@ claim("largest change in accuracy by loading, with the task",
 # different each time the file is loaded; only the file saved with the task contains the
 # head. Both classifiers trained for 100 steps from different random weights, so their
 # accuracy before saving says nothing about the effect of the task. Only the accuracy
-# after loading shows the effect of the task.
+# after loading shows that effect.
 
 # %% trap="10.4" role="more"
 claim("highest accuracy after a loading minus the lowest",
@@ -1226,7 +1227,7 @@ claim("is CAUSAL_LM on a classifier refused", nothing is None,
       expected=True)
 
 # %% [markdown] trap="10.4" role="more"
-# Parameters that were trainable can also be frozen later. A second call of
+# Parameters that were trainable can also be frozen later. A second call to
 # `get_peft_model` changes the base itself, not a copy. If the second adapter is a prefix,
 # the call freezes everything that it finds, including the first adapter. (A second LoRA
 # with the same name would reset the first one, with a warning.) So give each adapter its
@@ -1372,8 +1373,7 @@ draw_histogram(bell[:64] / bell[:64].abs().max(),
 # NF4 is better for normally distributed weights, and evenly spaced levels are better for
 # uniformly distributed weights. **Guess first:** now one weight in 256 is an *outlier*,
 # eight times as large as a typical weight. What happens to the other weights in the
-# outlier's block? And where do the other weights suffer less, in large blocks or in small
-# ones?
+# outlier's block? And do they suffer less in large blocks or in small ones?
 
 # %% role="concept"
 some, blocks = bell[:64], [16, 32, 64, 128, 256]
@@ -1397,7 +1397,7 @@ claim("the same with blocks of 16", by_block["NF4, outliers"][0]
       / by_block["NF4"][0], below=1.4)
 
 # %% role="concept"
-plot_lines(blocks, by_block, xlabel="weights in a block",
+plot_lines(blocks, by_block, xlabel="weights per block",
            ylabel="error of the other weights",
            title="An outlier makes its whole block less precise",
            alt="Four lines of the error over the block size. Without "
@@ -1531,12 +1531,12 @@ if MODEL_7B:
 claim("parameters of the base", numbers, expected=6_738_415_616)
 claim("parameters of LoRA with r 16 in attention", in_attention,
       expected=16_777_216)
-claim("parameters of LoRA with r 16 in all, over those of the base",
+claim("parameters of LoRA with r 16 in all, divided by the base's",
       in_all / numbers,
       expected=0.006, within=1e-4)
 
 # %% role="concept"
-GB, trained = 1e9, 16 * in_all / 1e9           # 16 bytes a parameter
+GB, trained = 1e9, 16 * in_all / 1e9           # 16 bytes per parameter
 outside = 2 * 32_000 * 4096                    # embedding and head
 needs = {
     "all weights": {"weights": 4 * numbers / GB,
@@ -1573,14 +1573,14 @@ claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
 #
 # The trained adapter `whole` from trap 10.1 is saved in a folder, with its parameters and
 # its configuration. The adapter lowers the loss on the new language from over three to
-# less than 2.2. Three versions of a program serve the adapter. All three versions build
-# the base, read the configuration and pass both to `get_peft_model`, as the training
-# script did. The first version does nothing else. The second version also passes the
-# tensors in the file to `load_state_dict`, which complains about missing keys until you
-# add `strict=False`. The third version also calls peft's own `load_adapter`, which
-# understands the names in the file and loads the adapter under the name `trained`.
+# less than 2.2. Three versions of a program serve the adapter. All three build the base,
+# read the configuration and pass both to `get_peft_model`, as the training script did.
+# The first version does nothing else. The second also passes the tensors in the file to
+# `load_state_dict`, which complains about missing keys until you add `strict=False`. The
+# third calls peft's own `load_adapter` instead, which understands the names in the file
+# and loads the adapter under the name `trained`.
 #
-# A reviewer writes: "The third version loads the adapter, so the third version is right."
+# A reviewer writes: "The third version loads the adapter, so it is right."
 
 # %% trap="10.5" role="break"
 folder = tempfile.mkdtemp()
@@ -1626,10 +1626,10 @@ claim("loss of the second version minus loss of the base",
 # %% [markdown] trap="10.5" role="why"
 # `get_peft_model` creates a *new* adapter, and a new adapter does nothing, because $B$ is
 # zero. Inside the model, each tensor's name contains the name of its adapter, `default`.
-# The names in the file do not contain `default`, so no name in the file matches a name in
-# the model. You added `strict=False` because the file has no base weights. `strict=False`
-# also hides that not a single adapter tensor was loaded. The third version does load the
-# trained adapter, but the new adapter, `default`, stays active.
+# The names in the file do not, so none of them matches a name in the model. You added
+# `strict=False` because the file has no base weights, but it also hides that not a single
+# adapter tensor was loaded. The third version does load the trained adapter, but the new
+# adapter, `default`, stays active.
 
 # %% trap="10.5" role="why"
 inside = next(key for key in second_version.state_dict() if "lora_A" in key)
@@ -1812,7 +1812,7 @@ copies = {"ten merged copies": {"bases": 20 * numbers / GB},
                                      "adapters": 20 * in_all / GB}}
 
 # %% role="concept"
-draw_boxes(copies, title="Ten adapters weigh less than a tenth of a base",
+draw_boxes(copies, title="Ten adapters take less than a tenth of a base",
            alt="Two columns, to scale. Ten merged copies of a 7B take over "
                "100 GB. One base with ten adapters takes about a tenth of "
                "that, and the adapters are a thin slice of it.")
@@ -1892,11 +1892,11 @@ lengths = answer_lengths(talker)
 
 # %% trap="10.6" role="guess"
 guess("10.6",
-      "Where does the training loss end once you repair the fault in this "
-      "code, compared with this run?",
-      choices=["about where it ends here",
-               "at less than half of it",
-               "at more than twice as much"])
+      "You repair the fault in this code and train again. How does the "
+      "final training loss compare with this run's?",
+      choices=["about the same",
+               "less than half as large",
+               "more than twice as large"])
 
 # %% trap="10.6" role="look"
 print(f"training loss {loss:.2f}, "
@@ -1929,7 +1929,7 @@ learned = {name: rule(rows, torch.tensor(stop_at) + 1, EOS) != -100
 
 # %% trap="10.6" role="why"
 draw_grids(learned, marks={"by id": ends}, rows="text", columns="token",
-           captions={"by length": "one EOS a text is learned"},
+           captions={"by length": "one EOS per text is learned"},
            legend="the EOS that ends the text",
            title="By id, the EOS that ends a text has no label",
            alt="Two grids of four texts and thirteen tokens, in which "
@@ -2038,9 +2038,8 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Further
 #
-# The traps do not need this section. This section checks our LoRA against peft's, lists
-# what to store with each adapter, and measures what a model forgets when you train an
-# adapter.
+# The traps do not need this section. It checks our LoRA against peft's, lists what to
+# store with each adapter, and measures what a model forgets when you train an adapter.
 #
 # ### The same result as peft
 #
@@ -2064,8 +2063,7 @@ claim("largest gap between our LoRA and peft's", gap, below=1e-4)
 # adapter and compare when you load it. One value is still missing. An adapter fits any
 # base model with the same shapes, but it was trained for only one of them. A hash of the
 # base's weights distinguishes bases with different weights. Settings such as `rope_theta`
-# change no weight. Such settings are in the base's configuration, so store the
-# configuration as well.
+# change no weight. They are in the base's configuration, so store that as well.
 
 # %% role="concept" tags=["plumbing"]
 def fingerprint(model):
@@ -2332,11 +2330,10 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# The authors of torchtune measured this on a whole Llama-2-7B. For this model, a training
-# run reserves 15.57 GB with LoRA and 9.29 GB with QLoRA. In torchtune's measurement four
-# bits save less than here, because the frozen base of its LoRA run has 16 bits per
-# weight, and because the table counts reserved memory, of which QLoRA holds 9.13 GB
-# before the first step.
+# The authors of torchtune measured this on a whole Llama-2-7B. There, a training run
+# reserves 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less than here,
+# because the frozen base of their LoRA run has 16 bits per weight, and because their
+# table counts reserved memory, of which QLoRA holds 9.13 GB before the first step.
 #
 # **On the recorded H100**, the count of FLOPs is right to within 6 %: LoRA processes 1.57
 # times as many rows per second, and the count predicts 1.49. The bytes that a step keeps
