@@ -71,9 +71,9 @@ x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 # ## A blank page
 #
 # Between two layers, a digit classifier standardises its features row by row: it
-# subtracts the mean of the row and divides by the standard deviation of the row. One page
-# in the batch is blank. All features in the row of the blank page are zero, so their
-# standard deviation is also zero, and `0/0` is `nan`.
+# subtracts the row's mean and divides by the row's standard deviation. One page in the
+# batch is blank. All features in its row are zero, so their standard deviation is also
+# zero, and `0/0` is `nan`.
 #
 # You do not know this yet. All you see is a loss of `nan`. You switch on
 # `torch.autograd.detect_anomaly()` and repeat the training step. The step now stops with
@@ -188,9 +188,8 @@ claim("index of the first module that turns finite numbers into a NaN",
 # counts.
 #
 # Anomaly mode is the right tool when a NaN first arises in the *backward* pass, because
-# there it names the operation at fault. Anomaly mode says nothing when a `nan` is merely
-# added to the loss, because the gradient of a sum with respect to each of its terms is
-# one.
+# there it names the operation at fault. It says nothing when a `nan` is merely added to
+# the loss, because the gradient of a sum with respect to each of its terms is one.
 #
 # Which operation anomaly mode names for a NaN from the forward pass depends on the loss.
 # With cross-entropy, it names the log-softmax. With an L1 or a hinge loss, whose
@@ -311,7 +310,7 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
 # wild:** in [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36),
 # anomaly mode named the log-softmax when the user trained in half precision, and a
-# BatchNorm when the user trained in full precision.
+# BatchNorm in full precision.
 
 # %% [markdown] trap="12.2" role="situation" core=true fault="the loss falls, but the early layers do not learn" symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
 # ## A loss that falls
@@ -431,8 +430,8 @@ plot_lines(range(1, 10), {"sigmoid, SGD": moved, "sigmoid, Adam": busy,
                "layers move.")
 
 # %% [markdown] trap="12.2" role="more" topics="the last layer · what a last hidden unit still tells"
-# The last layer of the sigmoid net moved by more than its own norm. The input of the last
-# layer, which is the output of the last hidden units, is almost the same for all images:
+# The last layer of the sigmoid net moved by more than its own norm. Its input, the output
+# of the last hidden units, is almost the same for all images:
 
 # %% trap="12.2" role="more"
 last_hidden = asleep[:-1](x_train).std(0).max().item()
@@ -557,7 +556,7 @@ claim("classes in the first batch", sight["classes in it"],
 #
 # The first line holds the settings, hashes of the code and the data, the versions, the
 # seed, the number of threads and the machine. A *hash* is a short number computed from
-# all bytes of the input. A hash answers one question: is this the same input?
+# all bytes of the input. It answers one question: is this the same input?
 
 # %% role="concept"
 import inspect
@@ -584,10 +583,10 @@ def provenance(code, data, **settings):
 # %% [markdown] role="concept"
 # Each line for a step holds the step, the loss, the norm of all gradients and the time;
 # add the learning rate if a schedule changes it. Of these values, you would miss the
-# gradient norm most. The gradient norm shows that a step will explode before the
-# optimizer takes that step, and it tells exploding gradients from vanishing ones. No
-# range of norms is healthy for all models, so compare a norm with the median of the same
-# run's last steps. `clip_grad_norm_` returns the norm, so logging it costs nothing:
+# gradient norm most. It shows that a step will explode before the optimizer takes the
+# step, and it tells exploding gradients from vanishing ones. No range of norms is healthy
+# for all models, so compare a norm with the median of the same run's last steps.
+# `clip_grad_norm_` returns the norm, so logging it costs nothing:
 
 # %% role="concept" compare=false
 import time
@@ -682,7 +681,8 @@ one, two = epochs(2, init=lambda id: np.random.seed(42 + id))
 
 # %% trap="12.3" role="guess" quoted="right"
 guess("12.3",
-      "How many different shifts do the 16 images of the two epochs get?",
+      "Over the two epochs, 16 shifts are drawn. How many different ones "
+      "are among them?",
       unit="shifts")
 
 # %% trap="12.3" role="look"
@@ -702,8 +702,8 @@ claim("fraction of images with the same shift in both epochs", same,
 # one. The random shifts have become eight fixed shifts.
 #
 # Torch has since fixed the problem that your function was meant to solve. For each epoch,
-# torch draws a seed from its own generator and uses it to seed torch, `random` and, if it
-# is installed, numpy in each worker.
+# it draws a seed from its own generator and uses it to seed torch, `random` and, if it is
+# installed, numpy in each worker.
 
 # %% trap="12.3" role="repair"
 first, second = epochs(2)                        # no worker_init_fn
@@ -805,8 +805,8 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 # `worker_init_fn` replays the first epoch. Leave the seeding to torch. If random numbers
 # must not depend on the number of workers, derive them from the seed, the epoch and the
 # sample. **In your own code:** with `shuffle=False`, compare the random numbers of the
-# first batch in two epochs. The two sets of numbers have to differ. **Source:** PyTorch
-# documentation, [torch.utils.data, "Randomness in multi-process data
+# first batch in two epochs. They have to differ. **Source:** PyTorch documentation,
+# [torch.utils.data, "Randomness in multi-process data
 # loading"](https://docs.pytorch.org/docs/stable/data.html#data-loading-randomness).
 
 # %% [markdown] role="concept"
@@ -1168,8 +1168,8 @@ by_guard = {name: gradients(guard) for name, guard in guards.items()}
 
 # %% trap="12.5" role="guess" quoted="wrong"
 guess("12.5",
-      "After one step with your guard and clipped gradients, what "
-      "percentage of the weights are NaN?",
+      "You use `where`, clip the gradients and take one step. What "
+      "percentage of the weights are NaN afterwards?",
       choices=["0 %",
                "about 2 %",
                "about 50 %",
@@ -1189,8 +1189,8 @@ whole = sum(share == 0 for share in spoilt.values())
 
 # %% [markdown] trap="12.5" role="look"
 # With four of the six guards, one pair turns many gradients into NaN. The finite
-# gradients belong to units that are off for that pair. Clip the gradients from `where`,
-# take one SGD step, and count:
+# gradients belong to units that are inactive for that pair. Clip the gradients from
+# `where`, take one SGD step, and count:
 
 # %% trap="12.5" role="look"
 loss = gradients(guarded)
@@ -1218,10 +1218,10 @@ plot_columns({"gradients": 100 * before, "gradients, clipped": 100 * after,
 
 # %% [markdown] trap="12.5" role="why"
 # In the backward pass, `where` sends a gradient of *zero* into the branch that was not
-# chosen, and the root multiplies this zero by its infinite slope: `0 * inf` is `nan`. A
-# mask or a `nan_to_num` after the root comes too late for the same reason. A small number
+# chosen, and the root multiplies this zero by its infinite slope: `0 * inf` is `nan`. For
+# the same reason, a mask or `nan_to_num` after the root comes too late. A small number
 # added under the root, or a `clamp` before it, keeps the slope finite. Clipping then
-# divides every gradient by the norm of all gradients, which is `nan`.
+# divides every gradient by the global norm, which is `nan`.
 
 # %% trap="12.5" role="why" tags=["plumbing"]
 d2 = torch.zeros((), requires_grad=True)
@@ -1274,7 +1274,7 @@ nan_hunt
 
 # %% [markdown] trap="12.5" role="more" topics="before the clipping · an infinity in place of the NaN"
 # Before clipping, the gradients of some hidden units were still finite, because these
-# units are off for this image and a ReLU that is off passes nothing back. If the bad
+# units are inactive for this image, and an inactive ReLU passes nothing back. If the bad
 # value is an infinity instead of a NaN, clipping turns all the other gradients into
 # zeros.
 
@@ -1384,8 +1384,8 @@ draw_blocks({"a step": ["batch", "weights", "modules", "loss", "gradients",
 
 # %% [markdown] role="concept"
 # Save the batch and the weights the first time the loss or the gradient norm is not
-# finite. Then one function can run all the checks. This function uses `watch` and
-# `blamed` from trap 12.1:
+# finite. Then one function can run all the checks. It uses `watch` and `blamed` from trap
+# 12.1:
 
 # %% role="concept"
 def place_of_nan(net, x, y, loss_of=F.cross_entropy):
@@ -1481,8 +1481,8 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 import weakref
 
 # These two cells count the tensors that graphs still hold for backward().
-# A graph made under counted() holds each of them in a Kept. When it lets
-# a Kept go, that leaves the set below.
+# A graph made under counted() holds each of them in a Kept, which leaves
+# the set below when the graph drops it.
 kept = weakref.WeakSet()
 
 class Kept:
@@ -1793,9 +1793,9 @@ claim("test accuracy with shifted labels", read, below=0.25)
 
 # %% [markdown] trap="12.7" role="why"
 # This net has more weights than the batch has pixels, so it can memorise 50 labels, right
-# or wrong. The test shows that the loss can fall. The test does not show whether the
-# labels belong to their images, or whether the batches are put together correctly. Two
-# other faults also lead to a low accuracy:
+# or wrong. The test shows that the loss can fall. It does not show whether the labels
+# belong to their images, or whether the batches are put together correctly. Two other
+# faults also lead to a low accuracy:
 
 # %% trap="12.7" role="why" tags=["plumbing"]
 order = y_train.argsort()
@@ -1991,25 +1991,25 @@ claim("files that load afterwards", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
 # Opening a file for writing empties it, and from then on the old state is gone. The
-# journal of a file system does not help. The journal protects against crashes of the
-# machine, but it does not undo what a killed process has done. The new state cannot be
-# read before its last byte is written, because a checkpoint is a zip archive, and the
-# table of contents of a zip archive comes last.
+# journal of a file system does not help. It protects against crashes of the machine, but
+# it does not undo what a killed process has done. The new state cannot be read before its
+# last byte is written, because a checkpoint is a zip archive, whose table of contents
+# comes last.
 #
 # So write to a *second* file, and rename it when it is complete. `os.replace` swaps the
 # name in a single step: a process that opens `last.pt` finds either the old file or the
 # new one.
 
 # %% [markdown] trap="12.8" role="repair"
-# `os.fsync` waits until the bytes are on the disk. `os.fsync` is needed to survive a
-# power cut, but not to survive a kill. (For the new name to survive a power cut, you have
-# to sync the folder as well.)
+# `os.fsync` waits until the bytes are on the disk. It is needed to survive a power cut,
+# but not to survive a kill. (For the new name to survive a power cut, you have to sync
+# the folder as well.)
 
 # %% trap="12.8" role="repair"
 def save_beside(new):
     with open(path + ".part", "wb") as file:
         torch.save(new, file)
-        file.flush()                         # what Python still holds
+        file.flush()                         # what Python still buffers
         os.fsync(file.fileno())
     os.replace(path + ".part", path)
 
@@ -2065,10 +2065,10 @@ claim("does a Python number load", opens(float(losses.min())),
 
 # %% [markdown] trap="12.8" role="more"
 # A run that resumes from a good file may still take a different course. The classifier
-# below has dropout and draws its batches at random. The classifier is saved after 20
-# steps and then trained for 20 more. Then the file is loaded as a new process would load
-# it: into a classifier with different initial weights, with a new optimizer, and with the
-# random generator in a different state.
+# below has dropout and draws its batches at random. It is saved after 20 steps and then
+# trained for 20 more. Then the file is loaded as a new process would load it: into a
+# classifier with different initial weights, with a new optimizer, and with the random
+# generator in a different state.
 
 # %% trap="12.8" role="more"
 def fresh():
@@ -2339,9 +2339,9 @@ claim("largest gap between a weight and that of the unbroken run",
 # ## A seed for everything
 #
 # Like many scripts, yours begins with `seed_everything(42)`. The function seeds `random`,
-# numpy and torch. Python's hashes of strings are random as well, so the function also
-# sets `os.environ["PYTHONHASHSEED"] = "42"`. Then the script numbers its ten classes:
-# `{name: number for number, name in enumerate(set(names))}`.
+# numpy and torch. Python's hashes of strings are random as well, so it also sets
+# `os.environ["PYTHONHASHSEED"] = "42"`. Then the script numbers its ten classes: `{name:
+# number for number, name in enumerate(set(names))}`.
 #
 # You start the script four times.
 
@@ -2368,9 +2368,9 @@ starts = [start(script) for _ in range(4)]
 # %% trap="12.9" role="guess"
 guess("12.9", "How many different numberings do the four starts produce?",
       choices=["four",
-               "one, the same as with the variable set in the shell",
-               "one, but not the same as with the variable set in the "
-               "shell"])
+               "one, the one that you get with `PYTHONHASHSEED=42` set in "
+               "the shell",
+               "one, but a different one from that"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:
@@ -2761,8 +2761,8 @@ claim("validation losses in the file", count(rows, "val_loss"), expected=0)
 # %% [markdown] trap="12.10" role="why"
 # A W&B run has *one* step counter. `step=` sets this counter, which can only go up. After
 # batch 19, step 0 is in the past. W&B drops the row, and the run continues. This version
-# of wandb prints a line on stderr for each dropped row. An older version, on Colab,
-# prints nothing.
+# of wandb prints a line on stderr for each dropped row. The older version on Colab prints
+# nothing.
 
 # %% trap="12.10" role="why"
 ax = new_axes("Each validation loss asks for a step long past",
@@ -2805,7 +2805,7 @@ claim("validation losses in the file, with their own axis",
 # row is dropped, so the curve contains two versions of epoch 3 and runs back and forth.
 
 # %% trap="12.10" role="repair"
-resumed_events = events[:94] + events[63:]      # 21 events an epoch
+resumed_events = events[:94] + events[63:]      # 21 events per epoch
 twice, _, _ = tracked(lambda run: own_axis(run, resumed_events))
 epochs_seen = [row["epoch"] for row in twice if "epoch" in row]
 print("epochs:", epochs_seen)
@@ -2830,8 +2830,8 @@ claim("warnings on stderr, at most one for each dropped loss", told,
 claim("warnings with their own axis", warned, expected=0)
 
 # %% [markdown] trap="12.10" role="more"
-# Half of the repair is not enough. With the axis defined but `step=` still in the call,
-# the rows are dropped as before.
+# Half of the repair is not enough. If the axis is defined but `step=` is still in the
+# call, the rows are dropped as before.
 
 # %% trap="12.10" role="more"
 def half_repaired(run):
@@ -2932,10 +2932,10 @@ def rows_to_log(events: list) -> tuple:
 # %% [markdown] role="concept"
 # ## Versions of data and checkpoints
 #
-# A log says which loss a run reached. The log keeps neither the model file that reached
-# this loss nor the data that the model was trained on. A tracker's *artifact* keeps the
-# model file and the data: it is a named set of files with a version. The version is
-# computed from the bytes, so saving the same data again never creates a second version:
+# A log says which loss a run reached. It keeps neither the model file that reached this
+# loss nor the data that the model was trained on. A tracker's *artifact* keeps both: it
+# is a named set of files with a version. The version is computed from the bytes, so
+# saving the same data again never creates a second version:
 
 # %% role="concept" tags=["plumbing"]
 artifacts = tempfile.TemporaryDirectory()
@@ -3249,9 +3249,9 @@ plot_lines(range(1, 201), {
 # ### Logits that grow, and QK-norm
 #
 # A loss may also jump without a damaged batch. In attention, a logit is the dot product
-# of a query and a key, so the logit grows with both weight matrices, and [at high
-# learning rates it does grow](https://arxiv.org/abs/2309.14322). In the end the softmax
-# gives almost all the weight to one key, and little gradient flows back through it.
+# of a query and a key, so it grows with both weight matrices, and [at high learning rates
+# it does grow](https://arxiv.org/abs/2309.14322). In the end the softmax gives almost all
+# the weight to one key, and little gradient flows back through it.
 #
 # *QK-norm* scales [each query and each key](https://arxiv.org/abs/2010.04245) to the same
 # norm before they are multiplied. No logit can then exceed the square root of the head's
@@ -3344,7 +3344,7 @@ claim("exit status, as without the tool", ended.returncode, expected=0)
 
 # %% role="concept"
 def learned(mix=lambda rows: rows, seed=7):
-    """Train for 200 steps; weights, predictions. mix() sorts a batch."""
+    """Train for 200 steps; weights, predictions. mix() orders a batch."""
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -3534,13 +3534,13 @@ claim("runs of Hyperband, divided by those of random search",
 # different lengths of the first run.
 #
 # Compare the numbers within a row before you compare the rows. The best and the worst
-# search of one method are further apart than the medians of the three methods, so with
-# one seed each, the seed decides a comparison as much as the method does. A fair
+# search of one method are further apart than the medians of the three methods, so if each
+# method gets one seed, a comparison depends on the seed as much as on the method. A fair
 # comparison uses the same number of steps, not the same number of runs, and shows the
 # results of all seeds next to their mean.
 #
-# The learning rate is drawn on a log scale, with `log=True`. Without a log scale, nine
-# out of ten random rates between 0.0001 and 10 are above 1.
+# The learning rate is drawn on a log scale, with `log=True`. On a linear scale, nine out
+# of ten random rates between 0.0001 and 10 are above 1.
 
 # %% role="concept"
 even = torch.empty(10_000).uniform_(1e-4, 10)
@@ -3701,7 +3701,7 @@ claim("the same, seeded with the number of runs so far",
 # **Before you run anything:** `index_add_` adds a million rows into 16 rows, 20 times.
 # How many different results are there? Next, 20 validation batches of 512 rows pass
 # through a net with eight layers of 4096 units. How many GB does `total += loss` hold?
-# And for a small net, how much time do two habits cost: anomaly mode, and a call of
+# And for a small net, how much time do two habits cost: anomaly mode, and a call to
 # `loss.item()` at each step, which makes the CPU wait?
 
 # %% role="gpu"
@@ -3876,8 +3876,8 @@ answers_here
 #   where the next machine can find it.
 # - If two runs differ, compare the hashes of their parts in order. The first hash that
 #   differs names the part to look at.
-# - A W&B run has one step counter, and it only goes up. Log the axis of a second curve as
-#   a value.
+# - A W&B run has one step counter, and it only goes up. Log the x-axis of a second curve,
+#   such as the epoch, as a value of its own.
 # - Label smoothing uses the log-probability of every class. Spread the smoothing over the
 #   allowed classes only.
 
