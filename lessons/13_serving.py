@@ -2,10 +2,9 @@
 # # 13. Serving a language model
 #
 # You have trained a model, and people want to talk to it. So you write a server. At
-# first, the server answers one request at a time. Then the server handles several
-# requests from one shared memory. Then the memory fills up, and the server also has to
-# become faster. Later somebody trains on the server's answers, and in the end somebody
-# asks how fast the server is.
+# first, it answers one request at a time. Then it handles several requests from one
+# shared memory. Then the memory fills up, and the server also has to become faster. Later
+# somebody trains on its answers, and in the end somebody asks how fast it is.
 #
 # Each of these steps takes a few lines, and each can go wrong without raising an error.
 # The answers are fluent, the tests are green, and the report looks good. In this stage
@@ -45,13 +44,13 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## A model to serve
 #
-# The server needs a model. Here the server gets a small GPT that reads and writes single
-# letters. The GPT has two blocks of width 64 and has been trained for a few seconds on
-# the prose of this course. The code of the GPT is folded below. Two things in this GPT
-# differ from the models of stage 8. First, positions enter by *rotation* (RoPE): every
-# query and key is rotated by an angle that grows with its position, so a score depends
-# only on how far apart the two positions are. Second, attention reads the keys and values
-# of earlier letters from a *cache*.
+# The server needs a model. Here it gets a small GPT that reads and writes single letters.
+# This GPT has two blocks of width 64 and has been trained for a few seconds on the prose
+# of this course. Its code is folded below. Two things in it differ from the models of
+# stage 8. First, positions enter by *rotation* (RoPE): every query and key is rotated by
+# an angle that grows with its position, so a score depends only on how far apart the two
+# positions are. Second, attention reads the keys and values of earlier letters from a
+# *cache*.
 #
 # A *KV cache* stores the key and the value of every letter that the model has read. With
 # the cache, a new letter costs the work of one position, not of the whole text again. The
@@ -285,8 +284,8 @@ claim("largest difference between the logits with the cache and without",
 #
 # In the code below, Ann and Bob share the system prompt. Bob's answer is finished, and
 # his blocks go back to the free list. Then Cem arrives. Cem's prompt needs four blocks
-# and has nothing in common with the prompts of Ann and Bob. A comment that you wrote in
-# March says: "Ann's table does not change, so her answer does not change either."
+# and has nothing in common with the prompts of Ann and Bob. The design document says:
+# "Ann's table does not change, so her answer does not change either."
 
 # %% trap="13.1" role="break"
 SIZE = 4                                          # letters of a block
@@ -335,8 +334,8 @@ cem = admit(pool, cem_ids)
 
 # %% trap="13.1" role="guess" quoted="wrong"
 guess("13.1",
-      "What percentage of the probability of Ann's next letter moves to "
-      "other letters because of Cem?",
+      "How far does Cem move the distribution of Ann's next letter (0 %: "
+      "not at all, 100 %: no overlap)?",
       choices=["0 %",
                "from 1 to 30 %",
                "from 30 to 70 %",
@@ -378,7 +377,7 @@ draw_grids({"Ann and Bob are served": then,
            marks={"Bob has gone, Cem has come": both},
            row_names=["Ann", "Bob", "Cem"], columns="blocks of the memory",
            legend="two owners, and neither of them knows",
-           title="Four blocks change hands under Ann",
+           title="Four of Ann's blocks get a second owner",
            alt="Two grids of three requests by twelve blocks. On the left "
                "Ann and Bob share the first four blocks. On the right Bob "
                "is gone, and the first four belong to both Ann and Cem; "
@@ -448,8 +447,8 @@ claim("Ann's next letter: total variation caused by Cem", moved,
 # What does the fault do to Ann's answer? Cem's letters are now where Ann's request reads
 # the system prompt, so her next letter has a different distribution. To measure the
 # difference, add up the absolute differences of the probabilities and halve the sum. The
-# result is the *total variation*. The total variation is 0 for equal distributions and 1
-# for distributions that have no letter in common.
+# result is the *total variation*. It is 0 for equal distributions and 1 for distributions
+# that have no letter in common.
 
 # %% trap="13.1" role="more"
 claim("letters in the blocks of Ann's prompt that are not hers",
@@ -536,7 +535,7 @@ class Blocks:
 # From here on the server writes answers letter by letter, and each letter is sampled.
 # Every request brings its own random numbers, its *dice*: one number between 0 and 1 for
 # each letter of the answer. The chosen letter is the first one whose cumulative
-# probability exceeds that number. So the prompt and the dice decide the answer. Such a
+# probability exceeds that number. So the prompt and the dice determine the answer. Such a
 # server is easy to test, because its letters must be the same whatever happens to its
 # memory.
 
@@ -579,10 +578,10 @@ claim("fraction of letters that are the same with a cache and without",
 # ## Have we read this before?
 #
 # Many prompts begin with the same text. So when nobody reads a block any more, the server
-# does not wipe it. The server keeps the block until the memory is needed, and stores it
-# under a *key* made from the block's letters. A new prompt is also cut into blocks, and a
-# block whose key is already known need not be computed again. (From here on a block has
-# eight letters.)
+# does not wipe it. It keeps the block until the memory is needed, and stores it under a
+# *key* made from the block's letters. A new prompt is also cut into blocks, and a block
+# whose key is already known need not be computed again. (From here on a block has eight
+# letters.)
 #
 # In the code below, the first prompt consists of three blocks of a document and a
 # question about it. The second prompt contains the same blocks, but the first two have
@@ -861,7 +860,7 @@ claim("fraction of letters that agree between two batches", percent / 100,
 # %% [markdown] trap="13.3" role="why"
 # Two unrelated texts agree at about as many positions as her two answers, because blanks
 # and the letter e are frequent. On a CPU, a generator is like a tape of random numbers,
-# and each call of `multinomial` uses one piece of the tape per row. When the tester's
+# and each call to `multinomial` uses one piece of the tape per row. When the tester's
 # request is alone, it gets every piece. When it is one of four, the three pieces after
 # each of its own go to the others. So from its second letter on, her request reads a
 # different part of the tape.
@@ -1324,8 +1323,8 @@ claim("whole words scored: total variation", variation(shares, meant[0]),
       below=0.01)
 
 # %% [markdown] trap="13.10" role="more" topics="answers that are too many to list"
-# The masked probabilities also sum to one. The masked probabilities are a distribution,
-# but not the model's own:
+# The masked probabilities also sum to one. They are a distribution, but not the model's
+# own:
 
 # %% trap="13.10" role="more"
 claim("sum of the masked probabilities", drawn[0].sum(), expected=1,
@@ -1408,7 +1407,7 @@ claim("FLOPs of the prefill, divided by those of one letter",
 # The server's memory has a fixed number of cache positions, and nobody knows how long an
 # answer will be. So the scheduler can admit every request that fits *now*, and evict one
 # when the others have grown. Later, the evicted request has to be read again from the
-# beginning. Or the scheduler can reserve room for the longest possible answer.
+# beginning. Or it can reserve room for the longest possible answer.
 #
 # Which of the two policies writes more letters in the same time, and by what factor?
 # Decide before you look. In the simulation, a call takes 1 unit of time to read the
@@ -1464,7 +1463,7 @@ runs = {name: schedule(rule) for name, rule in policies.items()}
 
 # %% role="concept"
 plot_columns({name: run[2] for name, run in runs.items()}, form=".1f",
-             xlabel="which requests come in",
+             xlabel="which requests are admitted",
              ylabel="letters written per unit of time",
              title="Reserving for the longest answer costs most",
              alt="Four columns of letters written per unit of time. Fits "
@@ -1476,9 +1475,9 @@ plot_columns({name: run[2] for name, run in runs.items()}, form=".1f",
 # **Told:** do not admit a request that you may have to evict. **Measured:** here, where
 # most answers are short, reserving room for the longest answer costs about half of the
 # throughput. Admitting everything that fits now causes a storm of evictions: for each
-# letter that is written, about one letter is read again. With a little memory kept free,
-# the server writes the most letters, and with half of the expected growth kept free, it
-# evicts almost no requests:
+# letter that is written, about one letter is read again. If it keeps a little memory
+# free, the server writes the most letters, and if it keeps half of the expected growth
+# free, it evicts almost no requests:
 
 # %% role="concept"
 storm, _, fits = runs["fits now"]
@@ -1555,7 +1554,7 @@ scheduler
 # %% [markdown] trap="13.5" role="situation" core=true fault="a refused draft is replaced by a draw from the whole target" symptom="speculative decoding changes what the model writes, at the right acceptance rate"
 # ## A cheap writer and an expensive judge
 #
-# One call of the GPT reads all the weights to write one letter. If reading the weights
+# One call to the GPT reads all the weights to write one letter. If reading the weights
 # takes most of the time, one call can check several letters at almost the same price. So
 # a cheap *draft* model proposes a letter, and the *target* model accepts or refuses it.
 # Here the draft is the table of letter pairs, and the target is the GPT.
@@ -1662,7 +1661,7 @@ speculation
 #
 # The last two rules use a `q` that the draft was not sampled from. (Even the right rule
 # can be slow, because in a full batch arithmetic is the limit, and every refused draft
-# wastes some arithmetic.)
+# wastes some of it.)
 
 # %% trap="13.5" role="more" tags=["plumbing"]
 hot = F.one_hot(q.argmax(-1), V).double()
@@ -1759,7 +1758,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # %% [markdown] trap="13.6" role="situation" fault="refused draft tokens stay in the KV cache" symptom="speculative decoding repeats or skips words, though each check is right"
 # ## Four letters in one call
 #
-# Now the draft proposes three letters at once, and one call of the GPT reads them. At
+# Now the draft proposes three letters at once, and one call to the GPT reads them. At
 # each of the four positions the GPT samples its own letter, with the random numbers of
 # the request. A drafted letter is accepted as long as it equals the letter that the GPT
 # sampled. At the first position where the two differ, you write the GPT's letter and drop
@@ -2279,7 +2278,7 @@ print(f"per letter: {mended.mean():.3f}, per answer: "
 claim("largest distance of a ratio from 1, with temperature and kept set",
       (mended - 1).abs().max(), below=1e-4)
 
-# %% [markdown] trap="13.8" role="more" topics="the kept mass · a forgotten temperature · noise that is honest · text that is encoded again"
+# %% [markdown] trap="13.8" role="more" topics="the kept mass · a forgotten temperature · rounding noise · text that is tokenized again"
 # Each letter's ratio is the probability mass that was kept at its position. If the
 # trainer also forgets the temperature, ratios fall on both sides of 1. Without top-p the
 # *mean* ratio is then 1, although nearly every single ratio is wrong, because over
@@ -2369,10 +2368,10 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 # %% [markdown] trap="13.9" role="situation" core=true fault="the benchmark's clock starts when the queue is over" symptom="measured latency stays flat under load, while users wait for seconds"
 # ## How fast is it?
 #
-# The server is finished, and somebody asks how fast it is. The server handles eight
-# requests at a time, and an answer takes about a second. Your load generator sends 16,000
-# requests. These requests arrive at random times, as real users' requests do, at a rate
-# of 0.8 times the server's capacity.
+# The server is finished, and somebody asks how fast it is. It handles eight requests at a
+# time, and an answer takes about a second. Your load generator sends 16,000 requests.
+# They arrive at random times, as real users' requests do, at a rate of 0.8 times the
+# server's capacity.
 #
 # A semaphore allows at most eight open requests. A request's clock starts when the
 # request is sent and stops at its first letter; a prefill takes 0.05 seconds. Your report
@@ -2702,11 +2701,11 @@ claim("logits after three refused tokens are cropped: largest difference",
 # %% [markdown] role="concept"
 # ### Its continuous batching
 #
-# `generate_batch` is the library's own server. This server has a cache of pages, a queue,
-# and requests that join and leave the batch as it runs. Five requests ask for 24 tokens
-# each. One pass may read at most 24 tokens, so a long prompt is cut into pieces. A page
-# (a block of trap 13.1) holds 16 tokens. All five requests together need fifteen pages.
-# You first give the server 16 pages, then 12.
+# `generate_batch` is the library's own server. It has a cache of pages, a queue, and
+# requests that join and leave the batch as it runs. Five requests ask for 24 tokens each.
+# One pass may read at most 24 tokens, so a long prompt is cut into pieces. A page (a
+# block of trap 13.1) holds 16 tokens. All five requests together need fifteen pages. You
+# first give the server 16 pages, then 12.
 
 # %% role="concept" tags=["plumbing"]
 from transformers import GenerationConfig
@@ -2767,18 +2766,18 @@ claim("tokens that are read again with twelve pages", reread, above=10)
 # has to leave when the others grow, and its tokens are read again later. Reading them
 # twice costs more passes but leaves no trace in the answers. This is the eviction from
 # the section *Who may come in*. On a GPU the library chooses the size of its cache from
-# the free memory; on a CPU you have to set this size yourself.
+# the free memory; on a CPU you have to set it yourself.
 
 # %% [markdown] role="concept"
 # ### Greedy text and the size of the batch
 #
 # **Told:** greedy decoding gives the same text, whatever else is in the batch.
 # **Measured:** on a CPU in float32, with one new letter per row and a cache, a matrix
-# product with one row uses a different kernel from a matrix product with sixteen rows. So
-# the logits may differ in their last bits, but the likeliest letter is the same. (With
-# prompts of seven or more letters, no bit changed on the machine that wrote this page.)
-# On a GPU in 16 bits, near ties can go either way, and then the text differs. vLLM
-# promises equal text only if you switch on its batch-invariant kernels, which are slower.
+# product with one row uses a different kernel from one with sixteen rows. So the logits
+# may differ in their last bits, but the likeliest letter is the same. (With prompts of
+# seven or more letters, no bit changed on the machine that wrote this page.) On a GPU in
+# 16 bits, near ties can go either way, and then the text differs. vLLM promises equal
+# text only if you switch on its batch-invariant kernels, which are slower.
 
 # %% role="concept"
 crowd = rows(16, 24, kept_back)
@@ -2914,8 +2913,8 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 #
 # **Before you run anything:** take a model of 8 billion weights in 16 bits, with
 # grouped-query attention, on one H200. How many tokens per second does a single user get?
-# Above what context length do 16 users read more cache than weights? And how many times
-# as long as a decode step does a prefill of 2,048 tokens take?
+# Above what context length do 16 users read more cache than weights? And by what factor
+# does a prefill of 2,048 tokens take longer than a decode step?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3000,12 +2999,12 @@ def cache_times():
 
 # %% role="gpu"
 def bandwidth(result, **row):
-    """GB/s that a row read, over the datasheet's."""
+    """GB/s that a row read, divided by the datasheet's."""
     rate = result.value("gb", **row) / result.value("us", **row) * 1e6
     return rate / datasheet(result.device_name).memory_gbs
 
 def over_one(rows):
-    """Time with so many rows over that with one."""
+    """Time with this many rows, divided by the time with one."""
     return (layer_times.value("us", rows=rows)
             / layer_times.value("us", rows=1))
 
@@ -3042,7 +3041,7 @@ answers_here
 # almost free as long as their caches are small compared with the weights. When the caches
 # are as large as the weights, a step takes twice as long. gpt-fast reports 104.9 tokens
 # per second for Llama-2-7B in 16 bits on an A100 (with power limited to 330 W), which is
-# 1,397 GB/s out of the datasheet's 2,039. With 8 bits, gpt-fast reports 155.58 tokens per
+# 1,397 GB/s out of the datasheet's 2,039. With 8 bits, it reports 155.58 tokens per
 # second, and with 4 bits (groups of 32) 196.80. The reported bandwidth divided by the
 # tokens per second is the amount that the model reads for one token: 13.3, 6.9 and 4.4
 # GB. So from the bytes alone you would expect 1.9 and 3.0 times the speed, not two and
@@ -3053,9 +3052,8 @@ answers_here
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - The prompt and the random numbers decide the answer, if the results of the kernels do
-#   not depend on the batch. If the results do depend on the batch, only near ties may
-#   come out differently.
+# - The prompt and the random numbers determine the answer if the kernels' results do not
+#   depend on the batch. If they do, only near ties may come out differently.
 # - A block is free when its last reader has left.
 # - The key of a block covers everything that the block was computed from.
 # - What belongs to a request travels with it: random numbers, stop words, masks.
