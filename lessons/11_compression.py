@@ -7,7 +7,7 @@
 # another program can run. Each of these steps can change the model a lot without an error
 # message, and often without changing the one number that you happen to check. After every
 # step, this stage measures three things: the size, the error of the output, and the
-# accuracy. This stage also says which of these three measurements you need.
+# accuracy. It also says which of these three you need.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -139,10 +139,10 @@ def saved(state):
 #
 # You train five classifiers with four layers each on the digits; only their initial
 # weights differ. Then you round each weight matrix with its own symmetric grid. At 8, 4
-# and 3 bits the classifiers lose little accuracy. At 2 bits the classifiers break down.
+# and 3 bits the classifiers lose little accuracy. At 2 bits they break down.
 #
-# Two bits allow four codes, and a symmetric grid uses three of them. Your comment in the
-# script says: "An affine grid has one more level, which cannot be worth much."
+# Two bits allow four codes, and a symmetric grid uses three of them. Your comment says:
+# "An affine grid has one more level, which cannot be worth much."
 
 # %% trap="11.1" role="break"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -227,10 +227,10 @@ claim("accuracy at 2 bits, affine minus symmetric grid", by_four - read[2],
       above=0.35)
 
 # %% [markdown] trap="11.1" role="why"
-# Rounding errors are positive or negative, so in a sum of 64 products most of them
-# cancel. But at 2 bits, a symmetric grid has only three levels: zero and plus or minus
-# the largest absolute value. Every weight whose absolute value is below *half of that* is
-# rounded to zero:
+# Rounding errors are positive or negative, so in a sum of 64 products most cancel. But at
+# 2 bits, a symmetric grid has only three levels: zero and plus or minus the largest
+# absolute value. Every weight whose absolute value is below *half of that* is rounded to
+# zero:
 
 # %% trap="11.1" role="why"
 matrices = [m.weight.data for m in reader if isinstance(m, nn.Linear)]
@@ -254,8 +254,8 @@ claim("smallest fraction of zeros in a matrix at 2 bits",
 
 # %% [markdown] trap="11.1" role="repair"
 # So the levels are misplaced. In an affine grid for these matrices, the levels are two
-# thirds of that value apart, so only weights below a third of it become zero. If each
-# group of 16 neighbours has its own grid, the range depends only on these
+# thirds of the largest absolute value apart, so only weights below a third of it become
+# zero. If each group of 16 neighbours has its own grid, the range depends only on these
 # 16. The *ends*, the first and the last layer, can also stay at 8 bits.
 
 # %% trap="11.1" role="repair"
@@ -506,10 +506,10 @@ claim("smallest slope with the straight-through estimator", w.grad.min(),
       expected=1)
 
 # %% [markdown] role="concept"
-# First try rounding after training, because rounding takes only minutes and needs no
-# labels. If the result is not good enough, which mostly happens below 4 bits, use
-# quantization-aware training. The section *A model that learns with the rounding*, near
-# the end, recovers the accuracy of a 2-bit model this way.
+# First try rounding after training, because it takes only minutes and needs no labels. If
+# the result is not good enough, which mostly happens below 4 bits, use quantization-aware
+# training. The section *A model that learns with the rounding*, near the end, recovers
+# the accuracy of a 2-bit model this way.
 #
 # ## Which weights can go
 #
@@ -557,17 +557,17 @@ claim("largest gap between the masked and the smaller pair of layers",
       (masked_out - smaller_out).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# (These layers have no bias. If your layers have a bias, you also remove the unit's
-# bias.) The section *Three patterns of zeros* prunes a whole model in each of these ways
-# and retrains it.
+# (These layers have no bias. If yours have one, remove the unit's bias as well.) The
+# section *Three patterns of zeros* prunes a whole model in each of these ways and
+# retrains it.
 
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
 # ## Retraining a pruned net
 #
 # You set the smallest four fifths of a classifier's weights to zero, and it gets far
 # fewer digits right. To make the pruning permanent, you call
-# `torch.nn.utils.prune.remove`. Then you retrain the classifier for 100 steps of Adam.
-# The classifier is as accurate as before the pruning, and you write your report.
+# `torch.nn.utils.prune.remove`. Then you retrain the classifier for 100 steps of Adam. It
+# is as accurate as before the pruning, and you write your report.
 
 # %% trap="11.2" role="break"
 from torch.nn.utils import prune
@@ -715,11 +715,10 @@ claim("fraction of the remaining zeros that no gradient reached",
 
 # %% [markdown] trap="11.2" role="more"
 # A tempting half-measure is to set only the *gradients* of the pruned weights to zero.
-# With a new Adam optimizer, masking the gradients works. With an Adam optimizer that has
-# already trained the dense net, masking fails, because the running averages remember
-# earlier gradients and move a weight whose gradient is now zero. Muon updates a matrix as
-# a whole, so from the first step on, the update of one weight depends on the gradients of
-# the others.
+# With a new Adam optimizer, this works. With one that has already trained the dense net,
+# it fails, because the running averages remember earlier gradients and move a weight
+# whose gradient is now zero. Muon updates a matrix as a whole, so from the first step on,
+# the update of one weight depends on the gradients of the others.
 
 # %% trap="11.2" role="more"
 def zero_gradients(model):
@@ -834,10 +833,10 @@ draw_grids({"one test digit": told}, values=True,
 # %% [markdown] role="concept"
 # *Distillation* trains a small *student* on the probabilities of a large *teacher*, which
 # are also called *soft targets*. The loss is the Kullback-Leibler divergence of the
-# student's probabilities $q$ from the teacher's $p$, $\sum p \,(\log p - \log q)$. The
-# divergence is 0 if the two sets of probabilities agree. The gradient of this loss with
-# respect to the student's logits has the same form as the gradient of cross-entropy, with
-# $p$ instead of the label:
+# student's probabilities $q$ from the teacher's $p$, $\sum p \,(\log p - \log q)$. It is
+# 0 if the two sets of probabilities agree. The gradient of this loss with respect to the
+# student's logits has the same form as the gradient of cross-entropy, with $p$ instead of
+# the label:
 
 # %% role="concept"
 z = torch.zeros(10, requires_grad=True)       # a student that knows nothing
@@ -952,7 +951,8 @@ claim("probability left for the other digits at temperature 1",
 # At 100 the probabilities are nearly equal, but their *differences* still reflect the
 # teacher's logits, and the gradient depends on differences. Both divisions by $T$ shrink
 # the gradient, at high temperatures by a factor of $T^2$. So multiply the loss by $T^2$.
-# With a second loss on labels, forgetting the factor $T^2$ silences the teacher:
+# If the loss also has a term for labels, forgetting the factor $T^2$ silences the
+# teacher:
 
 # %% trap="11.3" role="repair"
 beside = {
@@ -1285,9 +1285,9 @@ claim("largest gap between the two ways to write the update",
 # that are not rounded yet, so that the layer's *output* changes as little as possible.
 #
 # The inputs of this layer differ a lot in size, and you have to choose which column to
-# round first. A pull request adds an option for this and says: "Largest inputs first,
-# because their errors cost most." You try that order on new digits, and compare the
-# output error with that of the opposite order.
+# round first. A pull request adds an option and says: "Largest inputs first, because
+# their errors cost most." You try that order on new digits, and compare the output error
+# with the opposite order's.
 
 # %% trap="11.4" role="break"
 layer = linears(dense)[1]
@@ -1399,9 +1399,9 @@ claim("output error of largest first, divided by smallest first",
       off["largest first"][1] / off["smallest first"][1], below=0.8)
 
 # %% [markdown] trap="11.4" role="repair"
-# Pruning can use the same idea. If you remove an input from a layer, the remaining
-# columns can compensate for part of the loss. You write this compensation in the
-# exercise, where the order does not matter, because all remaining columns change at once.
+# Pruning can use the same idea. If you remove one input of a layer, the other columns can
+# make up for part of the damage. You write this in the exercise, where the order does not
+# matter, because all remaining columns change at once.
 
 # %% [markdown] trap="11.4" role="more" topics="independent inputs"
 # One column can help another only if their inputs rise and fall together. Here is the
@@ -1577,8 +1577,8 @@ claim("length of the file after quantization, divided by before",
 
 # %% [markdown] trap="11.5" role="repair"
 # A file can mislead you as well. `torch.save` writes *storages*, the memory behind the
-# tensors. `torch.save` writes each storage once, no matter how many tensors share it, and
-# always the whole storage, even if a tensor shows only a few rows of it.
+# tensors. It writes each storage once, no matter how many tensors share it, and always
+# the whole storage, even if a tensor shows only a few rows of it.
 
 # %% trap="11.5" role="repair"
 table = torch.randn(10_000, 16)
@@ -1679,8 +1679,8 @@ def stored_bytes(state: dict) -> int:
 # ## Two scanners, one program
 #
 # A second scanner delivers inverted digits, dark on a light background. So your model
-# first inverts every batch whose mean is above one half. The model gets more than nine
-# out of ten digits right, from either scanner.
+# first inverts every batch whose mean is above one half. It gets more than nine out of
+# ten digits right, from either scanner.
 #
 # The model has to run without Python. You pass the model and one digit from the first
 # scanner to `torch.jit.trace`, which returns a program.
@@ -2094,8 +2094,8 @@ claim("numbers, of four, that are accepted, by rows, example of two digits",
       len(takes(two_digits)[0]), expected=4)
 
 # %% [markdown] trap="11.7" role="repair"
-# The file itself says which sizes it accepts, in the inputs that it declares. If a size
-# is a number, it is fixed. If a declared size is a name, any size should work.
+# The file itself says which sizes it accepts, in the inputs that it declares. If a
+# declared size is a number, it is fixed. If it is a name, any size should work.
 #
 # An example fixes more than sizes. Everything that is not a tensor becomes a constant: a
 # number, a string, the length of a list. In the exercise you check all of these by
@@ -2395,8 +2395,8 @@ claim("accuracy lost along the sum, with sizes moved into the weights",
 # the format exactly: torchao's `MXTensor`, whose blocks always run along the last axis,
 # returns the same numbers to the last bit.
 #
-# The weights of loud inputs suffer as well. These weights are smaller by a factor of 35,
-# share scales with ordinary weights and become zero, on the device and in the emulation.
+# The weights of loud inputs suffer as well. They are smaller by a factor of 35, share
+# scales with ordinary weights and become zero, on the device and in the emulation.
 
 # %% trap="11.8" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -2651,10 +2651,10 @@ claim("relative error with one scale, numbers of size 0.001", alone[1],
       above=0.99)
 
 # %% [markdown] trap="11.9" role="repair"
-# So NVFP4 has a second scale, one float32 for the tensor: its largest number divided by
-# `6 * 448`. After division by this scale, the block with the largest number has the scale
-# 448, the largest in E4M3, and other blocks use the range below 448. With `nvfp4_two`,
-# training works as in float32:
+# So NVFP4 has a second scale, one float32 number for the tensor: its largest number
+# divided by `6 * 448`. After division by this scale, the block with the largest number
+# has the scale 448, the largest in E4M3, and other blocks use the range below 448. With
+# `nvfp4_two`, training works as in float32:
 
 # %% trap="11.9" role="repair" compare=false
 repaired = curve(nvfp4_two, 256)
@@ -2689,9 +2689,9 @@ claim("fraction of the weights that a first step of 16 digits moves",
       reached[16], above=0.1)
 
 # %% [markdown] trap="11.9" role="more"
-# torchao returns the same numbers, with one scale and with two. torchao's block scales
-# never become zero, because the library keeps them at 1 / 64 or above. Small numbers are
-# lost anyway, because in torchao their codes become zero, as their scales do in `nvfp4`.
+# torchao returns the same numbers, with one scale and with two. Its block scales never
+# become zero, because it keeps them at 1 / 64 or above. Small numbers are lost anyway,
+# because in torchao their codes become zero, as their scales do in `nvfp4`.
 
 # %% trap="11.9" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -2873,11 +2873,10 @@ claim("relative error of the logits, larger of dynamic and static",
       below=0.5)
 
 # %% [markdown] role="concept"
-# This table depends on your processor. If your processor has instructions for 8-bit
-# products (VNNI), the dynamic and the static classifier each have an error below a
-# hundredth. Without such instructions, pairs of products are added in 16 bits and
-# clipped, and both classifiers have a large error. oneDNN explains this in [Nuances of
-# int8
+# This table depends on your processor. If it has instructions for 8-bit products (VNNI),
+# the dynamic and the static classifier each have an error below a hundredth. Without such
+# instructions, pairs of products are added in 16 bits and clipped, and both classifiers
+# have a large error. oneDNN explains this in [Nuances of int8
 # computations](https://oneapi-src.github.io/oneDNN/dev_guide_int8_computations.html). So
 # test a quantized file on the kind of machine that will run it.
 
@@ -2889,11 +2888,11 @@ claim("accuracy, static, calibrated in the dark",
 
 # %% [markdown] role="concept"
 # Two lines of the table deserve a second look. For the static scale, 40 digits are
-# enough, because these digits resemble the test digits. If you calibrate with the same
-# digits at a quarter of their brightness, the bright pixels are clipped. With such a
-# scale the logits are far off, and yet most digits are classified correctly, so you might
-# not notice if you only check the accuracy. A dynamic scale needs no calibration, but
-# costs one extra pass over each input.
+# enough, because they resemble the test digits. If you calibrate with the same digits at
+# a quarter of their brightness, the bright pixels are clipped. With such a scale the
+# logits are far off, and yet most digits are classified correctly, so you might not
+# notice if you only check the accuracy. A dynamic scale needs no calibration, but costs
+# one extra pass over each input.
 #
 # The file with 4 bits is also *longer* than the file with 8 bits. Look at how this recipe
 # stores a code, and at how many weights share a scale and a zero:
@@ -2917,10 +2916,9 @@ claim("weights that share a scale", code.numel() / code.scale.numel(),
 #
 # Sixteen levels of a 4-bit format need not be evenly spaced. *NF4* puts its levels at
 # quantiles of a normal distribution. *FP4* is a float with two exponent bits and one
-# mantissa bit, E2M1. The levels of FP4 are 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their
-# negatives. On their own, these levels cover only a small range, so each block of
-# neighbours has a scale. Two formats, MXFP4 and NVFP4, differ in this scale. *MXFP4*, of
-# the [OCP
+# mantissa bit, E2M1. Its levels are 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives.
+# On their own, these levels cover only a small range, so each block of neighbours has a
+# scale. Two formats, MXFP4 and NVFP4, differ in this scale. *MXFP4*, of the [OCP
 # specification](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf),
 # has one scale for every 32 values, a power of two (E8M0, 8 bits). *NVFP4* has one scale
 # for every 16 values, a float of 8 bits (E4M3), and one float32 scale for the whole
@@ -3048,10 +3046,9 @@ claim("that accuracy minus that with the slope of the rounding",
 
 # %% [markdown] role="concept"
 # At 2 bits, training with the rounding recovers this classifier's accuracy. The same
-# number of training steps before the rounding does not recover it. Training with the true
-# slope of the rounding does not recover it either, because this slope is zero except at
-# each row's largest weight, on which the scale depends. At 3 bits there is little
-# accuracy to recover. In torchao,
+# number of training steps before the rounding does not. Nor does training with the true
+# slope of the rounding, because this slope is zero except at each row's largest weight,
+# on which the scale depends. At 3 bits there is little accuracy to recover. In torchao,
 # [`QATConfig`](https://docs.pytorch.org/ao/stable/generated/torchao.quantization.qat.QATConfig.html)
 # does this, with `step="prepare"` before the training and `step="convert"` after it.
 
@@ -3122,8 +3119,8 @@ claim("output error of GPTQ divided by AWQ's, inputs from digits",
 #
 # Round one matrix at a time and note how much the *loss* rises. This list of rises tells
 # you which layers need more bits. In this classifier, the error of the weights does not
-# show which layers need more bits, because it is nearly the same in all four matrices. In
-# the cell below, two matrices get 4 bits and the other two get 2 bits.
+# show it, because this error is nearly the same in all four matrices. In the cell below,
+# two matrices get 4 bits and the other two get 2 bits.
 
 # %% role="concept"
 @torch.no_grad()
@@ -3340,8 +3337,8 @@ for rows in (1, 256):
 # the test digits are a view of a storage that holds all of them. The times depend on the
 # machine that ran this notebook. Measure your own times, with the number of rows that you
 # serve, on the processor that will serve them. An `ExportedProgram` is not faster than
-# the model by itself, because it runs the same kernels from a graph. To make such a
-# program faster, you need a compiler.
+# the model by itself, because it runs the same kernels from a graph. To make it faster,
+# you need a compiler.
 #
 # `AOTInductor` compiles the graph to C++ and the C++ to machine code. For this classifier
 # the compilation takes about half a minute of processor time, so the code is only shown.
@@ -3353,12 +3350,12 @@ for rows in (1, 256):
 # reader = torch._inductor.aoti_load_package("reader.pt2")
 # ```
 #
-# *TensorRT* is NVIDIA's compiler for inference. TensorRT reads the graph, fuses
-# neighbouring operations into one kernel, times several kernels for each operation on
-# your GPU, and keeps the fastest. If you allow lower precision, TensorRT also uses 16 or
-# 8 bits. The result, the *engine*, is a file for this kind of GPU, this version of
-# TensorRT and a range of sizes, so build it again when one of these changes. We have not
-# run this line for the course:
+# *TensorRT* is NVIDIA's compiler for inference. It reads the graph, fuses neighbouring
+# operations into one kernel, times several kernels for each operation on your GPU, and
+# keeps the fastest. If you allow lower precision, it also uses 16 or 8 bits. The result,
+# the *engine*, is a file for this kind of GPU, this version of TensorRT and a range of
+# sizes, so build it again when one of these changes. We have not run this line for the
+# course:
 #
 # ```sh
 # trtexec --onnx=reader.onnx --saveEngine=reader.plan \
@@ -3641,15 +3638,15 @@ answers_here
 # - A static scale is only as good as its calibration data. A dynamic scale needs no data.
 # - Keep the mask of a pruned net. Without the mask, retraining brings pruned weights
 #   back.
-# - With few labels, distil at a temperature above 1 and multiply the loss by the square
-#   of the temperature.
+# - If you have few labels, distil at a temperature above 1 and multiply the loss by the
+#   square of the temperature.
 # - In GPTQ, round the columns of the largest inputs first, while other columns can still
 #   compensate. Calibrate with data that resemble what the model will see.
 # - Measure the size of a model by the length of its files.
 # - A trace records a single run of the model. Test an exported program on inputs for each
 #   branch.
-# - An exporter may build its example into the program. Give the exporter an example with
-#   two of everything, and read what the file declares.
+# - An exporter may build its example into the program. Give it an example with two of
+#   everything, and read what the file declares.
 # - Blocks that share a scale run along the axis that is summed. The scale is itself
 #   stored in a number format, and that format has a smallest and a largest number.
 #

@@ -6,7 +6,7 @@
 # train on pairs of answers (DPO), or on rewards for answers that the model samples itself
 # (PPO, GRPO).
 #
-# Each of these losses takes three lines of code, and each is meant to keep the policy,
+# Each of these losses takes three lines of code, and each is meant to keep the *policy*,
 # the model in training, near the model that it started from. Get one line wrong, and the
 # loss still looks as it should, nothing raises an error, and the policy ends up somewhere
 # else. In this stage you know exactly where the policy should go, and you watch where it
@@ -38,7 +38,7 @@ begin(SEED, THREADS, DEVICE)
 #
 # There are `K` prompts, and `A` possible answers to each. A *policy* is a table of shape
 # (K, A) that holds the log-probability of each answer. The policy begins at `start`, the
-# model before this training. Later, this starting model is called the *reference*.
+# model before this training, which is later called the *reference*.
 #
 # The judge has a *reward* in mind for each answer, a number that nobody else sees. Of two
 # answers, the judge prefers the first with probability sigmoid(reward of the first -
@@ -108,8 +108,8 @@ claim("loss of a random policy, divided by beta times its KL to the best",
 
 # %% [markdown] role="concept"
 # For the first prompt, the figure shows the start, and the best policy at three prices of
-# a nat. At a high price, the policy hardly moves. At a low price, the policy gives the
-# judge's favourite answers and little else.
+# a nat. At a high price, the policy hardly moves. At a low price, it gives the judge's
+# favourite answers and little else.
 
 # %% role="concept"
 order = reward[0].argsort(descending=True)
@@ -133,8 +133,7 @@ claim("KL of the best policy to the start, beta 0.2 divided by beta 1",
 # ## Training a table
 #
 # The function `learn` below trains a policy table on a loss, beginning at the start or at
-# the `logits` that you pass. `learn` records the loss and the KL to the start at each
-# step.
+# the `logits` that you pass. It records the loss and the KL to the start at each step.
 
 # %% role="concept"
 def learn(loss_of, steps=400, lr=0.1, logits=None):
@@ -184,11 +183,11 @@ claim("loss with the judge's rewards, divided by the loss with equal "
       "rewards", (true_reward / even).item(), below=0.9)
 
 # %% [markdown] role="concept"
-# So you could first learn the rewards from the pairs, and then train a policy on these
-# rewards. There is a shorter way. The best policy is the start times $\exp(\text{reward}
-# / \beta)$, divided by the sum that normalises it. Solve this equation for the reward,
-# and you get $\beta$ times the *log ratio*, log best - log start, plus a constant that is
-# the same for all answers to a prompt.
+# So you could first learn the rewards from the pairs, and then train a policy on them.
+# There is a shorter way. The best policy is the start times $\exp(\text{reward} /
+# \beta)$, divided by the sum that normalises it. Solve this for the reward, and you get
+# $\beta$ times the *log ratio*, log best - log start, plus a constant that is the same
+# for all answers to a prompt.
 
 # %% role="concept"
 log_ratio = best - start                                 # (K, A)
@@ -232,9 +231,9 @@ claim("gap between the loss from log ratios and the loss from rewards",
 # *tokens*. The answer's log-probability is the *sum* of its tokens' log-probabilities,
 # each given all the tokens before it. Only the answer counts, not the padding after it
 # and not the prompt, which was given. (In the difference between two answers'
-# log-probabilities, a shared prompt cancels. In a mean over tokens, the prompt does not
-# cancel.) The logits at one position predict the next token, so you have to shift the
-# logits by one position.
+# log-probabilities, a shared prompt cancels. In a mean over tokens, it does not.) The
+# logits at one position predict the next token, so you have to shift the logits by one
+# position.
 
 # %% role="concept"
 def token_logp(logits, ids):
@@ -273,7 +272,7 @@ claim("nats summed over prompts and answers, divided by nats of the "
 # %% [markdown] trap="14.1" role="situation" core=true fault="the reference is the policy itself" symptom="the DPO loss stays at 0.693, and the model drifts away all the same"
 # ## A loss that stands still
 #
-# *Direct preference optimisation* (DPO) needs no reward. DPO computes the log ratio of
+# *Direct preference optimisation* (DPO) needs no reward. It computes the log ratio of
 # policy to reference for both answers of a pair. The *margin* is the preferred answer's
 # log ratio minus the other's, and training raises it. The loss is minus the log-sigmoid
 # of $\beta$ times the margin. The reference is the model before training, without
@@ -389,8 +388,8 @@ claim("KL of the best policy: mean over 12 tokens, divided by the sum",
 
 # %% [markdown] trap="14.1" role="more"
 # (SimPO and length-normalised DPO use the mean on purpose, and choose beta to match.)
-# *Pairs the wrong way round* train just as smoothly as correct pairs. The loss falls, and
-# the reward falls with it:
+# Training on *pairs the wrong way round* runs just as smoothly as on correct pairs. The
+# loss falls, and the reward falls with it:
 
 # %% trap="14.1" role="more"
 def swapped(logp):
@@ -414,8 +413,8 @@ claim("pairs in reverse order: reward lost",
 # is right if dropout is off.
 #
 # A falling loss does not mean that the chosen answers become likelier. The margin is a
-# difference between two log ratios. The margin also grows if both log-probabilities fall
-# but the rejected answer's log-probability falls faster.
+# difference between two log ratios. It also grows if both log-probabilities fall but the
+# rejected answer's falls faster.
 
 # %% trap="14.1" role="exercise" points=4 difficulty=3 minutes=15
 def dpo_loss(policy: nn.Module, beta: float):
@@ -467,8 +466,8 @@ def dpo_loss(policy: nn.Module, beta: float):
 # **Keep:** the reference that a loss compares against must not move, so store a copy. A
 # flat loss does not mean that the weights stay where they are. **In your own code:**
 # before training, store the reference's log-probabilities for one batch. Ten steps later,
-# these log-probabilities must be unchanged. Next to the loss, log the KL to the first
-# checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
+# they must be unchanged. Next to the loss, log the KL to the first checkpoint.
+# **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:** In
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the reference was
 # the policy itself. TRL refuses to use a single object as both policy and reference, and
@@ -502,7 +501,7 @@ kl_price
 # *Group relative policy optimisation* (GRPO) samples a *group* of answers to each prompt.
 # An answer's *advantage* is its reward minus the mean of its group, divided by the
 # group's standard deviation. The loss pushes the log-probability of each answer in
-# proportion to the answer's advantage.
+# proportion to its advantage.
 #
 # Here, 64 prompts have 8 possible answers each. Some prompts are easier than others,
 # because each prompt adds a bonus of its own, between 0 and 8 points, to all of its
@@ -674,9 +673,9 @@ claim("a group of equal rewards, nothing added: nan advantages",
 # a batch. Then no `view` is right, however the list is sorted. Identify each group by the
 # id of its prompt.
 #
-# *The division* by the standard deviation is itself disputed. The division gives more
-# weight to prompts whose answers are nearly all right or nearly all wrong. Dr. GRPO
-# leaves the division out ([Liu and others](https://arxiv.org/abs/2503.20783)).
+# *The division* by the standard deviation is itself disputed. It gives more weight to
+# prompts whose answers are nearly all right or nearly all wrong. Dr. GRPO leaves it out
+# ([Liu and others](https://arxiv.org/abs/2503.20783)).
 
 # %% trap="14.2" role="exercise" points=3 difficulty=2 minutes=12
 def group_advantage(rewards: torch.Tensor,
@@ -726,10 +725,10 @@ def group_advantage(rewards: torch.Tensor,
 #
 # Now the policy samples its own answers. At each step, answers that earned more than
 # their prompt's mean are made likelier (*REINFORCE*). To keep the policy near the start,
-# you charge the policy for its KL to the start. The KL is the mean of the *log-ratio*,
-# log policy minus log start, over answers that the policy samples. So you add to the loss
-# `BETA` times the mean log-ratio of the current sample. "The mean log-ratio estimates the
-# KL without bias," says a docstring in an older project, "so it keeps the policy near the
+# you charge it for its KL to the start. The KL is the mean of the *log-ratio*, log policy
+# minus log start, over answers that the policy samples. So you add to the loss `BETA`
+# times the mean log-ratio of the current sample. "The mean log-ratio estimates the KL
+# without bias," says a docstring in an older project, "so it keeps the policy near the
 # start."
 
 # %% trap="14.3" role="break"
@@ -833,9 +832,9 @@ claim("largest mean gradient of the log-ratio",
       pull(log_ratio, halfway).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="repair"
-# Half the *square* of the log-ratio has the gradient log-ratio * gradient of `now`. Each
-# answer is pushed down in proportion to its log-ratio. Averaged over samples, half the
-# square has exactly the gradient of the KL:
+# The gradient of half the *squared* log-ratio is the log-ratio times the gradient of
+# `now`. Each answer is pushed down in proportion to its log-ratio. Averaged over samples,
+# half the square has exactly the gradient of the KL:
 
 # %% trap="14.3" role="repair" tags=["varies-by-cpu"]
 def half_square(now, then):
@@ -857,14 +856,13 @@ claim("KL to the best policy, with half the square", kl(mended, best),
 
 # %% [markdown] trap="14.3" role="more" topics="in the reward · k3, the better estimate · tokens squared one by one"
 # You get the same mean gradient if you subtract the log-ratio from the *reward*, as a
-# number without gradient. PPO for language models traditionally subtracts the
-# log-ratio in this way.
+# number without gradient. PPO for language models traditionally does it in this way.
 #
 # GRPO adds a different estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As
-# an estimate of the KL's value, k3 is also unbiased. k3 is never negative, and near the
-# start it has less noise than the log-ratio. As a loss, k3 has the gradient of the
+# an estimate of the KL's value, k3 is also unbiased. It is never negative, and near the
+# start it has less noise than the log-ratio. As a loss, it has the gradient of the
 # *other* KL, from the start to the policy. So k3 does pull on the policy (the thread
-# below calls k3 fine), but towards a different policy:
+# below calls k3 fine), but towards a different one:
 
 # %% trap="14.3" role="more" tags=["plumbing"]
 def priced(logp):
@@ -1071,12 +1069,12 @@ claim("KL of the round: computed again, divided by kept",
 claim("first inner step: largest difference between computed again and "
       "kept", (way[1] - kept_way[1]).abs().max(), below=1e-5)
 
-# %% [markdown] trap="14.4" role="more" topics="rounds of one step · does it cost reward? · a forgotten temperature · one ratio an answer"
+# %% [markdown] trap="14.4" role="more" topics="rounds of one step · does it cost reward? · a forgotten temperature · one ratio per answer"
 # Does the fault cost reward? With one inner step per round, the fault changes nothing. At
 # a small learning rate, the faulty policy even earns more, because every step keeps
-# pushing where the clip would stop the policy. At the learning rate of this trap, eight
-# noisy rewards decide everything: after ten rounds, the faulty policy has almost settled
-# on one answer per prompt, and it stays there. The policy trained with the kept
+# pushing where the clip would stop it. At the learning rate of this trap, eight noisy
+# rewards decide everything: after ten rounds, the faulty policy has almost settled on one
+# answer per prompt, and it stays there. The policy trained with the kept
 # log-probabilities still learns, and with most seeds it ends with a higher reward:
 
 # %% trap="14.4" role="more" tags=["plumbing"]
@@ -1116,7 +1114,7 @@ claim("ten rounds, kept: entropy of the policy", entropy(large_kept),
 # The old log-probability belongs to the distribution that the answer was sampled from,
 # including the temperature (trap 13.8). If you sample at a temperature of 0.6 and score
 # at 1, most ratios are outside the clip range before the first step, while their mean
-# looks right. So compute both log-probabilities at a temperature of 0.6.
+# looks right. So compute both log-probabilities at 0.6.
 
 # %% trap="14.4" role="more"
 hot = (start / 0.6).log_softmax(-1)
@@ -1132,7 +1130,7 @@ claim("sampled at 0.6, scored at 1: fraction outside the clip",
 # %% [markdown] trap="14.4" role="more"
 # In a language model, every token has its own ratio. The product of these ratios over an
 # answer leaves the clip range merely because the answer is long. (GSPO uses one ratio per
-# answer on purpose. That ratio is the geometric mean over the tokens, which stays near 1,
+# answer on purpose. This ratio is the geometric mean over the tokens, which stays near 1,
 # so GSPO's clip range is far narrower.)
 
 # %% trap="14.4" role="exercise" points=3 difficulty=2 minutes=12
@@ -1174,12 +1172,12 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # **Keep:** "Old" is the policy that sampled the answers, not the latest policy. A ratio
 # of exactly 1 is right in the first step after sampling, and a fault once the policy has
 # moved. **In your own code:** print the largest distance of a ratio from 1 for each inner
-# step. This distance should be near 0 in the first step and larger later. **Source:**
-# [Schulman et al. 2017, "Proximal Policy Optimization
-# Algorithms"](https://arxiv.org/abs/1707.06347). **Seen in the wild:** In
-# [tensorforce/tensorforce 312](https://github.com/tensorforce/tensorforce/issues/312),
-# the ratio was exactly 1 in the later steps as well. [huggingface/trl
-# 3757](https://github.com/huggingface/trl/issues/3757) reports this ratio for a single
+# step. It should be near 0 in the first step and larger later. **Source:** [Schulman et
+# al. 2017, "Proximal Policy Optimization Algorithms"](https://arxiv.org/abs/1707.06347).
+# **Seen in the wild:** In [tensorforce/tensorforce
+# 312](https://github.com/tensorforce/tensorforce/issues/312), the ratio was exactly 1 in
+# the later steps as well. [huggingface/trl
+# 3757](https://github.com/huggingface/trl/issues/3757) reports the same for a single
 # inner step, where a ratio of exactly 1 is right.
 
 # %% [markdown] trap="14.5" role="situation" fault="returns run on across the end of an episode" symptom="the agent ends its episodes early; return does not rise, or an action that ends the episode gets credit for the next episode"
@@ -1547,12 +1545,12 @@ answers_here
 
 # %% [markdown] role="gpu"
 # **Keep:** A fixed reference assigns the same log-probability to the same answer every
-# time. So query the reference once, before training, and store one number per answer, the
-# sum of its tokens' log-probabilities. You then keep 8 bytes per pair instead of a model
-# of 16 GB. With an adapter (LoRA) you need no second model, because the policy with its
-# adapter switched off is the reference. If you do have to call the reference during
-# training, process one row at a time. (For the policy, going row by row saves nothing,
-# because the backward pass keeps all rows.)
+# time. So query it once, before training, and store one number per answer, the sum of its
+# tokens' log-probabilities. You then keep 8 bytes per pair instead of a model of 16 GB.
+# With an adapter (LoRA) you need no second model, because the policy with its adapter
+# switched off is the reference. If you do have to call the reference during training,
+# process one row at a time. (For the policy, going row by row saves nothing, because the
+# backward pass keeps all rows.)
 
 # %% [markdown] role="summary"
 # ## What you take with you
