@@ -70,7 +70,9 @@ def cases(g):
 @ex.act
 def act(fn, schedules, calls):
     plans = [(s["warm"], s["total"], s["peak"], s["floor"]) for s in schedules]
-    return [fn(step, *plans[which]) for which, step in calls]
+    rates = [fn(step, *plans[which]) for which, step in calls]
+    # A float64 of numpy is a float.
+    return [float(rate) if isinstance(rate, float) else rate for rate in rates]
 
 
 @ex.law

@@ -92,6 +92,7 @@ def act(fn, kind, before, after):
         model.second.eval()
     modes = [m.training for m in model.modules()]
     held = list(model.parameters())
+    asked = [p.requires_grad for p in held]
     for p in held:
         p.grad = torch.ones_like(p)
     calls = []
@@ -112,7 +113,9 @@ def act(fn, kind, before, after):
                        for p, v in zip(now, after))),
         ("gradients", any(p.grad is None or bool((p.grad != 0.5).any()) for p in now)),
         ("mode", [m.training for m in model.modules()] != modes),
-        ("frozen", kind == "frozen" and model.second.w.requires_grad),
+        ("requires_grad", [p.requires_grad for p in now] != asked),
+        ("buffers", any(bool(b.any()) for b in model.buffers())),
+        ("hooks", any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())),
         ("values before the step", bool(calls) and any(
             not torch.equal(p, v.to(dtype)) for p, v in zip(calls[0], before)))) if bad]
     is_dict = type(report) is dict

@@ -85,8 +85,10 @@ def cases(g):
 @ex.act
 def act(fn, arrive, chunks):
     found = fn(arrive, chunks)
-    if type(found) in (tuple, list):             # infinity as a text: nothing is 2 % off it
-        found = type(found)(str(v) if v == math.inf else v for v in found)
+    if type(found) in (tuple, list):
+        # Infinity as a text: nothing is 2 % off it. A float64 of numpy is a float.
+        found = type(found)(str(v) if v == math.inf else float(v) if isinstance(v, float) else v
+                            for v in found)
     return {"found": found}
 
 

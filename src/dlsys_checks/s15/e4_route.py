@@ -90,7 +90,7 @@ def act(fn, logits, k, renorm, weight, half):
     before = mine.clone()
     mine.requires_grad_()
     found = fn(mine, k, renorm)
-    kind = type(found).__name__
+    kind = "tuple" if isinstance(found, tuple) else type(found).__name__  # topk's pair is one
     found = list(found) if isinstance(found, (tuple, list)) else [found]
     first = found[0]
     if isinstance(first, torch.Tensor) and first.shape == weight.shape and first.requires_grad:

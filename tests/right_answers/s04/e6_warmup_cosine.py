@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from dlsys_checks.s04.e6_warmup_cosine import curve, ex
@@ -35,6 +36,13 @@ def by_torch(step, warm, total, peak, floor):
     done = torch.tensor((step - warm) / (total - warm)).clamp(max=1)
     return torch.lerp(torch.tensor(floor), torch.tensor(peak),
                       (1 + torch.cos(torch.pi * done)) / 2).item()
+
+
+@ex.right("numpy, whose numbers are floats as well")
+def by_numpy(step, warm, total, peak, floor):
+    done = np.clip((step - warm) / (total - warm), 0.0, 1.0)
+    return np.where(step < warm, peak * (step + 1) / max(warm, 1),
+                    floor + (peak - floor) * (1 + np.cos(np.pi * done)) / 2)[()]
 
 
 @ex.right("a table of all steps")

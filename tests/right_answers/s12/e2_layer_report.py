@@ -63,6 +63,27 @@ ex.equivalent("moved = (p.detach().double() - before[name]).norm().item() -> "
               "moved = (p.double() - before[name]).norm().item()", "a history nobody asks for")
 
 
+@ex.probe("all parameters frozen, so that the norms build no graph", breaks="nothing else")
+def frozen_for_good(model, step):
+    report = reported(model, step)
+    model.requires_grad_(False)
+    return report
+
+
+@ex.probe("the buffers written over", breaks="nothing else")
+def buffers_written(model, step):
+    report = reported(model, step)
+    for buffer in model.buffers():
+        buffer.add_(1)
+    return report
+
+
+@ex.probe("a hook left on the model", breaks="nothing else")
+def hook_left(model, step):
+    model.register_forward_hook(lambda *call: None)
+    return reported(model, step)
+
+
 @ex.probe("the example looked up", breaks="example")
 def looked_up(model, step):
     report = reported(model, step)

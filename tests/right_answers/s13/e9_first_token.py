@@ -16,10 +16,10 @@ from dlsys_helpers.judging import edited
 def by_numpy(arrive, chunks):
     real = [np.array([c for c in row if c[1] > 0], dtype=float).reshape(-1, 2) for row in chunks]
     first = np.array([r[0, 0] - a if len(r) else np.inf for a, r in zip(arrive, real)])
-    gap = max([0.0, *(float(np.diff(r[:, 0]).max()) for r in real if len(r) > 1)])
+    gap = max([0.0, *(np.diff(r[:, 0]).max() for r in real if len(r) > 1)])
     every = np.concatenate(real)
     p99 = np.sort(first)[(99 * len(first) + 99) // 100 - 1]
-    return float(p99), gap, float(every[:, 1].sum() / (every[:, 0].max() - min(arrive)))
+    return p99, gap, every[:, 1].sum() / (every[:, 0].max() - min(arrive))
 
 
 @ex.right("one pass over all events")

@@ -47,6 +47,14 @@ def by_logs(logits, k, renorm):
     return logp.exp().float(), experts
 
 
+@ex.right("what topk returns, as it is")
+def as_topk_returns(logits, k, renorm):
+    best = logits.float().softmax(-1).topk(k)
+    if renorm and k > 1:
+        return best.values / best.values.sum(-1, keepdim=True), best.indices
+    return best
+
+
 @ex.right("all but the chosen masked")
 def masked(logits, k, renorm):
     z = logits.float()
