@@ -538,8 +538,8 @@ claim("loss of LoRA minus loss with all weights trained, at rate 0.001",
 #   weights. Then try a third of that rate and three times that rate.
 # - **Rank:** 16. If a higher rank lowers the *training* loss, 16 is too low. A rank that
 #   is too high costs memory.
-# - **Alpha:** set it once, to 16 or twice the rank, and do not tune it. Alpha multiplies
-#   the update, so it acts much like the learning rate.
+# - **Alpha:** set it once, to 16 or twice the rank, and do not tune it. It multiplies the
+#   update, so it acts much like the learning rate.
 # - **Dropout:** none. If you have few training examples, use 0.05 to 0.1.
 #
 # The page *Which adapter, when* on the course's website lists starting points for common
@@ -828,7 +828,7 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # peft offers many kinds of adapters through one call: you change only the configuration
 # that you pass to `get_peft_model`. *DoRA* splits each row of $W$ into its norm and its
 # direction; it trains the norms directly and the directions with LoRA. *IA3* trains only
-# factors that multiply the keys, the values and the hidden layer of the MLP. IA3 stores
+# factors that multiply the keys, the values and the hidden layer of the MLP. It stores
 # only a few vectors for each layer, so thousands of such adapters fit on a disk, and you
 # can multiply the vectors into the weights before you serve the model. *Prefix tuning*
 # trains keys and values that come before every text, and *prompt tuning* trains the
@@ -1572,10 +1572,10 @@ claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
 # ## From the file into service
 #
 # The trained adapter `whole` from trap 10.1 is saved in a folder, with its parameters and
-# its configuration. The adapter lowers the loss on the new language from over three to
-# less than 2.2. Three versions of a program serve the adapter. All three build the base,
-# read the configuration and pass both to `get_peft_model`, as the training script did.
-# The first version does nothing else. The second also passes the tensors in the file to
+# its configuration. It lowers the loss on the new language from over three to less than
+# 2.2. Three versions of a program serve the adapter. All three build the base, read the
+# configuration and pass both to `get_peft_model`, as the training script did. The first
+# version does nothing else. The second also passes the tensors in the file to
 # `load_state_dict`, which complains about missing keys until you add `strict=False`. The
 # third calls peft's own `load_adapter` instead, which understands the names in the file
 # and loads the adapter under the name `trained`.
@@ -1840,7 +1840,7 @@ claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
 # these positions.
 #
 # The training loss falls well below one. To test the model, you give it seven prompts,
-# one for each number. The model writes until it produces EOS or has written 13 tokens.
+# one for each number. It writes until it produces EOS or has written 13 tokens.
 
 # %% trap="10.6" role="break" tags=["plumbing"]
 EOS, OWN_PAD, BOS, WORD, LONGEST = 0, 1, 2, 12, 13
@@ -2348,7 +2348,7 @@ answers_here
 # the time (stage 9), so unpacking would matter more.
 #
 # **Keep:** LoRA saves most of the memory for weights, gradients and optimizer, but only
-# about a third of the arithmetic. LoRA computes no gradients of frozen weights, but its
+# about a third of the arithmetic. It computes no gradients of frozen weights, but its
 # backward pass still goes through them. If every matrix has an A, LoRA saves few
 # activations, because autograd keeps the input of each A to compute its gradient. If only
 # queries and values have adapters, the inputs of the other matrices need not be kept.

@@ -2405,7 +2405,7 @@ claim("mean accuracy with the numbers from the three other starts",
 
 # %% [markdown] trap="12.9" role="why"
 # When Python starts, before it runs the first line of any script, it reads
-# `PYTHONHASHSEED` and fixes the secret seed of its hashes. Python never looks at this
+# `PYTHONHASHSEED` and fixes the secret seed of its hashes. It never looks at this
 # variable again. Setting the variable inside the script affects only the *next* Python
 # process.
 
@@ -3387,8 +3387,8 @@ claim("gap from the seed, divided by the gap from the order",
 # The order of the additions changes the last digits of a sum.
 # `use_deterministic_algorithms(True)` asks for the same result whenever the *same*
 # numbers are processed in the *same* order; where torch has no deterministic operation,
-# it raises an error. Here the order is different, so the flag does not help. The flag
-# also fills new memory with `nan`, to reveal code that reads memory before writing to it.
+# it raises an error. Here the order is different, so the flag does not help. It also
+# fills new memory with `nan`, to reveal code that reads memory before writing to it.
 #
 # | what changes | what follows, measured in this stage |
 # |---|---|

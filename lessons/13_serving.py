@@ -1281,9 +1281,9 @@ claim("total variation between masked sampling and the model's own odds",
 
 # %% [markdown] trap="13.10" role="why"
 # The mask looks only one letter ahead. If only one word begins with a letter, the letters
-# after it are forced. These letters all get probability one, whatever the model thinks of
-# them. So a word with a likely first letter and an absurd ending gains probability, and a
-# word with an unlikely first letter and a likely ending loses probability.
+# after it are forced. They all get probability one, whatever the model thinks of them. So
+# a word with a likely first letter and an absurd ending gains probability, and a word
+# with an unlikely first letter and a likely ending loses probability.
 
 # %% trap="13.10" role="why" tags=["plumbing"]
 gains = (drawn[0] - meant[0]).argsort(descending=True)[:2].tolist()
@@ -1830,8 +1830,8 @@ claim("all entries kept: fraction of letters equal to decoding without "
 # %% [markdown] trap="13.6" role="why"
 # The call that checked the drafts also wrote the keys and values of all four letters into
 # the cache. The entries after the first disagreement belong to letters that are in no
-# answer. These entries stay in the cache, the next letter gets a position after them, and
-# from then on the GPT attends to letters that nobody wrote.
+# answer. They stay in the cache, the next letter gets a position after them, and from
+# then on the GPT attends to letters that nobody wrote.
 
 # %% trap="13.6" role="why"
 holds = {"before": ["T", "h", "e", "", "", "", ""],
