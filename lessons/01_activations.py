@@ -7,9 +7,9 @@
 #
 # The mistakes in this stage come down to three things: what a layer computes, how its
 # weights are initialised, and what its output means. This stage first builds a network
-# from a single neuron, then breaks it with five mistakes that look like correct code.
-# It starts from nothing but Python (functions and classes) and school mathematics, up
-# to the derivative of a function.
+# from a single neuron, then breaks it with five mistakes that look like correct code. All
+# you need to know is Python (functions and classes) and school mathematics, up to the
+# derivative of a function.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -36,8 +36,8 @@ begin(SEED, THREADS, DEVICE)
 # You have small images of handwritten zeros and ones, and you want a rule that tells them
 # apart. You could write such a rule by hand: a one has ink in the middle, and a zero does
 # not. But the next pair of digits needs a different rule, which somebody has to invent as
-# well. A *perceptron* finds such a rule from examples. The perceptron is the smallest
-# model that learns, and everything else in this course is built from it.
+# well. A *perceptron* finds such a rule from examples. It is the smallest model that
+# learns, and everything else in this course is built from it.
 #
 # Describe each image by two numbers: the average brightness of the eight pixels in its
 # middle, and the average brightness of all its other pixels. Then each image is a point
@@ -67,14 +67,14 @@ points = torch.stack([images[:, middle].mean(1),
 print(f"{len(points)} images, {points.shape[1]} numbers each")
 
 # %% [markdown] role="concept"
-# A neuron has one *weight* for each input, and a *bias*. The neuron multiplies each input
-# by its weight, then adds up the products and the bias:
+# A neuron has one *weight* for each input, and a *bias*. It multiplies each input by its
+# weight, then adds up the products and the bias:
 #
 # $$z = w_1 x_1 + w_2 x_2 + b$$
 #
-# A perceptron says "one" if $z$ is positive. The perceptron's answer changes where $z$ is
-# exactly zero, and the points with $z = 0$ form a line. So choosing the weights and the
-# bias means choosing a line. The weights turn the line, and the bias shifts it.
+# A perceptron says "one" if $z$ is positive. Its answer changes where $z$ is exactly
+# zero, and the points with $z = 0$ form a line. So choosing the weights and the bias
+# means choosing a line. The weights turn the line, and the bias shifts it.
 #
 # The code below writes the sum as `x @ w + b`. For an image with the values 2 and 3,
 # and the weights 5 and $-1$, `x @ w` is $2 \cdot 5 + 3 \cdot (-1) = 7$. If `x` holds
@@ -92,9 +92,9 @@ print(f"fraction right, with nothing learned yet: {blank:.2f}")
 
 # %% [markdown] role="concept"
 # The learning rule looks at one image at a time. If the perceptron is right, the rule
-# changes nothing. If the perceptron missed a one, the rule adds the image's two numbers to
-# the weights and 1 to the bias, so that $z$ increases for this image. If the perceptron
-# called a zero a one, the rule subtracts the same amounts.
+# changes nothing. If it missed a one, the rule adds the image's two numbers to the
+# weights and 1 to the bias, so that $z$ increases for this image. If it took a zero for a
+# one, the rule subtracts the same amounts.
 
 # %% role="concept"
 i = int(is_one.argmax())                         # the first one
@@ -211,10 +211,10 @@ claim("mistakes in the last pass", wrong, above=0)
 # "yes" and the second does not.
 #
 # Two neurons have two rows of weights, which form a matrix `W`. To compute all sums at
-# once, multiply the inputs by `W.T`, the *transpose* of `W`, in which the rows of `W`
-# are columns. In the product, the entry in row $i$ and column $j$ multiplies row $i$ of
-# the inputs with the weights of neuron $j$, value by value, and adds up. Here is an
-# example with two images of three values each, and two neurons:
+# once, multiply the inputs by `W.T`, the *transpose* of `W`, in which the rows of `W` are
+# columns. To get the entry in row $i$ and column $j$ of the product, multiply row $i$ of
+# the inputs by the weights of neuron $j$, value by value, and add up the results. Here is
+# an example with two images of three values each, and two neurons:
 #
 # ```
 # x             W.T           x @ W.T
@@ -223,8 +223,8 @@ claim("mistakes in the last pass", wrong, above=0)
 #               1  1
 # ```
 #
-# The 7 is the sum of the second neuron for the first image: $1 \cdot 0 + 2 \cdot 2 + 3
-# \cdot 1$. In the code below, `W1` is `W`, and the four corners are the inputs:
+# The 7 is the second neuron's sum for the first image: $1 \cdot 0 + 2 \cdot 2 + 3 \cdot
+# 1$. In the code below, `W1` is `W`, and the four corners are the inputs:
 
 # %% role="concept"
 W1 = torch.tensor([[1., 1.], [1., 1.]])     # two neurons, two weights each
@@ -337,14 +337,13 @@ claim("largest gap between two layers and the one they collapse into",
 # layer, we need to know whether making it a little larger would help.
 #
 # **Step 1: how wrong are we?** A *loss* is one number that falls as the outputs get
-# better. For a choice among ten digits, we use the cross-entropy loss.
-# `F.cross_entropy` turns the ten outputs into probabilities with a *softmax*, which
-# raises $e$ to the power of each output and divides each result by the sum of all ten.
-# The function then takes the negative logarithm of the right digit's probability, and
-# returns the mean over the images. A *uniform guess* gives each of the ten digits the
-# same probability, 1/10. Its loss is $-\ln(1/10) = \ln 10$, or about 2.3, and the unit
-# of this loss is called the *nat*. Stage 3 says where this loss comes from and checks
-# its formulas in numbers.
+# better. For a choice among ten digits, we use the cross-entropy loss. `F.cross_entropy`
+# turns the ten outputs into probabilities with a *softmax*, which raises $e$ to the power
+# of each output and divides each result by the sum of all ten. The function then takes
+# the negative logarithm of the right digit's probability, and returns the mean over the
+# images. A *uniform guess* gives each of the ten digits the same probability, 1/10. Its
+# loss is $-\ln(1/10) = \ln 10$, or about 2.3, and the unit of this loss is called the
+# *nat*. Stage 3 explains where this loss comes from and checks its formulas numerically.
 
 # %% role="concept"
 net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -387,9 +386,9 @@ claim("gap between the two slopes", (slope - bias.grad[3]).abs(),
 # **Step 3: take a small step that way.** From each weight, subtract its slope times a
 # small *learning rate*. Training a network means repeating these three steps over and
 # over, each time with a *batch*, a few images drawn at random. The object that changes
-# the weights is called an *optimizer*, and the plainest one is `torch.optim.SGD`. The
-# optimizer's `step()` does the subtraction. The optimizer's `zero_grad()` clears the old
-# slopes, because `backward` adds the new slopes to whatever `.grad` already holds:
+# the weights is called an *optimizer*, and the plainest one is `torch.optim.SGD`. Its
+# `step()` does the subtraction, and its `zero_grad()` clears the old slopes, because
+# `backward` adds the new slopes to whatever `.grad` already holds:
 
 # %% role="concept"
 def train(model, x, y, steps, lr):
@@ -419,11 +418,11 @@ plot_lines(range(10, 501, 10), {"loss": smooth}, xlabel="step",
                "towards zero.")
 
 # %% [markdown] role="concept"
-# From here on, `fit` runs this loop, so that the lessons need not repeat it. You pass
-# `fit` the number of `steps`, the learning rate `lr` and, if you need a different one,
-# the `loss`. The default optimizer of `fit` is *Adam*, which gives each weight a step
-# size of its own (stage 4). With SGD and the same random numbers, `fit` and the loop
-# above agree to the last digit:
+# From here on, `fit` runs this loop, so that the lessons need not repeat it. You pass it
+# the number of `steps`, the learning rate `lr` and, if you need a loss other than the
+# cross-entropy, the `loss`. By default, `fit` uses the optimizer *Adam*, which gives each
+# weight a step size of its own (stage 4). With SGD and the same random numbers, `fit` and
+# the loop above agree to the last digit:
 
 # %% role="concept"
 def fresh():
@@ -453,9 +452,9 @@ claim("largest gap between our losses and those of fit",
 # column of shape `(N, 1)`, so the targets must also form a column: `[:, None]` turns
 # `(N,)` into `(N, 1)`, and `[:, 0]` takes the column out again. When you only want a
 # network's outputs, you need no slopes, so you put the call inside `torch.no_grad()`. The
-# first trap is about the output of a model that answers a binary question. (The number of
-# a trap is only its name. The lesson takes the traps in the order in which it explains
-# what they need, so 01.2 comes first and 01.1 fourth.)
+# first trap is about the output of a model that answers a binary question. (A trap's
+# number is only its name. The lesson presents each trap once you know what it needs, so
+# 01.2 comes first and 01.1 fourth.)
 
 # %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
@@ -684,9 +683,9 @@ decision_surface
 # because the gradient of every earlier layer is multiplied by that slope.
 # `requires_grad=True` asks PyTorch to record every operation on a tensor, as it does for
 # weights, and `torch.autograd.grad` returns the slopes instead of storing them in
-# `.grad`. `torch.autograd.grad` needs a single number to start from, so the cell sums
-# the values. Each value depends only on its own $z$, so the slope of the sum with
-# respect to one $z$ is the slope of that value alone:
+# `.grad`. This function needs a single number to start from, so the cell sums the values.
+# Each value depends only on its own $z$, so the slope of the sum with respect to one $z$
+# is the slope of that value alone:
 
 # %% role="concept"
 z = torch.linspace(-4, 4, 81, requires_grad=True)
@@ -706,12 +705,12 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
                "height is a quarter.")
 
 # %% [markdown] role="concept"
-# This table lists the usual activations. You may skip its last column for now, because
-# it names networks that later stages explain. CNNs, such as EfficientNet, process
-# images (stage 7). The language models BERT, GPT-2 and LLaMA, and also vision
-# transformers, are built from *transformer* blocks (stage 8). A *recurrent* network
-# reads a sequence step by step, and its *state* is what it remembers. A *gate* is a
-# number between 0 and 1 that decides how much of another number gets through.
+# This table lists the usual activations. You may skip its last column for now, because it
+# names networks that later stages explain. CNNs, such as EfficientNet, process images
+# (stage 7). The language models BERT, GPT-2 and LLaMA, and also vision transformers, are
+# built from *transformer* blocks (stage 8). A *recurrent* network reads a sequence step
+# by step, and its *state* is what it remembers. A *gate* is a number between 0 and 1 that
+# decides how much of another number gets through.
 #
 # | function | formula | slope | where you meet it |
 # |---|---|---|---|
@@ -723,22 +722,21 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
 # | sigmoid $s$ | $1 / (1 + e^{-z})$ | $s (1 - s)$, at most 1/4 | gates, yes-or-no outputs |
 # | tanh | $(e^z - e^{-z}) / (e^z + e^{-z})$ | $1 - \tanh^2$, at most 1 | recurrent states |
 #
-# *In hidden layers*, begin with ReLU. ReLU needs a single comparison, about half of its
+# *In hidden layers*, begin with ReLU. It needs only a comparison, about half of its
 # outputs are exactly zero, and where a unit is on, its slope of 1 does not shrink the
 # gradient. In a transformer, use GELU or SiLU, as the published models do. ReLU
 # multiplies $z$ by either 0 or 1. GELU multiplies $z$ by a factor that rises smoothly
-# from 0 to 1: $\Phi(z)$, the probability that a standard normal variable is below $z$.
-# So GELU's slope is not zero for slightly negative inputs, and a gradient still gets
-# through. If you need a value between two limits, prefer tanh to the sigmoid. The
-# outputs of a sigmoid are all positive, so they push the next layer's sums in one
-# direction.
+# from 0 to 1: $\Phi(z)$, the probability that a standard normal variable is below $z$. So
+# GELU's slope is not zero for slightly negative inputs, and a gradient still gets
+# through. If you need a value between two limits, prefer tanh to the sigmoid. The outputs
+# of a sigmoid are all positive, so they push the next layer's sums in one direction.
 #
 # *At the output* of a classifier, use no activation. Return the weighted sums, and choose
 # a loss that expects them, such as `cross_entropy`.
 #
 # The slope of ReLU is undefined exactly at 0, where the function bends. PyTorch uses a
-# slope of 0 at that point. This choice hardly ever matters, because a weighted sum is
-# hardly ever exactly 0.
+# slope of 0 at that point. This rarely matters, because a weighted sum is hardly ever
+# exactly 0.
 
 # %% role="concept"
 at = torch.tensor([0.0, -0.5], requires_grad=True)
@@ -771,8 +769,7 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 # Somebody wanted a layer whose outputs are mostly zero, and set the biases of its ReLU
 # units to $-5$. You want to catch such accidents. A blog post tells you how: count each
 # unit's zeros, and raise an alarm if a unit returns zero for more than 20 % of the rows.
-# First you try this detector on a *healthy* layer of 64 units, fresh from its init, and
-# look at the unit that returns zero most often.
+# First you try this detector on a *healthy* layer of 64 units, fresh from its init.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -810,16 +807,16 @@ claim("healthy units that the detector flags, of 64",
 
 # %% [markdown] trap="01.4" role="look"
 # No unit of the healthy layer is dead, although some are off for most rows. The sunk
-# layer's units are dead, off for every row:
+# layer's units are all dead, that is, off for every row:
 
 # %% trap="01.4" role="look"
 claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 
 # %% [markdown] trap="01.4" role="why"
 # Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is off
-# for half the rows on average. Such a unit is healthy. *Dead* means that the unit is off
-# for every row. Its slope is then zero everywhere, so its weights get no gradient. Only
-# changed inputs can revive the unit, or momentum and weight decay, which need no
+# for half the rows on average. That is healthy. *Dead* means that the unit is off for
+# every row. Its slope is then zero everywhere, so its weights get no gradient. The unit
+# recovers only if its inputs change, or through momentum and weight decay, which need no
 # gradient.
 
 # %% trap="01.4" role="why"
@@ -890,11 +887,11 @@ claim("largest change of a weight with leaky ReLU", moves["leaky"],
 claim("fraction right with the dead layer", score_dead, below=0.6)
 
 # %% [markdown] trap="01.4" role="more"
-# Far below zero, a leaky unit is a straight line, so a layer of such units learns only
-# linear tasks while its units stay there. The slope is not zero, so a long run or a high
-# rate can bring them back. A line gets at most about three quarters of the XOR points
-# right, and many lines get fewer than half. On these points, compare a leaky layer whose
-# biases are all $-5$ with a fresh ReLU layer:
+# Far below zero, a leaky unit computes a straight line, so a layer of such units learns
+# only linear tasks while its units stay there. The slope is not zero, so a long run or a
+# high rate can bring them back. A line gets at most about three quarters of the XOR
+# points right, and many lines get fewer than half. On these points, compare a leaky layer
+# whose biases are all $-5$ with a fresh ReLU layer:
 
 # %% trap="01.4" role="more"
 bends = {}
@@ -995,11 +992,11 @@ claim("fraction of the digits that the trained network gets right",
 # %% [markdown] trap="01.4" role="folklore"
 # **Told:** a unit that returns zero for more than 20 % of the rows is in trouble.
 # **Measured:** this alarm flags over 60 of 64 healthy units on normal inputs and over 20
-# of 64 fresh units on the digits. The 20 % alarm also flags over 10 units of a trained
-# network that gets the digits right. **Told:** GELU units cannot die. **Measured:** in
-# float32, the slope of GELU at $-10$ is exactly zero. **Told:** a large learning rate
-# kills units. **Measured:** a large rate does kill units. On the digits, SGD at a rate of
-# 2 kills over 40 of 64 units, and none of them recovers in 300 steps at a rate of 0.1.
+# of 64 fresh units on the digits. It also flags over 10 units of a trained network that
+# gets the digits right. **Told:** GELU units cannot die. **Measured:** in float32, the
+# slope of GELU at $-10$ is exactly zero. **Told:** a large learning rate kills units.
+# **Measured:** it does. On the digits, SGD at a rate of 2 kills over 40 of 64 units, and
+# none of them recovers in 300 steps at a rate of 0.1.
 
 # %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
 def dead_units(h: torch.Tensor) -> int:
@@ -1071,10 +1068,10 @@ plot_lines(grid[::8].tolist(),
 # Four layers of two units, eight units in all, make 16 straight pieces. In a single
 # hidden layer, every ReLU unit bends the curve at one point, so eight units make at most
 # nine pieces. In a single layer, the number of pieces grows in proportion to the number
-# of units. With further layers of the same width, the number of pieces doubles with every
-# layer ([Telgarsky 2016](https://arxiv.org/abs/1602.04485)). But we chose these weights
-# by hand. Depth makes such functions cheap, but it does not promise that training finds
-# them, and the gradient has to get through every layer that you add.
+# of units. With every further layer of the same width, it doubles ([Telgarsky
+# 2016](https://arxiv.org/abs/1602.04485)). But we chose these weights by hand. Depth
+# makes such functions cheap, but it does not promise that training finds them, and the
+# gradient has to get through every layer that you add.
 
 # %% role="concept"
 random = [pieces((grid[:, None] - torch.rand(8)).relu() @ torch.randn(8))
@@ -1090,7 +1087,7 @@ claim("most pieces, among 100 random layers of eight units", max(random),
 # A network with one hidden layer and enough units can come as close as you like to any
 # continuous function on a closed, bounded region, if its activation is not a polynomial
 # ([Leshno and others 1993](https://doi.org/10.1016/S0893-6080(05)80131-5)). The theorem
-# is a statement about *existence*. The theorem does not say
+# is a statement about *existence*. It does not say
 #
 # - how many units you need,
 # - whether training finds the weights, or
@@ -1146,11 +1143,10 @@ claim("fraction of starts that solve XOR, sixteen units",
 #
 # In step 2 of training, the slope for a weight in the first layer has to come from the
 # loss, which is at the other end of the network. The gradient travels back layer by
-# layer. Follow the gradient by hand through three layers, each with one unit, one weight
-# and a sigmoid. If a layer's input increases a little, its sum changes by the weight
-# times that amount, and its output by the slope of the sigmoid times the change in the
-# sum. So each layer multiplies the gradient by its weight and by the slope of its
-# sigmoid:
+# layer. Follow it by hand through three layers, each with one unit, one weight and a
+# sigmoid. If a layer's input increases a little, its sum changes by the weight times that
+# amount, and its output by the slope of the sigmoid times the change in the sum. So each
+# layer multiplies the gradient by its weight and by the slope of its sigmoid:
 
 # %% role="concept"
 weights, a, product = [1.5, -2.0, 0.5], torch.tensor(1.0), 1.0
@@ -1167,11 +1163,11 @@ claim("gap between the two", (back - product).abs(), below=1e-6)
 
 # %% [markdown] role="concept"
 # This product is all that the chain rule says (stage 2 follows it through whole layers
-# and checks it in numbers). In a real layer, the weights are a matrix with one column
+# and checks it numerically). In a real layer, the weights are a matrix with one column
 # for each input, and the number of inputs is called the *fan-in* (`fan_in` in code). To
-# compare layers, you take the *norm* of each gradient: the square root of the sum of
-# its squared entries. The optimizer in the next trap is `SGD`, which does nothing but
-# step 3 above.
+# compare layers, you take the *norm* of each gradient: the square root of the sum of its
+# squared entries. The optimizer in the next trap is `SGD`, which does nothing but step 3
+# above.
 
 # %% [markdown] trap="01.3" role="situation" core=true fault="the init does not fit the activation: gradients vanish" symptom="deep network with sigmoid or ReLU does not learn, loss stays at chance, vanishing gradients"
 # ## Eight slopes of a quarter
@@ -1302,9 +1298,9 @@ claim("first over last gradient, sigmoids with large weights",
       loud[0] / loud[-1], above=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="more"
-# Do these networks then learn? With Adam at a rate of `3e-3`, the tanh stack with
-# Xavier init learns the digits. The sigmoid stack with default weights fails to learn
-# the digits, both at the same rate and at ten times that rate:
+# Do these networks then learn? With Adam at a rate of `3e-3`, the tanh stack with Xavier
+# init learns the digits. The sigmoid stack with default weights does not, neither at the
+# same rate nor at ten times that rate:
 
 # %% trap="01.3" role="more"
 def share_read(model, lr):
@@ -1362,19 +1358,19 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and does not touch any `.grad`.
 
 # %% [markdown] trap="01.3" role="keep"
-# **Keep:** the gradient of the first layer is a product that contains the slopes and
-# the weights of all later layers. So choose the init that fits the activation: He for
-# ReLU, Xavier for tanh. **In your own code:** before the first long run, print the
-# first layer's gradient norm divided by the last layer's. Print both norms, too: if
-# *all* are tiny, the ratio looks healthy (trap 03.4). **Source:** [Glorot & Bengio
+# **Keep:** the gradient of the first layer is a product that contains the slopes and the
+# weights of all later layers. So choose the init that fits the activation: He for ReLU,
+# Xavier for tanh. **In your own code:** before the first long run, print the first
+# layer's gradient norm divided by the last layer's. Print both norms, too: if *all* are
+# tiny, the ratio still looks healthy (trap 03.4). **Source:** [Glorot & Bengio
 # 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015, "Delving Deep
 # into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
 # %% [markdown] role="concept"
 # ## Layers that behave differently in training
 #
-# Two kinds of layer that you will meet everywhere do one thing during training and a
-# different thing in production.
+# Two kinds of layer that you will meet everywhere do one thing during training and
+# another in production.
 #
 # *Dropout* is meant to stop units from relying on each other. During training, it sets
 # each value to zero with probability `p` and divides the other values by `1 - p`, so that
@@ -1410,11 +1406,10 @@ claim("stored mean of the second unit, a tenth of the way from 0 to 20",
 # %% [markdown] trap="01.1" role="situation" core=true fault="no_grad without eval: dropout and BatchNorm stay on" symptom="predictions change between two calls on the same input"
 # ## The same images, sent twice
 #
-# Your digit classifier has a BatchNorm layer and a dropout layer. You deploy the
-# classifier under `torch.no_grad()`, because nothing will be trained in production. You
-# send the classifier the test images and, to be sure, send them a second time. Then you
-# compare the two sets of predicted labels, and you compare the deployed classifier with
-# the one that you trained.
+# Your digit classifier has a BatchNorm layer and a dropout layer. You deploy it under
+# `torch.no_grad()`, because nothing will be trained in production. You send it the test
+# images and, to be sure, send them a second time. Then you compare the two sets of
+# predicted labels, and the deployed classifier with the one that you trained.
 
 # %% trap="01.1" role="break"
 net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -1807,7 +1802,7 @@ claim("parameters of the wide network divided by the deep one's",
 #
 # - [ ] No, because 0.4 is below 0.5 :: This answer mistakes a logit for a probability, as in trap 01.2.
 # - [x] Yes, because a logit of 0.4 is a probability of about 0.6 :: The sigmoid of any positive number is above one half.
-# - [ ] It depends on how rare a yes was in training :: How rare a yes is affects the weights. The output is still a logit, and a probability of one half corresponds to a logit of 0.
+# - [ ] It depends on how rare a yes was in training :: A rare yes changes the weights. But the output is still a logit, and a probability of one half corresponds to a logit of 0.
 
 # %% [markdown] role="quiz"
 # **4. The inputs are centred, and the ReLU units of a fresh first layer return zero for about half of the rows. What do you do?**
@@ -1837,8 +1832,8 @@ claim("parameters of the wide network divided by the deep one's",
 #
 # Even without a GPU, you can count the FLOPs (operations on floating-point values), the
 # smallest number of bytes that have to move, and the launches. For this count, use *meta*
-# tensors. Meta tensors have a shape and a type but no data, so counting takes no time,
-# however large the layer is. FLOPs divided by bytes is called the *arithmetic intensity*.
+# tensors. They have a shape and a type but no data, so counting takes no time, however
+# large the layer is. FLOPs divided by bytes is called the *arithmetic intensity*.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -1996,12 +1991,12 @@ answers
 # come from two different H100s.
 #
 # **Keep:** before you speed up a step, count its FLOPs and its bytes. Above the ridge,
-# use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the activation
-# into the step before it, stay in 16 bits, and put more rows into a batch. Far below
-# both roofs, reduce the launches with larger batches, `torch.compile`, or CUDA graphs.
-# **Source:** [Williams, Waterman & Patterson 2009, "Roofline: an insightful visual
-# performance model"](https://doi.org/10.1145/1498765.1498785); [NVIDIA, GPU Performance
-# Background User's
+# use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the activation into
+# the step before it, stay in 16 bits, and put more rows into a batch. If a step is far
+# below both roofs, reduce the launches with larger batches, `torch.compile`, or CUDA
+# graphs. **Source:** [Williams, Waterman & Patterson 2009, "Roofline: an insightful
+# visual performance model"](https://doi.org/10.1145/1498765.1498785); [NVIDIA, GPU
+# Performance Background User's
 # Guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background/index.html).
 
 # %% [markdown] role="summary"

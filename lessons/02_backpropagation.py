@@ -39,7 +39,7 @@ begin(SEED, THREADS, DEVICE)
 # grows a little? That number is the *slope* of the loss with respect to this weight, and
 # the slopes for all weights together are the *gradient*. The obvious way to find a slope
 # is to nudge the weight and compute the loss again. Take a model with one input, one
-# weight and one bias. The model predicts $3 \cdot 2 + 0.5$, and the target is 10.
+# weight and one bias. It predicts $3 \cdot 2 + 0.5$, and the target is 10.
 
 # %% role="concept"
 def loss_for(w):
@@ -60,7 +60,7 @@ print(f"loss {loss_for(3)}, slope about {slope:.1f}")
 # simple slope of its own, and the slope of the whole computation is the product of the
 # slopes along the path. The *forward pass* computes the values, from the inputs to the
 # loss. The *backward pass* starts at the loss with $dL/dL = 1$. Every node multiplies the
-# arriving gradient by the node's own slope, and passes the product on.
+# arriving gradient by its own slope, and passes the product on.
 
 # %% role="concept"
 x, w, b, y = 2.0, 3.0, 0.5, 10.0
@@ -129,8 +129,8 @@ def walk(node, depth=0):
 walk(loss.grad_fn)
 
 # %% [markdown] role="concept"
-# `AccumulateGrad` is the node of a leaf. This node adds every gradient that it receives
-# to the leaf's `.grad`.
+# `AccumulateGrad` is the node of a leaf. It adds every gradient that it receives to the
+# leaf's `.grad`.
 #
 # ## Two uses, two gradients
 #
@@ -176,9 +176,9 @@ d_h = torch.randn(4, 5, generator=draw)       # arrives from the next layer
 # %% [markdown] role="concept"
 # `d_h` is the gradient of the loss with respect to each entry of `h`. First this gradient
 # passes back through the ReLU. Where `z` is positive, the ReLU returns its input, so its
-# slope is 1. Elsewhere the ReLU returns 0 whatever its input is, so its slope is 0. The
-# slopes form a *mask* of ones and zeros, and the backward pass multiplies the gradient by
-# this mask:
+# slope is 1. Elsewhere it returns 0, whatever its input is, so its slope is 0. The slopes
+# form a *mask* of ones and zeros, and the backward pass multiplies the gradient by this
+# mask:
 
 # %% role="concept"
 mask = z > 0
@@ -198,14 +198,14 @@ draw_grids({"slope of ReLU": mask, "arrives: d_h": arrives,
                "pass, with the blocked cells crossed out.")
 
 # %% [markdown] role="concept"
-# Then the gradient passes back through the product. Unit $u$ computes $z_u = b_u +
-# \sum_d W_{ud}\, x_d$. So the slope for the weight $W_{ud}$ is $x_d$, and the slope for
-# the input $x_d$ is $W_{ud}$. Every row uses each weight once, so the gradient of a
-# weight is a sum over rows. Every unit uses each input once, so the gradient of an
-# input is a sum over units. Each of these sums is a matrix product. The gradient of a
-# bias is a plain sum over rows. The cell also asks autograd for the three gradients.
-# Its output is not a single number, so the third argument of `torch.autograd.grad` is
-# the gradient that arrives from the next layer, `d_h`:
+# Then the gradient passes back through the product. Unit $u$ computes $z_u = b_u + \sum_d
+# W_{ud}\, x_d$. So the slope for the weight $W_{ud}$ is $x_d$, and the slope for the
+# input $x_d$ is $W_{ud}$. Every row uses each weight once, so the gradient of a weight is
+# a sum over rows. Every unit uses each input once, so the gradient of an input is a sum
+# over units. Each of these sums is a matrix product. The gradient of a bias is a plain
+# sum over rows. The cell also asks autograd for the three gradients. The layer's output
+# is not a single number, so the third argument of `torch.autograd.grad` is the gradient
+# that arrives from the next layer, `d_h`:
 
 # %% role="concept"
 d_weight = d_z.T @ x                          # (U, D), like weight
@@ -272,11 +272,11 @@ claim("bytes in the Jacobian of one layer",
 
 # %% [markdown] role="concept"
 # A loss is a single number, so $v$ starts with one entry, and **one** backward pass
-# computes the slopes for all parameters, even for a billion of them. You could also
-# start at the other end: pick one parameter, and follow through the network how much a
-# small change of it changes each value. This is called *forward mode*. One such pass
-# computes the slope for that one parameter only, so a billion parameters need a billion
-# passes. That is why training computes its gradients backwards.
+# computes the slopes for all parameters, even for a billion of them. You could also start
+# at the other end: pick one parameter, and follow a small change of it forward through
+# the network. This is called *forward mode*. One such pass computes the slope for that
+# parameter only, so a billion parameters need a billion passes. That is why training
+# computes its gradients backwards.
 #
 # ## What is saved for the backward pass
 #
@@ -289,7 +289,7 @@ claim("bytes in the Jacobian of one layer",
 
 # %% role="concept"
 def kept_by(operation, count=1):
-    """Bytes kept for backward by an operation on vectors of 1,000."""
+    """Bytes kept for backward; the inputs are vectors of 1,000 values."""
     inputs = [torch.randn(1000, requires_grad=True) for _ in range(count)]
     return saved_bytes(lambda: operation(*inputs))
 
@@ -354,8 +354,8 @@ for _ in range(4):
 # The step goes *against* the slope. Here the slope for `w` is negative, so `w` grows. In
 # a real program, an *optimizer* does steps 3 and 5 for all parameters of the model. The
 # optimizer for plain gradient descent is `torch.optim.SGD`. And a step rarely sees all
-# the data. It sees a *batch* of a few rows drawn at random. One pass over all rows is
-# called an *epoch*.
+# the data. Usually it sees only a *batch*, a few rows drawn at random. One pass over all
+# rows is called an *epoch*.
 
 # %% role="concept"
 facts = torch.randn(200, 3, generator=draw)
@@ -421,7 +421,7 @@ def at_zero():
 
 # %% trap="02.1" role="break"
 def descend(steps, clear, momentum=0.0, batch=None):
-    """Losses on all rows of a linear fit that starts at zero, by SGD."""
+    """Losses, over all rows, of a linear fit by SGD that starts at zero."""
     model = at_zero()
     opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
     losses = []
@@ -487,7 +487,7 @@ claim("gradient norm after four calls, divided by the norm after one",
 # running sum by $m$ and then adds the new gradient. So without weight decay, a forgotten
 # `zero_grad` turns SGD into SGD with a momentum of 1. On all rows, the weights swing
 # around the minimum like a pendulum without friction. Random batches push the pendulum at
-# random moments, and the pendulum swings higher and higher.
+# random moments, and it swings higher and higher.
 
 # %% trap="02.1" role="why"
 plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
@@ -532,10 +532,10 @@ claim("is set_to_none on by default",
 
 # %% [markdown] trap="02.1" role="more"
 # By default, `zero_grad` sets each gradient to None, which does more than save memory.
-# Next to the running average of the gradients' size, Adam keeps a running mean of the
+# Besides the running average of the gradients' size, Adam keeps a running mean of the
 # gradients themselves, and steps along that mean. If a weight's gradient is None, Adam
-# leaves the weight alone. If the gradient is a tensor of zeros, Adam still takes a
-# step, using the running means:
+# leaves the weight alone. If the gradient is a tensor of zeros, it still takes a step,
+# using the running means:
 
 # %% trap="02.1" role="more"
 def after_idle_step(to_none):
@@ -665,7 +665,7 @@ claim("gradient norm with ones, divided by the norm for the mean loss",
 
 # %% trap="02.2" role="look"
 def worst_loss(vector):
-    """Largest mean loss in 20 steps after the first; SGD at 0.5."""
+    """Largest mean loss after the first of 20 SGD steps at rate 0.5."""
     model, losses = nn.Linear(64, 10), []
     opt = torch.optim.SGD(model.parameters(), lr=0.5)
     for _ in range(20):
@@ -721,7 +721,7 @@ claim("largest gap between the vector and the weighted mean",
 
 # %% [markdown] trap="02.2" role="more" topics="a rate of 0.5 that acts like 32 · torch's class weights"
 # These claims check the first of the two bars, and the learning rate at which the mean
-# takes the same steps as the ones:
+# loss leads to the same steps as the vector of ones:
 
 # %% trap="02.2" role="more"
 claim("worst loss with the mean", calm, below=2.6)
@@ -816,10 +816,10 @@ print(recorded.requires_grad, recorded.detach().requires_grad,
 
 # %% [markdown] role="concept"
 # Use `detach` if the forward pass needs a value, but the part that computed the value
-# must get no gradient from it. A GAN (generative adversarial network) is trained to
-# make new samples that look like those of a data set. In it, a *generator* makes
-# samples, and a *judge* learns to recognise them as fakes. The judge's training step
-# must not train the generator, so the judge gets `fake.detach()`:
+# must get no gradient from it. A GAN (generative adversarial network) is trained to make
+# new samples that look as if they came from a data set. In it, a *generator* makes
+# samples, and a *judge* learns to recognise them as fakes. The judge's training step must
+# not train the generator, so the judge gets `fake.detach()`:
 
 # %% role="concept"
 generator, judge = nn.Linear(2, 4), nn.Linear(4, 1)
@@ -843,11 +843,11 @@ draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
               "loss. The edge from fake to judge is cut.")
 
 # %% [markdown] role="concept"
-# Values that a copy of the model supplies as targets are detached for the same reason,
-# as with a *momentum encoder* or the target network of Q-learning. In a long sequence,
-# `h = h.detach()` after every chunk keeps the hidden state and cuts its graph, so that
-# the backward pass does not go all the way back to the beginning (*truncated
-# backpropagation through time*).
+# Targets that come from a copy of the model, such as a *momentum encoder* or the target
+# network of Q-learning, are detached for the same reason. In a long sequence, `h =
+# h.detach()` after every chunk keeps the hidden state and cuts its graph, so that the
+# backward pass does not go all the way back to the beginning (*truncated backpropagation
+# through time*).
 #
 # The last two switches are for a second backward pass. If you have two losses over one
 # graph, add them and call `backward` once, because the gradient of a sum is the sum of
@@ -875,7 +875,7 @@ claim("second derivative of t cubed at 3", second, expected=18)
 # ## Small outputs set to zero for a plot
 #
 # For a plot, you want to set the small outputs of a layer to zero. "`y.data` is a copy
-# without a graph, so you can edit it freely," says your own comment from March. So you
+# without a graph, so you can edit it freely," says a note in the plotting script. So you
 # edit `y.data`. The plot looks fine, the loss was computed before the edit, and
 # `backward` raises no error. Then you try `y.detach()` in place of `y.data`.
 
@@ -922,8 +922,8 @@ plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
 # `.data` is not a copy, because it shares its memory with `y`. The slope of a sigmoid is
 # $y(1 - y)$, so the sigmoid had kept its *result* for the backward pass, and you
 # overwrote that result with zeros. To notice such an overwrite, autograd counts the
-# in-place edits of each tensor. But autograd does not count an edit through `.data`. The
-# result of `detach()` shares both the memory and the count of edits. So after you edit a
+# in-place edits of each tensor. But it does not count an edit through `.data`. The result
+# of `detach()` shares both the memory and the count of edits. So after you edit a
 # detached tensor with a PyTorch operation, `backward` raises an error, as *More* shows.
 # To get a copy that you can edit, add `clone()`.
 
@@ -971,8 +971,8 @@ claim("largest value of y itself after the edit for the plot",
       edited.abs().max(), expected=0)
 
 # %% [markdown] trap="02.3" role="more"
-# Autograd counts an edit that you make to the detached tensor with PyTorch. Autograd does
-# not count an edit that you make with NumPy:
+# Autograd counts an edit that you make to the detached tensor with PyTorch, but not one
+# that you make with NumPy:
 
 # %% trap="02.3" role="more"
 x.grad = None
@@ -1032,10 +1032,10 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 #
 # Your batch of 32 rows does not fit into memory. So you cut it into 4 *micro-batches* of
 # 8 rows, call `backward` on each, and then take one step, because the gradients add up in
-# `.grad` anyway. The first six rows are padding. The padding rows have the label `-100`,
-# and `cross_entropy` ignores rows with this label. "Divide each loss by 4, or your
-# learning rate will in effect be about 4 times too large," says a reviewer. So you divide
-# by 4, and compare the accumulated gradient with the gradient of the whole batch.
+# `.grad` anyway. The first six rows are padding. They have the label `-100`, and
+# `cross_entropy` ignores rows with this label. "Divide each loss by 4, or your learning
+# rate will in effect be about 4 times too large," says a reviewer. So you divide by 4,
+# and compare the accumulated gradient with the gradient of the whole batch.
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
@@ -1043,12 +1043,12 @@ head, labels = nn.Linear(16, 5), torch.randint(5, (32,))
 labels[:6] = -100                # padding
 
 def gradient_of(x, y):
-    """The gradient of the mean loss by the weights of head."""
+    """Gradient of the mean loss with respect to the head's weights."""
     loss = F.cross_entropy(head(x), y)
     return torch.autograd.grad(loss, head.weight)[0]
 
 def error(parts):
-    """How far the sum is from the whole batch's gradient, relative."""
+    """Error of the summed gradient, as a fraction of the right norm."""
     return ((sum(parts) - whole).norm() / whole.norm()).item()
 
 # %% trap="02.4" role="break"
@@ -1104,8 +1104,8 @@ claim("error when weighted by the share of the labelled rows",
       by_labels, below=1e-5)
 
 # %% [markdown] trap="02.4" role="more" topics="a smaller last part · BatchNorm · Adam hides a factor"
-# Without padding, you can weight each part by its share of the rows. Of 28 rows, the last
-# part has only 4, and if you divide by 4, each of these 4 rows counts twice:
+# Without padding, you can weight each part by its share of the rows. With 28 rows, the
+# last part has only 4, and if you divide by 4, each of these 4 rows counts twice:
 
 # %% trap="02.4" role="more"
 wanted = inputs @ torch.randn(16, 1)
@@ -1114,7 +1114,7 @@ def undivided(n):
     return 1.0
 
 def accumulate(model, rows, scale, size=8):
-    """Gradients of micro-batches pile up in model; scale(n) each loss."""
+    """Sum of the micro-batches' gradients; scale(n) multiplies a loss."""
     model.zero_grad()
     for x, y in zip(inputs[:rows].split(size), wanted[:rows].split(size)):
         (scale(len(x)) * F.mse_loss(model(x), y)).backward()
@@ -1179,8 +1179,8 @@ claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
 
 # %% [markdown] trap="02.4" role="more"
 # You can check gradient accumulation with a test of a whole training loop. `same` runs
-# two functions, or two commands, that must compute the same thing. `same` compares the
-# data, the loss, the gradients and the updates, and raises an error that names the first
+# two functions, or two commands, that must compute the same thing. It compares the data,
+# the loss, the gradients and the updates, and raises an error that names the first
 # difference:
 #
 # ```python
@@ -1317,10 +1317,10 @@ with watched():                  # only looks, changes nothing
 
 # %% trap="02.5" role="guess" quoted="wrong"
 guess("02.5",
-      "Without `no_grad`, how much memory does each batch add if the loop "
-      "adds up `.item()` of each loss?",
+      "Suppose the loop adds up `.item()` of each loss, still without "
+      "`no_grad`. How much memory does each batch then add?",
       choices=["as much as now",
-               "about half as much",
+               "about half as much as now",
                "none"])
 
 # %% trap="02.5" role="look"
@@ -1510,7 +1510,7 @@ class Value:
 
 # %% trap="02.6" role="break"
 def hasty(out):
-    """Gradient of out by node: each reports as soon as it is reached."""
+    """Gradients of out; a node passes its own on when first reached."""
     grad, queue = {out: 1.0}, [out]
     while queue:
         node = queue.pop(0)
@@ -1523,7 +1523,7 @@ def hasty(out):
 
 # %% trap="02.6" role="break"
 def model_of(w, x, b):
-    """L = a + tanh(a + b) with a = w * x, and a itself."""
+    """Return L = a + tanh(a + b), where a = w * x, and also a."""
     a = w * x
     return a + (a + b).tanh(), a
 
@@ -1542,7 +1542,7 @@ guess("02.6",
 
 # %% trap="02.6" role="look"
 def slope_of(place, step=1e-6):
-    """dL by one of (w, x, b), by central differences."""
+    """dL/dw, dL/dx or dL/db for place 0, 1 or 2, by differences."""
     ends = []
     for sign in (1, -1):
         values = [0.5, 1.5, -0.25]
@@ -1591,7 +1591,7 @@ def after_parents(node, order, seen):
 
 # %% trap="02.6" role="repair"
 def patient(out):
-    """Gradient of out by node: each reports when its uses have."""
+    """Gradients of out; a node passes its own on after all its uses."""
     order = after_parents(out, [], set())
     grad = dict.fromkeys(order, 0.0)
     grad[out] = 1.0
@@ -1658,9 +1658,8 @@ claim("does the patient engine survive a chain of 5000 nodes", deep_enough,
 # limits the number of nested calls. PyTorch's engine does not recurse. Instead, it first
 # **counts** how often each node is used, and a node is ready once it has received one
 # gradient for each use. Your engine will do the same. You could also follow every *path*
-# instead of visiting every node. Following every path gives the right result, but takes
-# too long. In the ladder below, each value that is used twice doubles the number of
-# paths:
+# instead of visiting every node. That gives the right result, but takes too long. In the
+# ladder below, each value that is used twice doubles the number of paths:
 
 # %% trap="02.6" role="more"
 def paths(node):
@@ -1668,7 +1667,7 @@ def paths(node):
     return sum(paths(parent) for parent, _ in node.parents) or 1
 
 def ladder(rungs):
-    """v + v, rung after rung: one node more, twice the paths."""
+    """v + v, repeated: each rung adds a node and doubles the paths."""
     v = Value(1.0)
     for _ in range(rungs):
         v = v + v
@@ -1680,7 +1679,7 @@ print(*(f"{rungs:2} rungs: {count:5,} paths"
 
 # %% trap="02.6" role="more"
 claim("paths through 10 rungs", found[10], expected=1024)
-claim("nodes that report in 10 rungs, if each reports once",
+claim("nodes to visit in 10 rungs, each of them once",
       len(after_parents(ladder(10), [], set())), expected=11)
 
 # %% trap="02.6" role="exercise" points=5 difficulty=4 minutes=25
@@ -1787,13 +1786,12 @@ claim("sum of both slopes, with the bracket detached",
       expected=2)
 
 # %% [markdown] role="concept"
-# In deep Q-learning, a network predicts how good each action is. The target for this
-# network comes from a second, frozen network, and no gradient may pass through the
-# target. The target is the reward plus the discounted best value of the next state (at
-# the end of an episode, the reward alone), and it is the target of only **one** action,
-# the action that was taken. When you read such code, look for three mistakes: the reward
-# is missing, all actions get the same target, or there is a `.detach()` inside `no_grad`,
-# where it has no effect.
+# In deep Q-learning, a network predicts how good each action is. Its target comes from a
+# second, frozen network, and no gradient may pass through that target. The target is the
+# reward plus the discounted best value of the next state (at the end of an episode, the
+# reward alone), and it is the target of only **one** action, the action that was taken.
+# When you read such code, look for three mistakes: the reward is missing, all actions get
+# the same target, or there is a `.detach()` inside `no_grad`, where it has no effect.
 
 # %% role="concept"
 online, frozen = nn.Linear(8, 4), nn.Linear(8, 4)   # state to 4 actions
@@ -1896,7 +1894,7 @@ claim("graph nodes of the fourth chunk / the first chunk, retained",
 
 # %% role="concept"
 def share_at_input(skip, init=None, depth=30, width=32):
-    """Gradient norm at the input over that at the output."""
+    """Gradient norm at the input, divided by the norm at the output."""
     x = torch.randn(64, width, requires_grad=True)
     h = x
     for _ in range(depth):
@@ -1993,7 +1991,7 @@ claim("gap between the mean over examples and the batch gradient",
 
 # %% [markdown] role="concept"
 # `jit` runs your Python code once for every shape, dtype and structure of the inputs. In
-# that run, `jit` uses placeholders instead of values, and compiles the operations that it
+# that run, it uses placeholders instead of values, and compiles the operations that it
 # sees. A side effect, such as the `append` above, happens during that run and not in
 # later calls. Remember this when you print or count something inside a compiled function.
 
@@ -2041,7 +2039,7 @@ claim("largest gap between compiled and not compiled",
 # - [ ] `tanh(a)` :: `tanh` keeps its result, because the slope is one minus the square of the result.
 
 # %% [markdown] role="quiz"
-# **4. You need the second derivative of a loss. What do you pass to the first call of `autograd.grad`?**
+# **4. You need the second derivative of a loss. What do you pass to the first call to `autograd.grad`?**
 #
 # - [x] `create_graph=True` :: Autograd then records the backward pass, so its result has a graph of its own.
 # - [ ] `retain_graph=True` :: `retain_graph` keeps the forward graph. The gradient that you get is a plain tensor without a graph.
@@ -2068,8 +2066,8 @@ claim("largest gap between compiled and not compiled",
 # A training step is a forward pass, a backward pass and an update. Before you speed up a
 # training step, find out how much of its time each of these three parts takes.
 #
-# **Before you run anything:** in a stack of equal linear layers, by what factor does the
-# backward pass take longer than the forward pass? And if you double the batch, what
+# **Before you run anything:** in a stack of equal linear layers, how long does the
+# backward pass take, as a multiple of the forward pass? And if you double the batch, what
 # happens to the memory of the forward pass, with a graph and without one?
 #
 # On any machine, you can count FLOPs (floating-point operations), bytes and the orders
@@ -2209,11 +2207,11 @@ answers
 # products take 87 % of the forward pass and 83 % of the backward pass. ReLU, its backward
 # pass, and the sums for the biases take the rest.
 #
-# **On the H100 of the record**, the large stack behaves as the counts predict. The large
-# stack needs the predicted amount of memory, and its backward pass takes about as long as
-# two forward passes. In the small stacks, the orders to the GPU determine the time. With
-# 256 times as many FLOPs, a small stack takes only an eighth more time, and its backward
-# pass takes longer than four forward passes.
+# **On the H100 of the record**, the large stack behaves as the counts predict. It needs
+# the predicted amount of memory, and its backward pass takes about as long as two forward
+# passes. In the small stacks, the orders to the GPU determine the time. With 256 times as
+# many FLOPs, a small stack takes only an eighth more time, and its backward pass takes
+# longer than four forward passes.
 #
 # We predicted the time of the update, as a fraction of the backward pass, from the bytes
 # that the update moves. The measured fraction is nearly three times as large, and the
@@ -2237,8 +2235,8 @@ answers
 # ## What you take with you
 #
 # - The backward pass applies the chain rule from the loss to the inputs. Each node
-#   multiplies the arriving gradient by the node's own slope. If a value is used twice,
-#   its two gradients are added.
+#   multiplies the arriving gradient by its own slope. If a value is used twice, its two
+#   gradients are added.
 # - A linear layer needs two matrix products, for its weights and its input, and a sum for
 #   its bias. ReLU's slope is a mask.
 # - A training step has five parts: predict, compare, clear, backward, step. `backward`

@@ -247,7 +247,7 @@ for name, z in {"sure and right": sure, "sure, wrong": wrong}.items():
 measured("03.1", 3)
 
 # %% trap="03.1" role="look"
-claim("gradient norm of once divided by that of twice",
+claim("gradient norm on logits, divided by the norm on probabilities",
       once / twice, above=5000)
 
 # %% [markdown] trap="03.1" role="look"
@@ -402,8 +402,8 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # ## A loss is a statement about noise
 #
 # Not every target is a class. Predicting a number, such as a price, is called
-# *regression*, and the true numbers are the *regression targets*. For these, you can
-# still ask under which model the data are most probable, but you have to say how the
+# *regression*, and the true numbers are the *regression targets*. In regression, too, you
+# can ask under which model the data are most probable, but you have to say how the
 # measurements scatter around the truth. Each of the usual losses is the negative
 # log-likelihood under one assumption about the noise:
 #
@@ -447,12 +447,12 @@ claim("largest of the four gaps between likelihood and loss",
       expected=0, within=1e-5)
 
 # %% [markdown] role="concept"
-# The assumption about the noise determines which answer the loss asks for. Suppose that
-# a model has no inputs and can only output one constant. Then squared error asks for
-# the mean of the data, and absolute error asks for the median. A single outlier of 100
-# among four readings drags the mean far away and hardly matters for the median. (For
-# the readings 1, 2, 3 and 100, every value from 2 to 3 is a median, and all of them
-# have the same absolute error. The search below returns the first one, 2.)
+# The assumption about the noise determines which answer the loss asks for. Suppose that a
+# model has no inputs and can only output one constant. Then squared error asks for the
+# mean of the data, and absolute error asks for the median. A single outlier of 100 among
+# four readings drags the mean far away, but hardly matters for the median. (For the
+# readings 1, 2, 3 and 100, every value from 2 to 3 is a median, and all of them have the
+# same absolute error. The search below returns the first one, 2.)
 #
 # *Huber's loss* is a compromise, quadratic near zero and linear further out. It is
 # $\frac12 e^2$ for errors up to $\delta$ and $\delta(|e| - \frac12\delta)$ beyond that,
@@ -566,14 +566,13 @@ claim("spread of the second network's answers / of the first's",
       column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
-# There are two faults. The first fault is that numbers put the classes in an order, in
-# which 4 is between 3 and 5. Squared error then asks for the mean of the possible
-# answers, so if an image could be a 3 or an 8, the network answers with a number between
-# them. The second fault is worse. If you subtract labels of shape `(N,)` from outputs of
-# shape `(N, 1)`, you get an N by N table, because *broadcasting* pairs every output with
-# every label. So the loss pulls every output towards the mean label. `F.mse_loss` would
-# have warned you about the shapes, but a plain subtraction does not. Give each class its
-# own output.
+# There are two faults. First, numbers put the classes in an order, in which 4 is between
+# 3 and 5. Squared error then asks for the mean of the possible answers, so if an image
+# could be a 3 or an 8, the network answers with a number between them. The second fault
+# is worse. If you subtract labels of shape `(N,)` from outputs of shape `(N, 1)`, you get
+# an N by N table, because *broadcasting* pairs every output with every label. So the loss
+# pulls every output towards the mean label. `F.mse_loss` would have warned you about the
+# shapes, but a plain subtraction does not. Give each class its own output.
 
 # %% trap="03.2" role="why"
 pairs = torch.ones_like(torch.zeros(8, 1) - torch.arange(8.0))
@@ -615,8 +614,8 @@ claim("accuracy with one-hot squared error", score["one_hot_mse"],
       above=0.93)
 
 # %% [markdown] trap="03.2" role="more"
-# Squared error does harm *after a softmax*, because then the gradient of squared error on
-# a confident mistake is almost zero.
+# Squared error does harm *after a softmax*, because then its gradient on a confident
+# mistake is almost zero.
 
 # %% trap="03.2" role="more"
 # pull_of is the gradient on the confident mistake of trap 03.1.
@@ -887,8 +886,8 @@ claim("growth of the output of ten layers, weights twice as large",
 # %% [markdown] role="concept"
 # A *skip connection* computes $x + F(x)$, so its slope is $1 + F'(x)$. The 1 gives the
 # gradient a path without factors, and that helps. People often say that a skip connection
-# keeps the gradient at one or more. A skip connection does not guarantee this, because
-# with $F(x) = -x$ no gradient is left:
+# keeps the gradient at one or more. But there is no guarantee, because with $F(x) = -x$
+# no gradient is left:
 
 # %% role="concept"
 x = torch.ones(4, requires_grad=True)
@@ -949,7 +948,7 @@ fresh = {name: p.clone() for name, p in model.state_dict().items()}
 clip = nn.utils.clip_grad_norm_
 
 def prepare():
-    """The fresh weights, an optimizer, and a gradient in place."""
+    """Reset the weights, compute a gradient, and return an optimizer."""
     model.load_state_dict(fresh)
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     opt.zero_grad()
@@ -968,11 +967,13 @@ moved_to = weights()
 loss_after = F.mse_loss(model(x_big), y_big).item()
 
 # %% trap="03.3" role="guess" quoted="wrong"
-guess("03.3", "How large is the loss on that batch after the step?",
-      choices=["smaller than before the step",
-               "larger than `1e9`",
-               "about `1e4`",
-               "about `1e6`"])
+guess("03.3",
+      "Before the step, the loss on that batch was below `1e5`. How large "
+      "is it after the step?",
+      choices=["infinite or NaN",
+               "finite, but above `1e9`",
+               "between `1e5` and `1e9`",
+               "below `1e5`, as before the step"])
 
 # %% trap="03.3" role="look"
 norm_now = nn.utils.get_total_norm([p.grad for p in model.parameters()])
@@ -1202,11 +1203,11 @@ claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
 # A layer multiplies the mean square of its inputs by `fan_in` times the variance of its
 # weights, and ReLU halves the result. Here this factor is $256 \cdot 0.01^2 / 2 =
 # 0.0128$, so after ten layers next to nothing is left of the signal. The gradient of a
-# layer's weights is a product of two things: the layer's input, which the earlier
-# layers have shrunk, and the gradient that comes back, which the later layers have
-# shrunk. Together, these are all the other layers. So all gradients are about
-# equally tiny, and you have to look at their absolute size. *He initialization* draws
-# the weights with a variance of $2 / n$, where $n$ is the layer's `fan_in`, and so
+# layer's weights is a product of two things: the layer's input, which the earlier layers
+# have shrunk, and the gradient that comes back, which the later layers have shrunk.
+# Together, the earlier and the later layers are all the layers but one, so all gradients
+# are about equally tiny, and you have to look at their absolute size. *He initialization*
+# draws the weights with a variance of $2 / n$, where $n$ is the layer's `fan_in`, and so
 # makes the factor per layer equal to one.
 
 # %% trap="03.4" role="repair"
@@ -1251,8 +1252,8 @@ from dlsys_helpers.explorers.gradient_depth import gradient_depth
 gradient_depth
 
 # %% [markdown] trap="03.4" role="more" topics="default biases · the default and fan_out · narrow nets · variance and mean square"
-# The first claims check the values behind the curves. The later claims are about a net
-# with PyTorch's default biases, in which the ratio does show the fault.
+# The first claims check the values behind the curves. The later ones are about a net with
+# PyTorch's default biases, in which the ratio does show the fault.
 
 # %% trap="03.4" role="more"
 claim("accuracy of ten layers with small weights", score_small, below=0.35)
@@ -1551,7 +1552,7 @@ x_held, y_held = noisy(x_train[800:]), y_train[800:]
 x_new = noisy(x_test)
 
 def groups(logits):
-    """Mean confidence and share right in ten groups, each (10,)."""
+    """Mean confidence and accuracy of ten groups, (10,) each."""
     sure, guess = logits.softmax(1).max(1)
     order = sure.argsort()[:490]
     right = (guess == y_test).float()[order]
@@ -1653,7 +1654,7 @@ def triplets(net, hardest):
 
 # %% role="concept"
 def train_embedding(hardest):
-    """A digit embedding by triplets, and how many were busy at the end."""
+    """Train on triplets; return the net and the last fraction busy."""
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16))
     opt, busy = torch.optim.Adam(net.parameters(), lr=1e-3), []
     for _ in range(150):
@@ -1666,7 +1667,7 @@ def train_embedding(hardest):
 
 # %% role="concept"
 def nearest_right(net):
-    """Share of test digits whose nearest training digit has their label."""
+    """Fraction of test digits whose nearest training digit agrees."""
     with torch.no_grad():
         e_train, e_test = (F.normalize(net(x), dim=1)
                            for x in (x_train, x_test))
@@ -1684,9 +1685,8 @@ claim("busy with hardest negatives / busy with random negatives",
       mined_busy / random_busy, above=2)
 
 # %% [markdown] role="concept"
-# Choosing the hardest negatives keeps more triplets busy. On these digits, the hardest
-# negatives gain little, because both embeddings classify almost all of the digits
-# correctly:
+# Choosing the hardest negatives keeps more triplets busy. On these digits, that gains
+# little, because both embeddings classify almost all of the digits correctly:
 
 # %% role="concept"
 by_random, by_mined = map(nearest_right, (random_net, mined_net))
@@ -1745,7 +1745,7 @@ claim("lower of the two accuracies, by the nearest neighbour",
 # step.
 #
 # **Before you run anything:** take 8,192 tokens with 4,096 values each, in 16 bits. How
-# many times as large as these hidden states are the logits? And how many tensors of the
+# large are the logits, as a multiple of these hidden states? And how many tensors of the
 # logits' size does a cross-entropy written by hand create in its forward and backward
 # passes?
 #
@@ -1876,7 +1876,7 @@ paper = "Gemma 2, fused kernel: 24 GB to 1 MB (Wijmans et al. 2025)"
 
 # %% role="gpu"
 def ratio(column, *pair):
-    """Of two forms or, given numbers, of two numbers of chunks."""
+    """Ratio between two forms or, given numbers, two chunk counts."""
     a, b = (forms.value(column, form=k, classes=128_256) if type(k) is str
             else chunks.value(column, chunks=k) for k in pair)
     return a / b

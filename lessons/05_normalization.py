@@ -1,14 +1,13 @@
 # %% [markdown] role="hook" traps=5
 # # 5. Normalization, dropout and initialization
 #
-# Your digit classifier has left the training machine. The classifier now processes single
-# images from a new camera. A teammate is tidying up the dropout code, a deeper version is
-# in training, and a copy with averaged weights is about to ship.
+# Your digit classifier has left the training machine. It now processes single images from
+# a new camera. A teammate is tidying up the dropout code, a deeper version is in
+# training, and a copy with averaged weights is about to ship.
 #
-# A network is more than its weights. A network also depends on stored statistics, a mode,
-# random masks and the scale of its initial weights, and no optimizer looks after any of
-# these. This stage shows what each of these parts is for, and then breaks them in five
-# ways.
+# A network is more than its weights. It also depends on stored statistics, a mode, random
+# masks and the scale of its initial weights, and no optimizer looks after any of these.
+# This stage shows what each of these parts is for, and then breaks them in five ways.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -46,11 +45,11 @@ before = torch.get_rng_state()    # put back below, before the first trap
 # inputs, is no longer right. So you have to keep the learning rate low, or start from
 # carefully chosen weights.
 #
-# A *normalization layer*, or *norm*, removes the dependence on earlier layers. In
-# training, a norm such as BatchNorm turns inputs of any size into values with mean 0
-# and standard deviation 1, unless the inputs hardly vary. At each of six learning
-# rates, use plain SGD to train a classifier with four hidden layers, once with
-# `nn.BatchNorm1d`, the best-known norm, and twice without a norm:
+# A *normalization layer*, or *norm*, removes this dependence on earlier layers. In
+# training, a norm such as BatchNorm turns inputs of any size into values with mean 0 and
+# standard deviation 1, unless the inputs hardly vary. At each of six learning rates, use
+# plain SGD to train a classifier with four hidden layers, once with `nn.BatchNorm1d`, the
+# best-known norm, and twice without a norm:
 
 # %% role="concept"
 def deep(norm):
@@ -144,7 +143,7 @@ claim("factor by which the gradient grows with BatchNorm and weights 10 "
 # 2018](https://arxiv.org/abs/1805.11604) added random shifts after the norms, so that the
 # inputs of later layers changed *more* than in a network without norms. The network still
 # trained well. The authors attribute the benefit to a smoother loss surface instead. Why
-# norms help is still debated. Nobody disputes that norms allow higher learning rates.
+# norms help is still debated, but nobody disputes that they allow higher learning rates.
 
 # %% [markdown] role="concept"
 # ## What a norm computes, and over which group
@@ -237,12 +236,12 @@ draw_grids({
 # %% [markdown] role="concept"
 # ## Two details: where eps belongs, and what one group is
 #
-# $\epsilon$ belongs under the square root. $\epsilon$ is added to the *biased* variance,
-# the sum of squared deviations divided by the number of values. If you add $\epsilon$
-# outside the square root, the result hardly changes for inputs of scale 1, but it changes
-# a lot for small inputs. Also, do not expect torch's `std` of a normalised row to be
-# exactly 1. By default `std` is the unbiased estimate, so for 64 normalised values it
-# returns the square root of 64/63.
+# $\epsilon$ belongs under the square root. It is added to the *biased* variance, the sum
+# of squared deviations divided by the number of values. If you add $\epsilon$ outside the
+# square root, the result hardly changes for inputs of scale 1, but it changes a lot for
+# small inputs. Also, do not expect torch's `std` of a normalised row to be exactly 1. By
+# default `std` is the unbiased estimate, so for 64 normalised values it returns the
+# square root of 64/63.
 
 # %% role="concept"
 def eps_outside(x, eps=1e-5):
@@ -301,13 +300,13 @@ norm_axes
 # %% [markdown] role="concept"
 # ## BatchNorm has two modes
 #
-# BatchNorm is the only norm in the table that mixes rows. In training, BatchNorm's output
-# for an image depends on the other images in the batch. This dependence is unacceptable
-# in production, where a batch may hold a single image. So BatchNorm has two modes:
+# BatchNorm is the only norm in the table that mixes rows. In training, its output for an
+# image depends on the other images in the batch. This dependence is unacceptable in
+# production, where a batch may hold a single image. So BatchNorm has two modes:
 #
 # - In *train mode* (`model.train()`) BatchNorm normalises with the mean and variance of
-#   the batch. BatchNorm also moves its stored *running* mean and variance a tenth of the
-#   way towards the batch's mean and variance. This fraction, a tenth, is torch's default
+#   the batch. It also moves its stored *running* mean and variance a tenth of the way
+#   towards the batch's mean and variance. This fraction, a tenth, is torch's default
 #   `momentum`.
 # - In *eval mode* (`model.eval()`) BatchNorm normalises with the running values and does
 #   not change them.
@@ -340,8 +339,8 @@ claim("fraction of the way after 22 batches, which is 1 - "
 
 # %% [markdown] role="concept"
 # After one batch, the initial 0 still has nine tenths of the weight in the running mean.
-# After 22 batches, the initial 0 still has about a tenth of the weight. So a model that
-# has seen only a few batches is not ready for eval mode.
+# After 22 batches, it still has about a tenth. So a model that has seen only a few
+# batches is not ready for eval mode.
 #
 # A norm over the batch also needs rows that can share a mean. *Sequences of different
 # lengths* are padded with zeros to the length of the longest, and the zeros enter the
@@ -378,9 +377,10 @@ torch.set_rng_state(before)
 # ## One image at a time
 #
 # Your digit classifier has two BatchNorm layers and gets nearly every test digit right.
-# You deploy the classifier in eval mode with a camera that sends one image at a time, and
-# now its answers are wrong more often than right. The ticket says: "BatchNorm cannot work
-# with a batch of one."
+# You deploy it in eval mode with a camera that sends one image at a time, and now its
+# answers are wrong more often than right. The ticket says: "BatchNorm cannot work with a
+# batch of one." To find out, you train `plain`, the same net without BatchNorm, and send
+# it the same camera images.
 
 # %% trap="05.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -452,8 +452,8 @@ claim("largest shift of a mean by the camera, in stored standard "
 # %% [markdown] trap="05.1" role="why"
 # The batch of one is innocent. In eval mode BatchNorm normalises with the mean and
 # variance that it *stored* during training, so the other images in the batch have no
-# effect. The camera causes the damage. The camera's images are brighter, so the inputs of
-# the norm no longer have the mean that the norm subtracts.
+# effect. The camera causes the damage. Its images are brighter, so the inputs of the norm
+# no longer have the mean that the norm subtracts.
 
 # %% trap="05.1" role="why"
 enters = {"test digits": reader[0](x_test), "camera": reader[0](x_camera)}
@@ -518,9 +518,9 @@ claim("change of a stored mean by a pass in eval mode", moved, expected=0)
 
 # %% [markdown] trap="05.1" role="more"
 # Re-estimated statistics undo a change in brightness or contrast, as long as no pixel is
-# clipped to black or white. Re-estimated statistics cannot undo every change to an image.
-# The classifier was trained on light digits on a black background. Suppose the next
-# camera shows dark digits on white:
+# clipped to black or white. They cannot undo every change to an image. The classifier was
+# trained on light digits on a black background. Suppose the next camera shows dark digits
+# on white:
 
 # %% trap="05.1" role="more"
 inverted = copy.deepcopy(reader)
@@ -821,8 +821,8 @@ claim("loss of post-norm at 0.007 minus the median of three pre-norm "
       loss["post-norm"] - middle, above=0)
 
 # %% [markdown] trap="05.2" role="repair"
-# Post-norm is not a mistake. Post-norm learns at a tenth of this rate. With a *warm-up*,
-# a learning rate that rises at first, the best of three nets also learns. Pre-norm
+# Post-norm is not a mistake. It learns at a tenth of this rate. With a *warm-up*, a
+# learning rate that rises at first, the best of three nets also learns. Pre-norm
 # (`norm_first=True`) usually tolerates the full rate at this width, even without a norm
 # at the end.
 
@@ -830,7 +830,7 @@ claim("loss of post-norm at 0.007 minus the median of three pre-norm "
 # How high a rate pre-norm tolerates depends on the width. At this rate, nets that are
 # four times as wide often stay stuck near the loss of guessing, and even a single net of
 # width 32 may stay stuck. That is why the bar for pre-norm shows the middle of three
-# nets, and the bar for warm-up the best of three. Here are the losses in numbers:
+# nets, and the bar for warm-up the best of three. Here are the losses:
 
 # %% trap="05.2" role="more"
 claim("loss of post-norm after 50 steps at 0.007, where guessing has 2.303",
@@ -844,11 +844,11 @@ claim("loss of pre-norm without the last norm at 0.007",
       loss["pre-norm, no last norm"], below=2.25)
 
 # %% [markdown] trap="05.2" role="more"
-# The pre-norm stream grows as layers add to it. A final norm brings the stream back to
-# size one at any depth. The final norm matters where large values do harm. The last link
-# of this trap is about a model that produced NaN in mixed precision without this final
-# norm. In torch, `norm_first=True` does not add this final norm, so pass one to
-# `nn.TransformerEncoder` as `norm=`.
+# The pre-norm stream grows as layers add to it. A final norm brings it back to size one
+# at any depth. This matters where large values do harm. The last link of this trap is
+# about a model that produced NaN in mixed precision without a final norm. In torch,
+# `norm_first=True` does not add one, so pass a norm to `nn.TransformerEncoder` as
+# `norm=`.
 
 # %% trap="05.2" role="more"
 def stream_sizes(norm_first):
@@ -936,11 +936,11 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 # %% [markdown] role="concept"
 # ## Dropout: no unit may be indispensable
 #
-# A network with more weights than training rows can memorise the rows. The network's
-# units come to rely on one another, and a few units together recognise a single row. The
-# network then stores the label of that row, right or wrong, and learns nothing general.
-# *Dropout* makes such memorising hard. At every training step dropout sets each unit to
-# zero with probability $p$, so no unit can rely on any other unit being there.
+# A network with more weights than training rows can memorise the rows. Its units come to
+# rely on one another, and a few units together recognise a single row. The network then
+# stores the label of that row, right or wrong, and learns nothing general. *Dropout*
+# makes such memorising hard. At every training step it sets each unit to zero with
+# probability $p$, so no unit can rely on any other unit being there.
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -959,11 +959,11 @@ claim("mean of ones after dropping half of them and dividing by 1 - p",
 
 # %% [markdown] role="concept"
 # If you drop half of the units, the next layer's input is half as large on average. In
-# production, with all units present, the next layer's input would be twice as large as in
-# training. The original dropout paper therefore multiplied the weights by $1-p$ after
-# training (*standard dropout*). Today's libraries divide the surviving units by $1-p$
-# during training (*inverted dropout*). Then the mean is right in both modes, and in eval
-# mode dropout has nothing to do. `nn.Dropout(p)` is inverted dropout:
+# production, with all units present, it would be twice as large as in training. The
+# original dropout paper therefore multiplied the weights by $1-p$ after training
+# (*standard dropout*). Today's libraries divide the surviving units by $1-p$ during
+# training (*inverted dropout*). Then the mean is right in both modes, and in eval mode
+# dropout has nothing to do. `nn.Dropout(p)` is inverted dropout:
 
 # %% role="concept"
 drop = nn.Dropout(0.5)
@@ -1023,9 +1023,9 @@ claim("accuracy with half of the units, mean of 20 halves, dropout 0.5 "
       dropped["half"] - plain["half"], above=0)
 
 # %% [markdown] role="concept"
-# The network trained with dropout has the lower test loss. The same network also gets
-# more digits right when you remove a random half of its units, which is the situation
-# that dropout trained it for.
+# The network trained with dropout has the lower test loss. It also gets more digits right
+# when you remove a random half of its units, which is the situation that dropout trained
+# it for.
 #
 # **Where to put it:** place dropout after the activation of a wide layer and, in a
 # transformer, on the output of each branch. Common values of $p$ are 0.5 for wide fully
@@ -1116,8 +1116,8 @@ claim("ways that drop units in eval mode, of six", sum(acts["eval"]),
       expected=3)
 
 # %% [markdown] trap="05.3" role="look"
-# The tidied classifier uses the first of these, `F.dropout(h, 0.5)`. The classifier's
-# predictions for the same images differ from call to call:
+# The tidied classifier uses the first of these, `F.dropout(h, 0.5)`. Its predictions for
+# the same images differ from call to call:
 
 # %% trap="05.3" role="look"
 flips = (first.argmax(1) != second.argmax(1)).float().mean()
@@ -1282,7 +1282,7 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 
 # %% [markdown] trap="05.3" role="hint"
 # 1. If two calls differ, there is noise. To find out where, record the input and the output of every module.
-# 2. `m.register_forward_hook(keep)` calls `keep(m, given, out)` after each pass of `m`, where `given` is a tuple. Store both tensors by module, in one dict per call of the model.
+# 2. `m.register_forward_hook(keep)` calls `keep(m, given, out)` after each pass of `m`, where `given` is a tuple. Store both tensors by module, in one dict per call to the model.
 # 3. A layer after the noise also returns different values, but its inputs were already different. Compare inputs and outputs with `equal`, and skip modules that were never called.
 
 # %% [markdown] trap="05.3" role="keep"
@@ -1359,11 +1359,11 @@ claim("mean square after twenty layers, variance 0.5/n", sizes["0.5/n"][-1],
 
 # %% [markdown] role="concept"
 # **Xavier.** The backward pass sends gradients through the same matrix in the other
-# direction. In the backward pass each sum has as many terms as the layer has outputs, the
-# *fan-out*, so the gradient keeps its size if $\sigma^2 = 1/n_\mathrm{out}$. If the layer
-# is not square, no single variance satisfies both conditions. Xavier Glorot averages the
-# two counts: $\sigma^2 = 2/(n_\mathrm{in} + n_\mathrm{out})$. Try all three rules on a
-# layer with 64 inputs and 512 outputs:
+# direction. There, each sum has as many terms as the layer has outputs, the *fan-out*, so
+# the gradient keeps its size if $\sigma^2 = 1/n_\mathrm{out}$. If the layer is not
+# square, no single variance satisfies both conditions. Xavier Glorot averages the two
+# counts: $\sigma^2 = 2/(n_\mathrm{in} + n_\mathrm{out})$. Try all three rules on a layer
+# with 64 inputs and 512 outputs:
 
 # %% role="concept"
 def through(variance, n_in=64, n_out=512):
@@ -1503,9 +1503,9 @@ claim("mean square of the tenth layer, ReLU with Xavier divided by tanh "
 
 # %% [markdown] trap="05.4" role="why"
 # With weights of variance $g^2 / n$, the mean square of a sum of $n$ products is $g^2$
-# times that of the inputs. The *gain* $g$ has to make up for what the activation removes.
-# So $g^2$ times the mean square of the activation's outputs for inputs from N(0, 1)
-# should be one. ReLU halves the mean square, so it needs He's $g^2 = 2$, and with
+# times the inputs' mean square. The *gain* $g$ has to make up for what the activation
+# removes. So $g^2$ times the mean square of the activation's outputs for inputs from N(0,
+# 1) should be one. ReLU halves the mean square, so it needs He's $g^2 = 2$, and with
 # Xavier's $g^2 = 1$ each layer loses half. Tanh removes more than ReLU, so its gain has
 # to be even larger than He's.
 
@@ -1532,9 +1532,9 @@ claim("fraction of the mean square kept after ten layers with the fitting "
 
 # %% [markdown] trap="05.4" role="repair"
 # The rule needs only the mean square of the activation's output, so it also works for
-# GELU. The explorer below shows six initializations over twenty layers. First guess, for
-# tanh and for GELU, which of the six keep the size of the signal and which make it fade
-# or explode. Then move the controls.
+# GELU. The explorer below shows six initializations over twenty layers. Guess first, for
+# tanh and for GELU: which of the six keep the size of the signal, and which make it fade
+# or explode? Then move the controls.
 
 # %% role="explore" explorer="init_depth"
 from dlsys_helpers.explorers.init_depth import init_depth
@@ -1896,8 +1896,8 @@ claim("mean square of the tenth sum, sigmoid, gain by the "
       "variance", sums["variance"], above=4)
 
 # %% [markdown] role="concept"
-# The mean square determines the size of the sums. But what fraction of the input of the
-# tenth sigmoid differs between rows, and which net learns?
+# The mean square determines the size of the sums. But how much of the tenth sigmoid's
+# input varies from row to row? And which of the nets learns?
 
 # %% role="concept"
 h = torch.logit(last_layer(torch.sigmoid, gains["mean square"]).double())
@@ -1998,7 +1998,7 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # outputs. What do you search the code for?**
 #
 # - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: A function does not know the mode unless you pass it.
-# - [ ] a missing `no_grad()` :: `no_grad()` decides whether a graph is kept, and changes no output. (`eval()` does not switch gradients off, either.)
+# - [ ] a missing `no_grad()` :: `no_grad()` only determines whether a graph is kept, and changes no output. (`eval()` does not switch gradients off, either.)
 # - [ ] BatchNorm layers, which never settle :: In eval mode they use stored statistics, so the same input returns the same output.
 
 # %% [markdown] role="quiz"
@@ -2027,18 +2027,18 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # ## On a GPU: a norm is a copy that calculates
 #
 # A LayerNorm does a handful of FLOPs per value. That is far below the ridge point of
-# stage 1, so the bytes that LayerNorm moves determine its time. If you write LayerNorm as
+# stage 1, so the bytes that LayerNorm moves determine its time. If you write it as
 # separate torch operations, each of them reads and writes the tensor again. A *fused*
 # kernel does everything in one launch.
 #
-# **Before you run anything:** LayerNorm by hand takes seven operations. Compared with a
-# copy, how many times as many bytes do these operations move? BatchNorm in train mode has
+# **Before you run anything:** LayerNorm by hand takes seven operations. How many bytes do
+# these operations move, as a multiple of what a copy moves? BatchNorm in train mode has
 # to see a whole channel before it can write the first value. How many times must
 # BatchNorm read its input?
 #
 # Images can be stored in two orders: one channel after the other or, with
-# `channels_last`, all channels of one pixel side by side. Trap 07.5 explains both orders.
-# Both orders have the same number of bytes, so a count of bytes predicts no difference.
+# `channels_last`, all channels of one pixel side by side. Trap 07.5 explains both. They
+# have the same number of bytes, so a count of bytes predicts no difference.
 #
 # `cost` counts kernel launches, which it calls orders, and the bytes that are written.
 # For the bytes that are read, we look at the arguments of each operation.
@@ -2158,10 +2158,10 @@ answers
 # **On the recorded H100**, a fused LayerNorm takes a third longer than a copy, and
 # LayerNorm by hand takes more than four times as long as the fused one. Both times are
 # close to what the bytes predict. But BatchNorm with ReLU takes 2.7 times as long as its
-# bytes require. With `channels_last`, BatchNorm with ReLU takes a fifth less time,
-# although it moves as many bytes. A copy reaches only 84 % of the datasheet's bandwidth,
-# which explains a small part of the gap. The bytes set the least time that a kernel can
-# take, and only a measurement shows how much longer it takes.
+# bytes require. With `channels_last`, the pair takes a fifth less time, although it moves
+# as many bytes. A copy reaches only 84 % of the datasheet's bandwidth, which explains a
+# small part of the gap. The bytes set the least time that a kernel can take, and only a
+# measurement shows how much longer it takes.
 #
 # **Keep:** a norm cannot be faster than the bytes it moves, so count how often it reads
 # and writes its input. A fused LayerNorm reads its input once and writes its output once.
@@ -2180,13 +2180,13 @@ answers
 # - A norm feeds the next layer inputs of a fixed scale, so the network tolerates higher
 #   learning rates. The norms differ in which values share a mean.
 # - In eval mode BatchNorm uses its running statistics, whatever is in the batch. Compare
-#   the running statistics with your data. If the two do not match, re-estimate the
-#   running statistics in train mode.
+#   them with your data. If the two do not match, re-estimate the statistics in train
+#   mode.
 # - Train post-norm with a warm-up or a low rate. Pre-norm keeps the stream free of
 #   norms and usually tolerates a higher rate. With one more norm at the end, the head
 #   gets an input of size one.
-# - Dropout keeps units from relying on one another. Dropout divides the surviving units
-#   by $1-p$ in training, so that it has nothing to do in eval mode.
+# - Dropout keeps units from relying on one another. It divides the surviving units by
+#   $1-p$ in training, so that it has nothing to do in eval mode.
 # - `eval()` reaches only registered modules. Pass the mode to functions yourself.
 # - Choose initial weights that keep the mean square of the signal, with a gain that
 #   makes up for what the activation removes. Check separately whether the signal still

@@ -41,10 +41,10 @@ before = torch.get_rng_state()    # put back below, with the augmentations
 # %% [markdown] role="concept"
 # ## Overfitting: the network learns the rows, not the rule
 #
-# A network with enough weights can store its training rows one by one. The network then
-# gets every training row right but does worse on new rows, because it has learned the
-# rows and not the rule behind them. This failure is called *overfitting*. You see it as a
-# gap between the score on the training rows and the score on rows that were held out.
+# A network with enough weights can store its training rows one by one. It then gets every
+# training row right but does worse on new rows, because it has learned the rows and not
+# the rule behind them. This failure is called *overfitting*. You see it as a gap between
+# the score on the training rows and the score on rows that were held out.
 #
 # The gap depends on how many rows there are to store. Train the same network on more and
 # more digits:
@@ -202,10 +202,10 @@ torch.set_rng_state(before)
 # counts classes. A batch of digits has the shape (N, 1, 8, 8).
 #
 # How often does a transform draw random numbers? A v2 transform draws once per *call*:
-# where it crops, by what angle it rotates, whether it flips at all. If you pass a
-# transform a whole batch, all images get the same draw. If you pass a transform one image
-# at a time, each image gets its own draw. (Noise for every pixel, as in
-# `v2.GaussianNoise`, differs from image to image either way.)
+# where it crops, by what angle it rotates, whether it flips at all. If you pass it a
+# whole batch, all images get the same draw. If you pass it one image at a time, each
+# image gets its own. (Noise for every pixel, as in `v2.GaussianNoise`, differs from image
+# to image either way.)
 
 # %% role="concept"
 crop = v2.RandomCrop(8, padding=1)         # moves by -1, 0 or 1 pixel
@@ -426,9 +426,9 @@ show(ax.figure, "One digit three times: moved down and right by a pixel, "
 
 # %% [markdown] trap="06.1" role="repair"
 # Score on what the model will see in production, with a second pipeline that has no
-# random step. The score from the second pipeline is also the same on every run. The plot
-# shows thirty test losses for each of three pipelines: without a shift, with a new shift
-# for every image, and with one shift for the whole batch.
+# random step. Its score is also the same on every run. The plot shows thirty test losses
+# for each of three pipelines: without a shift, with a new shift for every image, and with
+# one shift for the whole batch.
 
 # %% trap="06.1" role="repair"
 @torch.no_grad()
@@ -476,10 +476,10 @@ claim("largest minus smallest of thirty test losses, a draw for the whole "
 # %% [markdown] trap="06.1" role="folklore"
 # **Told:** with the training pipeline the validation loss is noisy, and a fixed seed
 # fixes that. **Measured:** with a fixed seed the loss no longer changes, but it is still
-# the loss on shifted digits. The loss on shifted digits has two errors. The loss jitters
-# from draw to draw, and more test digits would reduce that jitter. The mean of this loss
-# is also too high, and more digits would not change that. On all test digits, with a new
-# shift for every image, the second error is the larger one:
+# the loss on shifted digits. That loss has two errors. It jitters from draw to draw,
+# which more test digits would reduce. Its mean is also too high, which more digits would
+# not change. On all test digits, with a new shift for every image, the second error is
+# the larger one:
 
 # %% trap="06.1" role="folklore"
 off = (asked["each image"].mean() - asked["fixed"].mean()).item()
@@ -538,9 +538,9 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # %% [markdown] role="concept"
 # ## Two pipelines for photos, in order
 #
-# For photos, the two pipelines of trap 06.1 look like this. Both pipelines resize the
-# photo, convert bytes to floats between 0 and 1, and normalise each channel with the mean
-# and standard deviation of the training images. The mean and standard deviation here are
+# For photos, the two pipelines of trap 06.1 look like this. Both resize the photo,
+# convert bytes to floats between 0 and 1, and normalise each channel with the mean and
+# standard deviation of the training images. The mean and standard deviation here are
 # ImageNet's, which pretrained weights expect. Only the training pipeline crops and flips
 # at random. The scoring pipeline cuts out the centre. `v2.ToImage()` at the start accepts
 # arrays and PIL images.
@@ -583,9 +583,9 @@ claim("largest value after normalisation", seen.abs().max(), below=2.7)
 #
 # Between two training images nothing constrains the network's output. The network can be
 # certain of one class at one point, and certain of a different class a step further on.
-# *Mixup* asks for a gradual change between the two images. Mixup blends two images and
-# their labels with the same weight $\lambda$. The key line appears twice, once for the
-# images and once for the labels:
+# *Mixup* asks for a gradual change between the two images. It blends two images and their
+# labels with the same weight $\lambda$. The key line appears twice, once for the images
+# and once for the labels:
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -601,7 +601,7 @@ print(f"a {names[0]} and a {names[1]}:", label)
 # %% [markdown] role="concept"
 # A label that is divided between several classes is a *soft* label. For each batch,
 # $\lambda$ is drawn from a *Beta distribution* with two equal parameters,
-# $\mathrm{Beta}(\alpha, \alpha)$. So $\alpha$ decides how strongly images are mixed:
+# $\mathrm{Beta}(\alpha, \alpha)$. So $\alpha$ determines how strongly images are mixed:
 
 # %% role="concept"
 grid = torch.linspace(0.02, 0.98, 97)
@@ -682,11 +682,11 @@ claim("ratio of the rises between 0.3 and 0.7 of the way, with Mixup to "
 
 # %% [markdown] role="concept"
 # A network whose output changes gradually needs longer to make an exception for a single
-# row, and is less sure of the exception. This is how Mixup regularises; a long training
-# learns the wrong labels, too. A network trained with Mixup is also less sure of whole
-# digits, as the right end of its curve shows. Mixup can help if the data have wrong
+# row, and is less sure of the exception. This is how Mixup regularises, although a long
+# run still learns the wrong labels. A network trained with Mixup is also less sure of
+# whole digits, as the right end of its curve shows. Mixup can help if the data have wrong
 # labels and training is long enough to learn them, as the bar chart of the remedies
-# showed. With clean labels and enough digits Mixup can cost accuracy.
+# showed. With clean labels and enough digits it can cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -809,8 +809,8 @@ claim("mean probability of the first choice for even blends, soft labels",
 # %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss refuses, and what it takes"
 # Float labels and a weighted sum of two loss terms result in the same loss.
 # `F.cross_entropy` refuses integer labels of shape (N, K), such as those that `F.one_hot`
-# returns. But `F.cross_entropy` silently accepts two wrong kinds of labels: the result of
-# `argmax`, and rows that add up to 2, such as two labels added without their weights.
+# returns. But it silently accepts two wrong kinds of labels: the result of `argmax`, and
+# rows that add up to 2, such as two labels added without their weights.
 
 # %% trap="06.2" role="more"
 z, y, lam = torch.randn(6, 10), torch.arange(6), 0.7
@@ -953,7 +953,7 @@ claim("epoch whose weights to keep", best, expected=2)
 # You have 150 digits, labelled in a hurry, and about three labels in ten are random. You
 # train for 200 epochs in two ways: with one step per epoch on all 150 digits, and with
 # five steps per epoch on 30 digits each. You stop early with a patience of ten: at the
-# tenth step in a row whose training loss is no new minimum.
+# tenth step in a row whose training loss is not a new minimum.
 
 # %% trap="06.3" role="break"
 # 150 digits to train on, of which three in ten get a label by chance, and
@@ -1026,7 +1026,7 @@ claim("batches before the stop when watching single batches, of 1,000",
       single, below=100)
 
 # %% [markdown] trap="06.3" role="look"
-# The losses of single batches jump, so chance decides when training stops. With all
+# The losses of single batches jump, so chance determines when training stops. With all
 # digits in every step the loss does not jump, and training never stops early:
 
 # %% trap="06.3" role="look"
@@ -1075,8 +1075,8 @@ plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
 # %% [markdown] trap="06.3" role="repair"
 # Training stops at `1.9`, because two epochs in a row brought no progress. But `1.9` is
 # also the lowest loss, so restore the weights of its epoch. The second detail is NaN.
-# `<`, `>` and `==` with NaN are all false, so the way you write the comparison decides
-# what a loss of NaN does.
+# `<`, `>` and `==` with NaN are all false, so what a loss of NaN does depends on how you
+# write the comparison.
 #
 # The explorer below shows a different run. Guess how much worse its test result is with a
 # patience of `1` than with `20`. Then change the patience and `min_delta`, and do not
@@ -1342,8 +1342,8 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 # A label says "certainly a 3". So the loss keeps falling as long as the logits grow, and
 # the network becomes more and more confident. *Label smoothing* asks for a little less
 # certainty. With $\epsilon = 0.1$ and `K` classes, the right class gets $1 - \epsilon +
-# \epsilon/K$ and every other class gets $\epsilon/K$. By hand label smoothing takes one
-# line, and torch has it built in:
+# \epsilon/K$ and every other class gets $\epsilon/K$. By hand it takes one line, and
+# torch has it built in:
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -1632,9 +1632,8 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # ## Twenty steps brighter
 #
 # Your images come from the decoder as bytes (`uint8`), in which 0 is black and 255 is
-# white. An augmentation adds a brightness `d` from `20` to `99` before it divides by
-# 255. You try the augmentation on the test digits, and on a single pixel that is nearly
-# white.
+# white. An augmentation adds a brightness `d` from `20` to `99`, and then divides by 255.
+# You try it on the test digits, and on a single pixel that is nearly white.
 
 # %% trap="06.6" role="break"
 pixel = torch.tensor([250], dtype=torch.uint8) + 20
@@ -1979,17 +1978,17 @@ def split_groups(groups: torch.Tensor, share: float,
 # [Font_Recognition-DeepFont#2](https://github.com/robinreni96/Font_Recognition-DeepFont/issues/2),
 # the images were augmented before the split, as the author confirms.
 # [lung_colon_image_set#5](https://github.com/tampapath/lung_colon_image_set/issues/5) is
-# about a data set in which copies of the same images are mixed. The author of the data
-# set is not allowed to share the originals.
+# about a data set in which augmented copies of the same image are scattered among the
+# other images. Its author is not allowed to share the originals.
 
 # %% [markdown] trap="06.8" role="situation" fault="a class weight on top of a balanced sampler" symptom="probabilities far too high on an imbalanced data set; too many false alarms although AUC is good"
 # ## One point in twenty
 #
-# In your data, one point in twenty is positive. You draw batches with weights, as a
-# `WeightedRandomSampler` does, so that about half of each batch is positive. In the loss,
-# a colleague also sets `pos_weight` to the number of negatives divided by the number of
-# positives. The AUC is excellent. (The AUC is the fraction of all pairs of a positive and
-# a negative in which the positive has the higher score.)
+# In your data, one point in twenty is positive. You draw batches with a weighted sampler,
+# such as `WeightedRandomSampler`, so that about half of each batch is positive. In the
+# loss, a colleague also sets `pos_weight` to the number of negatives divided by the
+# number of positives. The AUC is excellent. (The AUC is the fraction of all pairs of a
+# positive and a negative in which the positive has the higher score.)
 
 # %% trap="06.8" role="break"
 def rare(n=4000):
@@ -2143,7 +2142,7 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 
 # %% [markdown] trap="06.8" role="hint"
 # 1. A factor on the odds adds its natural logarithm to the logit.
-# 2. Use the mean of the weights of each class, not the sum, because a sum also counts the rows.
+# 2. Use the mean of each class's weights, not the sum, because a sum also depends on how many rows the class has.
 # 3. Subtract two logarithms from every logit: the logarithm of `pos_weight` and the logarithm of `w[y == 1].mean() / w[y == 0].mean()`.
 
 # %% [markdown] trap="06.8" role="keep"
@@ -2227,7 +2226,7 @@ claim("mean probability on stroke pixels whose mirror pixel is background",
       found[one_sided].mean(), expected=0.5, within=0.08)
 
 # %% [markdown] trap="06.9" role="why"
-# The two calls of `half_mirrored` draw separately. In half of the pairs, either the image
+# The two calls to `half_mirrored` draw separately. In half of the pairs, either the image
 # is mirrored or its mask is, but not both. So for any image, the target is the right mask
 # half of the time and the mirrored mask the other half. The best the network can do is to
 # predict the average of the two, and that is what it learns.
@@ -2294,9 +2293,9 @@ claim("plain tensors: pairs of 50 that agree", agree(plain), below=15)
 claim("with tv_tensors: pairs of 50 that agree", agree(typed), expected=50)
 
 # %% [markdown] trap="06.9" role="more"
-# The type also decides how a mask is resized. A plain tensor is interpolated, so labels 0
-# and 1 turn into fractions, and class 1 and class 3 into class 2. A `Mask` takes the
-# nearest pixel:
+# The type also determines how a mask is resized. A plain tensor is interpolated, so
+# labels 0 and 1 turn into fractions, and class 1 and class 3 into class 2. A `Mask` takes
+# the nearest pixel:
 
 # %% trap="06.9" role="more"
 wider = v2.Resize(12, antialias=True)
@@ -2349,14 +2348,15 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 # 3. `flip(-1)` mirrors left to right in both shapes, because columns come last in each.
 
 # %% [markdown] trap="06.9" role="keep"
-# **Keep:** Augment an image and everything that refers to its pixels (a mask, boxes,
+# **Keep:** augment an image and everything that refers to its pixels (a mask, boxes,
 # keypoints, a second view) with the same random draw. **In your own code:** draw ten
 # augmented images with their masks on top, and look. Or pass the mask as the image as
 # well: the two results have to be equal. **Source:** [torchvision, "Getting started with
-# transforms v2"](https://docs.pytorch.org/vision/stable/auto_examples/transforms/plot_transforms_getting_started.html).
-# **Seen in the wild:** In
-# [albumentations-team/albumentations 1196](https://github.com/albumentations-team/albumentations/issues/1196),
-# an image and its mask are rotated by two calls, and by different angles.
+# transforms
+# v2"](https://docs.pytorch.org/vision/stable/auto_examples/transforms/plot_transforms_getting_started.html).
+# **Seen in the wild:** in [albumentations-team/albumentations
+# 1196](https://github.com/albumentations-team/albumentations/issues/1196), an image and
+# its mask are rotated by two separate calls, and so by different angles.
 
 # %% [markdown] role="concept"
 # ## Further
@@ -2434,8 +2434,7 @@ claim("largest difference between pasted pixels and label weight, as "
 #
 # Train on a part of the data, then on twice as much, and so on. On two logarithmic axes
 # the error often follows a straight line for a while, so you can extend the line before
-# you pay for labels. The estimate is rough. The claim below allows the estimate to be off
-# by 60 %.
+# you pay for labels. The estimate is rough. The claim below allows it to be off by 60 %.
 
 # %% role="concept"
 sizes = [80, 160, 320, 640]
@@ -2523,11 +2522,11 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # ## On a GPU: who waits for whom
 #
 # Augmentation usually runs on the CPU, image by image, in the loader's workers. The GPU
-# needs `batch / step time` images per second. If the loader supplies fewer images, the
-# loader sets the speed of the run. You can change two things: copy bytes to the device
-# instead of floats, and run the augmentation on the device, for a whole batch.
+# needs `batch / step time` images per second. If the loader supplies fewer images, it
+# sets the speed of the run. You can change two things: copy bytes to the device instead
+# of floats, and run the augmentation on the device, for a whole batch.
 #
-# **Before you run anything:** how many times as large is a batch of floats as the same
+# **Before you run anything:** how large is a batch of floats, as a multiple of the same
 # batch of bytes? If each image gets its own random numbers, how does the number of
 # operations grow with the batch when you augment one image at a time, and when you
 # augment all of them at once?
@@ -2667,8 +2666,8 @@ answers
 # - Every augmentation claims that the label survives it. Check this claim by looking at
 #   augmented images.
 # - Build two pipelines, a random one for training and a fixed one for scoring.
-# - A random transform draws once per call. Call the transform for each image, or draw the
-#   random numbers yourself.
+# - A random transform draws once per call. Call it for each image, or draw the random
+#   numbers yourself.
 # - Mixup's alpha sets how strongly images are mixed. Pass soft labels to the loss as they
 #   are, as floats. `argmax` discards part of each label.
 # - For early stopping, watch the loss on rows that training has not seen, and count the
@@ -2679,6 +2678,6 @@ answers
 # - Bytes wrap around at 255. Convert to a wider type, calculate, clamp, then convert
 #   back.
 # - A balanced sampler and a class weight are the same remedy for a rare class. Use only
-#   one of these two remedies.
+#   one of them.
 #
 # **Next:** stage 7 builds networks that use the neighbourhood of each pixel.

@@ -1,9 +1,9 @@
 # %% [markdown] role="hook"
 # # 7. CNNs, ResNet and transfer learning
 #
-# You inherit a small image classifier. The classifier was trained on five kinds of
-# digits, and now it has to learn five more, with ten examples of each. You keep its
-# layers, put a new head on them, freeze what should stay, and train for a minute.
+# You inherit a small image classifier. It was trained on five kinds of digits, and now it
+# has to learn five more, with ten examples of each. You keep its layers, put a new head
+# on them, freeze what should stay, and train for a minute.
 #
 # Every part of this work is routine: convolutions, a frozen body, two learning rates, and
 # a file of weights. Each part can also go wrong without raising an error. This stage
@@ -53,7 +53,7 @@ images_test = x_test.view(-1, 1, 8, 8)
 
 # %% [markdown] role="concept"
 # The kernel below responds to ink above an empty row. Try it at a single position:
-# multiply window and kernel value by value, and add up the products.
+# multiply the window and the kernel value by value, and add up the products.
 
 # %% role="concept"
 digit = images[3, 0]                              # (8, 8), from 0 to 1
@@ -228,11 +228,11 @@ conv_sizes
 # ## One pixel wide, or one channel deep
 #
 # Two special convolutions save weights. A **1 x 1 convolution** (*pointwise*) sees a
-# single pixel in all channels, so it is a linear layer applied at every position. A 1 x 1
-# convolution is the cheapest way to change the number of channels. A **depthwise
-# convolution** gives each channel its own window and never mixes channels; in torch, you
-# set `groups=` to the number of channels. The two together, a *depthwise separable*
-# convolution, can replace a full convolution:
+# single pixel in all channels, so it is a linear layer applied at every position. It is
+# the cheapest way to change the number of channels. A **depthwise convolution** gives
+# each channel its own window and never mixes channels; in torch, you set `groups=` to the
+# number of channels. The two together, a *depthwise separable* convolution, can replace a
+# full convolution:
 
 # %% role="concept"
 full = nn.Conv2d(64, 64, 3, padding=1, bias=False)
@@ -251,9 +251,9 @@ claim("weights of the separable pair as a fraction of the full layer's",
       / full.weight.numel(), expected=0.127, within=0.001)
 
 # %% [markdown] role="concept"
-# For 64 channels, this pair has an eighth of the weights of the full convolution. The
-# separable pair cannot look for a different pattern in each combination of input and
-# output channel. You have to measure whether your task needs such patterns.
+# For 64 channels, this pair has an eighth of the weights of the full convolution. But it
+# cannot look for a different pattern in each combination of an input and an output
+# channel. You have to measure whether your task needs such patterns.
 #
 # ## Pooling keeps the answer and drops the position
 #
@@ -290,9 +290,9 @@ claim("the spot moved by two columns: pooled cells that differ",
 # %% [markdown] role="concept"
 # So pooling is *invariant* to some shifts, whereas a convolution is equivariant to them.
 # Pooling also halves both sides of the map, so a step in the next layer is two pixels
-# wide. *Average pooling* keeps the mean of a window. Average pooling over the whole map
-# (*global average pooling*) leaves one value for each channel, whatever the size of the
-# picture, so many classifiers end with it.
+# wide. *Average pooling* keeps the mean of a window. Over the whole map (*global average
+# pooling*), it leaves one value for each channel, whatever the size of the picture, so
+# many classifiers end with it.
 
 # %% [markdown] trap="07.1" role="situation" fault="activations fill the memory, not the weights" symptom="CUDA out of memory although the model is small: activations of convolutions"
 # ## A small net that fills the memory
@@ -623,9 +623,8 @@ claim("the same after training on the digits", after, below=19)
 # `ResNet-50` is over `900` pixels. **Measured:** four 3 x 3 layers see 9 pixels. A
 # pooling of 2 after them makes the field 10 pixels, and one more 3 x 3 layer makes it 14,
 # because the stride doubled the step, not the field. The walk over torchvision's own
-# layers gives `ResNet-50` a field of 427. The source below says `483`, because the blocks
-# in that source have their stride in a different layer. The field of over `900` in that
-# source belongs to `ResNet-101`.
+# layers gives `ResNet-50` a field of 427. The source below says `483`, because its blocks
+# have their stride in a different layer. Its field of over `900` belongs to `ResNet-101`.
 
 # %% trap="07.2" role="folklore"
 from torchvision import models
@@ -697,8 +696,8 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # A deeper network should be at least as good as a shallow one, because the extra layers
 # could simply copy their input. Plain layers do not learn to copy. In 2015 a net of 56
 # plain layers had a higher error *in training* than a net of 20 such layers. A **residual
-# block** does not have to learn the copy. A residual block computes a change and *adds*
-# this change to its input: $y = x + F(x)$. If $F$ is zero, the block copies its input.
+# block** does not have to learn the copy. It computes a change and *adds* this change to
+# its input: $y = x + F(x)$. If $F$ is zero, the block copies its input.
 
 # %% role="concept"
 class BasicBlock(nn.Module):
@@ -817,9 +816,9 @@ claim("with the additions, and layers that work against their input",
 # So the addition keeps a block *near a copy* when its layers are small, as with
 # torchvision's `zero_init_residual`. Starting near a copy is a good default, but no
 # guarantee for trained nets, because the third stack also adds and still loses its
-# gradient. He et al. do not blame vanishing gradients for their poor deep nets without
-# additions, because these nets had BatchNorm and healthy gradient norms. The authors
-# attribute the failure to a difficulty of optimisation. Source: [He et al.
+# gradient. He et al. do not blame vanishing gradients for the poor results of their deep
+# nets without additions, because these nets had BatchNorm and healthy gradient norms. The
+# authors attribute the failure to a difficulty of optimisation. Source: [He et al.
 # 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
 #
 # ## Transfer: start from layers that have learned
@@ -896,18 +895,18 @@ claim("near, 100 of each: random start less frozen body",
 
 # %% [markdown] role="concept"
 # This body knows only five shapes, so it is of little help. A body that was trained on a
-# million photographs knows far more, but the number of examples and the distance still
-# decide how to use it. These are the usual starting points:
+# million photographs knows far more, but how to use it still depends on the number of
+# examples and on the distance. These are the usual starting points:
 #
 # | | near the old task | far from it |
 # |---|---|---|
 # | few examples | freeze the body, train a head (*feature extraction*) | keep the early layers, retrain the later ones |
 # | many examples | train everything (*fine-tuning*), the body at a smaller rate | train everything, perhaps from random weights |
 #
-# The entries of the table are starting points, not laws, as trap 07.3 will show. Between
-# freezing and fine-tuning there is *gradual unfreezing*: train the head alone, then also
-# the layer below it, and so on downwards. When the early layers start to train, the head
-# no longer sends them random gradients.
+# The table is not a law, as trap 07.3 will show. Between freezing and fine-tuning there
+# is *gradual unfreezing*: train the head alone, then also the layer below it, and so on
+# downwards. When the early layers start to train, the head no longer sends them random
+# gradients.
 
 # %% role="concept"
 from_bottom = {"conv 1": nn.Conv2d(1, 32, 5),
@@ -1136,12 +1135,12 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # Weights come with a recipe that says how the pictures were scaled before training. This
 # digit classifier has a BatchNorm after each hidden layer and was trained on brightness
 # from 0 to 1, normalised with one mean and one standard deviation. Served with the same
-# recipe, this classifier gets nearly every digit right.
+# recipe, it gets nearly every digit right.
 #
-# Three teams serve the classifier. The first team forgets to normalise. The second team
-# swaps the two numbers: it subtracts the standard deviation and divides by the mean. The
-# third team normalises the pictures, and then the library normalises them again. No team
-# sees an error.
+# Three teams serve the classifier. The first forgets to normalise. The second swaps the
+# two numbers: it subtracts the standard deviation and divides by the mean. The third
+# normalises the pictures, and then the library normalises them again. No team sees an
+# error.
 
 # %% trap="07.4" role="break"
 mean, std = x_train.mean(), x_train.std()
@@ -1188,9 +1187,9 @@ claim("accuracy without normalising", read["forgotten"], below=0.85)
 
 # %% [markdown] trap="07.4" role="why"
 # In eval mode BatchNorm normalises with the mean and variance that it *stored* in
-# training (trap 05.1). BatchNorm does not adapt to the pictures that you serve. So
-# pictures on a different scale leave the norm on a different scale, and the layers after
-# the norm were not trained for that scale.
+# training (trap 05.1). It does not adapt to the pictures that you serve. So pictures on a
+# different scale leave the norm on a different scale, and the layers after it were not
+# trained for that scale.
 
 # %% trap="07.4" role="why"
 layer, norm = served[0], served[1]
@@ -1263,8 +1262,9 @@ claim("swapped numbers: accuracy with BatchNorm",
       read["mixed up"], above=0.85)
 
 # %% [markdown] trap="07.4" role="more"
-# The swapped numbers cost little with BatchNorm, because mean and standard deviation happen to
-# be close for these digits. A test on a single data set may miss such a mistake.
+# Swapping the two numbers costs little with BatchNorm, because the mean and the standard
+# deviation of these digits happen to be close to each other. A test on a single data set
+# may miss such a mistake.
 #
 # In torchvision each set of weights carries its recipe, which you can read without a download:
 
@@ -1281,8 +1281,9 @@ claim("the resize of this net's second set of weights, not 256", sizes[1],
       expected=232)
 
 # %% [markdown] trap="07.4" role="more"
-# These are two sets of weights for the same architecture, with two recipes. Mean and standard
-# deviation agree, but the resize does not. Many tutorials use `256`, from the first recipe.
+# These are two sets of weights for the same architecture, with two recipes. The means and
+# standard deviations agree, but the resize does not. Many tutorials use `256`, from the
+# first recipe.
 
 # %% trap="07.4" role="exercise" points=2 difficulty=2 minutes=10
 def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
@@ -1312,12 +1313,13 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # 3. `mean` has C values. As a tensor of shape `(C, 1, 1)` it is broadcast along the channel axis, not along the columns.
 
 # %% [markdown] trap="07.4" role="keep"
-# **Keep:** weights without their preprocessing are half a model. Store mean, standard
-# deviation and resize with the weights, and apply them exactly once. **In your own
-# code:** before the first deployment, run one labelled picture through the serving path
-# and compare its input tensor with the one from training. **Source:** [torchvision,
-# Models and pre-trained weights](https://docs.pytorch.org/vision/stable/models.html),
-# "Using the pre-trained models".
+# **Keep:** weights without their preprocessing are half a model. Store the mean, the
+# standard deviation and the resize with the weights, and apply each exactly once. **In
+# your own code:** before the first deployment, run one labelled picture through the
+# serving path and compare its input tensor with the one from training. **Source:**
+# [torchvision, Models and pre-trained
+# weights](https://docs.pytorch.org/vision/stable/models.html), "Using the pre-trained
+# models".
 
 # %% [markdown] trap="07.5" role="situation" fault="channels_last changes the strides, not the shape" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
 # ## Channels last
@@ -1567,7 +1569,7 @@ claim("by depth: the head's rate, as a multiple of the base rate",
 
 # %% [markdown] trap="07.6" role="more" topics="how many are above the base rate · the two ends by depth"
 # With the helper, all but four tensors have a rate above the base rate. With rates by
-# depth, no tensor is above the base rate.
+# depth, none has.
 
 # %% trap="07.6" role="more"
 claim("helper: tensors whose rate is not above the base rate",
@@ -1739,8 +1741,9 @@ claim("old digits lost with eval() after each train()",
       score_before - always, expected=0)
 
 # %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
-# A test that compares only the weights of the body would pass. Such a test does not look
-# at the buffers, that is, mean, variance and count of batches in each of two norms.
+# A test that compares only the weights of the body would pass. It does not look at the
+# buffers, that is, the mean, the variance and the count of batches in each of the two
+# norms.
 
 # %% trap="07.7" role="more"
 weights = [name for name, _ in frozen.named_parameters()]
@@ -1897,9 +1900,9 @@ claim("accuracy before saving less that after loading",
       whole[0] - whole[1], expected=0)
 
 # %% [markdown] trap="07.8" role="more" topics="tests that catch it, and one that does not · the counts"
-# Would a test have caught the list? A test that counts parameters would have caught it. A
-# test that saves and loads would also have caught it, provided that the second model
-# starts from a different state of the random number generator, as you saw.
+# Would a test have caught the list? A test that counts parameters would. So would a test
+# that saves and loads, provided that the second model starts from a different state of
+# the random number generator, as you saw.
 
 # %% trap="07.8" role="more"
 claim("accuracy before saving", scores[0], above=0.7)
@@ -2019,8 +2022,8 @@ claim("reshape in training and serving: accuracy", consistent, above=0.3,
 
 # %% [markdown] trap="07.9" role="look"
 # The second net learns on scrambled pictures and does far better than guessing, though
-# worse than the first net. Nothing in the second net's loss reveals the mistake. The
-# fault only shows when the first net gets a picture in the scrambled order:
+# worse than the first net. Nothing in its loss reveals the mistake. It only shows when
+# the first net gets a picture in the scrambled order:
 
 # %% trap="07.9" role="look"
 claim("accuracy of the first net when served by reshape", share["reshape"],
@@ -2172,9 +2175,9 @@ measured("07.10", 100 * free_reads, right=(85, 100))
 claim("largest move of a weight in the head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="look"
-# The classifier gets nearly all new digits right with a head as random as at the start,
-# because the body has adapted to that head. No curve shows that the head never moved.
-# Freeze the body, and the same mistake is plain to see:
+# The classifier gets nearly all new digits right with a head that is as random as at the
+# start, because the body has adapted to that head. No curve shows that the head never
+# moved. Freeze the body, and the same mistake is plain to see:
 
 # %% trap="07.10" role="look"
 late = copy.deepcopy(teacher)
@@ -2190,8 +2193,8 @@ claim("what 200 steps changed in the loss", stuck[0] - stuck[-1],
 
 # %% [markdown] trap="07.10" role="why"
 # An optimizer keeps the list of tensors that it was created with. The new head is not in
-# that list. The old head is still in the list, although no model uses it. The old head's
-# gradient stays `None`, so each step skips this head (stage 4).
+# that list. The old head still is, although no model uses it. Its gradient stays `None`,
+# so each step skips it (stage 4).
 
 # %% trap="07.10" role="why"
 draw_blocks({"the model runs": ["body", "new head"],
@@ -2546,15 +2549,15 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # ## On a GPU: what format, 16 bits and the choice of an algorithm are worth
 #
 # A convolution is a matrix product in disguise, so tensor cores can compute it. Three
-# settings decide how close a convolution comes to the rate of the tensor cores: the width
-# of the values, the memory format (trap 07.5), and the algorithm that cuDNN picks. With
-# `cudnn.benchmark`, cuDNN times its algorithms once for each new shape and takes the
+# settings determine how close a convolution comes to the rate of the tensor cores: the
+# width of the values, the memory format (trap 07.5), and the algorithm that cuDNN picks.
+# With `cudnn.benchmark`, cuDNN times its algorithms once for each new shape and takes the
 # fastest.
 #
 # **Before you run anything:** the settings change the rounding and the order of values
 # and operations, not the formula. "32 bits" means full precision here: TF32, torch's
-# default for convolutions, is off. Compared with 32 bits and channels first, how many
-# times as fast is a convolution in 16 bits with channels last?
+# default for convolutions, is off. By what factor is a convolution in 16 bits with
+# channels last faster than one in 32 bits with channels first?
 #
 # You can count the work without a GPU, on meta tensors: the FLOPs of ResNet-50 for one
 # image, and the FLOPs of one middle layer. A multiplication and an addition count as two
@@ -2670,10 +2673,10 @@ answers
 # %% [markdown] role="gpu"
 # The prediction for the training step is a roof, and the published runs stay far below
 # it. BatchNorm, ReLU and the additions have few FLOPs and many bytes, so memory limits
-# them, as in stage 1's roofline. NVIDIA published 2,470 images a second for an A100,
+# them, as in stage 1's roofline. NVIDIA published 2,470 images per second for an A100,
 # with float16 where autocast allows it. This rate is a fifth of the A100's roof. For a
-# V100 NVIDIA published 1,200 images a second, 3.3 times the V100's rate in 32 bits.
-# PyTorch's tutorial, on a device that it does not name, shows 773 images a second with
+# V100 NVIDIA published 1,200 images per second, 3.3 times the V100's rate in 32 bits.
+# PyTorch's tutorial, on a device that it does not name, shows 773 images per second with
 # channels first and 1,012 with channels last.
 #
 # Both formats have the same FLOPs and bytes, but cuDNN may have to reorder channels-first
@@ -2693,8 +2696,8 @@ answers
 # 6 MB and may stay in the card's cache from call to call. ResNet-50 runs at less than a
 # tenth of the card's rate, both with and without its backward pass. At this layer's rate,
 # ResNet-50's convolutions would take a sixth of the measured time. The record cannot tell
-# whether slower convolutions, the bytes moved between them, or launches take the rest of
-# the time. Our step does not update the weights, whereas NVIDIA's does.
+# whether slower convolutions, the bytes moved between them, or launches account for the
+# rest of the time. Our step does not update the weights, whereas NVIDIA's does.
 #
 # **Keep:** to speed up convolutions, first use 16 bits, then channels last. Try
 # `cudnn.benchmark` third, and only if the shapes stay the same. **Source:** [NVIDIA, ResNet50

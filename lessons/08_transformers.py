@@ -7,9 +7,9 @@
 #
 # Attention accepts almost any tensors whose shapes fit. A mask, the order of the axes and
 # a few flags decide which token may look at which, and nothing checks that they say what
-# you mean. This stage first builds attention, heads and positions. After that, the stage
-# takes up decisions such as masks and axes one by one, measures what each of them does,
-# and goes down to the kernels that do the work.
+# you mean. This stage first builds attention, heads and positions. It then takes up these
+# choices one by one, measures what each does, and goes down to the kernels that do the
+# work.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -153,8 +153,8 @@ softmax_scale
 # once, such as the token before it and the first token of the row. If each of these two
 # tokens gets half of the weight, the result is the mean of their values, and the mean no
 # longer shows what came from which token. *Heads* are several attention operations that
-# run side by side. Each head has its own queries, keys and values, and the results of the
-# heads are kept apart:
+# run side by side. Each head has its own queries, keys and values, and their results are
+# kept apart:
 
 # %% role="concept"
 look_back = torch.eye(5).roll(1, 0)              # row t looks at t - 1
@@ -190,9 +190,9 @@ claim("the same with two heads", (last[1][1] - last[2][1]).abs().max(),
 # %% [markdown] role="explore"
 # These two patterns are set by hand. Does training find such heads by itself? The network
 # in the explorer below has one layer of attention with three heads. At each token of a
-# row of eight letters, the network answers three questions: which letter comes before it,
-# at which position does the same letter occur again, and which letter is the first?
-# Follow one query through the three heads of run A. Which head answers which question?
+# row of eight letters, it answers three questions: which letter comes before it, at which
+# position does the same letter occur again, and which letter is the first? Follow one
+# query through the three heads of run A. Which head answers which question?
 #
 # Then choose run B, which starts from other random weights. Run B also learns to answer,
 # but its heads share the work. Training does not promise one job for each head, and most
@@ -227,15 +227,15 @@ claim("split into heads and merged: largest change",
       (merge(in_heads) - x).abs().max(), expected=0)
 
 # %% [markdown] role="concept"
-# SDPA cannot check the order of the axes. If you leave out the transpose, SDPA reads `(B, T,
-# H, D)` as `T` heads of `H` tokens. Each token then attends only to its own heads, no token
-# sees any other, and the result still has the right shape.
+# SDPA cannot check the order of the axes. If you leave out the transpose, it reads `(B,
+# T, H, D)` as `T` heads of `H` tokens. Each token then attends only to its own heads, no
+# token sees any other, and the result still has the right shape.
 #
 # **Heads divide the width of a token; they do not add to it.** Eight heads have as many
 # parameters as one and need as many multiplications, because each of them is an eighth as
 # wide. Only the number of attention weights grows, because every head has its own table
-# of `T` times `T` weights. The number of attention weights also grows with the square of
-# the text length, so twice as many tokens need four times as many scores.
+# of `T` times `T` weights. This number also grows with the square of the text length, so
+# twice as many tokens need four times as many scores.
 
 # %% role="concept"
 layers = {heads: nn.MultiheadAttention(64, heads) for heads in (1, 8)}
@@ -321,9 +321,9 @@ claim("sinusoids from position 500 on, turned by the angles of five "
       "positions: gap to the sinusoids five later", gap, below=1e-3)
 
 # %% [markdown] role="concept"
-# A *defined* position is not always one that the model can use. Whether a model can use a
-# position that it has never seen has to be measured, and the section *Further* measures
-# it for sinusoids and RoPE.
+# A *defined* position is not always one that the model can use. Whether it can use a
+# position that it has never seen has to be measured, as the section *Further* does for
+# sinusoids and RoPE.
 #
 # ## A transformer is a stack of blocks
 
@@ -334,7 +334,7 @@ claim("sinusoids from position 500 on, turned by the angles of five "
 # values, applies GELU, and returns to $d$. Attention moves information between tokens,
 # and the FFN computes on each token alone. The FFN holds $8d^2$ of the block's roughly
 # $12d^2$ weights. The norms are inside the branches (stage 5). A block passes its keyword
-# arguments, `**mask`, on to attention. These arguments decide which token may look at
+# arguments, `**mask`, on to attention. These arguments determine which token may look at
 # which.
 
 # %% role="concept"
@@ -439,7 +439,7 @@ def train(model, draw, steps, lr=1e-2):
 # fair 16-sided die. Spreading the probability evenly costs ln 16, or `2.77` nats, per token.
 # You train on rows of 8 tokens, and after 200 steps the loss is about `0.36`.
 #
-# Then you use the model. You give the model the first tokens of a new row, and score its
+# Then you use the model. You give it the first tokens of a new row, and score its
 # prediction for the token that follows. You repeat this with 1 to 8 tokens given, and
 # take the mean of the eight losses.
 
@@ -523,7 +523,7 @@ draw_grids(
 
 # %% [markdown] trap="08.1" role="repair"
 # The *causal* mask lets a position look at itself and at what came before. One argument
-# of `scaled_dot_product_attention` (SDPA) turns the causal mask on: `is_causal=True`.
+# of `scaled_dot_product_attention` (SDPA) turns it on: `is_causal=True`.
 
 # %% trap="08.1" role="repair"
 causal_lm = LM(VOCAB, T)
@@ -566,8 +566,8 @@ claim("a fresh model, causal: earlier logits move by", leaks[1],
 # %% [markdown] trap="08.1" role="more" topics="the loss in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · the whole row in, logits shifted"
 # **The loss in training.** The entire training loss comes from the last position, which
 # is one of eight. In the probe, change real tokens rather than pads. An untrained model
-# already shows the leak, unless its branches start at zero. With such a model, the leak
-# appears after a few training steps.
+# already shows the leak, unless its branches start at zero. In that case, the leak
+# appears only after a few training steps.
 
 # %% trap="08.1" role="more"
 claim("loss as in training, in nats; ln 16 is 2.77", by_place.mean(),
@@ -634,8 +634,8 @@ claim("fraction of the allowed pairs whose product is NaN",
 # [`varlen_attn`](https://docs.pytorch.org/docs/stable/nn.attention.varlen.html) of
 # `torch.nn.attention.varlen` takes the documents end to end, `(tokens, H, D)`, together
 # with their boundaries `[0, 3, 8]`, and never computes scores between documents;
-# `window_size=(-1, 0)` makes it causal. The kernel of `varlen_attn` exists only for CUDA,
-# but on any machine you can compute what it has to return:
+# `window_size=(-1, 0)` makes it causal. Its kernel exists only for CUDA, but on any
+# machine you can compute what it has to return:
 
 # %% trap="08.1" role="more"
 borders = [0, 3, 8]
@@ -655,10 +655,10 @@ claim("pairs within the documents as a fraction of the causal row's",
 # [`activate_flash_attention_impl`](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.activate_flash_attention_impl.html)
 # of `torch.nn.attention` accepts `"FA3"` or `"FA4"` if the package for that version is
 # installed. FlashAttention-4 was written for NVIDIA's Blackwell GPUs, whose tensor cores
-# are so fast that the exponentials become the bottleneck. So FlashAttention-4 computes
-# some of the exponentials in software, and rescales (trap 08.4) only when it has to
-# ([Zadouri et al.](https://arxiv.org/abs/2603.05451), abstract). Whichever kernel runs,
-# compare packed documents with the same documents one at a time.
+# are so fast that the exponentials become the bottleneck. So it computes some of the
+# exponentials in software, and rescales (trap 08.4) only when it has to ([Zadouri et
+# al.](https://arxiv.org/abs/2603.05451), abstract). Whichever kernel runs, compare packed
+# documents with the same documents one at a time.
 #
 # **The whole row in.** In the trap, the last token was cut off before the model saw the
 # row. Many libraries pass in the whole row and shift the logits afterwards. If whole rows
@@ -910,8 +910,8 @@ plot_columns(
 #
 # MHA and SDPA both take a mask over the *keys*, but `True` means opposite things in the
 # two. In MHA's `key_padding_mask`, `True` marks a key to ignore, where the tokenizer
-# has 0. In SDPA's `attn_mask`, `True` marks a key to look at. SDPA broadcasts
-# `attn_mask` to `(B, H, T, T)`.
+# has 0. In SDPA's `attn_mask`, `True` marks a key to look at, and the mask is broadcast
+# to `(B, H, T, T)`.
 
 # %% trap="08.2" role="why"
 tokens_of = (real[1] == 1).expand(8, 8)          # row looks at column
@@ -945,7 +945,7 @@ claim("both APIs, each with its own mask: largest gap",
       (masked - by_sdpa).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="repair"
-# SDPA accepts each of three wrong masks without an error. If you pass SDPA an identity
+# SDPA accepts each of three wrong masks without an error. If you pass it an identity
 # matrix as values, the result is the attention weights themselves:
 
 # %% trap="08.2" role="repair"
@@ -1086,7 +1086,7 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 #
 # In the middle of a row, the second model's loss for a masked token is about half of the
 # first model's loss for the next token. Now the second model has to continue a text. You
-# give the second model the text so far, followed by a `[MASK]`.
+# give it the text so far, followed by a `[MASK]`.
 
 # %% trap="08.3" role="break"
 WORDS, MASK, ROW = 8, 8, 8                       # [MASK] is token 8
@@ -1306,7 +1306,7 @@ claim("cross-attention: keys that each token of the answer looks at",
 # A GPU computes on data in small memories on its chip. All other data has to come from a
 # large memory. On an A100:
 #
-# | | size | bytes a second |
+# | | size | bytes per second |
 # |---|---|---|
 # | on the chip | `108` times `192` KB | `19` TB |
 # | memory (HBM) | `40` GB | `1.5` TB |
@@ -1411,9 +1411,9 @@ plot_bars(
         "second is four times the first.")
 
 # %% [markdown] trap="08.4" role="why"
-# Without a mask, each query block reads all keys and values. With twice the tokens,
-# twice as many blocks read twice as much each, so traffic still grows fourfold.
-# Tiling saves only a constant factor, because every fetched tile serves 128 queries.
+# Without a mask, each query block reads all keys and values. With twice the tokens, twice
+# as many blocks read twice as much each, so traffic grows fourfold. Tiling saves only a
+# constant factor, because every fetched tile serves 128 queries.
 
 # %% trap="08.4" role="why"
 at_rest = ["Q1", "Q2", "K V 1", "K V 2", "K V 3", "out"]
@@ -1434,8 +1434,8 @@ draw_ranks(
 # %% [markdown] trap="08.4" role="repair"
 # A softmax divides by a sum over *all* keys. Why are single tiles enough? Keep the
 # largest score so far, `top`, and the running sum of $e^{s - \mathrm{top}}$. When a tile
-# raises `top`, all old terms are off by the same factor, so multiplying sum and output by
-# $e^{\mathrm{old} - \mathrm{new}}$ corrects both (the *online softmax*).
+# raises `top`, all old terms are off by the same factor, so multiplying the sum and the
+# output by $e^{\mathrm{old} - \mathrm{new}}$ corrects both (the *online softmax*).
 
 # %% trap="08.4" role="repair"
 draw_blocks(
@@ -1459,7 +1459,7 @@ off = (tiled(q, k, v) - written_out(q, k, v)).abs().max()
 claim("tiles of 128 keys: largest gap to the formula", off, below=1e-4)
 
 # %% [markdown] trap="08.4" role="repair"
-# The memory in use now grows only linearly, as in torch's attention:
+# Memory in use now grows only linearly, as in torch's attention:
 
 # %% trap="08.4" role="repair"
 torch_s = F.scaled_dot_product_attention
@@ -1550,12 +1550,12 @@ claim("4,096 tokens, 16 bits, 128 queries a block: bytes moved by the "
       moved[4096][0] / moved[4096][1], above=3, below=5)
 
 # %% [markdown] trap="08.4" role="more"
-# **A real kernel** does more than this count. The L2 cache, which is on the chip but
-# larger and slower than the memories in the table, answers many of the reads; our count
-# leaves it out. The backward pass recomputes the scores, so it needs five matrix products
-# instead of four. Under a causal mask the kernel skips nearly half of the tiles of a long
-# text. Test a kernel of your own with scores in the thousands, ragged tiles and rows
-# without any key. The GPU section at the end measures the time.
+# **A real kernel** does more than our count assumes. The L2 cache, which is on the chip
+# but larger and slower than the memories in the table, answers many of the reads; our
+# count leaves it out. The backward pass recomputes the scores, so it needs five matrix
+# products instead of four. Under a causal mask the kernel skips nearly half of the tiles
+# of a long text. Test a kernel of your own with scores in the thousands, ragged tiles and
+# rows without any key. The GPU section at the end measures the time.
 
 # %% [markdown] trap="08.4" role="folklore"
 # **Told:** flash attention makes the traffic linear in the number of tokens. **Counted**
@@ -1634,9 +1634,10 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs" fault="uncoalesced reads of one field of every record"
 # ## One field of every record
 #
-# A table of particles holds records of eight 32-bit floats: position, velocity, mass, charge.
-# Your kernel needs only the mass, an eighth of the table. Thread `i` reads the mass of record
-# `i`. "An eighth of the bytes," says your own comment, "so an eighth of the time."
+# A table of particles holds records of eight 32-bit floats: position, velocity, mass,
+# charge. Your kernel needs only the mass, an eighth of the table. Thread `i` reads the
+# mass of record `i`. "An eighth of the bytes," says the commit message, "so an eighth of
+# the time."
 
 # %% trap="08.5" role="break"
 SECTOR, WARP, FLOAT = 32, 32, 4                  # bytes, threads, bytes
@@ -2043,9 +2044,9 @@ claim("even against odd, as a multiple of first half against second",
       issued(stripes) / issued(halves), expected=2)
 
 # %% [markdown] trap="08.7" role="more"
-# This count leaves out two things. **Predicates:** if a path has only a few instructions,
+# Our count leaves out two things. **Predicates:** if a path has only a few instructions,
 # the compiler may do without a branch. Every warp then issues both paths, even if its
-# threads agree, and a *predicate* decides which threads keep the result. Sorting saves
+# threads agree, and a *predicate* determines which threads keep the result. Sorting saves
 # nothing in that case, but there was little to save. **Warps that stay split:** threads
 # that took different paths need not rejoin where the paths end. Since Volta a warp may
 # stay split, and the code that follows is issued once for each part; `__syncwarp()` makes
@@ -2151,16 +2152,16 @@ plot_lines(
 
 # %% [markdown] trap="08.8" role="why"
 # On small tensors, a chain takes as long as all of its launches together, whatever the
-# operations compute. On large tensors, memory traffic decides the time, because each step
-# writes its result to memory and the next one fetches it back. The fused kernel reads
+# operations compute. On large tensors, memory traffic determines the time, because each
+# step writes its result to memory and the next step reads it back. The fused kernel reads
 # once, computes on the chip, and writes once.
 
 # %% [markdown] trap="08.8" role="repair"
-# `F.gelu` is such a fused kernel. What does a kernel look like from the inside? A kernel
-# is a *program* that is started many times. Each instance knows its own number and
-# handles one block of positions. The last block is seldom full. A kernel that does not
-# mask the last block reads and writes memory that is not its own. In the cell below, two
-# functions stand in for the device's load and store:
+# `F.gelu` is such a fused kernel. What does a kernel look like from the inside? It is a
+# *program* that is started many times. Each instance knows its own number and handles one
+# block of positions. The last block is seldom full, and a kernel that does not mask it
+# reads and writes memory that is not its own. In the cell below, two functions stand in
+# for the device's load and store:
 
 # %% trap="08.8" role="repair"
 memory = {"x": torch.randn(10), "y": torch.full((10,), math.nan)}
@@ -2230,7 +2231,7 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # 3. The first position is `program * block`; the last one is below `n` and below the first position of the next program.
 
 # %% [markdown] trap="08.8" role="keep"
-# **Keep:** on small tensors kernel launches decide the time, on large tensors memory
+# **Keep:** on small tensors kernel launches determine the time, on large tensors memory
 # traffic does, and a fused kernel saves both. If you write a kernel, mask the last block.
 # **In your own code:** count the operations between two matrix products. `torch.compile`
 # fuses chains, and CUDA graphs launch many kernels at once. **Source:** [NVIDIA, "Getting
@@ -2244,11 +2245,11 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 #
 # Trap 08.8 counted launches and bytes. A third limit is arithmetic. A GPU can move only
 # so many bytes and do only so many operations per second. The number of operations that a
-# kernel does for each byte, its *arithmetic intensity*, decides which limit it reaches. A
-# plot of both limits is a *roofline*. On the slope of the roofline, a kernel waits for
-# memory (*memory-bound*). Under the flat roof, a kernel computes as fast as the device
-# can (*compute-bound*). A kernel so small that its launch takes longer than its traffic
-# or its arithmetic is *launch-bound*.
+# kernel does for each byte, its *arithmetic intensity*, determines which limit it
+# reaches. A plot of both limits is a *roofline*. On the slope of the roofline, a kernel
+# waits for memory (*memory-bound*). Under the flat roof, a kernel computes as fast as the
+# device can (*compute-bound*). A kernel so small that its launch takes longer than its
+# traffic or its arithmetic is *launch-bound*.
 #
 # Choose a kernel and a sequence length below. Which form of attention leaves the slope?
 # And where on the roofline does decoding a single token lie, whatever the length?
@@ -2355,15 +2356,15 @@ claim("calls that fetch a number in B, with all norms at once",
 
 # %% [markdown] role="concept"
 # In A, a long tensor goes to memory and back for each of two dozen small operations. Fuse
-# these operations, as in trap 08.8. In B, the host fetches the norm of every row
-# separately. Compute all norms first, and then fetch them in one call. Once that fault is
-# repaired, B shows a second one, hundreds of small norms, so ask the questions again
-# after each repair. In C, two matrix products are followed by sixteen hundred operations
-# on 64 values each. Compile these operations, or fuse them by hand. The limits in the
-# code are rules of thumb: ten FLOPs per byte is roughly a CPU's ridge. A GPU's ridge is
-# higher, and a step that is limited by compute here may be limited by memory or launches
-# there. A trace from a GPU also contains the device's own times. If the device's times
-# add up to far less than the wall-clock time, the device waited, as it would in B and C.
+# them, as in trap 08.8. In B, the host fetches the norm of every row separately. Compute
+# all norms first, and then fetch them in one call. Once that fault is repaired, B shows a
+# second one, hundreds of small norms, so ask the questions again after each repair. In C,
+# two matrix products are followed by sixteen hundred operations on 64 values each.
+# Compile them, or fuse them by hand. The limits in the code are rules of thumb: ten FLOPs
+# per byte is roughly a CPU's ridge. A GPU's ridge is higher, and a step that is limited
+# by compute here may be limited by memory or launches there. A trace from a GPU also
+# contains the device's own times. If the device's times add up to far less than the
+# wall-clock time, the device waited, as it would in B and C.
 #
 # A trace says which operation is slow. Two tools that need a GPU say why:
 #
@@ -2516,7 +2517,7 @@ claim("by grad mode: gap of two calls in eval mode with gradients",
 
 # %% [markdown] trap="08.9" role="more"
 # **Axes without a transpose.** SDPA also accepts the axes in the wrong order. If you
-# forget the transpose, SDPA reads `(B, T, H, D)` as T heads of H tokens. Each token then
+# forget the transpose, it reads `(B, T, H, D)` as T heads of H tokens. Each token then
 # attends only to its own heads, and no token sees any other. The result still has the
 # right shape.
 
@@ -2589,7 +2590,7 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # called it "a recurring bug". [wenet-e2e/wenet
 # 2699](https://github.com/wenet-e2e/wenet/issues/2699): dropout stayed on during
 # evaluation. [pytorch/pytorch 124464](https://github.com/pytorch/pytorch/issues/124464)
-# led to the warning.
+# led to the warning in torch's documentation.
 
 # %% [markdown] role="concept"
 # ## Positions that turn
@@ -2654,9 +2655,9 @@ claim("its result less the value of the first token", to_first,
 
 # %% [markdown] trap="08.10" role="why"
 # `is_causal=True` draws the triangle from the *upper left* corner, so query 0 sees only
-# key 0. The upper left corner is right if there are as many queries as keys. With a
-# cache, query 0 is the newest token and key 0 the oldest, so the triangle belongs in the
-# *lower right* corner.
+# key 0. That corner is right if there are as many queries as keys. With a cache, query 0
+# is the newest token and key 0 the oldest, so the triangle belongs in the *lower right*
+# corner.
 
 # %% trap="08.10" role="why"
 computed, cached = 1.0, 0.3
@@ -2711,8 +2712,8 @@ claim("three queries, lower right, two ways: gap to running the whole row",
 # %% [markdown] trap="08.10" role="repair"
 # The *positions* have to continue as well. Suppose that the model rotates queries and
 # keys with RoPE. With the cache, the newest token has position 4. A function that counts
-# from 0 at each call puts the newest token at position 0, so its distances to all cached
-# keys are wrong by four.
+# from 0 at each call puts it at position 0, so its distances to all cached keys are wrong
+# by four.
 
 # %% trap="08.10" role="repair" compare=false
 place = torch.arange(5)
@@ -2943,8 +2944,8 @@ claim("accuracy one by one, less that in batches of 32",
       shares[1] - shares[32], below=-0.05)
 
 # %% [markdown] trap="08.11" role="why"
-# Torch's encoder layers expect `(T, N, d)`, with the tokens first. The layers accept `(N,
-# T, d)` without an error, because without a mask no shape tells the two layouts apart. So
+# Torch's encoder layers expect `(T, N, d)`, with the tokens first. They accept `(N, T,
+# d)` without an error, because without a mask no shape tells the two layouts apart. So
 # attention runs along the wrong axis. Row 3 of a digit never meets row 4 of the same
 # digit; it looks at row 3 of all other digits in the batch.
 
@@ -2976,9 +2977,8 @@ claim("batch_first: lowest accuracy at any of three batch sizes",
 # %% [markdown] trap="08.11" role="repair"
 # You can find this fault without labels and without training: change the other rows and
 # check whether the output for row 0 moves. The two tests you would think of first cannot
-# detect this fault. Permute the batch, and the outputs are permuted along with it. Fill
-# the batch with copies of one row, and attention averages identical values, which changes
-# nothing.
+# detect it. Permute the batch, and the outputs are permuted along with it. Fill the batch
+# with copies of one row, and attention averages identical values, which changes nothing.
 
 # %% trap="08.11" role="repair"
 def first_row(batch, model=reader):
@@ -3175,10 +3175,10 @@ claim("loss after 300 steps, in nats a letter", end, below=2.7)
 # ### The same in a library
 #
 # Hugging Face's `transformers` builds a Llama from a configuration, without any download.
-# The layers of this Llama are those of this stage: RoPE with the same pairs, grouped
-# queries and a cache. One of its attention layers, rebuilt by hand from the functions
-# above, returns the same values. And the library's decoding from a cache agrees with a
-# run over the whole row.
+# Its layers work like the ones in this stage: RoPE with the same pairs, grouped queries
+# and a cache. One of its attention layers, rebuilt by hand from the functions above,
+# returns the same values. And the library's decoding from a cache agrees with a run over
+# the whole row.
 
 # %% role="concept" tags=["plumbing"]
 import contextlib
@@ -3477,9 +3477,9 @@ claim("fraction of blocks computed, by flex attention less by hand",
       kept - by_hand, expected=0, within=1e-4)
 
 # %% [markdown] role="concept"
-# Flex attention also runs uncompiled, here on a shorter row. Without a compiler, flex
-# attention computes all scores, as its own warning says. So on a CPU you can test whether
-# the mask function says what you mean, but not how much the window saves.
+# Flex attention also runs uncompiled, here on a shorter row. Without a compiler it
+# computes all scores, as its own warning says. So on a CPU you can test whether the mask
+# function says what you mean, but not how much the window saves.
 
 # %% role="concept"
 q, k, v = torch.randn(3, 1, 2, 512, 32)
@@ -3811,13 +3811,13 @@ answers
 # - A softmax does not need a whole row at once: a running maximum, a running sum and one
 #   correction factor are enough.
 # - Without a mask, the forward pass of flash attention does as many multiplications as
-#   the formula. But flash attention needs less memory and moves fewer bytes.
+#   the formula. But it needs less memory and moves fewer bytes.
 # - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
 # - Reads of different words in one bank wait for each other. An odd step between
 #   neighbouring threads, counted in words of 4 bytes, avoids such bank conflicts.
 # - A warp issues every path that at least one of its threads takes.
-# - On small tensors launches decide the time, on large tensors memory traffic does. Fuse
-#   operations, and mask the last block.
+# - On small tensors launches determine the time, on large tensors memory traffic does.
+#   Fuse operations, and mask the last block.
 # - Even without a GPU you can compile a kernel and read its registers, spills and tensor-core
 #   instructions.
 #
