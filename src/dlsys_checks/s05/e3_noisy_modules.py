@@ -26,7 +26,7 @@ called    | Args: model: each module takes one tensor, does not change it, retur
 x         | x: an input that model accepts. | case integers looked up
 mode      | Call the model twice, in the mode that each module has, | names; calls of the model;
             training flags
-generator | without a seed. | names
+generator | without a seed. | names; set a seed
 as it was | Leave no hook | hooks after
 no graph  | and build no graph. | graphs built
 example   | Example: return ["", "body"] for a model whose body calls F.dropout. | case the example
@@ -154,9 +154,10 @@ def act(fn, kind, x, scale, live, front):
         return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
     hooks = hooked()
+    torch.default_generator.manual_seed(50_311)  # one that no answer sets by chance
     found = [fn(model, given.clone()) for given in (x, x.flip(0))]
     result = {"found": found, "calls": len(calls), "graphs": sum(calls),
-              "hooks": hooked() - hooks,
+              "hooks": hooked() - hooks, "seeded": int(torch.initial_seed() != 50_311),
               "modes": sum(a != m.training for a, m in zip(flags, model.modules()))}
     watch.remove()
     return result
@@ -172,7 +173,7 @@ NOISY = {"quiet": [], "two": ["", "1"],
 
 @ex.law
 def law(out, kind, x, scale, live, front):
-    expect_parts(out, "found", "calls", "graphs", "hooks", "modes")
+    expect_parts(out, "found", "calls", "graphs", "hooks", "seeded", "modes")
     expect_length("calls of your function", out["found"], 2)
     right = {"module": ["", "1"] if live else [], "function": ["", str(front)]} | NOISY
     for got in out["found"]:
@@ -185,6 +186,8 @@ def law(out, kind, x, scale, live, front):
     expect_equal("hooks after the call, minus the hooks before it", out["hooks"], 0,
                  "Remove your hooks.")
     expect_equal("graphs built", out["graphs"], 0, "Run the model under torch.no_grad().")
+    expect_equal("calls that set a seed (1 if any does)", out["seeded"], 0,
+                 "Leave the generator as it is.")
 
 
 # ---- wrong, by name
@@ -240,7 +243,9 @@ wrong("calling eval() first, which hides a part left in train mode", "mode",
       START, f"model.eval(); {START}")
 wrong("calling train() first", "mode", START, f"model.train(); {START}")
 wrong("seeding before each call, so that the noise repeats itself", "generator",
-      "model(x)", "torch.manual_seed(0); model(x)", says="names")
+      "model(x)", "torch.manual_seed(0); model(x)")
+wrong("setting a seed before the first call", "generator", START, f"torch.manual_seed(0); {START}",
+      says="set a seed")
 wrong("calling the model a third time", "mode", "range(2)", "range(3)", says="calls of the model")
 wrong("leaving hooks behind", "as it was", "hook.remove()", "passes or hook.remove()")
 wrong("building a graph", "no graph", "with torch.no_grad():", "if True:")

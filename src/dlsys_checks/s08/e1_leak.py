@@ -116,7 +116,8 @@ def act(fn, kind, x, others, weight):
         results.append(fn(model, mine, theirs))
         calls["left"].append(int(torch.is_grad_enabled()))
         flags.append([module.training for module in model.modules()])
-        calls["changed"] += int((mine != given[0]).sum() + (theirs != given[1]).sum())
+        calls["changed"] += int((mine != given[0]).sum() + (theirs != given[1]).sum()
+                                + mine.requires_grad + theirs.requires_grad)
     return {"results": results, "flags": flags, **calls}
 
 
@@ -167,7 +168,8 @@ def law(out, kind, x, others, weight):
     expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
     expect_equal("grad mode after the call (made with it on, then off)", out["left"], [1, 0],
                  "Use with torch.no_grad().")
-    expect_equal("values changed in x and others", out["changed"], 0, "Change a copy.")
+    expect_equal("values changed in x and others, requires_grad among them", out["changed"], 0,
+                 "Change a copy.")
 
 
 # ---- wrong, by name

@@ -105,7 +105,7 @@ def act(fn, start, prompt, answer, n_positions, virtual):
 def law(out, start, prompt, answer, n_positions, virtual):
     expect_parts(out, "found", "raised", "shared", "changes", "later", "other")
     room = n_positions - virtual
-    expect_equal("raised when the prefix leaves {room} positions and the answer has {answer} "
+    expect_equal(f"raised when the prefix leaves {room} positions and the answer has {answer} "
                  "tokens", out["raised"],
                  "ValueError" if answer > room else "no error")
     expect_equal("changes of prompt and answer", out["changes"], 0)

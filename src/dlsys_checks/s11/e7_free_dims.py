@@ -16,6 +16,7 @@ ex.promise("varies", "Find the dimensions that an exporter has to make dynamic."
 ex.promise("examples", "Args: examples: at least two inputs of one model: tensors, numbers, str, "
            "None, and lists, tuples and dicts of these, at any depth.",
            cases=("three examples", "five examples", "a bare tensor", "deep", "nothing in it",
+                  "a key that reads like a path",
                   "a dict", "a list", "texts and None", "a number alone", "no dimensions"))
 ex.promise("first", "The first is the one to be exported.",
            cases=("1 in the first", "1 in the second", "0 in the first", "0 in the second",
@@ -147,6 +148,8 @@ def cases(g):
                 [y, 1000 + n, n / 8, "".join(["s", "u", "m"])]),
             one("other entries", (x, some(3)), (x + 1, some(3) - 1)),
             one("another memory order", some(a, 2, n), some(n, 2, b).permute(2, 1, 0)),
+            one("a key that reads like a path", {"a": {"b": x}, "a.b": some(3, n)},
+                {"a": {"b": y}, "a.b": some(3, n)}),
             one("eight deep", *[[[[[[[[[{"x": t}]]]]]]]] for t in (x, y)]),
             one("the example", (torch.zeros(2, 3), 0.5), (torch.zeros(7, 3), 0.5))]
 
@@ -193,7 +196,7 @@ def leaves(path, value):
     elif isinstance(value, dict):
         yield path, (dict, frozenset(value))
         for key, one in value.items():
-            yield from leaves(f"{path}.{key}", one)
+            yield from leaves(f"{path}[{key!r}]", one)
     elif isinstance(value, list | tuple):
         yield path, (type(value), len(value))
         for k, one in enumerate(value):
@@ -231,7 +234,7 @@ def compare(path, got, first, paths):
         if type(got) is not dict or set(got) != set(first):
             raise Broken(f"container{at}", got, f"a dict with the keys {sorted(first)}")
         for key, one in first.items():
-            compare(f"{path}.{key}", got[key], one, paths)
+            compare(f"{path}[{key!r}]", got[key], one, paths)
     elif isinstance(first, list | tuple):
         if type(got) is not type(first) or len(got) != len(first):
             raise Broken(f"container{at}", got, f"a {type(first).__name__} of length {len(first)}")

@@ -73,3 +73,12 @@ def weights_frozen(act):
     for p in act.parameters() if isinstance(act, nn.Module) else ():
         p.requires_grad_(False)
     return gain(act)
+
+
+@ex.probe("the activation's weights turned into float64", breaks="left")
+def weights_doubled(act):
+    if isinstance(act, nn.Module):
+        act.double()
+    z = torch.special.ndtri((torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000)
+    with torch.no_grad():
+        return float(act(z).square().mean()) ** -0.5

@@ -75,6 +75,13 @@ def backwards(model, x, others):
     return found
 
 
+@ex.probe("x and others made to require a gradient", breaks="left")
+def asking(model, x, others):
+    for t in (x, others):
+        t.requires_grad_(t.is_floating_point())
+    return probed(model, x.detach(), others.detach())
+
+
 @ex.probe("the example, looked up wrong", breaks="example")
 def placeholder(model, x, others):
     out = probed(model, x, others)

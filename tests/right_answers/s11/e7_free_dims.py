@@ -159,6 +159,32 @@ def type_by_type(examples):
     return None
 
 
+@ex.probe("values kept under a path that joins the keys with dots", says="dimensions",
+          breaks="examples")
+def joined_keys(examples):
+    first, found = examples[0], {}
+
+    def flat(path, values):
+        if isinstance(values[0], dict):
+            for key in values[0]:
+                flat(f"{path}.{key}", [value[key] for value in values])
+        elif isinstance(values[0], list | tuple):
+            for k, some in enumerate(zip(*values, strict=True)):
+                flat(f"{path}.{k}", some)
+        else:
+            found[path] = made(list(values))
+
+    def built(path, value):
+        if isinstance(value, dict):
+            return {key: built(f"{path}.{key}", one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(built(f"{path}.{k}", one) for k, one in enumerate(value))
+        return found[path]
+    made(examples)
+    flat("", examples)
+    return built("", first)
+
+
 @ex.probe("the example, with a number looked up wrong", says="dimensions", breaks="example")
 def looked_up(examples):
     found = made(examples)
