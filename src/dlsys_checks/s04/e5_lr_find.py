@@ -154,6 +154,7 @@ def act(fn, sweeps):
             loss = 0.5 * (pull[k] * (now - goal[k]) ** 2).sum()
             return loss if script is None else script[k] + (loss - loss.detach())
         rate = fn(model, loss_of, steps, low, high)
+        rate = float(rate) if isinstance(rate, float) else rate  # a float64 of numpy is a float
         state, mine = model.state_dict(), list(model.parameters())
         changed = [key for key, value in before.items() if not torch.equal(value, state[key])]
         return {"rate": rate, "draws": draws, "changed": changed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 
+import numpy as np
 import torch
 
 from dlsys_checks.s04.e5_lr_find import TIMES, ex, find
@@ -15,8 +16,7 @@ def by_gradients(model, loss_of, steps, low, high):
     kept = [(t, t.detach().clone()) for t in model.state_dict().values()]
     live = [p for p in model.parameters() if p.requires_grad]
     seen = []
-    for rate in torch.logspace(math.log10(low), math.log10(high), steps,
-                               dtype=torch.float64).tolist():
+    for rate in np.geomspace(low, high, steps):
         loss = loss_of(model)
         seen.append((loss.item(), rate))
         if math.isnan(loss.item()) or loss > TIMES * min(seen)[0]:
@@ -25,7 +25,7 @@ def by_gradients(model, loss_of, steps, low, high):
             for p, grad in zip(live, torch.autograd.grad(loss, live, allow_unused=True),
                                strict=True):
                 if grad is not None:
-                    p.sub_(rate * grad)
+                    p.sub_(grad * rate)
     for t, old in kept:
         t.copy_(old)
     return min((v, r) for v, r in seen if v == v)[1] / 10
