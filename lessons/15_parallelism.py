@@ -87,12 +87,12 @@ draw_grids({"data parallel": across, "context parallel": down,
 # ## Ranks and their tape
 #
 # Two processes stand in for two GPUs, as in stage 9. `ranks.run(fn, *given, uses=...)`
-# sends the source of `fn` and of the functions in `uses` to both processes. The call
-# returns a list of the values that `fn` returned on rank 0 and on rank 1. On each rank,
-# the names `torch`, `nn`, `F`, `dist` and `copy` are available. A rank's *tape* records
-# every collective before the call, with its name and the size of the tensor in bytes. So
-# you can plan a cut on paper first, and then compare the predicted bytes with the bytes
-# on the tape.
+# sends the source of `fn` and of the functions in `uses` to both processes. It returns a
+# list of the values that `fn` returned on rank 0 and on rank 1. On each rank, the names
+# `torch`, `nn`, `F`, `dist` and `copy` are available. A rank's *tape* records every
+# collective before the call, with its name and the size of the tensor in bytes. So you
+# can plan a cut on paper first, and then compare the predicted bytes with the bytes on
+# the tape.
 
 # %% role="concept"
 ranks = Ranks(2)
@@ -112,7 +112,7 @@ def sent(name="all_reduce", rank=0):
     return [line[1] for line in ranks.tapes[rank] if line[0] == name]
 
 def flat(tensors):
-    """All values of the tensors in one row."""
+    """All values of the tensors in one vector."""
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 def gap(a, b):
@@ -150,7 +150,7 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 # that half is exactly what a second matrix that is cut *by inputs* needs. So a single sum
 # at the end is enough for both matrices.
 #
-# The activation between the two matrices decides which cut comes first. After a cut by
+# The activation between the two matrices determines which cut comes first. After a cut by
 # units, each rank has complete sums, and a ReLU may follow. After a cut by inputs, each
 # rank has only parts of a sum, for example 3 and -5. The ReLU of the sum of 3 and -5 is
 # 0, but the sum of their ReLUs is 3.
@@ -284,7 +284,7 @@ draw_blocks({"forward": ["h", ("A0", "A1"), ("B0", "B1"), "+", "y"],
              "backward": [*halves, ("part of dh", "part of dh")],
              "backward, whole": [*halves, "+", "dh"]},
             marks={"backward": {"part of dh"}},
-            title="Where forward hands out h, backward has to sum",
+            title="Where forward copies h, backward has to sum",
             alt="Three columns of blocks. Forward: h goes into both "
                 "halves, and a sum makes y from their parts. Backward: dy "
                 "goes into both halves, and each rank keeps the part of dh "
@@ -292,10 +292,9 @@ draw_blocks({"forward": ["h", ("A0", "A1"), ("B0", "B1"), "+", "y"],
                 "from these parts.")
 
 # %% [markdown] trap="15.1" role="repair"
-# Put a second function at the layer's entrance. This function returns `h` unchanged, and
-# in the backward pass it sums the gradient of `h` over the ranks. Entrance and exit
-# mirror each other: the entrance copies forward and sums backward, and the exit does the
-# reverse.
+# Put a second function at the layer's entrance. It returns `h` unchanged, and in the
+# backward pass it sums the gradient of `h` over the ranks. Entrance and exit mirror each
+# other: the entrance copies forward and sums backward, and the exit does the reverse.
 
 # %% trap="15.1" role="repair"
 def entered(h):
@@ -343,10 +342,9 @@ claim("last losses of the two ranks with the sum: difference",
       abs(losses[0][-1] - losses[1][-1]), expected=0)
 
 # %% [markdown] trap="15.1" role="more"
-# `torch.distributed.nn.functional` has a differentiable `all_reduce`. The backward pass
-# of this `all_reduce` is also a sum. Such a sum is right if the ranks' losses are parts
-# of one loss. Here the ranks' losses are copies of the same loss, so each half gets its
-# gradient twice.
+# `torch.distributed.nn.functional` has a differentiable `all_reduce`. Its backward pass
+# is also a sum. Such a sum is right if the ranks' losses are parts of one loss. Here the
+# ranks' losses are copies of the same loss, so each half gets its gradient twice.
 
 # %% trap="15.1" role="more"
 def with_known_sum(seed, x, y):
@@ -399,10 +397,10 @@ claim("gradient of body with parallelize_module: error",
       gap(by_dtensor, body.weight.grad), below=1e-4)
 
 # %% [markdown] trap="15.1" role="more"
-# The second bias belongs to neither half. Add this bias once, after the sum, because
-# inside the parts two ranks would count it twice. The gradient of this bias, a sum over
-# the rows of `dy`, is already complete on each rank. The gradient of a half's own weights
-# is also complete. These gradients need no collective call.
+# The second bias belongs to neither half. Add it once, after the sum, because inside the
+# parts two ranks would count it twice. Its gradient, a sum over the rows of `dy`, is
+# already complete on each rank. So is the gradient of a half's own weights. These
+# gradients need no collective call.
 
 # %% trap="15.1" role="more"
 claim("gradient of the bias on rank 0: error",
@@ -503,8 +501,8 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
 guess("15.2",
-      "In the final gradient, how many times as much does the last pass "
-      "count as the first pass?", unit="times")
+      "In the final gradient, by what factor does the last pass count "
+      "more than the first?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
@@ -583,7 +581,7 @@ ends = {f"{name}, {how}": trained(weights, make)
                              ("divided each pass", kept))}
 
 # %% trap="15.2" role="why"
-plot_bars(ends, title="AdamW pays for lost passes, SGD for short steps",
+plot_bars(ends, title="Lost passes hurt AdamW, and short steps hurt SGD",
           xlabel="loss on new digits after 60 steps, in nats",
           alt="Six bars. With AdamW the loss is about a quarter higher "
               "when each pass divides; equally small weights cost nothing. "
@@ -730,7 +728,7 @@ def pass_losses(labels: list, divides: bool) -> list:
 
 # %% trap="15.3" role="break" tags=["plumbing"]
 class CopyNet(nn.Module):
-    """A block over 20 letters; enter() runs to attention, then leave()."""
+    """A block over 20 letters: enter() before attention, leave() after."""
     def __init__(self, d=32):
         super().__init__()
         self.letter, self.place = nn.Embedding(20, d), nn.Embedding(32, d)
@@ -1094,20 +1092,20 @@ claim("bytes on the tape of rank 1: nine rows of eight values, two ways",
 
 # %% [markdown] role="concept"
 # The tape records either what a rank passes in or what it receives, whichever is larger.
-# The tape also counts rows that do not leave their rank. On paper, with `n` tokens per
-# GPU, `k` experts per token, width `d` and `b` bytes per value, each trip carries
-# `n · k · d · b` bytes. Each layer makes four such trips per step, and `1 - 1/GPUs` of
-# the bytes leave the GPU if the load is even. And no rank continues before the busiest
-# expert is done: in the run above, one rank computes three rows while the other has nine.
+# It also counts rows that do not leave their rank. On paper, with `n` tokens per GPU, `k`
+# experts per token, width `d` and `b` bytes per value, each trip carries `n · k · d · b`
+# bytes. Each layer makes four such trips per step, and `1 - 1/GPUs` of the bytes leave
+# the GPU if the load is even. And no rank continues before the busiest expert is done: in
+# the run above, one rank computes three rows while the other has nine.
 
 # %% [markdown] trap="15.4" role="situation" core=true fault="the one chosen expert's weight is divided by itself" symptom="a mixture of experts with one expert a token is hardly better than one dense layer; the router's gradient is about 1e-8"
-# ## Four experts, one a token
+# ## Four experts, one per token
 #
 # For each token, a router gives every expert of a layer a score. A softmax turns the
 # scores into weights. The `k` experts with the largest weights are computed, and their
 # outputs are added, each multiplied by its weight. The code that you found is for two
-# experts per token. This code divides the two weights by their sum, so that they add up
-# to one. You set `k` to one, so that only one expert per token has to be computed.
+# experts per token. It divides the two weights by their sum, so that they add up to one.
+# You set `k` to one, so that only one expert per token has to be computed.
 #
 # Your tokens are rows of 16 values. There are four kinds of token, which differ by a mark
 # in four of the values. Each kind needs a different linear map. One layer cannot be four
@@ -1230,7 +1228,7 @@ claim("gradient at the router: weights divided, relative to not divided",
 # %% [markdown] trap="15.4" role="repair"
 # With one expert per token, use the softmax weight as it is. Testing whether the router
 # has a gradient does not reveal the fault. The broken router has a gradient that is
-# neither `None` nor exactly zero, but this gradient is only rounding error.
+# neither `None` nor exactly zero, but it is only rounding error.
 
 # %% trap="15.4" role="repair" tags=["varies-by-cpu"]
 switch = copy.deepcopy(start)
@@ -1264,7 +1262,7 @@ draw_grids({"divided": who_serves(net), "not divided": who_serves(switch)},
 claim("four experts, weights not divided: loss relative to one layer",
       lost(switch) / single, below=0.55)
 
-# %% [markdown] trap="15.4" role="more" topics="two experts a token · a small number in the sum · softmax over the chosen · who moved"
+# %% [markdown] trap="15.4" role="more" topics="two experts per token · a small number in the sum · softmax over the chosen · which routers moved"
 # With two experts per token, the divided weights still say which of the two counts more,
 # so the router learns. A small number added to the sum, to avoid a division by zero, lets
 # a trickle of gradient through. A softmax over only the chosen scores is the same
@@ -1312,16 +1310,16 @@ claim("1e-6 in the sum, AdamW: loss relative to one layer",
 # %% [markdown] trap="15.4" role="more"
 # Without such a number in the sum, the router still moves a little, because AdamW scales
 # up even rounding errors and because of its weight decay. This toy model computes every
-# expert and discards most results. Fast code first gathers the tokens of each expert.
-# Whether the weights are divided is part of a model's checkpoint (`norm_topk_prob` in
-# its configuration). A model that was trained with the division has to run with it.
+# expert and discards most results. Fast code first gathers the tokens of each expert. A
+# model's configuration says whether the weights are divided (`norm_topk_prob`). A model
+# that was trained with the division has to run with it.
 
 # %% [markdown] trap="15.4" role="folklore"
 # **Told:** a router needs two experts per token, because a single one has nothing to be
 # compared with. **Measured:** one expert is enough if its weight is the probability that
-# the router gives it. The softmax compares this expert with all the others. (This was an
-# early conjecture. The paper below reports the conjecture, and does without the second
-# expert.)
+# the router gives it. The softmax compares this expert with all the others. (That a
+# router needs two was an early conjecture. The paper below reports it, and does without
+# the second expert.)
 
 # %% trap="15.4" role="folklore"
 claim("one expert per token, not divided: how far the router moved", moved,
@@ -1500,7 +1498,7 @@ busiest = {name: loads(found).max().item() for name, found in {
 plot_columns(busiest, xlabel="balance loss", form=".2f",
              ylabel="fraction of the tokens at the busiest expert",
              reference=(0.25, "even"), marks=["counts squared"],
-             title="One of three losses pulls",
+             title="Only one of three losses evens out the load",
              alt="Four columns: without a loss, with counts squared, with "
                  "a mean over the wrong axis, and with counts times "
                  "chances. The first three are equal and high, the last is "
@@ -1516,10 +1514,10 @@ claim("counts times probabilities: tokens at the busiest expert",
 # loss: a bias on each expert's score, raised for experts that are chosen too rarely. On
 # several ranks, the counts have to be summed over all ranks.
 #
-# A balance loss that takes a mean over the wrong axis is harder to detect. Such a loss
-# prints 1.00, the value of an even load, from the first step to the last. Even the right
-# formula is no reliable measure, because its value falls below 1 when counts and
-# probabilities disagree. Print the counts themselves.
+# A balance loss that takes a mean over the wrong axis is harder to detect. It prints
+# 1.00, the value of an even load, from the first step to the last. Even the right formula
+# is no reliable measure, because its value falls below 1 when counts and probabilities
+# disagree. Print the counts themselves.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
 p = torch.tensor([[0.51, 0.49]] * 3 + [[0.01, 0.99]])
@@ -1574,9 +1572,8 @@ claim("300 pads, masked before slots are given: real tokens without one",
 
 # %% [markdown] trap="15.5" role="folklore"
 # **Told:** a balance loss of 1 shows that the router works. **Measured:** take the router
-# whose single weight is always one, so that only the balance loss trains the router. The
-# loads are even and the balance loss is 1.00, but every kind of token goes to every
-# expert.
+# whose single weight is always one, so that only the balance loss trains it. The loads
+# are even and the balance loss is 1.00, but every kind of token goes to every expert.
 
 # %% trap="15.5" role="folklore" tags=["plumbing"]
 even_only = copy.deepcopy(start)               # four experts, divided
@@ -1633,9 +1630,9 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="15.5" role="keep"
 # **Keep:** a balance loss needs two factors: counts, which show how uneven the load is,
 # and mean router probabilities, which give the gradient something to pull on. **In your
-# own code:** call `backward` on the balance loss *alone*. If the balance loss has no
-# gradient, you get an error, or a gradient of zero at the router. Then log the loads of
-# the experts, not the balance loss. **Source:** [Fedus et al. 2021, "Switch
+# own code:** call `backward` on the balance loss *alone*. If it has no gradient, you get
+# an error, or a gradient of zero at the router. Then log the loads of the experts, not
+# the balance loss. **Source:** [Fedus et al. 2021, "Switch
 # Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6: the vector of
 # probabilities has a gradient, the vector of counts has none. **Seen in the wild:** In
 # [NVIDIA-NeMo/Automodel 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408), the
@@ -1654,8 +1651,8 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 # Each block drops half of its activations. Ranks with different rows should not drop the
 # same activations (tensor-parallel ranks should, in layers that each of them holds
 # whole), so each block draws its masks from its own generator. You compare the first step
-# with and without checkpoints. The loss with checkpoints and the loss without agree to
-# the last digit. For the two gradients, you compute the cosine.
+# with and without checkpoints. The two losses agree to the last digit. For the two
+# gradients, you compute the cosine.
 #
 # "Torch restores the random state before the second run," says the description of the
 # pull request. "So the gradient is the same as well."
@@ -1830,8 +1827,8 @@ plot_lines(range(1, 11), {name: smooth(run) for name, run in
 # %% [markdown] trap="15.6" role="more" topics="what it costs · a flag · BatchNorm counts twice · halving the momentum"
 # A noisy gradient still reduces the loss, so this fault raises the final loss but causes
 # no crash. torch also has a flag that makes ordinary dropout behave this way:
-# `preserve_rng_state=False`. The flag saves a little time and is meant for blocks that
-# draw no random numbers.
+# `preserve_rng_state=False`. It saves a little time and is meant for blocks that draw no
+# random numbers.
 
 # %% trap="15.6" role="more"
 def ordinary(run):
@@ -2462,12 +2459,12 @@ draw_boxes({name: in_gb(needs(seven, copies=8, **way))
 
 # %% trap="15.8" role="repair" tags=["plumbing"]
 def operations(m, square=0.5):
-    """Of a sequence, forward and backward; square 0.5 is causal."""
+    """Operations of a sequence, both passes; square 0.5 is causal."""
     attention = 12 * square * m.layers * m.width * m.tokens
     return m.tokens * (6 * sum(products(m)) + attention)
 
 def repeated(m, square=0.5):
-    """Of a sequence, what checkpoints in each layer compute again."""
+    """Operations of a sequence that checkpoints in each layer repeat."""
     last = m.layers * m.width * m.hidden
     attention = 4 * square * m.layers * m.width * m.tokens
     return m.tokens * (2 * (products(m)[0] - last) + attention)
@@ -2510,7 +2507,7 @@ from dlsys_helpers.explorers.plan_a_run import plan_a_run
 
 plan_a_run
 
-# %% [markdown] trap="15.8" role="more" topics="each formula against a count · tensor and pipeline · a run that was published · where the model is wrong"
+# %% [markdown] trap="15.8" role="more" topics="each formula compared with a count · tensor and pipeline · a run that was published · where the estimates are wrong"
 # The claims compare each formula with a count on the small model, and the 7B's weights
 # with a count on the meta device:
 
@@ -2552,7 +2549,7 @@ claim("peak of a whole pass: counted, divided by activations and logits",
 # The last value is above 1, because the backward pass also needs room for the gradients
 # of activations. Leave a tenth of a card free for these gradients, for buffers and for
 # fragmentation. Norms that are not fused keep copies in float32, 12 bytes per channel and
-# token in each layer, which this sum leaves out.
+# token in each layer, which this estimate leaves out.
 #
 # **A pipeline** cuts weights and layers. The first of `p` stages holds the activations of
 # `min(m, p)` of the `m` micro-batches, so activations hardly shrink. **Tensor
@@ -2595,7 +2592,7 @@ claim("calls of a cut layer with checkpoints", len(sent()), expected=5)
 # [TinyLlama](https://github.com/jzhang38/TinyLlama/blob/026587c0fbc5cf756eba92e0220566550df66ca7/README.md)
 # is a Llama of 22 layers, trained on 16 A100 GPUs with FSDP, 8 sequences per GPU at a
 # time and no checkpoints. Its README reports the tokens per second on each GPU, and the
-# "model flops utilization" (MFU) that results. Put these figures into the sums above:
+# "model flops utilization" (MFU) that results. Put these figures into the formulas above:
 
 # %% trap="15.8" role="more"
 tiny = Shape(22, 2048, 5632, 32, 32000, 2048)
@@ -2626,16 +2623,17 @@ claim("GB of the published run, divided by the GB of its card",
       sum(tiny_gb.values()) / published["card, GB"], below=0.9)
 
 # %% [markdown] trap="15.8" role="more"
-# The README's MFU counts whole squares of attention. With only the half that a causal
-# kernel computes, the MFU is lower. So state the convention when you compare two runs.
+# The README's MFU counts whole squares of attention. If you count only the half that a
+# causal kernel computes, the MFU is lower. So state the convention when you compare two
+# runs.
 #
-# **Where the sums are wrong.** The sums ignore that calls overlap with products, and FSDP
-# hides most of its gathers in this way. The memory sum does not include gradients in
-# float32 (2 more bytes per weight), the layers that ZeRO-3 has gathered at the moment,
-# sequence parallelism (which also cuts the norms), experts, or the 1 to 2 GB that CUDA
-# and NCCL take. Links are fast inside a machine and slow between machines, so keep tensor
-# parallelism inside a machine. And an MFU that includes what checkpoints repeat goes up
-# when you repeat more.
+# **Where the estimates are wrong.** They ignore that communication overlaps with matrix
+# products, which is how FSDP hides most of its gathers. The memory estimate does not
+# include gradients in float32 (2 more bytes per weight), the layers that ZeRO-3 has
+# gathered at the moment, sequence parallelism (which also cuts the norms), experts, or
+# the 1 to 2 GB that CUDA and NCCL take. Links are fast inside a machine and slow between
+# machines, so keep tensor parallelism inside a machine. And an MFU that includes what
+# checkpoints repeat goes up when you repeat more.
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
@@ -2735,10 +2733,10 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 # `12 * layers * width * tokens` operations per token, and a causal kernel leaves out half
 # of these.
 #
-# Checkpoints repeat the products of the layers. How many products the checkpoints repeat
-# depends on the implementation. With torch's `use_reentrant=False`, the last product of
-# each layer is left out, because nothing reads its result again. Megatron's checkpoints
-# and the reentrant ones repeat all products, so a step takes four thirds of the work.
+# Checkpoints repeat the products of the layers. How many they repeat depends on the
+# implementation. With torch's `use_reentrant=False`, the last product of each layer is
+# left out, because nothing reads its result again. Megatron's checkpoints and the
+# reentrant ones repeat all products, so a step takes four thirds of the work.
 
 # %% role="concept" tags=["plumbing"]
 small_net = Llama(small)
@@ -2816,8 +2814,8 @@ claim("steps of an all-reduce on eight ranks", ring_steps, expected=14)
 # ### Waits of a pipeline
 #
 # A pipeline of `p` stages processes a batch in `m` micro-batches. In the schedule *1F1B*,
-# a stage begins with `p - 1 - stage` forward passes (F). Then the stage alternates
-# between one forward pass and one backward pass (B). So the first stage holds at most `p`
+# a stage begins with `p - 1 - stage` forward passes (F). Then it alternates between one
+# forward pass and one backward pass (B). So the first stage holds at most `p`
 # micro-batches. In a simulation of the schedule, a task starts as soon as its stage is
 # free and the tasks that it needs are done:
 
@@ -2838,7 +2836,7 @@ def needed(kind, i, stage, p):
 
 # %% role="concept" tags=["plumbing"]
 def played(p, m):
-    """Spans (start, end, label) of each stage; a backward takes two."""
+    """Spans (start, end, label) of each stage; a backward pass takes 2."""
     waiting, done = list(orders(p, m)), {}
     lanes = [[] for _ in range(p)]
     while any(waiting):
@@ -3002,7 +3000,7 @@ def product_ms(ranks):
     return part_flops(ranks) / (0.55 * sheet.half_tflops) / 1e9
 
 def sum_ms(ranks):
-    """A ring's all_reduce of the output, 5 us and 400 GB/s a step."""
+    """A ring's all_reduce of the output, 5 us and 400 GB/s per step."""
     each = 5e-6 + tokens_in.nbytes / ranks / 400e9
     return 2e3 * (ranks - 1) * each
 
@@ -3032,7 +3030,7 @@ def cut_times():
 
 # %% role="gpu"
 def of_whole(ranks):
-    """Time of a part over that of the whole MLP."""
+    """Time of a part, divided by the whole MLP's."""
     return (cut_times.value("us", ranks=ranks)
             / cut_times.value("us", ranks=1))
 
