@@ -67,10 +67,10 @@ CASES = {
     "two claims in the line of a trap": (
         TEXT.replace('claim("fraction of the eights that the alarm finds"',
                      'claim("accuracy", right, above=0.9)\nclaim("fraction of the eights that '
-                     'the alarm finds"'), "2 claims stand in a row, expected at most 1"),
+                     'the alarm finds"'), "2 claims follow each other, expected at most 1"),
     "seven claims in a row": (
         TEXT.replace('claim("lowest score', 'claim("accuracy", right, above=0.9)\n' * 4
-                     + 'claim("lowest score'), "7 claims stand in a row, expected at most 6"),
+                     + 'claim("lowest score'), "7 claims follow each other, expected at most 6"),
     "something folded, unsaid what": (re.sub(r' topics="a threshold[^"]*"', "", TEXT),
                                       "what is folded"),
     "a heading in what is folded": (TEXT.replace("# You can put the score",
@@ -78,7 +78,7 @@ CASES = {
                                     "a heading stands in what is folded"),
     "four hundred open words": (TEXT.replace("# so you ship it.",
                                              "# " + "so " * 350 + "you ship it."),
-                                "words of trap 01.2 stand open, expected at most 350"),
+                                "words of trap 01.2 are open, expected at most 350"),
     "five pictures": (TEXT.replace("plot_lines(", "print(").replace("draw_tree(", "print(")
                       .replace("draw_grids({", "print({"),
                       "5 cells end in a figure"),

@@ -67,7 +67,7 @@ def test_what_is_missing_and_what_nobody_tried_are_told_apart(project, monkeypat
     missing, untried, *extras = doctor.packages()
     assert (missing.state, missing.text) == ("FAIL", "packages: missing no-such-package.")
     assert untried.state == "WARN"
-    assert f"nobody has tried pytest {pytest.__version__} (tried: 0.1 to 0.2)" in untried.text
+    assert f"nobody has tried pytest {pytest.__version__} (tested: 0.1 to 0.2)" in untried.text
     assert "pip install" not in untried.remedy
     assert [found.state for found in extras] == ["WARN", "OK", "OK", "OK", "OK", "OK"]
     assert [name in found.text for name, found in zip(
@@ -177,7 +177,7 @@ def test_missing_generated_files_are_named(project):
     assert "catalog/01.json" in only(doctor.generated()).text
     catalog.FOLDER.mkdir()
     catalog.path(1).write_text("[]")
-    assert only(doctor.generated()) == ("OK", "generated files: all there, 2 lessons", "")
+    assert only(doctor.generated()) == ("OK", "generated files: all present, 2 lessons", "")
 
 
 def test_a_damaged_worksheet_is_a_warning():

@@ -352,7 +352,7 @@ def a_wrong_name(place, k=0):
 def test_a_name_is_heard_and_a_second_one_counts(desk, book):
     assert "That is not it. You have a second try." in ask(desk, 1, "name", a_wrong_name(1))
     assert "That is it." in ask(desk, 1, "name", the_right_name(1))
-    assert "is named: nothing was noted" in ask(desk, 1, "name", a_wrong_name(1))
+    assert "is named: nothing was recorded" in ask(desk, 1, "name", a_wrong_name(1))
     assert desk.happened(SHEET, TICKET, 1).names[1] == drawn()[0].name
     assert len(book) == 2
 
@@ -360,7 +360,7 @@ def test_a_name_is_heard_and_a_second_one_counts(desk, book):
 def test_a_third_name_does_not_count(desk):
     ask(desk, 1, "name", a_wrong_name(1, 0))
     assert "That was the second try." in ask(desk, 1, "name", a_wrong_name(1, 1))
-    assert "has had its 2 names" in ask(desk, 1, "name", the_right_name(1))
+    assert "has used up its 2 tries" in ask(desk, 1, "name", the_right_name(1))
     assert drawn()[0].name not in desk.happened(SHEET, TICKET, 1).names
 
 

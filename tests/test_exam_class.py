@@ -109,7 +109,7 @@ def test_a_desk_that_is_gone_is_told_and_nothing_is_lost(capsys):
     exam.sit(80, "BCDFGHJK", "http://127.0.0.1:9/").case(1).look("clip")
     assert "does not answer" in capsys.readouterr().out
     exam.sit(80, "BCDFGHJK", "http://127.0.0.1:9/").case(1).name("softmax before the loss")
-    assert "Nothing was noted" in capsys.readouterr().out
+    assert "Nothing was recorded" in capsys.readouterr().out
 
 
 def test_a_sheet_that_was_not_begun_here_gets_no_answer(folder):
@@ -155,7 +155,7 @@ def test_a_look_that_cannot_be_noted_is_not_shown(folder, monkeypatch):
     desk = exam_desk.of_class(folder)
     desk.note({"sheet": 80, "ticket": "BCDFGHJK", "case": 0, "begun": ""})
     monkeypatch.setattr(exam_desk.Store, "append", lambda *_: None)  # as on a full disk
-    with pytest.raises(exam_desk.ExamError, match="Nothing was noted"):
+    with pytest.raises(exam_desk.ExamError, match="Nothing was recorded"):
         desk.ask(80, "BCDFGHJK", 1, "read", "data")
 
 

@@ -83,7 +83,8 @@ def test_a_column_that_is_no_assignments_is_refused(tmp_path, grades, column):
     book.write_text(CANVAS.replace("(4712)", "(4712),Final Score").replace(
         "15,10", "15,10,(read only)"), encoding="utf-8")
     with pytest.raises(RunError, match=r"book.csv: got the column '.*', which Canvas fills "
-                                              r"in itself, expected that of an assignment\."):
+                                              r"in itself, expected the column of an "
+                                              r"assignment\."):
         gradebooks.fill_canvas(scoring.best(grades["results"]), gradebooks.read(book), [column])
     with pytest.raises(RunError, match="got the column"):  # before the work
         gradebooks.fill_canvas([], gradebooks.read(book), [column])

@@ -163,7 +163,7 @@ def test_who_is_graded_again_goes_by_the_name_on_the_pages_and_is_one_person(tmp
 
     with contextlib.closing(Journal.resume(out)) as journal:
         for name in ("Ada L", "ada"):
-            with pytest.raises(RunError, match=f"2 people answer to '{name}'; give the "
+            with pytest.raises(RunError, match=f"2 people are called '{name}'; give the "
                                                       "number: 7734, 7736"):
                 journal.forget([name])
         with pytest.raises(RunError, match="such as Ada L, Bob K"):
@@ -434,7 +434,7 @@ def test_a_run_that_a_hand_in_killed_is_resumed_with_nothing_lost_or_graded_twic
 
     assert done.returncode == 1, done.stderr  # the broken one was not graded
     assert "Warning" not in done.stderr
-    assert "not finished, so graded last, in a process that may end: learner02_kills.ipynb." in (
+    assert "not finished, so graded last, in a process of its own: learner02_kills.ipynb." in (
         done.stdout)
     found = results(out)
     assert len(found) == 6

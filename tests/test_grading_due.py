@@ -70,7 +70,7 @@ def test_a_page_says_when_it_was_due_and_the_rule(tmp_path):
 
     assert ("Due 15 January 2027, 23:59 UTC+01:00. Late: 10 % of the points asked for, for each "
             "day that has begun, at most 50 %; within 15 min nothing.") in page
-    assert due.Course({}).rule() == "nothing is taken off"
+    assert due.Course({}).rule() == "nothing is deducted"
 
 
 def test_without_a_time_nothing_is_taken_off_and_a_late_one_says_so(tmp_path):
@@ -100,11 +100,11 @@ def test_an_extension_that_two_people_answer_to_is_refused(tmp_path):
     rules = course(tmp_path, extensions=HEAD + "Ada,1,2027-01-18T23:59:00+01:00,\n")
     ada, other = result("Ada", "p", "7734", "canvas"), result("Ada", "p", "7736", "canvas")
 
-    with pytest.raises(BadCourse, match=r"row 2: 2 people answer to 'Ada'; give the number: 7734, "
+    with pytest.raises(BadCourse, match=r"row 2: 2 people are called 'Ada'; give the number: 7734, "
                                         r"7736$"):
         scoring.scored([ada, other], [], Scoring(course=rules))
     last = {**other, "stage": 2}  # not Moodle: another number is another person
-    with pytest.raises(BadCourse, match="2 people answer to 'Ada'"):
+    with pytest.raises(BadCourse, match="2 people are called 'Ada'"):
         scoring.scored([ada, last], [], Scoring(course=rules))
     scoring.scored([last], [], Scoring(course=rules))  # no row for a stage of this run
 
@@ -168,7 +168,7 @@ def test_the_best_after_the_deduction_counts(tmp_path):
     ('late = "10% a week"\n', "got late = '10% a week', expected a text such as 10%/day"),
     ("late_max = 50\n", "got late_max = '50', expected a text such as 50%"),
     ('graze = "15min"\n', "got 'graze', expected due, late, late_max, grace"),
-    ("[due\n", "is no TOML"),
+    ("[due\n", "is not valid TOML"),
     (DATES + "01 = 2027-01-16T23:59:00+01:00\n", "got two due dates for stage 1, expected one"),
 ])
 def test_a_course_that_makes_no_sense_is_named(tmp_path, text, said):
@@ -243,4 +243,4 @@ def test_table_and_overview_say_for_how_many_no_time_is_known(tmp_path):
     assert "The time of handing in is not known for 2 of 2; nothing is deducted there." in page
     assert due.remarks(results, rules) == [
         "The time of handing in is not known for 2 of 2: nothing is deducted there. You can give "
-        "a time in extensions.csv.", "extensions.csv: nobody of this run answers to zoe."]
+        "a time in extensions.csv.", "extensions.csv: no learner of this run is called zoe."]

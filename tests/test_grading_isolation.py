@@ -429,8 +429,8 @@ def test_the_limit_is_named_where_a_process_or_thread_was_refused(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
 
     assert process_limit.with_limit(kind, text) == (
-        f"{text}. The sandbox allows 32 processes and threads together; with fewer it works, such "
-        "as num_workers=0 in a DataLoader." if named else text)
+        f"{text}. The sandbox allows 32 processes and threads together; use fewer, for example "
+        "num_workers=0 in a DataLoader." if named else text)
 
 
 @pytest.mark.parametrize(("running", "late"), [(31, True), (16, True), (15, False)])

@@ -341,7 +341,7 @@ def test_an_autograder_that_stops_says_so_and_writes_results(tmp_path, capsys):
 def test_another_stage_has_no_points_at_gradescope():
     found = gradescope.autograder_results([result("ada", "ppppp")], 8)
     assert (found["score"], found["output"]) == (
-        0, "ada.ipynb is of stage 1; asked for was stage 8.")
+        0, "ada.ipynb is for stage 1, but stage 8 was asked for.")
 
 
 def test_a_zip_that_is_there_is_left_alone(tmp_path, capsys):

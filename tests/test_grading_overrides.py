@@ -72,8 +72,8 @@ def test_a_row_that_two_people_answer_to_is_refused(exercise):
     row = Override(2, "Ada", exercise, None, "see me")
     both = [result("Ada", "pp", "7734", "canvas"), result("Ada", "pp", "7736", "canvas")]
 
-    with pytest.raises(BadOverride, match=r"row 2: 2 people answer to 'Ada'; give the number: 7734,"
-                                          r" 7736$"):
+    with pytest.raises(BadOverride, match=r"row 2: 2 people are called 'Ada'; give the number: "
+                                          r"7734, 7736$"):
         overrides.apply(both, [row])
     paths = [{**one, "name": f"{k}/ada.ipynb", "learner": {**one["learner"], "id": "", "raw": k}}
              for k, one in zip("ab", both, strict=True)]
@@ -84,7 +84,7 @@ def test_a_row_that_two_people_answer_to_is_refused(exercise):
 def test_a_name_in_two_sections_is_refused_with_its_paths():
     both = [result("a/ada", "pp"), result("b/ada", "pp")]
 
-    with pytest.raises(BadOverride, match="row 2: 2 people answer to 'ada'; give one of a/ada, "
+    with pytest.raises(BadOverride, match="row 2: 2 people are called 'ada'; give one of a/ada, "
                                           "b/ada"):
         overrides.apply(both, [Override(2, "ada", "", None, "see me")])
     mine, _ = overrides.apply(both, [Override(2, "a/ada", "", None, "see me")])

@@ -146,14 +146,15 @@ def test_who_asks_for_the_checks_lacks_no_package(grades):
     assert reports.asked_for_checks([result("eve", "pw")]) == []
     assert "ada, bob: the sandbox hides the checks" in pages.overview(
         {**grades, "results": [ada, bob]})
-    assert ("2 learners asked for the checks, which the sandbox hides: ada, bob. Look at the code."
-            in summary.about([ada, bob]))
+    assert ("2 learners tried to import the checks, which the sandbox hides: ada, bob. Look at the "
+            "code." in summary.about([ada, bob]))
 
 
 def test_the_overview_has_the_notes(grades):
-    grades["results"][0]["notes"] = ["Handed in late, says the LMS."]
+    grades["results"][0]["notes"] = ["According to the LMS, this was handed in late."]
 
-    assert "ada, ada.ipynb: Handed in late, says the LMS." in pages.overview(grades)
+    assert ("ada, ada.ipynb: According to the LMS, this was handed in late."
+            in pages.overview(grades))
 
 
 def test_no_cell_of_any_csv_is_a_formula(tmp_path, grades):

@@ -309,7 +309,7 @@ def test_a_page_says_stage_date_case_and_how_far_it_got():
     assert "promises are kept" not in text
     assert ("The result is right in 9 of 12 cases, which limits the points. Rounded down"
             in page(bob(), partial=True))
-    assert ("What the trap is about brings 50 % of the points, and is kept. Of the 3 other "
+    assert ("The trap's own promise is worth 50 % of the points, and is kept. Of the 3 other "
             "promises 2 are kept." in page(bob(results_held=12), partial=True))
     assert "Rounded down to half a point" in page(bob(), partial=True)
 

@@ -61,11 +61,11 @@ def test_another_stage_is_named_with_what_was_asked_for():
     later = {**canvas("ada", "1"), "stage": 7}
     (one, other, _) = noted(later, canvas("bob", "2"), canvas("eve", "3"))
 
-    assert one["stray"]["reason"] == "is of stage 7; asked for was stage 1."
+    assert one["stray"]["reason"] == "is for stage 7, but stage 1 was asked for."
     assert "Hand in <code>01_activations.ipynb</code>." in page(one)
     assert "stray" not in other
     said = gradebooks.summary(one)
-    assert said == ("Not counted: it is of stage 7; asked for was stage 1. Hand in "
+    assert said == ("Not counted: it is for stage 7, but stage 1 was asked for. Hand in "
                     "01_activations.ipynb.")
     text = pages.overview({**RUN, "results": [one, other]})
     assert "To settle" in text
@@ -95,7 +95,7 @@ def test_without_a_gradebook_the_course_says_which_stages_count():
                result("bob", "ppppp", source="nbgrader")]
     found = strays.noted(results, (), {}, course=[1, 2])
 
-    assert found[0]["stray"]["reason"] == "is of stage 7; asked for was stage 1 or 2."
+    assert found[0]["stray"]["reason"] == "is for stage 7, but stage 1 or 2 was asked for."
     assert "01_activations.ipynb</code> or" in page(found[0])
     assert [row[3] for row in reports.nbgrader(found)[1:]] == ["bob"]
     assert not [r for r in strays.noted(results, (), {}) if "stray" in r]
@@ -147,7 +147,7 @@ def test_the_table_has_reason_and_next_step():
     head, row, *_ = reports.table(noted({**canvas("ada", "1"), "stage": 7}, canvas("bob", "2"),
                                         canvas("eve", "3")), RUN["run"])
     found = dict(zip(head, row, strict=True))
-    assert found["reason"] == "is of stage 7; asked for was stage 1."
+    assert found["reason"] == "is for stage 7, but stage 1 was asked for."
     assert found["next step"].startswith("Ask for `01_activations.ipynb`")
 
 

@@ -64,7 +64,7 @@ def test_two_people_of_one_name_in_one_run_stay_two(folders):
     assert [row["name"] for row in facts["people"]] == [
         "ada", "Eve (5)", "Eve (6)", "Eve (77)", "Eve (9)", "Max"]
     assert facts["matched"].endswith(
-        "Two people of one name in one run, so there is a row for each number: Eve.")
+        "Two people in one run have the same name, so there is a row for each number: Eve.")
 
 
 def test_the_numbers_of_learners_who_are_matched_by_name_are_shown(folders, tmp_path, capsys):

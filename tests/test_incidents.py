@@ -397,7 +397,7 @@ def test_a_probe_that_is_unknown_or_too_dear_is_refused(kept, monkeypatch, capsy
     played(monkeypatch, ["no-such", *lines, dear.id, "q", "", "", "q"], "1")
     told = flat(capsys.readouterr().out)
     assert "got 'no-such', expected the number or the name of a probe" in told
-    cannot = "The budget pays for no probe that you have not run. Name the cause."
+    cannot = "The budget does not cover any probe that you have not run. Name the cause."
     assert f"{dear.id} costs {dear.hours} GPU hours, and you have {left}" in told or cannot in told
 
 

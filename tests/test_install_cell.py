@@ -276,7 +276,8 @@ def test_pip_is_put_into_words(said, told):
 def test_a_version_that_is_too_old_is_named(pip, capsys):
     pip.here["numpy"] = "1.26"
     arrival.arrive("2.0.0")
-    assert "numpy 1.26 is older than 2.1, the oldest that was tried" in capsys.readouterr().out
+    assert ("numpy 1.26 is older than 2.1, the oldest version that was tested"
+            in capsys.readouterr().out)
 
 
 def test_the_address_is_that_of_a_release(monkeypatch, tmp_path):

@@ -77,5 +77,5 @@ def test_doctor_of_a_wheel_asks_only_for_what_checks_need(checkout, monkeypatch)
     assert (missing.state, missing.text) == (doctor.FAIL, "packages: missing rich.")
     assert missing.remedy == "Run: pip install rich"
     assert untried.state == doctor.WARN
-    assert "torch 1 (tried: 2." in untried.text
+    assert "torch 1 (tested: 2." in untried.text
     assert (rest.state, rest.text.partition(".")[0]) == (doctor.OK, "not installed: jax")

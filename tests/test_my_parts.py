@@ -109,7 +109,7 @@ def test_two_meanings_of_one_name_are_told(work, capsys):
     for stem, line in (("05_normalization", "    shares = []"),
                        ("09_scaling", "    generator = torch.Generator().manual_seed(seed")):
         edit(work, stem, line, f"    _help()\n{line}")
-    assert "Note: _help means one thing in 05.2 and another before it" in run(capsys)
+    assert "Note: _help is defined differently in 05.2 and in an earlier part" in run(capsys)
 
 
 def test_a_broken_answer_is_noted_and_left_out(work, capsys):

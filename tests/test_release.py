@@ -200,7 +200,8 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (("99",), f"expected {SPAN}"), (("1", "--due", "15.1.27"), "expected a date as 2027-01-15"),
+    (("99",), f"expected {SPAN}"),
+    (("1", "--due", "15.1.27"), "expected a date such as 2027-01-15"),
     (("1", "--exercises", "2.1"), "expected some of 01.1"),
     (("1", "2", "--exercises", "1.1"), "got none of stage 2"),
     (("1", "--wheel", "nothing.whl"), "make wheel")])

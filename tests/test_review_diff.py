@@ -666,7 +666,7 @@ def test_an_answer_to_another_version_of_a_change_does_not_count(kept, capsys):
     review_diff.STORE.append({"id": CASES[0].id, "digest": "old", "mark": "", "run": "",
                               "confidence": 50, "consequence": 0, "repair": 0})
     assert cli.main(["review-diff", "--score"]) == 0
-    assert "1 answer is to changes that are different today" in capsys.readouterr().out
+    assert "1 answer does not count: what was reviewed has been edited" in capsys.readouterr().out
 
 
 def test_a_change_that_nobody_made_is_refused(kept, capsys):

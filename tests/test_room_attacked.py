@@ -195,7 +195,7 @@ def test_on_a_full_disk_nothing_is_acknowledged_and_the_report_is_written(tmp_pa
         assert send(room.port, "me", {}, learner.cookie, method="GET")[0] == 200
         out = room.stop()
     assert room.process.returncode == 0
-    assert "cannot be written any more" in out
+    assert "can no longer be written" in out
     assert next(tmp_path.glob("rooms/*/report.csv")).read_text().count("\n") == 2
 
 
@@ -233,7 +233,7 @@ def test_a_second_room_of_a_stage_is_a_room_of_its_own(tmp_path):
         done = subprocess.run([sys.executable, "-m", "dlsys.cli", *words], capture_output=True,
                               text=True, check=False)
         assert done.returncode == cli.BAD_INPUT
-        assert "this room is open already" in done.stderr
+        assert "this room is already open" in done.stderr
     finally:
         first.kill()
 

@@ -121,7 +121,7 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
     expect(wall.get_by_text("measured")).to_have_count(0)
     next_step(wall, "Ask again")
     for phone, letter in zip(phones, "AAB", strict=True):
-        expect(phone.get_by_text("Once more, after talking")).to_be_visible()
+        expect(phone.get_by_text("Again, after talking")).to_be_visible()
         guess(phone, letter, "sure")
     next_step(wall, "Close")
     expect(wall.get_by_text("Closed, with 3 answers.")).to_be_visible()
@@ -177,7 +177,7 @@ def test_forty_learners_in_the_exercise_phase(class_):
     expect(rows.last).to_have_text("1not written yet")
     expect(rows.nth(5)).to_have_text("5another mistake")
     expect(wall.locator(".big")).to_have_text("8 passed, 32 trying")
-    expect(wall.locator(".ask")).to_contain_text("Which line of yours keeps this?")
+    expect(wall.locator(".ask")).to_contain_text("Which of your lines keeps this promise?")
     phones[1].get_by_role("button", name="Open hint 1 (3 hints left)").click()
     expect(phones[1].locator(".hints li")).to_have_count(1)
     expect(wall.get_by_text("Hints opened here: 1. by 1")).to_be_visible()
@@ -199,7 +199,7 @@ def test_a_comma_is_a_decimal_sign_whatever_the_phone_speaks(class_):
         phone.get_by_role("button", name="This is my answer").click()
         if answer is None:
             expect(phone.get_by_role("alert")).to_contain_text(re.compile(
-                "no number here. Write digits alone|may be 1250 or 1.250"))
+                "not a number here. Write only digits|may be 1250 or 1.250"))
         else:
             expect(phone.locator(".said")).to_contain_text(f"Your answer: {answer:g} ")
             phone.get_by_role("button", name="Change my answer").click()

@@ -58,7 +58,7 @@ def test_two_changes_and_the_rooms_score(opened):
     # A line in a file that the change does not touch is marked there.
     file = place(FAULTY).partition(":")[0]
     assert file not in {line.file for line in case.diff}
-    phones[1].get_by_text("Another place, in any file").click()
+    phones[1].get_by_text("A different place, in any file").click()
     phones[1].locator("summary", has_text=file).click()
     mark(phones[1], place(FAULTY), 90)
     fine(phones[1])

@@ -321,7 +321,7 @@ PROBLEMS = {
     "no time": (["train.py", "train.py", "--limit", "nan"], "limit: got nan"),
     "no folder": (["train.py", "train.py", "--json", "no/where.json"], "there is no folder"),
     "no such file": (["pairs.toml"], "pairs.toml: No such file"),
-    "no TOML": (["bad.toml"], "bad.toml is no TOML"),
+    "no TOML": (["bad.toml"], "bad.toml is not valid TOML"),
     "no pair": (["empty.toml"], "got no [[pair]]"),
     "a word that is not known": (["word.toml"], "pair 1: got 'step', expected some of"),
     "half a pair": (["half.toml"], "pair 1: second is missing"),

@@ -338,7 +338,8 @@ def test_bad_input_gets_one_line(words, said, my_work, capsys, monkeypatch, tmp_
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    (None, "No such file"), ("{", "no notebook, or damaged"), ("[]", "no notebook, or damaged")])
+    (None, "No such file"), ("{", "damaged or not a notebook"),
+    ("[]", "damaged or not a notebook")])
 def test_a_lesson_that_cannot_be_read_is_named(text, said, my_work, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
     if text is not None:

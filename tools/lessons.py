@@ -585,7 +585,7 @@ def rule_claims_in_a_row(source: Source) -> None:
         row = row + count_claims(cell.source) if alone else 0
         most = MAX_CLAIMS if cell.metadata["role"] in OPEN else MAX_FOLDED_CLAIMS
         if row > most and cell.metadata["role"] not in NOT_DENSE:
-            source.lacks(cell, f"{row} claims stand in a row, expected at most {most}.",
+            source.lacks(cell, f"{row} claims follow each other, expected at most {most}.",
                          "Keep the one that the sentence needs and put the others under More, or "
                          "say between them why the next is asked.")
 
@@ -617,7 +617,7 @@ def rule_words(source: Source) -> None:
     for trap in source.traps:
         words = open_words(source, trap)
         if words > MAX_WORDS:
-            source.lacks(source.of(trap)[0], f"{words} words of trap {trap} stand open, "
+            source.lacks(source.of(trap)[0], f"{words} words of trap {trap} are open, "
                          f"expected at most {MAX_WORDS}.", "Fold what is an exception, a second "
                          "setting or a curiosity under More.")
 
@@ -738,7 +738,7 @@ def rule_numbers(source: Source) -> None:
                     continue  # counting words: "two layers" and "2 layers" alike
                 wanted = {value, value / 100} if percent else {value}
                 if not any(abs(w - k) <= 1e-9 * max(1, abs(w)) for w in wanted for k in known):
-                    source.lacks(cell, f"the number {text}{percent} stands in no claim and no "
+                    source.lacks(cell, f"the number {text}{percent} is in no claim and no "
                                  f"code of trap {trap}.", "Measure it, claim it, or drop it.")
 
 

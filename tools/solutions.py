@@ -74,7 +74,7 @@ def with_kept_answers(id: str) -> Exercise:
         if not (line := line_of(error, folder)):
             raise
         raise SystemExit(f"{folder} cannot be imported: {line}{type(error).__name__}: {error}. "
-                         "Mend the file.") from error
+                         "Fix the file.") from error
     return found
 
 

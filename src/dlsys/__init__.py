@@ -1,7 +1,7 @@
 """The command `dlsys`, the learner's worksheets, the start page and the grader.
 
 No lesson imports it: what a lesson needs is in `dlsys_helpers`. A worksheet imports it before
-anything else: it may lie outside the course, and then the learner's work has another folder.
+anything else: it may be outside the course, and then the learner's work has a different folder.
 """
 
 import sys

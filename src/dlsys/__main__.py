@@ -1,4 +1,4 @@
-"""`python -m dlsys`, where the command `dlsys` is not on the path, or is another program."""
+"""`python -m dlsys`, if the command `dlsys` is not on the path, or is a different program."""
 
 import sys
 

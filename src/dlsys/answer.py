@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _exam(row: Trap) -> NoReturn:
-    """Raise NoAnswer: what is planted in a sheet is told at its end, for all cases at once."""
+    """Raise NoAnswer: the planted faults of a sheet are shown at its end, for all cases at once."""
     form, _ = sheet.form_and_round(int(row.id[:2]))
     raise NoAnswer("the answers of an exam are shown at its end, all at once: dlsys exam "
                    f"{form.lower()} --debrief. After that no further answer counts.")
@@ -68,13 +68,14 @@ def _solved(asked: str) -> Trap:
     if trap.id not in progress.solved():
         kept = "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."
         number = int(trap.id[:2])
-        raise NoAnswer(f"exercise {trap.id} is not solved yet; its worked answer comes after that. "
+        raise NoAnswer(f"exercise {trap.id} is not solved yet; its worked answer is "
+                       "shown once you have solved it. "
                        f"Hints are in your worksheet. Check it: dlsys check {number}{kept}")
     return trap
 
 
 def side_by_side(answers: list[tuple[str, str]]) -> str:
-    """Headed answers side by side where the terminal is wide enough, else one below the other."""
+    """Both answers with headings, side by side if the terminal is wide enough."""
     columns = [[head, "", *visible(code).split("\n")] for head, code in answers]
     widths = [max(map(len, lines)) for lines in columns]
     if sum(widths) + len(GAP) > shutil.get_terminal_size().columns:
@@ -112,7 +113,7 @@ def without_docstring(code: str, function: str) -> str:
 
 
 def _mistakes(trap: Trap) -> list[str]:
-    """The names of the exercise's wrong answers, with the trap where it is another's."""
+    """The names of the exercise's wrong answers, with the trap if it is a different one."""
     from dlsys_checks import registry
 
     return [wrong.name if wrong.trap == trap.id else f"{wrong.name} (trap {wrong.trap})"

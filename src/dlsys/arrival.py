@@ -1,7 +1,7 @@
 """What a notebook's first cell calls: install what is missing here, or say in one sentence why not.
 
-Where nothing is missing it says nothing. torch is left alone: which build fits, the machine's owner
-knows.
+If nothing is missing, it says nothing. It never installs torch, because only the machine's owner
+knows which build fits.
 """
 
 import importlib
@@ -56,15 +56,15 @@ def arrive(version: str, needs: str = "", began: float | None = None) -> None:
     if new:
         said = ", ".join(f"{name} {needed.installed(name)}" for name in new)
         print(f"Installed in {time.time() - since:.0f} s: {said}. "
-              f"torch {needed.installed('torch')} is as it was.")
+              f"torch {needed.installed('torch')} is unchanged.")
     for one in always + some:
         if one.too_old and one.name not in new:
-            print(f"{one.name} {one.here} is older than {one.floor}, the oldest that was tried: "
-                  "some cells may fail.")
+            print(f"{one.name} {one.here} is older than {one.floor}, the oldest version that "
+                  "was tested: some cells may fail.")
 
 
 def _of_the_stage(names: list[str], asked: dict) -> list[Needed]:
-    """What the notebook needs besides; peft needs no torchao, but looks at the one that is here."""
+    """What else the notebook needs; peft needs no torchao, but checks an installed one."""
     with_peft = [name for name in REPLACED if "peft" in names and needed.installed(name)]
     found = needed.named(list(dict.fromkeys(names + with_peft)), asked)
     return [one._replace(floor=REPLACED.get(one.name, one.floor)) for one in found]
@@ -73,9 +73,9 @@ def _of_the_stage(names: list[str], asked: dict) -> list[Needed]:
 def _leave_by_hand(packages: list[Needed]) -> None:
     if missing := [one.name for one in packages if one.name in BY_HAND and not one.here]:
         raise CannotInstall(
-            f"{' and '.join(missing)}: not installed here, and this cell leaves that to you, as "
-            f"the right build depends on the machine. Run: pip install {' '.join(BY_HAND)}; then "
-            "run this cell again.")
+            f"{' and '.join(missing)}: not installed here, and this cell leaves that to you, "
+            "because the right build depends on the machine. Run: pip install "
+            f"{' '.join(BY_HAND)}; then run this cell again.")
 
 
 def _refuse_older_course(version: str) -> None:
@@ -84,7 +84,7 @@ def _refuse_older_course(version: str) -> None:
             or needed.numbers(here) >= needed.numbers(version)):
         return
     raise CannotInstall(
-        f"This notebook is of version {version} of the course, and {here} is installed here. Run "
+        f"This notebook belongs to version {version} of the course, but {here} is installed. Run "
         f"pip install --force-reinstall --no-deps {wheel_name(version)}, with that file in this "
         "notebook's folder; then restart the kernel.")
 
@@ -124,7 +124,7 @@ def _install(packages: list[Needed]) -> list[str]:
 
 
 def find_new_packages() -> None:
-    """Let this running Python import what pip has just installed, be it for this user alone."""
+    """Let this running Python import what pip has just installed, even if only for this user."""
     user = site.getusersitepackages()
     if site.ENABLE_USER_SITE and os.path.isdir(user) and user not in sys.path:
         sys.path.append(user)
@@ -133,9 +133,9 @@ def find_new_packages() -> None:
 
 
 def _take_new_widgets() -> None:
-    """Put the widget library that was just installed in the place of its stand-in.
+    """Replace the stand-in with the widget library that was just installed.
 
-    Importing the course has made the stand-in, as the library was missing then.
+    Importing the course created the stand-in, because the library was still missing.
     """
     there = sys.modules.get("anywidget")
     if there is not None and there.__spec__.loader is None:
@@ -144,18 +144,19 @@ def _take_new_widgets() -> None:
 
 
 def explain(said: str, what: str) -> str:
-    """Why pip did not install this, by what it said, and what to do: one sentence or two."""
+    """Why pip did not install this, judging by its output, and what to do: one or two sentences."""
     if "No module named pip" in said:
-        return (f"{what}: cannot be installed, this kernel's Python has no pip. Run in a terminal: "
+        return (f"{what}: cannot be installed, because this kernel's Python has no pip. "
+                "Run in a terminal: "
                 f"{shlex.quote(sys.executable)} -m ensurepip; then run this cell again.")
     if "externally-managed" in said:
-        return (f"{what}: cannot be installed, this kernel's Python belongs to the system. "
+        return (f"{what}: cannot be installed, because this kernel's Python belongs to the system. "
                 "Choose a kernel of your own: python3 -m venv env.")
     if READ_ONLY.search(said):
         return (f"{what}: cannot be installed, {sys.prefix} cannot be written. Use an environment "
                 "of your own: python3 -m venv env.")
     if NETWORK.search(said):
-        return (f"{what}: cannot be fetched, the package index does not answer. Connect (behind a "
-                "proxy, set HTTPS_PROXY), then run this cell again.")
-    last = ([line for line in said.splitlines() if line.strip()] or ["no word why"])[-1]
+        return (f"{what}: cannot be fetched, because the package index does not answer. "
+                "Connect (behind a proxy, set HTTPS_PROXY), then run this cell again.")
+    last = ([line for line in said.splitlines() if line.strip()] or ["no reason given"])[-1]
     return f"{what}: pip could not install it. It said: {last.strip()[:200]}"

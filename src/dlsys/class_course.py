@@ -1,6 +1,6 @@
-"""course.toml as `dlsys release` writes it: what a class was asked for, and when it is due.
+"""course.toml as `dlsys release` writes it: what a class was asked to do, and when it is due.
 
-A file that is there keeps every line; the new ones go below their table's heading.
+An existing file keeps every line; new lines go below the heading of their table.
 """
 
 import datetime
@@ -14,10 +14,10 @@ from dlsys_helpers.errors import UserError
 
 NAME = "course.toml"
 _BEGINNING = """\
-# What a class was asked for, and when it is due. dlsys grade takes it from here.
-# late = "10%/day"       # of the points that were asked for, for each day that has begun
-# late_max = "50%"       # never more than this
-# grace = "15min"        # so long after the due date nothing is taken off
+# What the class was asked to do, and when it is due. dlsys grade reads this file.
+# late = "10%/day"       # of the points asked for, per day or part of a day
+# late_max = "50%"       # the largest deduction
+# grace = "15min"        # no deduction within this time after the due date
 # partial_trap = "50%"   # with --partial: what the promise of an exercise's trap is worth
 """
 
@@ -27,14 +27,14 @@ class CourseTaken(UserError):
 
 
 class Planned(NamedTuple):
-    """A file and all that it will hold."""
+    """A file and its future content."""
 
     path: Path
     text: str
 
 
 def text(asked: Mapping[int, Sequence[str]]) -> str:
-    """A course.toml that says what is asked for, "" where nothing has to be said."""
+    """A course.toml that says what is asked for; "" if there is nothing to say."""
     return _with_rows(_BEGINNING, "asked", _asked_rows(asked)) if asked else ""
 
 
@@ -68,7 +68,7 @@ def planned(path: Path, stages: Sequence[int], due: datetime.datetime | None,
     except ValueError:
         fits = False
     if not fits:
-        raise CourseTaken(f"{path}: has a form to which no line can be added. Nothing was "
+        raise CourseTaken(f"{path}: has a form that dlsys cannot add lines to. Nothing was "
                           "written. Name a different file: --course FILE")
     return Planned(path, made)
 

@@ -61,7 +61,7 @@ _STATE_STYLES = {start_page.SOLVED: STATUSES["pass"].style, start_page.UNTOUCHED
 
 
 class Parser(argparse.ArgumentParser):
-    """One clear line for bad input, instead of the usage and a line."""
+    """Reports bad input in one clear line, without the usage."""
 
     commands: tuple[str, ...] = ()
 
@@ -98,7 +98,7 @@ def run_start(args: argparse.Namespace) -> int:
     if started.created:
         print(f"Your worksheet is {worksheet}, your copy of the lesson {lesson}.")
     else:
-        print(f"{worksheet} exists and stays as it is, the lesson is {lesson}. "
+        print(f"{worksheet} exists and stays as it is; the lesson is {lesson}. "
               f"For fresh ones next to them: dlsys start {args.stage} --copy"
               f"{' --core' if args.core else ''}")
     print(_length(stage, worksheets.is_core(started.path)))
@@ -123,12 +123,13 @@ def run_start_model() -> int:
     path, created = work_folder.start_model()
     shown = f"{paths.MY_WORK.name}/{path.name}"
     print(f"Your notebook is {shown}." if created else f"{shown} exists and stays as it is.")
-    print(f"Open it in JupyterLab ({work_folder.open_lab()}). Whose its parts are: dlsys parts")
+    print(f"Open it in JupyterLab ({work_folder.open_lab()}). "
+          "To see which parts are yours: dlsys parts")
     return 0
 
 
 def _length(stage: Stage, short: bool) -> str:
-    """How long the stage takes, and where the rest is when the worksheet holds the core alone."""
+    """How long the stage takes, and where the rest is if the worksheet holds only the core path."""
     core, whole = reading_time.times(stage)
     if short:
         return (f"The worksheet has the core path: about {core}. To add the rest to your answers: "
@@ -145,9 +146,9 @@ def run_update(args: argparse.Namespace) -> int:
     for line in updated.lines:
         say(line)
     if updated.kept:
-        say(f"{paths.MY_WORK.name}/{updated.path.name} is new, its outputs are gone; yours is "
-               f"kept as {paths.MY_WORK.name}/{update.KEPT}/{updated.kept.name}. If it is open, "
-               f"reload it. Then: dlsys check {args.stage}")
+        say(f"{paths.MY_WORK.name}/{updated.path.name} is new and has no outputs; your old "
+               f"one is kept as {paths.MY_WORK.name}/{update.KEPT}/{updated.kept.name}. "
+               f"If it is open, reload it. Then: dlsys check {args.stage}")
     return 0
 
 
@@ -158,7 +159,7 @@ def add_check(commands) -> None:
     parser.add_argument("notebook", help="a stage's number, an exercise such as 01.4, "
                                          "exam-a, or my-work/01_activations.ipynb")
     parser.add_argument("--all", action="store_true",
-                        help="show a row for every exercise, also off the core path")
+                        help="show a row for every exercise, including those off the core path")
     parser.add_argument("--limit", type=partial(amount, below=math.inf), default=SECONDS,
                         metavar="SECONDS",
                         help=f"longest time for one cell or check (default {SECONDS})")
@@ -289,7 +290,7 @@ def run_progress(args: argparse.Namespace) -> int:
         for exam in exams:
             _add_exam(table, exam)
         say(table)
-        say("Guess and review: ✓ right, ✗ wrong, ? not measured yet; the last one counts.")
+        say("Guess and review: ✓ right, ✗ wrong, ? not measured yet; the latest one counts.")
     if (report := my_parts.report()) is not None:
         say(f"Your model: built, {report.parent.name}/{report.name}")
     say(_totals(rows))
@@ -325,14 +326,14 @@ def _state(state: str):
 
 
 def _guess(guess: dict):
-    """A guess in a cell of the table: whether it was right, and how sure one was."""
+    """A guess in a cell of the table: whether it was right, and how sure the learner was."""
     if not guess:
         return ""
     return _mark(guess["right"], "?", " sure" if guess["sure"] else " not sure")
 
 
 def _mark(right: bool | None, unknown: str = "", more: str = ""):
-    """✓ or ✗ in its colour, or `unknown` for None; `more` is printed behind it."""
+    """✓ or ✗ in its colour, or `unknown` for None; `more` is printed after it."""
     if right is None:
         return f"{unknown}{more}"
     look = STATUSES["pass" if right else "wrong"]

@@ -9,8 +9,7 @@ wrong code, the question, what was measured, the cause in a picture, the repair,
 the exercise. The down key stays in the trap, the right key leaves it for the next one. The speaker
 view has a trap's notes on all its slides.
 
-A core deck has the core path alone: each trap with the ideas in front of it, and at most CORE
-slides.
+A core deck has only the core path: each trap with the ideas before it, and at most CORE slides.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Idea(NamedTuple):
 def slides(book: NotebookNode, core: bool = False) -> Iterator[Slide]:
     """The slides of a lesson in its order: its opening, ideas, explorers and traps, its summary.
 
-    core: of its core path alone, see `core_slides`.
+    core: only its core path, see `core_slides`.
     """
     if core:
         yield from core_slides(book)
@@ -142,10 +141,10 @@ def idea_slides(found: Idea) -> Iterator[Slide]:
 
 
 def core_slides(book: NotebookNode) -> Iterator[Slide]:
-    """The core path: its opening, each trap behind the ideas in front of it, the rules to keep.
+    """The core path: its opening, each trap after the ideas that lead to it, and the rules to keep.
 
-    Where CORE slides do not take them all, long traps lose a slide until there is room for an idea
-    in front of each trap that has one. Then the ideas that stand farthest from their trap go.
+    If they do not fit on CORE slides, long traps lose a slide until there is room for one idea
+    before each trap that has ideas. Then the ideas that are farthest from their trap are left out.
     """
     traps, ideas, waiting = [], [], []
     for part in parts(reading_time.core(book.cells)):
@@ -208,7 +207,8 @@ def explorer_slides(cell: NotebookNode) -> Iterator[Slide]:
     shown = drawn if deck_figures.is_readable(drawn) else _text(said.partition(": ")[2])
     for cells in placed([shown]):
         yield Slide(f"## Explore: {said.partition(':')[0]}", cells, first=True,
-                    notes="**Live:** the lesson has its controls. Ask for a guess, then move one.")
+                    notes="**Live:** the controls are in the lesson. Ask for a guess, then "
+                          "move one.")
 
 
 def placed(cells: Iterable[NotebookNode]) -> list[list[NotebookNode]]:
@@ -258,7 +258,7 @@ def trap_slides(cells: list[NotebookNode], short: bool = False) -> Iterator[Slid
     """The slides of one trap: its code, on two where it is long, then STEPS.
 
     The situation is above the code; where it does not fit, only its first sentence. short: the
-    question stands below the code where there is room, and no step has a second slide.
+    question is below the code if there is room, and no step has a second slide.
     """
     by_role = {role: [c for c in cells if _role(c) == role] for role in map(_role, cells)}
     first, *rest = (c.source for c in by_role["situation"])
@@ -296,7 +296,7 @@ def guess_cells(told: list[NotebookNode], broken: list[NotebookNode],
 def result_cells(by_role: dict, number: str) -> list[NotebookNode]:
     """The answer to the guess, and the first figure of the step Look; else what that step printed.
 
-    A choice is named with its letter, by which the class has voted, and with the number behind it.
+    A choice is named with the letter that the class voted for, and with the measured number.
     """
     choices = _choices(by_role["guess"][0])
     letters = {f"“{choice}”": f"{letter}, “{choice}”"
@@ -518,7 +518,7 @@ def _choices(cell: NotebookNode) -> list[str]:
 
 
 def total_height(cells: Iterable[NotebookNode]) -> float:
-    """Words beside a figure may be smaller, where no code is beside it, too."""
+    """Words next to a figure may be smaller, also if no code is next to it."""
     cells = list(cells)
     drawn = figures(cells)
     has_code = any(c.cell_type == "code" and c not in drawn for c in cells)

@@ -59,7 +59,7 @@ def python() -> Iterator[Finding]:
     here = f"Python {platform.python_version()} at {sys.prefix}"
     if sys.version_info[:2] < tuple(int(part) for part in wanted.split(".")):
         yield Finding(FAIL, f"{here}, expected {wanted} or newer.",
-                      f"Install Python {wanted}, remove .venv, then make it again. {SETUP}")
+                      f"Install Python {wanted}, remove .venv, then create it again. {SETUP}")
     else:
         yield Finding(OK, here)
 
@@ -114,17 +114,17 @@ def compare(what: str, requirements: list[str], missing_is: str, remedy: str):
         how = "not installed:" if missing_is == OK else "missing"
         yield Finding(missing_is, f"{what}: {how} {', '.join(missing)}.", remedy)
     if untried:
-        yield Finding(WARN, f"{what}: all that is here may work, but nobody has tried "
-                      f"{', '.join(untried)}.", f"If a cell fails, take a version that was tried. "
+        yield Finding(WARN, f"{what}: everything may work, but nobody has tested "
+                      f"{', '.join(untried)}.", f"If a cell fails, install a tested version. "
                       f"{SETUP if locations.is_checkout() else ''}".strip())
     if not missing and not untried:
-        yield Finding(OK, f"{what}: all {len(asked)} are here, at versions that were tried")
+        yield Finding(OK, f"{what}: all {len(asked)} are installed, in tested versions")
 
 
 def _tried(one: Needed, tested: dict[str, str]) -> str:
     """A package at an untried version, and the range of those that were tried."""
     last = f" to {tested[one.name]}" if one.name in tested else " or newer"
-    return f"{one.name} {one.here} (tried: {one.floor}{last})"
+    return f"{one.name} {one.here} (tested: {one.floor}{last})"
 
 
 def lock() -> Iterator[Finding]:
@@ -249,7 +249,7 @@ def generated() -> Iterator[Finding]:
         yield Finding(WARN, f"generated files: missing {', '.join(missing)[:120]}.",
                       "Run: git pull (a contributor runs: make build)")
     else:
-        yield Finding(OK, f"generated files: all there, {len(lessons)} lessons")
+        yield Finding(OK, f"generated files: all present, {len(lessons)} lessons")
 
 
 def _expected(folder: Path, stem: str) -> bool:
@@ -295,8 +295,8 @@ def on_windows() -> Iterator[Finding]:
     """What Windows itself cannot do, and what does it instead."""
     if not windows.HERE:
         return
-    yield Finding(WARN, "Windows: no timer stops an answer that never ends in a notebook, and "
-                  "nothing is graded here.", "Interrupt the kernel, or use dlsys check, which "
+    yield Finding(WARN, "Windows: in a notebook, no timer stops an answer that never ends, and "
+                  "grading does not work here.", "Interrupt the kernel, or use dlsys check, which "
                   "stops it. Grade in WSL 2 or on Linux.")
     for id in windows.LEFT_OUT:
         yield Finding(WARN, f"exercise {windows.cannot_check(id)}")

@@ -1,7 +1,7 @@
 """The exam: `dlsys exam a` makes a sheet, and its notebook asks about the cases with `sit`.
 
-Whoever answers is a desk: the learner's own, or the instructor's behind a server. This module holds
-nothing that a case is made of. In the grader's sandbox there is no desk; then a question only says
+A desk answers: the learner's own, or the instructor's, which a server offers. This module contains
+nothing that a case is made of. In the grader's sandbox there is no desk, and a question only says
 so.
 """
 
@@ -132,7 +132,7 @@ def sent(address: str, path: str, **parts: object) -> dict[str, Any]:
             raise SheetError(_why(refused)) from None
     except (OSError, HTTPException, ValueError) as fault:
         raise SheetError(f"exam: {address} does not answer ({getattr(fault, 'reason', fault)}). "
-                         "Nothing was noted. Is your instructor's exam running, and are you on "
+                         "Nothing was recorded. Is your instructor's exam running, and are you on "
                          "the same network?") from None
     return told if type(told) is dict else {}
 
@@ -141,7 +141,7 @@ def _why(refused: error.HTTPError) -> str:
     try:
         return str(json.loads(refused.read(4000))["error"])
     except (ValueError, KeyError, TypeError, OSError):
-        return f"exam: the address answers {refused.code}, so it is no exam. Look at it again."
+        return f"exam: the address answers {refused.code}, so it is not an exam. Check the address."
 
 
 # ---- checks of a sheet of one's own
@@ -185,10 +185,10 @@ def add_parser(commands) -> None:
         epilog="A class sits at its instructor's desk: dlsys exam serve keeps the key, and dlsys "
                "grade --exam FOLDER grades the sheets.")
     parser.add_argument("form", choices=("a", "b", "serve"),
-                        help="a before the course, b after it, or the reverse; serve: be the desk "
-                             "of a class")
+                        help="a before the course, b after it, or the reverse; serve: run the "
+                             "desk of a class")
     parser.add_argument("--new", action="store_true",
-                        help="begin a further pair of sheets, with other cases")
+                        help="begin another pair of sheets, with different cases")
     parser.add_argument("--at", metavar="ADDRESS", help="the desk of your class")
     parser.add_argument("--name", default="", help="your name, for the desk of your class")
     parser.add_argument("--debrief", action="store_true",
@@ -201,7 +201,7 @@ def add_parser(commands) -> None:
     desk.add_argument("--host", default="", help="the address to listen on (default: all)")
     desk.add_argument("--port", type=int, default=PORT, help=f"default {PORT}")
     desk.add_argument("--over", action="store_true",
-                      help="the exam is over: answer with the debrief alone")
+                      help="the exam is over: show only the debrief")
     parser.set_defaults(run=run)
 
 
@@ -268,7 +268,7 @@ def _place(number: int, args: argparse.Namespace) -> tuple[str, str]:
     mine = found[1] if found and found[1] != sheet.OWN else ""
     told = sent(address, "begin", number=number, ticket=mine, name=args.name[:80])
     if not sheet.TICKET.fullmatch(str(told.get("ticket"))):
-        raise SheetError(f"exam: {address} answers, but is no exam. Look at the address again.")
+        raise SheetError(f"exam: {address} answers, but is not an exam. Check the address.")
     return told["ticket"], address
 
 

@@ -105,8 +105,8 @@ class Desk:
         if part not in faults.PARTS:
             raise ExamError(f"read: got {part[:40]!r}, expected one of {', '.join(faults.PARTS)}.")
         if at.place < 1 and part != at.drawn.fault.part:
-            raise ExamError(f"read: got {part!r}, expected {at.drawn.fault.part!r}: of a free case "
-                            "the other parts are those of the plain script.")
+            raise ExamError(f"read: got {part!r}, expected {at.drawn.fault.part!r}: in a free "
+                            "case, the other parts are the same as in the plain script.")
         return self._paid(at, f"read {part}", faults.part_of(at.drawn.source, part))
 
     def _swap(self, at: Place, names: str) -> str:
@@ -118,15 +118,15 @@ class Desk:
         gone = at.drawn.fault is not None and place_of(at.drawn.fault) in asked
         said = "gone" if gone else "still there"
         return self._paid(at, f"swap {' '.join(sorted(asked, key=list(known).index))}",
-                          f"With these of the plain script the complaint is {said}.\n")
+                          f"With these parts of the plain script, the complaint is {said}.\n")
 
     def _name(self, at: Place, text: str) -> str:
         now, right = self.happened(at.number, at.ticket, at.place), at.drawn.name
         if now.over:
             return laws.OVER
         if now.tried_out(right):
-            done = "is named" if right in now.names else f"has had its {ledger.TRIES} names"
-            return f"Case {at.place} {done}: nothing was noted."
+            done = "is named" if right in now.names else f"has used up its {ledger.TRIES} tries"
+            return f"Case {at.place} {done}: nothing was recorded."
         heard = exam_names.heard(text)
         if not heard.name:
             return f"{heard.why} No try was used."
@@ -152,7 +152,7 @@ class Desk:
         """Note what is bought before it is seen."""
         now = self.happened(at.number, at.ticket, at.place)
         if now.over:
-            return f"{shown}This sheet is over: nothing was noted."
+            return f"{shown}This sheet is over: nothing was recorded."
         if word not in now.paid:
             self.note({"sheet": at.number, "ticket": at.ticket, "case": at.place, "paid": word})
         return f"{shown}{self._receipt(at, '')}"
@@ -214,7 +214,7 @@ def place_of(fault: faults.Fault) -> str:
 
 
 def named(name: str) -> str:
-    """A fault as it is told back to who named it."""
+    """A fault as it is named back to the learner."""
     return name if name == draws.HEALTHY else faults.FAULTS[name].name
 
 
@@ -267,7 +267,7 @@ class Record(Store):
         known, before = [*self.entries(), *entries], self.size()
         super().append(*entries)
         if self.size() <= before:
-            raise ExamError("exam: the desk's disk takes nothing more. Nothing was noted. Tell "
+            raise ExamError("exam: the desk's disk takes nothing more. Nothing was recorded. Tell "
                             "your instructor.")
         self._known, self._size = known, self.size()
 

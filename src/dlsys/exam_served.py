@@ -1,8 +1,8 @@
-"""`dlsys exam serve`: the desk of a class, behind a small web server.
+"""`dlsys exam serve`: the desk of a class, as a small web server.
 
 A learner's machine gets answers and nothing that they are made of. Each sheet has a ticket with
-cases of its own, so that a second ticket tells nothing about the first. Sums are done in one thread
-of their own; while it works, others wait.
+cases of its own, so that a second ticket tells nothing about the first. One thread does all
+computations; while it works, other requests wait.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def application(counter: Counter) -> Any:
                 self.finish({"error": clean(str(why), 1000)})
             except (ValueError, RecursionError, TypeError):
                 self.set_status(400)
-                self.finish({"error": "exam: this is no question to a desk."})
+                self.finish({"error": "exam: this is not a question for a desk."})
 
         def write_error(self, status_code: int, **_: Any) -> None:
             self.finish({"error": f"exam: the desk could not answer ({status_code})."})
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         asyncio.run(_serve(Counter(desk), args))
     except OSError as error:
         raise ExamError(f"exam serve: port {args.port}: {error.strerror}. Is an exam running "
-                        "already? --port takes another one.") from None
+                        "already? Use a different one: --port N") from None
     except KeyboardInterrupt:
         pass
     print(f"\nStopped; key and record are in {args.out}. Go on with the same command, end it with "
@@ -131,9 +131,10 @@ async def _serve(counter: Counter, args: argparse.Namespace) -> None:
     from dlsys.room.open_room import lan_address
     server, port = listen(counter, args.host, args.port)
     address = f"http://{args.host or lan_address()}:{port}/"
-    print("The exam is over; the desk answers with the debrief alone." if args.over else
+    print("The exam is over; the desk now shows only the debrief." if args.over else
           f"The exam is on. Learners begin with: dlsys exam a --at {address} --name THEIR-NAME\n"
-          f"The key is in {args.out / exam_desk.KEY}: who has it has all answers.", flush=True)
+          f"The key is in {args.out / exam_desk.KEY}: anyone who has it has all answers.",
+          flush=True)
     try:
         await asyncio.Event().wait()
     finally:

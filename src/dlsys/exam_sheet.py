@@ -138,7 +138,7 @@ apart."""),
     ("code", "exam.case(0).complaint()"),
     ("markdown", """NaN from the first epoch on can have several causes: a learning rate that is
 too high, a logarithm of zero, a division by zero. One question separates them: is the NaN already
-in what the model is given? `inputs` answers it. A look at the gradients would cost as much and only
+in the input of the model? `inputs` answers it. A look at the gradients would cost as much and only
 show that they are NaN as well."""),
     ("code", 'exam.case(0).look("inputs")'),
     ("markdown", """Two thousandths of the inputs are NaN: one image in 500. Their mean is NaN as
@@ -146,8 +146,8 @@ well, but many faults could change a mean, so the evidence is the fraction. The 
 cannot cause this; the data must. The part `data` makes the inputs, so read only that
 part."""),
     ("code", 'exam.case(0).read("data")'),
-    ("markdown", """`scaled` divides each image by its own standard deviation, and that of a blank
-page is zero. Say so:"""),
+    ("markdown", """`scaled` divides each image by its own standard deviation, and for a blank page
+that deviation is zero. Say so:"""),
     ("code", 'exam.case(0).name("a blank image has a standard deviation of zero, and scaled "\n'
      '                   "divides by it")'),
     ("markdown", """The answer gives the number and the fix. The first text of a pair has to occur
@@ -168,10 +168,10 @@ would remove the NaN, but every image would still have a scale of its own."""),
 This one is also free. Nothing broke: the accuracy is high."""),
     ("code", "exam.case(-1).complaint()"),
     ("markdown", """Either the test is wrong, or the customer's images are different. Ask first
-where the fault can be: replace half of the suspects by those of the plain script, and see whether
+where the fault can be: replace half of the suspects with parts of the plain script, and see whether
 the complaint goes away."""),
     ("code", 'exam.case(-1).swap("evaluate", "smaller")'),
-    ("markdown", "So the test itself is not to blame. The images that it is given are left:"),
+    ("markdown", "So the test itself is not to blame. That leaves the images that it gets:"),
     ("code", 'exam.case(-1).look("test_set")'),
     ("markdown", """`train` has seen all of the test images. So the accuracy is measured on images
 that the model knows by heart, and the accuracy itself does not show it. `split`, in the part

@@ -22,13 +22,13 @@ def add_parser(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 1 where neither a word, a unit that the course teaches nor a cause fits.
+    """Returns 1 if no term, no unit that the course teaches and no cause fits.
 
-    The nearest units are printed there, too, as perhaps meant.
+    In that case, the nearest units are also printed, as perhaps meant.
     """
     query = " ".join(args.words)
     if not find.plain(query):
-        raise UserError(f"find: got {query[:40]!r}, expected a word of what you see, in English, "
+        raise UserError(f"find: got {query[:40]!r}, expected words for what you see, in English, "
                         "or a number.")
     taught = [*glossary.lines(query), *units.lines(units.rank(query))]
     print(*taught, sep="\n", end="\n" * bool(taught))

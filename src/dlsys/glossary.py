@@ -22,7 +22,7 @@ PLACE = re.compile(r"(lesson|words) (\d\d)(?:: .+)?|trap (\d\d)\.\d+|other: \w+"
 
 
 class Term(NamedTuple):
-    """A word or a call; a call stands in backticks, as in Markdown."""
+    """A word or a call; a call is in backticks, as in Markdown."""
 
     name: str
     also: tuple[str, ...]

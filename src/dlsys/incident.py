@@ -136,7 +136,7 @@ def search_on(incident: Incident, log: Log) -> None:
         if search.words:
             return choose_cause(incident, log)
         if not search.affordable:
-            paragraph("The budget pays for no probe that you have not run. Name the cause.")
+            paragraph("The budget does not cover any probe that you have not run. Name the cause.")
             return name_cause(incident, log)
         said = input(f"\n{search.day}, {gpu_hours(search.left)} left. probe > ").strip().lower()
         if said in ("q", "quit"):
@@ -159,7 +159,7 @@ def probe(incident: Incident, name: str, log: Log) -> None:
     """Ask for a hypothesis, pay, and show what the probe shows."""
     search, asked = log.search(incident), incident.probe(name)
     if name in search.made:
-        paragraph("You have run this probe; looking again is free.")
+        paragraph("You have already run this probe; looking again is free.")
         show_answer(incident, name)
         return
     refuse_dear(search, name)

@@ -73,7 +73,7 @@ def report() -> Path | None:
 
 
 def _library(part: Part) -> str:
-    return "a stand-in of ours" if part.standin == OURS else part.standin
+    return "our stand-in" if part.standin == OURS else part.standin
 
 
 def write(mine: list[tuple[Part, Sheet]]) -> list[str]:
@@ -92,7 +92,7 @@ def write(mine: list[tuple[Part, Sheet]]) -> list[str]:
         fresh.write_text(f"{upper}{MARK}\n{_lower(path)}", "utf-8")
         os.replace(fresh, path)
     except OSError as error:
-        raise PartsFileError(f"{FILE}: cannot be written ({error.strerror}). What was there is "
+        raise PartsFileError(f"{FILE}: cannot be written ({error.strerror}). The old file is "
                              "still there. Free some space, or make the folder writable.") from None
     return [*notes, f"Your own code: {path.parent.name}/{FILE}"]
 
@@ -130,9 +130,9 @@ def generated_half(mine: list[tuple[Part, Sheet]]) -> tuple[str, list[str]]:
         names = sheet.needed(part.function)
         imports.update(sheet.imports_of([sheet.pieces[name] for name in names]))
         fresh = [name for name in names if seen.get(name) != sheet.pieces[name]]
-        notes += [f"Note: {name} means one thing in {part.id} and another before it; in {FILE} "
-                  "the last one counts. Rename it in one worksheet." for name in fresh
-                  if name in seen]
+        notes += [f"Note: {name} is defined differently in {part.id} and in an earlier part; in "
+                  f"{FILE} the last definition counts. Rename one of them in its worksheet."
+                  for name in fresh if name in seen]
         seen.update({name: sheet.pieces[name] for name in fresh})
         pieces = "\n\n\n".join(sheet.pieces[name] for name in fresh)
         bodies.append(f"# ---- {part.id} {part.function}: {part.used}\n{pieces}\n")

@@ -125,7 +125,7 @@ def why(of: Course, doubt: Doubt, id: str, skip: bool) -> str:
                  and int(other[:2]) in stages and (one.known > one.unknown) == skip]
         if found:
             return f"{'known' if skip else 'not known'} {words}: {', '.join(o.id for o in found)}"
-    return f"your answers to other stages {'speak for it' if skip else 'leave it open'}"
+    return f"your answers to other stages {'suggest it' if skip else 'leave it open'}"
 
 
 def current() -> Plan | None:
@@ -148,7 +148,7 @@ def add_parser(commands) -> None:
     """Add `placement` to the commands of `dlsys`."""
     parser = commands.add_parser("placement", help="twelve to fifteen questions, and which traps "
                                                    "to take and to skip")
-    parser.add_argument("--again", action="store_true", help="answer anew, from the first question")
+    parser.add_argument("--again", action="store_true", help="start again from the first question")
     parser.add_argument("--minutes", type=_minutes, default=TODAY, metavar="N",
                         help=f"for today (default {TODAY})")
     parser.set_defaults(run=run)
@@ -182,7 +182,7 @@ def ask_all(number: int) -> None:
     rows = last() if number == run_number() else []
     review.say_wrapped(f"{LEAST} to {MOST} questions from the whole course. `{UNKNOWN}` says that "
                        f"you do not know, which is worth more than luck; `{QUIT}` stops, and "
-                       "what you have answered is kept.")
+                       "your answers are kept.")
     if rows:
         print(f"{len(rows)} answered so far.")
     while id := next_item(course(), belief(course(), evidence(rows)), len(rows)):
@@ -231,7 +231,7 @@ def tell(found: Plan, minutes: int) -> None:
     right = sum(row["right"] for row in rows)
     print(f"\n{right} of {len(rows)} right.")
     if not found.take:
-        print("Nothing of the core path is missing. To go on: dlsys exam a")
+        print("Nothing on the core path is missing. To go on: dlsys exam a")
         return
     today = found.today(minutes)
     say(bold(f"Today, {sum(step.minutes for step in today)} minutes"))

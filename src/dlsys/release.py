@@ -1,10 +1,10 @@
-"""`dlsys release 01 03 --due 2027-01-15 --out class`: the folder that a class is handed.
+"""`dlsys release 01 03 --due 2027-01-15 --out class`: the folder that a class gets.
 
 It holds the worksheets, the lessons without outputs, INSTALL.md, and RELEASE.json, which says what
-was given out. Beside the folder goes course.toml, from which `dlsys grade` learns what was asked
-for and when. No worked answer is in it, and no history; *Your model*, whose stand-ins solve some
-exercises, with --model only. Lessons repair their own small cases, and
-some of those lines answer an exercise: they are the lesson.
+was given out. Next to the folder it writes course.toml, from which `dlsys grade` learns what
+was asked for and when it is due. The folder contains no worked answer and no history, and *Your
+model*, whose stand-ins solve some exercises, only with --model.
+Lessons repair their own small cases, and some of those lines answer an exercise.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def _date(text: str | None) -> datetime.datetime | None:
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise ReleaseError(f"--due: got {text[:40]!r}, expected a date as 2027-01-15 or "
+        raise ReleaseError(f"--due: got {text[:40]!r}, expected a date such as 2027-01-15 or "
                            "2027-01-15T18:00+01:00.") from None
     if len(text) <= len("2027-01-15"):
         moment = moment.replace(hour=23, minute=59)
@@ -114,8 +114,8 @@ def _exercises(text: str | None, stages: list[Stage]) -> dict[int, list[str]]:
     asked = {stage.number: [id for id in known if id in ids and known[id] == stage.number]
              for stage in stages}
     if empty := [number for number, ids in asked.items() if not ids]:
-        raise ReleaseError(f"--exercises: got none of stage {empty[0]}, expected one or more of "
-                           "each stage. Leave the stage out, or add an exercise of it.")
+        raise ReleaseError(f"--exercises: got none of stage {empty[0]}, expected one or more "
+                           "from each stage. Leave the stage out, or add an exercise of it.")
     return asked
 
 
@@ -252,7 +252,7 @@ def beyond_base(code: str) -> list[str]:
 
 
 def how_to(stages: list[Stage], stamp: dict, wheel: Path | None, needed: str) -> str:
-    """INSTALL.md; needed: what pip has to install besides the wheel."""
+    """INSTALL.md; needed: what pip has to install in addition to the wheel."""
     rows = [f"   - {stage.number}. {stage.title}: `{paths.lesson_copy(stage.number).name}`, "
             f"`{stage.stem}.ipynb`" for stage in stages]
     file = wheel.name if wheel else "dlsys_helpers-*.whl"
@@ -277,5 +277,5 @@ def _write(out: Path, files: dict[str, str], wheel: Path | None, stages: list[in
         if wheel:
             class_wheel.write(wheel, out / wheel.name, stages, model)
     except OSError as error:
-        raise ReleaseError(f"{out}: cannot be written ({error.strerror}). It may hold a part; "
-                           "delete that and give the command again.") from None
+        raise ReleaseError(f"{out}: cannot be written ({error.strerror}). It may hold a part of "
+                           "the release; delete that and run the command again.") from None

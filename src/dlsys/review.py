@@ -320,7 +320,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask_all(items: list[Item], answers: list[bool]) -> None:
-    print("Ctrl-C stops; what you have answered is kept." if STORE.path() else "Ctrl-C stops.")
+    print("Ctrl-C stops, and your answers are kept." if STORE.path() else "Ctrl-C stops.")
     for place, item in enumerate(items, 1):
         question = draw(item)
         say_wrapped(f"\n{place} of {len(items)} · stage {int(item.trap.id[:2])}", question.text)

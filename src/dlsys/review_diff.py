@@ -318,7 +318,7 @@ def tell(review: Review) -> None:
         verdict(reading.is_repair(review.repair, case), f"Repair: {repair_shown(case, 0)}",
                 f"You chose: {chosen_repair(review)}")
         if review.repair == BACK and case.kind == CHANGED:
-            say("  You typed the old lines back, which removes the fault, too.")
+            say("  You typed the old lines back, which also removes the fault.")
         paragraph(measured(case))
     else:
         verdict(review.confidence <= scoring.ACCUSED, f"You were {review.confidence} % sure that "
@@ -344,7 +344,7 @@ def chosen_consequence(review: Review) -> str:
 
 def chosen_repair(review: Review) -> str:
     if review.repair == BACK:
-        return "the old lines, which take away what the change is for."
+        return "the old lines, which undo what the change is for."
     return "leave it as it is." if review.repair == NOTHING else repair_shown(
         review.case, review.repair)
 
@@ -357,7 +357,7 @@ def verdict(right: bool, text: str, chosen: str = "") -> None:
 
 
 def within(text: str) -> str:
-    """A sentence, wrapped behind an indent of two; code keeps its lines."""
+    """A sentence, wrapped and indented by two; code keeps its lines."""
     return text if "\n" in text else filled(text, "  ", "  ").strip()
 
 
@@ -382,8 +382,8 @@ def show_score() -> int:
             print(f"\nForm {form}:", *scoring.shown(scoring.score(part)), sep="\n")
     old = len({entry["id"] for entry in STORE.entries() if _is_review(entry)}) - len(done)
     if old:
-        print(f"{old} {'answer is' if old == 1 else 'answers are'} to changes that are different "
-              "today, and do not count.")
+        print(f"{old} {'answer does' if old == 1 else 'answers do'} not count: what was "
+              "reviewed has been edited since.")
     if not STORE.path():
         print("Answers are not kept: DLSYS_PROGRESS is off.")
     return 0

@@ -78,7 +78,7 @@ def lesson(stage: Stage) -> NotebookNode:
     except OSError as error:
         why = error.strerror
     except (ValueError, AttributeError, nbformat.reader.NotJSONError):
-        why = "it is no notebook, or damaged"
+        why = "it is damaged or not a notebook"
     raise SlidesError(f"{name}: cannot be read ({why}). Run: git checkout -- {name}")
 
 

@@ -175,7 +175,7 @@ def next_up(rows: list[StageState]) -> tuple[Stage, Trap | None] | None:
 
 
 def _worked_on(row: StageState) -> tuple[float, int]:
-    """When a stage was worked on last: by its worksheet's time, and where it stands."""
+    """When a stage was last worked on, by the time of its worksheet, and how far it is."""
     sheet = _learners_file(row.stage)
     return (sheet.stat().st_mtime if sheet.exists() else 0.0, -row.stage.number)
 
@@ -288,7 +288,7 @@ def _card(row: StageState, typed: bool = True) -> str:
 
 _NO_EXAM = ('<li class="untouched"><div><small>Exam</small></div>'
             "<strong>Find planted faults</strong>"
-            "<p>Five complaints about a training script, and looks that cost.</p>"
+            "<p>Five complaints about a training script; every look has a price.</p>"
             '<p class="foot"><span>To begin: <code>dlsys exam a</code></span></p></li>\n')
 
 

@@ -285,6 +285,6 @@ def _swap(path: Path, before: bytes, after: bytes) -> Path:
     except OSError as error:
         with suppress(OSError):  # Windows keeps a file that another program holds
             fresh.unlink(missing_ok=True)
-        raise WorksheetError(f"{path.name}: cannot be replaced ({error.strerror}). It is as it "
-                             "was.") from None
+        raise WorksheetError(f"{path.name}: cannot be replaced ({error.strerror}). It is "
+                             "unchanged.") from None
     return kept

@@ -178,7 +178,7 @@ def _lead_to_guess(cells: list[dict], name: str) -> None:
         title, end, rest = "".join(cells[0]["source"]).partition("\n")
         way = (f"**In a hurry?** Go to [the first guess]({name}#cell-id={asked['id']}), click it "
                "and choose *Run*, *Run All Above Selected Cell*; then run it. Trap "
-               f"{trap} needs no more.")
+               f"{trap} needs nothing more.")
         cells[0]["source"] = f"{title}\n\n{way}\n{end}{rest}"
 
 

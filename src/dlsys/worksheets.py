@@ -106,8 +106,8 @@ def read(path: str | Path) -> Worksheet:
         raise WorksheetError(f"{name}: is a lesson, expected a worksheet. Make one with: "
                              f"dlsys start {stage}")
     if assignments.is_exam(stage) and any(sheet.opened(source) for _, source in found.cells):
-        raise WorksheetError(f"{name}: is a sheet of your class's exam, whose desk knows what is "
-                             "right. Hand it in: your instructor's grader checks it.")
+        raise WorksheetError(f"{name}: is a sheet of your class's exam, and only its desk knows "
+                             "what is right. Hand it in: your instructor's grader checks it.")
     exercises = [trap for trap in assignments.traps(stage)
                  if trap.id in (found.asked or [trap.id] * (trap.core or not found.core))
                  or trap.id in found.checked]
@@ -145,7 +145,7 @@ def _checks(found: NotebookFile, known: list[str], stage: int) -> list[str]:
     notes = []
     if missing := [id for id in known if id not in found.checked]:
         notes.append(
-            f"No check cell for {', '.join(missing)}; the function is still looked for. "
+            f"No check cell for {', '.join(missing)}; the function is looked up anyway. "
             f"A complete worksheet: {assignments.how_to_begin(stage)}"
         )
     if strange := sorted(set(found.checked) - set(known)):

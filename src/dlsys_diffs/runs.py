@@ -253,7 +253,7 @@ def _after_overflow(repo, seed: int) -> dict[str, float]:
 
 
 def evaluation(repo: ModuleType, seed: int) -> Measured:
-    """A model in training, scored in batches of 64 and of 7, and what that leaves behind."""
+    """A model in training, scored in batches of 64 and of 7, and what scoring changes."""
     config = settings(repo, seed, steps=20)
     trainer = repo.loop.Trainer(config)
     repo.loop.train([trainer])

@@ -257,7 +257,7 @@ def _whole_settings() -> set[str]:
 
 
 def _negated(node: ast.Compare) -> ast.Compare | None:
-    """A comparison turned round, where that is one, too."""
+    """A comparison turned round, if the result is a comparison as well."""
     op, whole = type(node.ops[0]), all(map(_whole, (node.left, node.comparators[0])))
     other = NEGATED.get(op) or (ORDERED.get(op) if whole else None)
     return ast.Compare(node.left, [other()], node.comparators) if other else None

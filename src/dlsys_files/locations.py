@@ -15,7 +15,7 @@ SHIPPED = Path(__file__).parents[1] / "dlsys" / "course"
 
 
 def is_checkout() -> bool:
-    """Whether the package lies in the course's own folder, not in a wheel's."""
+    """Whether the package is in the course's own folder, not in a wheel's."""
     return not SHIPPED.is_dir() and (paths.ROOT / "exercises").is_dir()
 
 

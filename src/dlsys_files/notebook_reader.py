@@ -191,7 +191,7 @@ def _python_only(metadata: dict) -> None:
     spec, info = _dict(metadata.get("kernelspec")), _dict(metadata.get("language_info"))
     language = _word(spec.get("language") or info.get("name") or "python")
     if not language.lower().startswith(("python", "ipython")):
-        raise Unreadable(f"has a kernel that speaks {language}, expected Python.", "language")
+        raise Unreadable(f"has a kernel for {language}, expected Python.", "language")
 
 
 def _cells(notebook: dict) -> list[dict]:

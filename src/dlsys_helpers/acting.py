@@ -1,6 +1,6 @@
 """Run a learner's function on one case and bring home plain data. Holds no laws, no answers.
 
-The notebook and the sandboxed grader use this same module; it may be loaded beside code that
+The notebook and the sandboxed grader use this same module; it may be loaded together with code that
 nobody trusts, so everything it returns is data for a judge elsewhere, never a verdict.
 """
 

@@ -23,7 +23,7 @@ class CatalogError(UserError):
 class Trap:
     """A trap and its exercise, as the lesson declares them.
 
-    ``title`` is the situation, which stands over the trap until the guess is made; ``fault`` is
+    ``title`` is the situation, the trap's heading until the guess is made; ``fault`` is
     what goes wrong, in the words of somebody who searches for it. ``function`` is the learner's;
     ``core`` says that the trap is on the short way through a stage.
     """

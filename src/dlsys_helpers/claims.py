@@ -29,7 +29,7 @@ def claim(text: str, value: Any, *, expected: float | None = None, within: float
     """State that `value` is `expected` (give or take `within`), or is `below`, or `above`.
 
     value: a number, bool or tensor of one element. NaN satisfies no claim. `below` and `above`
-    may be combined; both are strict. Shows one quiet line: what was measured beside the bound, or
+    may be combined; both are strict. Shows one quiet line: the measured value next to the bound, or
     yes or no where True or False is expected. Raises ClaimFailed when the claim does not hold,
     ValueError for a claim without a bound.
     """

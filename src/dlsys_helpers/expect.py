@@ -89,7 +89,7 @@ def _pieces(value: Any) -> Iterator[str]:
 
 
 def _atom(value: Any) -> str:
-    """A value without parts, as it stands in a list."""
+    """A value without parts, as it is shown in a list."""
     if type(value) is str:
         return repr(value[:LONGEST + 1])
     if isinstance(value, int) and value.bit_length() > 200:

@@ -127,7 +127,7 @@ def _plain(value: Any) -> str:
 
 
 def _html_note(text: str) -> str:
-    """A note in italics; what stands in backticks, as code."""
+    """A note in italics; text in backticks is shown as code."""
     shown = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
     return f'<p class="dlsys-gpu-note"><em>{shown}</em></p>'
 
@@ -303,7 +303,7 @@ def _recorded(key: str, columns: Sequence[str], source: str) -> GpuResult:
 
 
 def state_of(record: dict[str, Any] | None, source: str) -> str:
-    """How a record stands to the code that measures now: "recorded", "stale" or "missing"."""
+    """How a record relates to the code that measures now: "recorded", "stale" or "missing"."""
     if record is None:
         return "missing"
     return "recorded" if record["source"] == source else "stale"

@@ -3,7 +3,7 @@
     draw_backward({"x": "2", "L": "4"}, [("x", "L")], {("x", "L"): "times 2x = 4"},
                   title="One factor", alt="x above L, and an arrow back.")
 
-It lies apart from `draw_tree`, so that lessons which draw other graphs do not rest on it.
+It is separate from `draw_tree`, so that lessons that draw other graphs do not depend on it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _row(sheet: Sheet, layer: Sequence[str], nodes: Mapping[str, str],
 
 
 def _way_back(sheet: Sheet, points: Sequence[tuple[float, float]], factor: str) -> None:
-    """An arrow up beside an edge, with its factor outside of an edge that leans."""
+    """An upward arrow next to an edge, with its factor on the outer side of a slanted edge."""
     (x1, y1), (x2, y2) = points
     sheet.line([(x2 + ASIDE, y2), (x1 + ASIDE, y1)], arrow=True, colour=KINDS[1], label="back")
     lean = (x2 - x1) / (y2 - y1)

@@ -147,7 +147,7 @@ def _said(asked: Question) -> dict:
 
 
 def sentence(asked: Question, result: Measurement, said: dict) -> str:
-    """What was said beside what was measured; guess.js says the same on a page."""
+    """The guess next to the measurement; guess.js says the same on a page."""
     if not said:
         return f"Measured: {result.shown}."
     sure = "sure" if said["sure"] else "not sure"
@@ -204,7 +204,7 @@ def _show_form(asked: Question, said: dict) -> None:
 
 
 def hear(asked: Question, said: dict) -> None:
-    """Keep a guess, and answer it where its measurement stands already."""
+    """Keep a guess, and answer it if its measurement already exists."""
     SAID[asked.id] = said
     result = MEASURED.get(asked.id)
     progress.record_guess(asked.id, said["guess"], said["sure"],

@@ -145,7 +145,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _write_new(path: Path, data: bytes) -> Path:
-    """Write data beside path under the first free name, as ``.progress.damaged-N.jsonl``."""
+    """Write data next to path under the first free name, such as ``.progress.damaged-N.jsonl``."""
     number = 1
     while True:
         aside = path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")

@@ -1,4 +1,4 @@
-"""An exercise's parts, and how they judge an answer; the words for it stand in wording.py.
+"""An exercise's parts, and how they judge an answer; the texts are in wording.py.
 
 A check has three parts. *Arrange* draws cases from a seed. *Act* calls the learner's function
 and turns what it does into plain data (acting.py). *Assert* states laws about that data; its
@@ -31,7 +31,7 @@ from dlsys_helpers.verdicts import Verdict
 class Promise:
     """A piece of an exercise's docstring, and what decides whether it is kept.
 
-    cases: names of the cases that decide it, all when empty. says: phrases of which one stands in
+    cases: names of the cases that decide it, all when empty. says: phrases of which one occurs in
     the message when it is broken, any when empty.
     """
 
@@ -50,7 +50,7 @@ class Promise:
 class WrongAnswer:
     """A registered misconception: its name, its code and the trap it belongs to.
 
-    says: phrases of which one stands in what it is told, any when empty. breaks: the keys of the
+    says: phrases of which one occurs in what it is told, any when empty. breaks: the keys of the
     promises that it breaks.
     """
 
@@ -76,7 +76,7 @@ def _missing_part(*_: Any, **__: Any) -> NoReturn:
 class Exercise:
     """One exercise: the parts are attached by its decorators, in a file of its own.
 
-    right_answers, probes and equivalents are attached by a file beside the tests: no class is
+    right_answers, probes and equivalents are attached by a file next to the tests: no class is
     handed an answer that passes.
     """
 
@@ -116,7 +116,7 @@ class Exercise:
                 says: tuple[str, ...] = ()) -> None:
         """State which cases, or which phrases of the law, decide a piece of the docstring.
 
-        `text` stands in the docstring word for word; together the promises cover all of it.
+        `text` occurs in the docstring word for word; together the promises cover all of it.
         """
         self.promises.append(Promise(key, text, cases, says))
 

@@ -195,7 +195,7 @@ def _is_view(func: Any) -> bool:
 
 
 def peak_bytes(fn: Call) -> int:
-    """Most bytes of the CUDA device that one call takes beside what was allocated before."""
+    """The most bytes of the CUDA device that one call takes on top of those already allocated."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

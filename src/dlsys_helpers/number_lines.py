@@ -74,7 +74,7 @@ def _number_row(sheet: Sheet, name: str, items: Sequence[tuple[float, float, str
                 moments: Sequence[float] = ()) -> None:
     """One row: labels of points and of narrow ranges above it, those of wide ranges in it.
 
-    moments: where dashed lines cross it, in inches; no text lies on them.
+    moments: where dashed lines cross it, in inches; no text overlaps them.
     """
     rooms = {i: widest_part(at(i[0]), at(i[1]), moments) for i in items}
     inside = {i for i, (low, high) in rooms.items() if text_width(i[2], "bold") + 0.06 < high - low}

@@ -73,7 +73,7 @@ def label_ends(ax: Axes) -> None:
 
 def plot_bars(values: Mapping[str, float], *, title: str, xlabel: str, alt: str,
               log: bool = False) -> None:
-    """Draw one horizontal bar a name, with its value beside it, and show the figure."""
+    """Draw one horizontal bar per name, with its value next to it, and show the figure."""
     ax = new_axes(title, xlabel, "", logx=log)
     names = list(values)
     bars = ax.barh(names, list(values.values()), color=COLOURS[0], height=0.6)

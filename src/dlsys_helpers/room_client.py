@@ -30,7 +30,7 @@ _thread: threading.Thread | None = None
 
 
 def file() -> Path:
-    """Where it stands which room was joined."""
+    """The file that says which room was joined."""
     return paths.MY_WORK / NAME
 
 

@@ -27,8 +27,8 @@ def _is_there(name: str) -> bool:
 
 
 def sentence(name: str) -> str:
-    return (f"The controls that belong here need {name}, which is not installed. Everything else "
-            f"runs without. To have them: %pip install {name}, then restart the kernel.")
+    return (f"The controls of this cell need {name}, which is not installed. Everything else works "
+            f"without it. To get them: %pip install {name}, then restart the kernel.")
 
 
 def stand_in() -> None:

@@ -1,6 +1,6 @@
-"""What is said when an answer gets no further than an error, and how a mistake is named.
+"""What a learner is told if an answer only raises an error, and how a mistake is named.
 
-The words of the laws stand in the laws; no verdict depends on any.
+The texts of the laws are in the laws; no verdict depends on any text.
 """
 
 from __future__ import annotations

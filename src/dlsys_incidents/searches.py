@@ -1,7 +1,7 @@
 """A learner's search: what was asked with which hypothesis, what it cost, and what was named.
 
 A search is read from its events, oldest first, so that an interrupted one goes on and two terminals
-share one budget. An event that the rules do not allow where it stands counts as not made: a
+share one budget. An event that the rules do not allow at its position does not count: a
 probe that was run before, one that costs more than is left, and any probe after the cause was
 given in the learner's own words, when the list of causes is shown.
 
@@ -103,7 +103,7 @@ class Search(NamedTuple):
 
     @property
     def affordable(self) -> bool:
-        """Whether the budget pays for a probe that was not run yet."""
+        """Whether the budget covers a probe that was not run yet."""
         return any(probe.hours <= self.left for probe in self.incident.probes
                    if probe.id not in self.made)
 

@@ -104,7 +104,7 @@ def chosen(folder: Path | None, ids: Iterable[str] | None, notes: list[str]
 
 
 def _unused(part: Part, why: str) -> str:
-    other = "a stand-in of ours" if part.standin == OURS else part.standin
+    other = "our stand-in" if part.standin == OURS else part.standin
     return f"{part.id} {part.function}: {why}. In its place: {other}."
 
 

@@ -55,7 +55,7 @@ def begun(job: Job, rank: int = 0, world: int = 1, all_sum=None) -> Training:
 def killed(job: Job, path: Path, step: int) -> int:
     """Train a job in a process that SIGKILL ends two steps after `step`; returns its exit status.
 
-    The checkpoint of `step` is at path. Raises ProcessFailed where the process ended otherwise.
+    The checkpoint of `step` is at path. Raises ProcessFailed if the process ended in any other way.
     """
     command = [sys.executable, "-m", __name__, json.dumps(job), str(path), str(step)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The errors of a model: what a learner can set right, in one line, in a notebook, too."""
+"""The errors of a model: what a learner can fix, in one line, in a notebook as well."""
 
 from dlsys_helpers.errors import UserError
 

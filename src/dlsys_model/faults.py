@@ -49,7 +49,7 @@ def program(key: str) -> str:
 
 
 def difference(key: str) -> str:
-    """The lines that a fault takes away, behind "-", and those it puts there, behind "+"."""
+    """The lines that a fault removes, after "-", and those that it adds, after "+"."""
     found = difflib.unified_diff(healthy().splitlines(), program(key).splitlines(), n=0)
     lines = [line for line in found if line[:2] not in ("--", "++", "@@")]
     code = textwrap.dedent("\n".join(line[1:] for line in lines)).splitlines()

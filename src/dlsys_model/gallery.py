@@ -163,7 +163,7 @@ def ending(key: str) -> str:
 
 
 def in_numbers(key: str, name: str) -> str:
-    """A number of what is delivered, beside its band."""
+    """A number of what is delivered, next to its band."""
     (low,), (high,) = limits(name)
     return (f"{INSTRUMENTS[name].name}, {record()['faults'][key][name]:.3g}, healthy {low:.3g} to "
             f"{high:.3g}")

@@ -46,7 +46,7 @@ FAULTS = recorded_faults()
     ],
 )
 def walk(fault, instrument):
-    """The training loss and one instrument, each beside what healthy runs read."""
+    """The training loss and one instrument, each next to the values of healthy runs."""
     key = FAULTS[fault]
     step, loss, loss_low, loss_high = readings(key, "loss")
     at, reading, low, high = readings(key, INSTRUMENTS[instrument])

@@ -19,13 +19,13 @@ class ReportError(ModelError):
 
 
 def path() -> Path | None:
-    """Where the report lies, beside the progress file; None when ``DLSYS_PROGRESS=off``."""
+    """Where the report is, next to the progress file; None when ``DLSYS_PROGRESS=off``."""
     store = progress.store()
     return store.with_name(FILE) if store else None
 
 
 def write(parts: Parts, log: list[dict], sample: str, sizes: dict[str, tuple[int, float]]) -> str:
-    """Write the page anew; returns a line that says where it lies. Raises ReportError.
+    """Write the page again; returns a line that says where it is. Raises ReportError.
 
     log: entries of a training. sizes: bytes and loss in nats of each model, by its name. What was
     guessed and measured is taken from this session and from the learner's file.

@@ -1,4 +1,4 @@
-"""What stands in for an exercise that is not solved yet: torch or another library.
+"""The stand-ins for exercises that are not solved yet: torch or another library.
 
 Each function has the signature of its exercise. Where no library has it, it is lines of ours that
 do what this model needs and no more. Some pass their exercise's check all the same, so a class's

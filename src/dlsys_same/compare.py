@@ -70,7 +70,7 @@ def epsilon(records: list[dict]) -> float:
 
 
 def joined(parts: list[torch.Tensor], summed: bool) -> torch.Tensor:
-    """Micro-batches as one batch: rows behind each other; parts of a loss are added."""
+    """Micro-batches as one batch: their rows one after the other; the parts of a loss are added."""
     return torch.cat(parts).sum(0, keepdim=True) if summed else torch.cat(parts)
 
 
@@ -248,11 +248,11 @@ def of_rows(x: torch.Tensor, y: torch.Tensor) -> str:
         return (f"The first has {len(x)} rows, the second {len(y)}; {len(mine & theirs)} are in "
                 "both.")
     if mine == theirs:
-        return f"Both have the same {len(x)} rows, in another order."
+        return f"Both have the same {len(x)} rows, in a different order."
     return f"Of {len(x)} rows, {len(mine & theirs)} are in both."
 
 
-_DROPOUT = ("Dropout draws random numbers, and draws them otherwise when the batch is split. "
+_DROPOUT = ("Dropout draws random numbers, and draws different ones when the batch is split. "
             "Compare with p = 0.")
 _NORM = ("In train mode it normalises by the statistics of each micro-batch, so it cannot agree "
          "when a batch is split.")

@@ -30,7 +30,7 @@ class Pair:
         for name, least in (("steps", 1), ("after", 0)):
             got = getattr(self, name)
             if type(got) is not int or got < least:
-                raise SameError(f"{name}: got {got!r}, expected a whole number from {least} on.")
+                raise SameError(f"{name}: got {got!r}, expected a whole number, at least {least}.")
         for name, kind in (("first", str), ("second", str), ("name", str), ("whole", bool)):
             if not isinstance(getattr(self, name), kind):
                 raise SameError(f"{name}: got {getattr(self, name)!r}, expected a {kind.__name__}.")
@@ -70,7 +70,7 @@ def read(file: Path) -> list[Pair]:
     except OSError as error:
         raise SameError(f"{file}: {error.strerror}. Check the path.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SameError(f"{file} is no TOML: {error}.") from None
+        raise SameError(f"{file} is not valid TOML: {error}.") from None
     if not isinstance(found, list) or not found:
         raise SameError(f"{file}: got no [[pair]], expected one or more, with first and second.")
     return [pair_of(file, place, table) for place, table in enumerate(found, 1)]

@@ -69,7 +69,7 @@ def finished(command: list[str], env: dict, pair: Pair) -> tuple[str, int]:
 
 
 def same_pair(pair: Pair, say: Callable[[str], None] = print) -> Result:
-    """Run both programs, and the first once more with shaken weights, and compare."""
+    """Run both programs, and the first one again with weights changed by rounding, and compare."""
     say("run 1 of 3: the first program")
     first = run(pair.first, pair, pair.after)
     say("run 2 of 3: the second program")

@@ -28,7 +28,7 @@ def same(first: Program, second: Program, *, steps: int = 3, after: int = 0, who
         folder: where commands run.
 
     Returns:
-        What was compared. `first` runs twice: once more with weights changed by rounding.
+        What was compared. `first` runs twice, the second time with weights changed by rounding.
 
     Raises:
         AssertionError: they differ; the message names the first tensor that does.

@@ -22,7 +22,7 @@ _in_notebook = []
 class watching:
     """Watch what runs inside of the block; `as` gives the list that findings are added to.
 
-    hints: rules that guess, too. silence: ids of rules to leave out. json: a file for the
+    hints: also rules that guess. silence: ids of rules to leave out. json: a file for the
     findings. baseline: a file of findings that are known. on_finding: a function that gets each
     finding when it is told. steps: let go of torch after so many optimizer steps. debug: say at
     the end which rules failed; they are in `failed` then.

@@ -24,9 +24,9 @@ def read(file: Path) -> frozenset[tuple[str, str, str]]:
         raise SettingsError(f"--baseline {file}: there is no such file. Make it with "
                             f"--write-baseline {file}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SettingsError(f"{file} is no baseline of version {VERSION} "
-                            f"({type(error).__name__}: {error}). Make it anew under another name: "
-                            "--write-baseline FILE") from None
+        raise SettingsError(f"{file} is not a baseline of version {VERSION} "
+                            f"({type(error).__name__}: {error}). Write a new one under a "
+                            "different name: --write-baseline FILE") from None
 
 
 def text(findings: list, folder: Path) -> str:

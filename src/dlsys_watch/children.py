@@ -1,4 +1,4 @@
-"""Processes that the program starts: they are watched, too, and their findings come together.
+"""Processes that the program starts: they are also watched, and their findings are collected.
 
 A forked process inherits the watch. A spawned one is a new Python: it begins to watch when it
 unpickles what its parent prepared, and only where it imports torch.

@@ -7,12 +7,12 @@ PASSED = ("Squeeze", "Unsqueeze", "View", "Reshape", "Alias", "Transpose", "Perm
 
 
 def maker(tensor, passed=PASSED, most: int = 8):
-    """The node that computed a tensor's values, behind views and copies; None for a leaf."""
+    """The node that computed a tensor's values, past views and copies; None for a leaf."""
     return step_back(tensor.grad_fn, passed, most)
 
 
 def step_back(node, passed=PASSED, most: int = 8):
-    """The first node at or behind `node` that is no view or copy."""
+    """The first node, from `node` backwards, that is not a view or a copy."""
     while node is not None and most and node.name().startswith(passed):
         node, most = previous(node), most - 1
     return node
@@ -35,7 +35,7 @@ def kind(node) -> str:
 
 
 def nodes(tensor, most: int = 4000) -> list:
-    """All nodes behind a tensor, nearest first; at most `most` of them."""
+    """All nodes that a tensor was computed by, nearest first; at most `most` of them."""
     todo, seen, found = [tensor.grad_fn], set(), []
     for node in todo:
         if node is None or node in seen:

@@ -21,7 +21,7 @@ class Patches:
         self._done = []
 
     def replace(self, owner, name: str, make) -> None:
-        """Set `owner.name` to `make(what stands there)`, which looks the same from outside.
+        """Set `owner.name` to `make(its present value)`, which looks the same from outside.
 
         The wrapper's frame is hidden, and it has the globals of what it wraps, as torch.jit.script
         and doctest expect: it may use only what it closes over. A builtin is known to torch.jit by

@@ -78,7 +78,7 @@ class Report:
         return True
 
     def tell(self, found: Finding) -> None:
-        """Print a finding, and hand it to whoever asked for it."""
+        """Print a finding, and pass it to the callback if there is one."""
         if not self.is_told_by_rank_0():
             self.print(LINES[self.settings.line_form](found))
         if self.settings.on_finding is not None and "on_finding" not in self.failed:
@@ -114,7 +114,7 @@ class Report:
             print(places.printable(text), file=sys.stderr, flush=True)
 
     def write(self, found: Finding) -> None:
-        """Keep a finding of a child for its parent; of the parent, write all anew."""
+        """In a child, keep a finding for the parent; in the parent, write all findings again."""
         if os.getpid() != self.owner and self.notes is not None:
             self.notes.mkdir(mode=0o700, exist_ok=True)
             with (self.notes / f"{self.rank()}_{os.getpid()}.jsonl").open(

@@ -15,7 +15,7 @@ from dlsys_watch.frames import PASSED_OVER, hidden
 
 @hidden  # type: ignore[arg-type]
 def run(path: str, arguments: list[str]) -> None:
-    """Run a script's file as `__main__`. What it raises comes out, without frames of ours."""
+    """Run a script's file as `__main__`. Its errors are raised, without our own frames."""
     full = os.path.abspath(path)
     places.main_file.append(full)
     sys.argv[:] = [path, *arguments]
@@ -58,7 +58,7 @@ def execute(program) -> None:
 
 
 def strip(error: BaseException | None, seen: set[int]) -> None:
-    """Take this package's frames out of an error's traceback, and of those behind it."""
+    """Remove this package's frames from the traceback of an error and of its causes."""
     if error is None or id(error) in seen:
         return
     seen.add(id(error))

@@ -72,7 +72,7 @@ class Session:
 
 
 class WhenTorchComes:
-    """A finder of modules that knows torch, and begins the watch behind its import."""
+    """A finder of modules that knows torch, and begins the watch after its import."""
 
     def __init__(self, session):
         self.session = session
@@ -88,7 +88,7 @@ class WhenTorchComes:
 
 
 class ThenAttach:
-    """A loader that hands over to the real one, and then begins the watch."""
+    """A loader that delegates to the real one, and then begins the watch."""
 
     def __init__(self, loader, session):
         self.loader, self.session = loader, session

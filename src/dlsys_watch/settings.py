@@ -15,7 +15,7 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """hints: guesses, too; silence: rules left out; json, output: files for the findings.
+    """hints: also guesses; silence: rules left out; json, output: files for the findings.
 
     steps: how many optimizer steps are watched, None for all. form: of the lines, or of `output`
     where there is one. baseline: what is known; new_baseline: where to write that.

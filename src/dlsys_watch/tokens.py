@@ -25,7 +25,7 @@ class Ids(NamedTuple):
     def pad(self) -> int | None:
         """The id of padding: the embedding's padding_idx, else one that only fills up rows.
 
-        Such an id stands at the ends of rows and nowhere else, in runs of different lengths.
+        Such an id occurs at the ends of rows and nowhere else, in runs of different lengths.
         """
         if self.padding is not None:
             return self.padding

@@ -1,4 +1,4 @@
-"""The watch itself: it hands what happens to the rules, and keeps them from doing harm."""
+"""The watch itself: it passes events to the rules, and keeps the rules from doing harm."""
 
 from __future__ import annotations
 

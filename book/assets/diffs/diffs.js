@@ -84,7 +84,7 @@
   function missingLine(files, said) {
     const file = choice(Object.keys(files).map((name) => [name, name]), "File of the other place");
     const line = make("input", "", { type: "number", min: "1", "aria-label": "Line of the other place" });
-    const option = radio("mark", "missing", "Another place, where a line is wrong or missing:", "option");
+    const option = radio("mark", "missing", "A different place, where a line is wrong or missing:", "option");
     for (const field of [file, line]) {
       field.addEventListener("input", () => { option.firstChild.checked = true; });
     }

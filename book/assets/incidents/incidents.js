@@ -238,7 +238,7 @@
     });
     const affordable = incident.probes.some((probe) => !made(search, probe.id) && probe.hours <= search.left);
     const spend = affordable ? [group("The next probe", ...options, make("p", "Before you see its answer: what do you believe, and what do you expect to see?"), hypothesis, pay)]
-      : [make("p", "The budget pays for no probe that you have not run. Name the cause.")];
+      : [make("p", "The budget does not cover any probe that you have not run. Name the cause.")];
     place.replaceChildren(left, ...spend, said, button("Name the cause; no more probes after that", () => name(incident, place)));
   }
 

@@ -145,7 +145,7 @@
       const found = mine.filter((one) => stages.includes(Number(one.id.slice(0, 2))) && one.right === skip);
       if (found.length) return `${skip ? "known" : "not known"} ${words}: ${found.map((one) => one.id).join(", ")}`;
     }
-    return `your answers to other stages ${skip ? "speak for it" : "leave it open"}`;
+    return `your answers to other stages ${skip ? "suggest it" : "leave it open"}`;
   }
 
   function list(title, places, now, skip) {

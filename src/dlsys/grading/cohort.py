@@ -178,9 +178,9 @@ class _Cohort:
 
 
 def _described(one: Submission, sha256: str, result: Result) -> Result:
-    notes = ["Handed in late, says the LMS."] if one.late else []
+    notes = ["According to the LMS, this was handed in late."] if one.late else []
     if result.get("draw"):
-        notes.append("Graded on other cases than those hand-ins whose feedback was out by then.")
+        notes.append("Graded on different cases from the hand-ins whose feedback was already out.")
     return {"name": one.name, "learner": asdict(one.learner), "sha256": sha256, "late": one.late,
             "handed_in": one.handed_in, "assignment": one.assignment, **result,
             "notes": [*notes, *result["notes"]]}

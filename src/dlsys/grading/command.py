@@ -201,13 +201,13 @@ def _about_the_call(options: GradeOptions, reused: str, left_out: list[str],
         lines.append(f"No notebooks, and left out: {len(left_out)} {files} "
                      f"({first_few(left_out)}).")
     if options.cases_of:
-        lines.append(f"The cases are those of {options.cases_of}: who has read its feedback may "
-                     "know something about them.")
+        lines.append(f"The cases are those of {options.cases_of}: anyone who has read its "
+                     "feedback may know something about them.")
     if options.walled and root_is_not_needed():
-        lines.append("Graded as root, which the sandbox does not need: this system lets ordinary "
-                     "users have it as well.")
+        lines.append("Graded as root, which the sandbox does not need: on this system, ordinary "
+                     "users can build it as well.")
     if unfinished:
-        lines.append("Begun before and not finished, so graded last, in a process that may end: "
+        lines.append("Begun before and not finished, so graded last, in a process of its own: "
                      f"{first_few(sorted(unfinished))}.")
     return lines
 

@@ -132,7 +132,7 @@ def autograder_results(results: Sequence[dict[str, Any]], stage: int) -> dict[st
 
 def _why_not(result: dict[str, Any], stage: int) -> str:
     if result["status"] == "graded":
-        return f"{result['name']} is of stage {result['stage']}; asked for was stage {stage}."
+        return f"{result['name']} is for stage {result['stage']}, but stage {stage} was asked for."
     you = result.get("stray", {}).get("you", "").replace("`", "")
     return f"{result['name']} was not graded: it {result['reason']} {you}".strip()
 

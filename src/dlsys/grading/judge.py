@@ -547,7 +547,7 @@ def fault_verdict(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
                        "ends?",
             "crowded": f"{name} did not return within {seconds:g} s, with many processes and "
                        f"threads running. The sandbox allows {sandbox.limits.processes} together; "
-                       "with fewer it works, such as num_workers=0 in a DataLoader.",
+                       "use fewer, for example num_workers=0 in a DataLoader.",
             "large": f"{name} returned more than 4 MiB, or a structure of too many parts.",
             "died": f"{name} ended the Python process (a crash, an exit, or too much memory)."}
     known = fault if type(fault) is str else ""

@@ -141,7 +141,7 @@ def _registered(exercise: Exercise, verdict: Verdict) -> WrongAnswer | None:
 # ---- which promises an answer keeps
 
 def _mistake(exercise: Exercise, judged: Judged, verdict: Verdict) -> WrongAnswer | None:
-    """The registered mistake that the answer is in every case, and nothing besides."""
+    """The registered mistake that explains the answer in every case, and nothing else."""
     wrong = _registered(exercise, verdict)
     if wrong is None or not wrong.breaks:
         return None

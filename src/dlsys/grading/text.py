@@ -52,7 +52,7 @@ def cell_and_line(report: dict) -> str:
 def cell(value: object) -> object:
     """A value for a CSV file: what a spreadsheet would take for a formula gets a quote in front.
 
-    Also behind a semicolon, where some countries' spreadsheets begin a new cell, quoted or not.
+    Also after a semicolon, with which some countries' spreadsheets separate cells, quoted or not.
     """
     return quoted(value) if isinstance(value, str) else value
 

@@ -136,7 +136,7 @@ def run_join(args: argparse.Namespace) -> int:
     old = room_client.joined()
     here = (old.get("address"), old.get("code")) == (address, code) and _answers(old)
     if here and not person:
-        print(f"You are in the room {code} already. To stop: dlsys leave")
+        print(f"You are already in the room {code}. To stop: dlsys leave")
         return 0
     if old and old["address"] != address and _answers(old):
         raise UserError(f"join: you are in the room {old['code']} at {old['address']} already. "
@@ -188,7 +188,7 @@ def _post_join(address: str, code: str, name: str, cookie: str) -> tuple[dict, s
         raise UserError(f"join: {address} does not answer ({why}). Is the address right, and are "
                         "you on the same network as the presenter?") from None
     if not cookie or not isinstance(told, dict):
-        raise UserError(f"join: {address} answers, but is no room. Look at the address again.")
+        raise UserError(f"join: {address} answers, but is not a room. Check the address.")
     return told, cookie
 
 
@@ -196,7 +196,7 @@ def _why(refused: error.HTTPError) -> str:
     try:
         return clean(json.loads(refused.read(2000))["error"])
     except (ValueError, KeyError, TypeError, OSError):
-        return f"the address answers {refused.code}, so it is no room. Look at it again."
+        return f"the address answers {refused.code}, so it is not a room. Check the address."
 
 
 def _answers(joined: dict[str, str]) -> bool:
@@ -220,12 +220,12 @@ def add_leave(commands) -> None:
 def run_leave(_: argparse.Namespace) -> int:
     old = room_client.joined()
     if not old and not room_client.file().exists():
-        print("You are in no room: nothing to leave.")
+        print("You are not in a room, so there is nothing to leave.")
         return 0
     try:
         room_client.leave()
     except OSError as fault:
         raise UserError(
             f"leave: {room_client.file()} cannot be removed ({fault.strerror}).") from None
-    print(f"You left the room {old.get('code', '')}. Nothing goes to it any more.")
+    print(f"You left the room {old.get('code', '')}. Nothing more is sent to it.")
     return 0

@@ -1,7 +1,7 @@
-"""Who has how many connections open, by address: where there is no room, the greediest makes it.
+"""The open connections of each address: if there is no room, the greediest address loses one.
 
-A fixed share for each address would either keep out a lecture behind one router, or let a few
-hostile addresses close the room.
+A fixed share for each address would either lock out a lecture hall with a single router, or let a
+few hostile addresses fill the room.
 """
 
 from __future__ import annotations

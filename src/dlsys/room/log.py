@@ -40,7 +40,7 @@ class Log:
             if hasattr(self, "base"):
                 self.base.close()
             if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY":
-                raise RoomError(f"{folder}: this room is open already. Name a different folder "
+                raise RoomError(f"{folder}: this room is already open. Name a different folder "
                                 "with --out FOLDER.") from None
             raise RoomError(f"{self.path}: cannot be kept ({error}). Name another folder with "
                             "--out FOLDER.") from None

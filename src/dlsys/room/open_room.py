@@ -46,7 +46,7 @@ async def run(args: argparse.Namespace, stages: list[int], room: Room, title: st
         try:
             kept.append({"kind": "end"})
         except sqlite3.Error as error:  # a full disk: the report may still find its place
-            print(f"Note: {kept.path}: cannot be written any more ({error}).")
+            print(f"Note: {kept.path}: can no longer be written ({error}).")
         for path in live.report(folder):
             print(path)
     return 0
@@ -89,7 +89,7 @@ def _opened(kept: Log, folder: Path, stages: list[int], room: Room, title: str,
         kept.append(past[0])
     settings, *events = past
     if settings.get("stages") != stages:
-        raise RoomError(f"{folder}: has a room of other stages. Name a different folder with "
+        raise RoomError(f"{folder}: contains a room for other stages. Name a different folder with "
                         "--out.")
     try:
         for event in events:
@@ -153,7 +153,7 @@ def _print_welcome(args: argparse.Namespace, host: str, port: int, address: str,
     print(f"  Class      {address}   code {settings['code']}")
     for slides in _slides(settings["stages"]):
         print(f"  Slides     {slides.resolve().as_uri()}#room={own}present#{settings['secret']}   "
-              "R shows the room; to yourself as well")
+              "R shows the room; keep this one to yourself as well")
     if host == EVERYWHERE:
         print(f"Note: everybody on your network can open the class page on port {port} of this "
               "machine, and nothing else. To serve only this machine: --host 127.0.0.1")

@@ -36,7 +36,7 @@ class Item(NamedTuple):
 
     mistakes: a pattern for the name of each wrong answer, and what to ask about it. Markdown:
     situation, what one has to know to guess; code, which looks right and is wrong; keep, what to
-    take home. found: the number behind an answer that is a choice.
+    take home. found: the measured number, if the answer is a choice.
     """
 
     trap: Trap
@@ -95,7 +95,7 @@ def _read(path: Path) -> dict:
     except OSError as error:
         why = error.strerror
     except (ValueError, KeyError, TypeError):
-        why = "it is no notebook, or damaged"
+        why = "it is damaged or not a notebook"
     raise RoomError(f"{path.parent.name}/{path.name}: cannot be read ({why}).")
 
 
@@ -216,7 +216,7 @@ def mistakes(trap: Trap) -> dict[str, str]:
     """Patterns of an exercise's named wrong answers, each with a question for learners who make it.
 
     They are read without running the checks, which import torch. A room shows no other names: what
-    a participant sends would stand on the wall.
+    a participant sends would be shown on the wall.
     """
     promises, wrong = {}, {}
     for path in (CHECKS / f"s{trap.id[:2]}").glob(f"e{trap.id[3:]}_*.py"):
@@ -257,7 +257,7 @@ def _ask(trap: Trap, broken: list[str]) -> str:
     """The piece of the docstring that a mistake breaks, as a question; else the presenter's."""
     if broken:
         text = re.sub(r"\\(.)", r"\1", broken[0].replace(NUMBER, "..."))
-        return f"Which line of yours keeps this? “{text}”"
+        return f"Which of your lines keeps this promise? “{text}”"
     asks = [one["ask"] for one in questions_that_come(int(trap.id[:2])) if one["trap"] == trap.id]
     return (*asks, *trap.hints, "")[0]
 

@@ -11,7 +11,7 @@ LABELS = [str(digit) for digit in range(10)]
 
 
 def folded(block) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias of a convolution that does its normalization, too."""
+    """Weight and bias of a convolution that also does the normalization."""
     if isinstance(block.norm, torch.nn.Identity):
         return block.conv.weight, block.conv.bias
     norm = block.norm

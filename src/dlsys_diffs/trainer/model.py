@@ -66,6 +66,6 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def freeze_features(model: Net) -> None:
-    """Train the head alone; `Net.train` keeps the blocks' statistics as they are, too."""
+    """Train the head alone; `Net.train` also keeps the blocks' statistics as they are."""
     for block in (model.first, model.second):
         block.requires_grad_(False)

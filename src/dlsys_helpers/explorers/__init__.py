@@ -4,7 +4,7 @@ An explorer is a list of controls, a list of views and one function
 ``compute(**settings) -> (arrays, sentence)``. Python computes, JavaScript draws:
 
 - live, the widget sends the settings and the kernel answers with one frame;
-- on a page, every setting's frame is stored in the page, or beside it, and looked up;
+- on a page, every setting's frame is stored in the page, or in a file next to it, and looked up;
 - in a stored notebook there is a picture of the default frame and its sentence.
 
 A module per explorer holds an `Explorer` of the same name: ``activations.activations``.

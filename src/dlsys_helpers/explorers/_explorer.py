@@ -142,7 +142,7 @@ class Explorer:
 
     # ---- the three ways to show it --------------------------------------------------------
     def spec(self, static: bool) -> dict:
-        """What the front end needs besides frames."""
+        """What the front end needs in addition to the frames."""
         offered = {c.name: c.offered(static) for c in self.controls}
         return {"title": self.title, "views": [v.spec(offered) for v in self.views],
                 "controls": [c.spec(static) for c in self.controls]}

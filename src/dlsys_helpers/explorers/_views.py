@@ -23,7 +23,7 @@ SERIES = (("#4c7be0", "-"), ("#d06a12", "--"), ("#129065", ":"), ("#9166f0", "-.
 
 @dataclass(frozen=True)
 class Grip:
-    """A control that can be dragged in a drawing, too: where on the axes each of its values stands.
+    """A control that can also be dragged in a drawing: where on the axes each of its values is.
 
     x, y: functions from the control's value to the axis; None where it does not matter. With
     `share` they return shares of the drawing's width and height, from its upper left corner.
@@ -78,7 +78,7 @@ class Lines(_Axes):
     """Curves over one x axis; `ys` maps an array's name to its label.
 
     Limits left out follow the data. On a log axis all values must be above zero. `mark` names an
-    array (1,): the place on the x axis where a dashed line stands.
+    array (1,): the position of a dashed line on the x axis.
     """
 
     x: str
@@ -198,7 +198,7 @@ class Points:
 class Ways:
     """Lines over a heat map, by label: arrays (N,) of x and of y, drawn up to the index in `at`.
 
-    A ring marks the first place of each, a disc the last. What lies outside the axes is cut off.
+    A ring marks the first place of each, a disc the last. Anything outside the axes is cut off.
     """
 
     paths: Mapping[str, tuple[str, str]]

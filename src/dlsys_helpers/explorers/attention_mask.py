@@ -24,7 +24,7 @@ def causal(asked, corner):
 
 
 def tokens(asked, pads):
-    """True for keys that are no pads; pads stand on the left."""
+    """True for keys that are not padding; padding is on the left."""
     return (torch.arange(TOKENS) >= pads).expand(asked, TOKENS)
 
 

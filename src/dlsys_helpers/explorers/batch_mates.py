@@ -1,4 +1,4 @@
-"""Your neighbours decide: one digit's logits while the digits beside it change."""
+"""Your neighbours decide: one digit's logits while the other digits of the batch change."""
 
 from copy import deepcopy
 from functools import lru_cache
@@ -95,7 +95,7 @@ def said(row):
     ],
 )
 def batch_mates(norm, mode, mates, n_mates, draw):
-    """The logits of test digit ROW beside its mates, and alone in eval mode."""
+    """The logits of test digit ROW with its batch mates, and alone in eval mode."""
     batch = batch_of(mates, n_mates, draw)
     beside, alone = logits(norm, MODES[mode], batch), logits(norm, False, batch[:1])
     moved = (beside - alone).abs().max()

@@ -91,7 +91,7 @@ def adapt(optimizer, body_rate, head_rate):
 
 
 def on_axis(rate):
-    """Where a rate stands on the log axis; 0 has no place there and stands at its left end."""
+    """The position of a rate on the log axis; 0 is shown at the left end."""
     return rate or BODY_RATES[1]
 
 

@@ -31,10 +31,10 @@ function read(text) {
   const written = text.trim().replace(/^\u2212/, "-");
   if (/^-?[1-9]\d{0,2},\d{3}$/.test(written))
     return { why: `${written} may be ${written.replace(",", "")} or ${written.replace(",", ".")}. `
-      + "Write the one that you mean, with a point or without a sign." };
+      + "Write the one that you mean, with a point or without a separator." };
   if (!/^[-+]?(\d+([.,]\d*)?|[.,]\d+)(e[-+]?\d{1,3})?$/i.test(written))
-    return { why: "Write digits alone, and one comma or point before the decimals: 5,5 or 5.5, "
-      + "and 1000 without a sign between." };
+    return { why: "Write only digits, with one comma or point before the decimals: 5,5 or 5.5, "
+      + "but 1000 without a separator." };
   return { why: "", value: Number(written.replace(",", ".")) };
 }
 

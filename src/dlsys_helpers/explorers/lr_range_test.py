@@ -77,7 +77,7 @@ def train(optimizer, batch, rate):
 
 
 def _shown(losses):
-    """Losses within the picture; NaN and infinity stand at its upper edge."""
+    """Losses within the picture; NaN and infinity are drawn at its upper edge."""
     return torch.tensor(losses).nan_to_num(TOP, TOP).clamp(LEAST, TOP)
 
 

@@ -42,7 +42,7 @@ def chain(fault, place, bad):
 
 
 def run(net, fault):
-    """Values behind each layer, the gradients that arrive there, and the loss: lists of LAYERS."""
+    """Values after each layer, the gradients that arrive there, and the loss: lists of LAYERS."""
     h, behind = torch.linspace(-1, 1, ROWS * WIDTH).view(ROWS, WIDTH), []
     for layer in net:
         h = layer(h)
@@ -94,7 +94,7 @@ def by_layer(name, title):
     ],
 )
 def nan_hunt(fault, place, bad):
-    """Where NaN stands in a chain of layers with a fault in one of them, and what two tools say."""
+    """Where a chain of layers with one fault has NaN, and what two tools report."""
     net = chain(fault, place, bad)
     values, passed, loss = run(net, fault)
     weights = [100 * layer.weight.grad.isnan().double().mean().item() for layer in net]

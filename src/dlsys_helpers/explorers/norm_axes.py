@@ -50,7 +50,7 @@ def heard(norm, size, training, at):
 def page(x, gap):
     """A block as a matrix: a band of rows per sample, a band of columns per channel, gaps between.
 
-    Of a sequence the tokens stand below each other.
+    The tokens of a sequence are drawn below each other.
     """
     x = x.reshape(N, C, x.shape[2], -1)
     wide = torch.full((N, C, x.shape[2] + 1, x.shape[3] + 1), gap, dtype=x.dtype)

@@ -140,7 +140,7 @@ def _asides(momentum, scale, outside):
     ],
 )
 def optimizer_paths(surface, start, rate, momentum, scale, step):
-    """Where five optimizers are after `step` steps, and how high they stand after each."""
+    """Where five optimizers are after `step` steps, and their loss after each step."""
     ways, heights = race(surface, rate, scale, STARTS[start], momentum)
     edge, outside = edge_for(ways, step)
     order = sorted(heights, key=lambda name: heights[name][step])

@@ -110,7 +110,7 @@ def curves(bits, scheme, shared, outlier):
     ],
 )
 def quantization(bits, scheme, shared, clip, outlier):
-    """Error of the weights, of the layer's output, and the digits read otherwise."""
+    """Error of the weights and of the output, and the digits that are classified differently."""
     rounding, clipping, weights, output, flips = curves(bits, scheme, shared, outlier)
     here = CLIPS.index(clip)
     for_weights, for_output = (CLIPS[e.index(min(e))] for e in (weights, output))

@@ -91,7 +91,7 @@ def build(schedule, opt, n, warm, floor):
 
 
 def _plateau(opt, warm, floor):
-    """It cannot stand inside SequentialLR: climb first, then hand over by hand."""
+    """It cannot be part of a SequentialLR: warm up first, then switch by hand."""
     climb = LinearLR(opt, 1 / warm, 1.0, warm - 1) if warm > 1 else None
     plateau = ReduceLROnPlateau(opt, factor=0.1, patience=2, min_lr=PEAK * floor)
     calls = iter(range(1, TOTAL + 1))

@@ -79,7 +79,7 @@ def distance(rule, mix, k):
     ],
 )
 def speculation(rule, mix, k):
-    """What is written beside the target, and acceptance and distance at every draft."""
+    """What is written compared with the target, and acceptance and distance for every draft."""
     written, kept, tokens = spoken(rule, mix, k)
     tv = distance(rule, mix, k)
     found = [spoken(rule, m, k) for m in MIXES]

@@ -36,7 +36,7 @@ def update(strategy, layers, batches):
 def tapes(strategy, layers, batches, differs):
     """The tape of rank 0 and of rank 1, and whether the ranks hang at its end.
 
-    Behind the update both meet in an all_reduce of one number, the loss; where the scripts differ
+    After the update both meet in an all_reduce of one number, the loss; where the scripts differ
     rank 1 does not come to it and waits for the next update, which rank 0 never begins.
     """
     calls = update(strategy, layers, batches)

@@ -85,7 +85,7 @@ def turned(a, b):
     ],
 )
 def temperature(row, student, factor, T):
-    """The teacher's probabilities, and its pull on the student beside that of the label."""
+    """The teacher's probabilities, and its pull on the student compared with the label's."""
     k = rows()[row]
     target, label = teacher()[k], F.one_hot(digits().y_test[k], 10)
     z = beginner()[k] if student == STUDENTS[1] else torch.zeros(10, dtype=torch.float64)

@@ -6,7 +6,7 @@ from dlsys_watch.run import params
 
 class ClipAfterStep(Rule):
     id, trap = "clip-after-step", "03.3"
-    reads = "whether a step lies between the backward pass and the clipping"
+    reads = "whether a step comes between the backward pass and the clipping"
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -21,7 +21,7 @@ class GradientsThrownAway(Rule):
         self.forget()
 
     def forget(self):
-        """What was seen is no plain accumulation: begin anew."""
+        """What was seen is not a plain accumulation: start again."""
         self.probe = self.line = self.stepped = None
         self.wasted, self.all, self.cycles = 0, 0, []   # cycles: (wasted, all) of each step
         self.kept = 0         # passes whose gradients have not been erased yet

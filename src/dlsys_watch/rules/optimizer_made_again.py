@@ -1,4 +1,4 @@
-"""An optimizer with a memory, made anew at each epoch."""
+"""An optimizer with a memory, created again in each epoch."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""A resumed optimizer under a schedule that begins anew."""
+"""A resumed optimizer under a schedule that starts again."""
 
 import weakref
 

@@ -22,7 +22,7 @@ class SoftmaxTwice(Rule):
                      f"cannot fall below {floor:.2f}")
 
     def are_soft(self, loss) -> bool:
-        """Whether a softmax stands before that of the loss."""
+        """Whether there is a softmax before the loss's own."""
         if loss.name == "cross_entropy":
             return is_made_by(loss.input, "Softmax") or are_probabilities(loss.input, 1)
         last = maker(loss.input)

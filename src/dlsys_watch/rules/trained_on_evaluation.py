@@ -1,4 +1,4 @@
-"""Rows of the evaluation that are trained on, too."""
+"""Rows of the evaluation that are also trained on."""
 
 import weakref
 
@@ -48,7 +48,7 @@ class TrainedOnEvaluation(Rule):
 
 
 def split(dataset):
-    """The dataset behind its subsets, and the chosen rows; None for all."""
+    """The dataset that the subsets were taken from, and the chosen rows; None for all."""
     rows = None
     while isinstance(dataset, Subset):
         chosen = list(dataset.indices)

@@ -44,7 +44,7 @@ class Untied(Rule):
 
 
 def names(module) -> dict[int, list[str]]:
-    """The names under which each parameter of a module stands, where there are several."""
+    """The names of each parameter of a module that has several."""
     found: dict[int, list[str]] = {}
     for name, p in module.named_parameters(remove_duplicate=False):
         found.setdefault(id(p), []).append(name)

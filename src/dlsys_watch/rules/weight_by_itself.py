@@ -28,7 +28,7 @@ class WeightByItself(Rule):
 
 
 def kind_of(tensor) -> str:
-    """The function that made a tensor, behind views and an added number; "" for a leaf."""
+    """The function that made a tensor, past views and an added number; "" for a leaf."""
     node = maker(tensor)
     if node is not None and kind(node) in ("Add", "Clamp", "ClampMin"):
         node = step_back(previous(node))

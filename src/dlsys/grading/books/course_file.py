@@ -1,4 +1,4 @@
-"""The course.toml that nobody named: `dlsys release` wrote it beside the class's folder."""
+"""The course.toml to use if no option names one; `dlsys release` wrote it for the class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dlsys.grading.options import GradeOptions
 def looked_for(options: GradeOptions) -> tuple[GradeOptions, list[str]]:
     """The options with the course.toml of this folder or next to the submissions; lines about it.
 
-    A file inside of what was handed in is never taken. Raises RunError for two that differ.
+    A file inside a hand-in is never used. Raises RunError for two that differ.
     """
     if options.course or not options.course_wanted:
         return options, []

@@ -1,8 +1,8 @@
 """Due dates, and what a late submission costs: course.toml, one for a course.
 
-    late = "10%/day"        # of the points asked for, for each day that has begun
-    late_max = "50%"        # never more than this
-    grace = "15min"         # so long after the due date nothing is taken off
+    late = "10%/day"        # of the points asked for, per day or part of a day
+    late_max = "50%"        # the largest deduction
+    grace = "15min"         # no deduction within this time after the due date
 
     [due]
     1 = 2027-01-15T23:59:00+01:00
@@ -94,7 +94,7 @@ class Course:
         """The rule in words, for a page."""
         percent, unit = self.late
         if not percent:
-            return "nothing is taken off"
+            return "nothing is deducted"
         grace = f"; within {_words(self.grace)} nothing" if self.grace else ""
         return (f"{percent:g} % of the points asked for, for each {_NAMES[unit]} that has begun, "
                 f"at most {self.late_max:g} %{grace}")
@@ -119,7 +119,7 @@ def read(path: Path) -> Course:
     except OSError as error:
         raise BadCourse(f"{path}: {error.strerror}. Give a course.toml.") from None
     except ValueError as error:
-        raise BadCourse(f"{path}: is no TOML: {clean(error, 120)}. A date is written "
+        raise BadCourse(f"{path}: is not valid TOML: {clean(error, 120)}. A date is written "
                         f"1 = {EXAMPLE}, without quotes.") from None
     known = ("due", "late", "late_max", "grace", "partial_trap", "asked")
     if odd := [name for name in facts if name not in known]:
@@ -278,7 +278,7 @@ def remarks(results: Sequence[dict[str, Any]], course: Course | None) -> list[st
     lines = [f"The time of handing in is not known for {unknown} of {len(results)}: nothing is "
              f"deducted there. You can give a time in {EXTENSIONS}."] if unknown else []
     if strangers := unmatched_extensions(results, course):
-        lines.append(f"{EXTENSIONS}: nobody of this run answers to {first_few(strangers)}.")
+        lines.append(f"{EXTENSIONS}: no learner of this run is called {first_few(strangers)}.")
     return lines
 
 
@@ -324,7 +324,7 @@ def _single_date(where: object, rows: Sequence[Extension], what: str) -> datetim
         first, second = found[:2]
         raise BadCourse(f"{where}, row {second.row}: got a second {what} for "
                         f"{clean(second.learner, 80)!r} and stage {second.stage}, after that of "
-                        f"row {first.row}. Take one out.")
+                        f"row {first.row}. Remove one.")
     return getattr(found[0], what) if found else None
 
 

@@ -1,8 +1,8 @@
 """What the instructor passes to a run: a course, and gradebooks, read once, filled in at the end.
 
 Gradebooks hold people's names and Moodle's times. So copies stay in the folder of the run: without
-them, --resume would take back what was taken off for late submissions, and leave a gradebook that
-the other files contradict.
+them, --resume would take back the deductions for late submissions, and leave a gradebook that the
+other files contradict.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def line_about(name: str, results: Sequence[Result], made: gradebooks.Filled) ->
 
 
 def _left_behind(out: Path, written: set[str]) -> list[str]:
-    """A line where the folder has filled-in gradebooks that this call did not write."""
+    """A line if the folder has filled-in gradebooks that this call did not write."""
     names = sorted(path.name for path in out.glob("*.csv")
                    if _FILLED.fullmatch(path.name) and path.name not in written)
     return [f"Not filled in this time, so grades.csv may differ: {', '.join(names)}. "

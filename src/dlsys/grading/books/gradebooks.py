@@ -179,7 +179,7 @@ def _assignment(sheet: Sheet, name: str) -> int:
     if sheet.head[k] in CANVAS_OWN or any(_READ_ONLY in cell for cell in below):
         shown = text.clean(sheet.head[k], 60)
         raise RunError(f"{sheet.path.name}: got the column {shown!r}, which Canvas fills in "
-                       "itself, expected that of an assignment.")
+                       "itself, expected the column of an assignment.")
     return k
 
 
@@ -265,7 +265,7 @@ def one_stage(results: Iterable[Result],
               asked: Collection[int] = ()) -> tuple[list[Result], list[Result]]:
     """The results of the stage that was asked for, or that most are of; and the stray ones.
 
-    One learner who hands in another stage does not keep the class from its points. Raises NoStage
+    If one learner hands in a different stage, the class still gets its points. Raises NoStage
     where no stage has more than half: then nobody knows whose column it is.
     """
     known = list(results)

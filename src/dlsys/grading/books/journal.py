@@ -161,7 +161,8 @@ class Journal:
                 f"{self.folder}: {len(gone)} submissions of this run are not there now "
                 f"({first_few(gone, 3)}). "
                 f"{_AGAIN_MODEL if any('.py' in name for name in gone) else ''}"
-                "Give the same PATH again, with all of them. To grade a late one alike: "
+                "Give the same PATH again, with all of them. To grade a late submission "
+                "with the same cases: "
                 f"--out OTHER_FOLDER --key {self.folder / GRADES}")
 
     def note_begun(self, name: str) -> None:
@@ -281,10 +282,10 @@ def _recorded(file: TextIO, path: Path) -> tuple[dict[str, Any], list[dict[str, 
         for result in results:
             _expect_result(result)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise RunError(f"{path}: is damaged. Begin another run: --out OTHER_FOLDER") from None
+        raise RunError(f"{path}: is damaged. Start a new run: --out OTHER_FOLDER") from None
     if other:
         raise RunError(f"{path.parent}: {other[0]} changed since this run began, so its results "
-                       "would not compare. Begin another run: --out OTHER_FOLDER")
+                       "would not compare. Start a new run: --out OTHER_FOLDER")
     file.buffer.truncate(sum(map(len, lines)))
     return run, results, begun
 

@@ -5,7 +5,7 @@
     bob,,,please come and see me
 
 The journal keeps what was judged, so a row that is removed again leaves no trace. A comment may
-name others that stand in comments.csv beside it: `@sign @seed`.
+name others from the comments.csv next to it: `@sign @seed`.
 
     name,comment
     sign,The gradient points uphill; look at the sign.

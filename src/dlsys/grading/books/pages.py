@@ -116,7 +116,7 @@ def _next_steps(result: Result) -> list[str]:
     return [f"{verb} `{first['function']}`, exercise {first['id']}, in your worksheet.",
             f"Check it: `dlsys check {number}`, or the cell below your answer.",
             *([f"Go on with {', '.join(others)}."] if others else []),
-            "Hand the worksheet in again, if your instructor still takes it: of several hand-ins, "
+            "Hand the worksheet in again if your instructor still accepts it: of several hand-ins, "
             "the one with the most points counts."]
 
 
@@ -249,7 +249,7 @@ def _why_points(entry: dict[str, Any], own_share: float) -> str:
                 f"limits the points.{known}")
     others = entry["promises_held"] - entry["own_held"]
     kept = "kept" if entry["own_held"] else "kept in part" if entry["own_credit"] else "not kept"
-    return (f"What the trap is about brings {own_share:g} % of the points, and is {kept}. Of the "
+    return (f"The trap's own promise is worth {own_share:g} % of the points, and is {kept}. Of the "
             f"{entry['promises'] - 1} other promises {others} are kept.")
 
 

@@ -79,7 +79,7 @@ def ambiguity(results: Iterable[Result], name: str) -> str:
         what = f"the number: {first_few(numbers)}"
     else:
         what = f"one of {first_few([r['name'] for r in found.values()])}"
-    return f"{len(found)} people answer to {clean(name, 80)!r}; give {what}"
+    return f"{len(found)} people are called {clean(name, 80)!r}; give {what}"
 
 
 def _person(result: Result) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def _person(result: Result) -> tuple[str, ...]:
 def _in_sections(results: Iterable[Result], name: str) -> str:
     paths = sorted({shown for r in results if name
                     and (shown := r["learner"]["name"]).endswith(f"/{name}")})
-    return (f"{len(paths)} people answer to {clean(name, 80)!r}; give one of {first_few(paths)}"
+    return (f"{len(paths)} people are called {clean(name, 80)!r}; give one of {first_few(paths)}"
             if len(paths) > 1 else "")
 
 

@@ -140,7 +140,7 @@ def rows_as_csv(rows: Iterable[list]) -> str:
 def table(results: Iterable[Result], run: dict[str, Any]) -> list[list]:
     """One row for each submission, with the learner's page."""
     head = ["learner", "id", "submission", "stage", "status", "points", "possible", "reason",
-            "next step", "notes", "handed in", "due", "off for late", "sandbox", "seconds",
+            "next step", "notes", "handed in", "due", "late deduction", "sandbox", "seconds",
             "feedback"]
     return [head, *([r["learner"]["name"], r["learner"]["id"], r["name"], r["stage"],
                      r["status"], r["points"], r["possible"],
@@ -152,7 +152,7 @@ def table(results: Iterable[Result], run: dict[str, Any]) -> list[list]:
 
 
 def _lateness(result: Result) -> list:
-    """When it was handed in, when it was due, and the points taken off for the difference."""
+    """When it was handed in, when it was due, and how many points were deducted."""
     due = result.get("due", {})
     return [due.get("handed_in") or result.get("handed_in", ""), due.get("due", ""),
             due.get("off", "")]

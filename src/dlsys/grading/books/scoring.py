@@ -111,7 +111,7 @@ def scored(judged: Iterable[Result], rows: list[Override], scoring: Scoring) -> 
 
 
 def _as_asked(result: Result, asked: dict[int, tuple[str, ...]]) -> Result:
-    """The result with the exercises that were asked for; others that were tried stand apart."""
+    """The result with the exercises that were asked for; other attempts are listed separately."""
     ids = asked.get(result["stage"])
     if result["status"] != "graded" or not ids:
         return result

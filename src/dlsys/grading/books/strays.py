@@ -1,4 +1,4 @@
-"""Hand-ins that do not count as they are: why, what the learner hands in, what the instructor does.
+"""Hand-ins that do not count as they are: why, and what learner and instructor should do.
 
 They are of another stage, no worksheet at all, of a person whom the gradebook does not know, or of
 two people with one number. None of them keeps the others from their points.
@@ -123,7 +123,8 @@ def _why(result: Result, stages: Collection[int], file: str, places: Mapping[str
     number = result["stage"]
     if stages and number not in stages:
         which = " or ".join(map(str, sorted(stages))) if len(stages) < 4 else "another one"
-        return {"kind": "stage", "reason": f"is of stage {number}; asked for was stage {which}.",
+        return {"kind": "stage",
+                "reason": f"is for stage {number}, but stage {which} was asked for.",
                 "you": f"Hand in {file}.", "wanted": min(stages),
                 "step": f"Ask for {file.replace('your', 'the')}; or give stage {number} a place: "
                         f'--canvas CSV "{number}=COLUMN", --moodle {number}=CSV.'}

@@ -154,7 +154,7 @@ def _not_gradable(path: Path, label: Path) -> _File | None:
     """A path that cannot be graded, from a shell's `*`: it is reported, and the run goes on."""
     one = Submission(clean(label), _ANYONE, path)
     if path.is_symlink() and not path.exists():
-        return _File(label.parts, replace(one, problem="is a link to nothing, expected a file."))
+        return _File(label.parts, replace(one, problem="is a broken link, expected a file."))
     if path.exists() and not path.is_dir() and path.suffix.lower() not in (".ipynb", ".zip"):
         return _File(label.parts, one, graded=False)
     return None

@@ -90,7 +90,7 @@ def about(results: Sequence[Result]) -> list[str]:
                      + (f"Install it: pip install {pin}; then: --resume --regrade NAME" if pin else
                         "The course does not pin this package, and a learner can write any name."))
     if who := reports.asked_for_checks(results):
-        lines.append(f"{_people(who)} asked for the checks, which the sandbox hides: "
+        lines.append(f"{_people(who)} tried to import the checks, which the sandbox hides: "
                      f"{first_few(who)}. Look at the code.")
     if asked := marking.requests(results):
         askers = first_few([f"{r['learner']['name']} ({e['id']})" for r, e in asked])

@@ -166,7 +166,7 @@ def _with_numbers(found: dict[tuple, list[Result]]) -> str:
 
 def _of_one_name(found: dict[tuple, list[Result]]) -> str:
     names = {mine[-1]["learner"]["name"] for (_, id, *_), mine in found.items() if id}
-    return (f"Two people of one name in one run, so there is a row for each number: "
+    return (f"Two people in one run have the same name, so there is a row for each number: "
             f"{first_few(sorted(names))}.") if names else ""
 
 

@@ -9,7 +9,7 @@ Around the learner's code, without any law or expected value:
     zygote, supervisor, init   start the code, watch its memory and time, end it
     isolation, cgroups, seccomp   what the code may see, use, and ask of the kernel
 
-Beside the learner's code, in the same process:
+In the same process as the learner's code:
 
     runner, shell, process_limit   run cells and acts, and send what came out
 

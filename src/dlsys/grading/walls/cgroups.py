@@ -161,7 +161,7 @@ def parent_for_new(root: Path, kind: str) -> Path | None:
 
     With cgroup v1 it is this process's own group. With v2 a group that has processes delegates no
     controller on, so it is mostly the one around it: not systemd's (a slice), and not where that
-    would leave a bound behind.
+    would leave a limit behind.
     """
     own = [folder for folder in own_groups(root, kind) if folder.is_dir()]
     if not own or not (own[0] / "cgroup.subtree_control").exists():

@@ -38,8 +38,8 @@ def timeout_in_a_crowd() -> str:
 
 def limit_sentence(most: int) -> str:
     """The sentence that names the limit of processes and the usual remedy."""
-    return (f"The sandbox allows {most} processes and threads together; with fewer it works, "
-            "such as num_workers=0 in a DataLoader.")
+    return (f"The sandbox allows {most} processes and threads together; use fewer, for example "
+            "num_workers=0 in a DataLoader.")
 
 
 def process_limit() -> int:

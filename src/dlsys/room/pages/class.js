@@ -43,8 +43,8 @@ function askName() {
     follow();
   };
   put(heading("A name, if you like"), el("form", { onsubmit: send },
-    el("p", {}, "The presenter asks for names. With one, your answers stand beside it in the "
-      + "presenter's file. Leave it empty to stay without."),
+    el("p", {}, "The presenter asks for names. If you give one, the presenter's file shows it "
+      + "next to your answers. Leave it empty to stay anonymous."),
     el("label", { for: "name" }, "Your name"), name, el("button", {}, "Go on")));
 }
 
@@ -122,7 +122,7 @@ function form() {
         autocomplete: "off", maxlength: "30" }), el("span", {}, ...rich(unit)))];
   const node = el("form", {},
     el("fieldset", {}, el("legend", {}, el("h1", {}, el("span", { class: "eyebrow" }, room.go > 1
-      ? "Once more, after talking" : "Your guess"), ...rich(text))), ...answers),
+      ? "Again, after talking" : "Your guess"), ...rich(text))), ...answers),
     el("fieldset", { class: "sure" }, el("legend", {}, "How sure are you?"),
       option("sure", "yes", ["sure"]), option("sure", "no", ["not sure"])),
     el("button", {}, "This is my answer"), problem);
@@ -140,10 +140,10 @@ function number(text) {
   const written = text.trim().replace(/^\u2212/, "-");
   if (/^-?[1-9]\d{0,2},\d{3}$/.test(written))
     why = `${written} may be ${written.replace(",", "")} or ${written.replace(",", ".")}. `
-      + "Write the one that you mean, with a point or without a sign.";
+      + "Write the one that you mean, with a point or without a separator.";
   else if (!/^[-+]?(\d+([.,]\d*)?|[.,]\d+)(e[-+]?\d{1,3})?$/i.test(written))
-    why = `“${written.slice(0, 20)}” is no number here. Write digits alone, and one comma or point `
-      + "before the decimals: 5,5 or 5.5, and 1000 without a sign between.";
+    why = `“${written.slice(0, 20)}” is not a number here. Write only digits, with one comma or point `
+      + "before the decimals: 5,5 or 5.5, but 1000 without a separator.";
   return why ? NaN : Number(written.replace(",", "."));
 }
 
@@ -197,7 +197,7 @@ function closed() {
 function shown() {
   put(heading(room.question.text), results(room.results), ours(),
     room.go > 1 ? null
-      : el("p", {}, "Talk to somebody who answered otherwise. What convinces you?"), about(false));
+      : el("p", {}, "Talk to somebody with a different answer. What convinces you?"), about(false));
   say("The counts are shown.");
 }
 

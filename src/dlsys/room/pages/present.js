@@ -137,7 +137,7 @@ const STATE = { revealed: "✓ done", open: "open", closed: "closed", shown: "sh
 
 function question() {
   const again = room.go > 1 && ["open", "closed"].includes(room.phase);
-  return el("h1", {}, again ? el("span", { class: "eyebrow" }, "Once more, after talking") : null,
+  return el("h1", {}, again ? el("span", { class: "eyebrow" }, "Again, after talking") : null,
     ...rich(room.question.text));
 }
 
@@ -156,7 +156,7 @@ function answered() {
     ` answered of ${room.here} here`), bar);
 }
 
-const over = () => [el("h1", {}, "The room is over"), el("p", {}, "Its report lies where ",
+const over = () => [el("h1", {}, "The room is over"), el("p", {}, "Its report is where ",
   el("code", {}, "dlsys room"), " says.")];
 
 const situation = () => el("div", { class: "situation" }, ...nodes(room.situation));
@@ -244,7 +244,7 @@ function stuck({ mistakes, unnamed, todo }) {
   const others = mistakes.slice(MOST).reduce((sum, m) => sum + m.count, 0) + unnamed;
   if (others) rows.push([others, "another mistake"]);
   if (todo) rows.push([todo, "not written yet"]);
-  if (!rows.length) return el("p", { class: "soft" }, "No check has been told yet.");
+  if (!rows.length) return el("p", { class: "soft" }, "No check has been reported yet.");
   return el("ol", { class: "stuck" }, ...rows.map(([n, name]) =>
     el("li", {}, el("strong", {}, n), el("span", {}, ...rich(name)))));
 }

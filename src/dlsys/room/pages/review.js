@@ -61,7 +61,7 @@ const SURE = [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100];
 export function form(change, given, send) {
   const problem = el("p", { class: "problem", role: "alert" });
   const options = [...change.consequences, change.nothing];
-  const later = el("fieldset", {}, el("legend", {}, "What does somebody see of it?"),
+  const later = el("fieldset", {}, el("legend", {}, "What would somebody notice?"),
     ...options.map((text, k) =>
       option("consequence", (k + 1) % options.length, rich(text), LETTERS[k])));
   const node = el("form", { class: "review" },
@@ -101,7 +101,7 @@ function fill(node, { mark: said, confidence, consequence }) {
 // All files after the change: a line may be missing in one that the change does not touch.
 function elsewhere() {
   const files = el("div", {});
-  const node = el("details", {}, el("summary", {}, "Another place, in any file"), files);
+  const node = el("details", {}, el("summary", {}, "A different place, in any file"), files);
   node.addEventListener("toggle", async () => {
     if (!node.open || files.childElementCount) return;
     const answer = await fetch("files").catch(() => null);
@@ -160,7 +160,7 @@ export function outcome(results, change) {
       ...rich(places.map((at) => `\`${at}\``).join(" or ")),
       `. A mark up to ${count(near, "line")} away counts.`) : null,
     el("p", { class: "measured" }, `${results.measured}`),
-    sure(results), el("h2", {}, "What somebody sees of it"), bars(results),
+    sure(results), el("h2", {}, "What somebody notices"), bars(results),
     el("p", {}, ...rich(`${results.why} Modelled on ${results.source}.`))]].map((part) => part.filter(Boolean));
 }
 
