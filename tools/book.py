@@ -3,7 +3,7 @@
 ``--site v1.0`` builds it as the part of a website in this folder, "" for its root.
 
 The pages have three origins: what is written by hand in book/, what book_pages.py generates, and
-the notebooks. A notebook on a page is a dressed copy: markdown cells stand in a block that names
+the notebooks. A notebook on a page is a dressed copy: markdown cells are in a block that names
 their step, explorers run without a kernel, figures carry their alt text. The notebooks themselves
 stay plain, and they are what a reader downloads.
 """
@@ -398,7 +398,7 @@ def settings(config: dict, folder: str | None = None) -> dict:
     """The book's configuration; with a public repository, buttons and addresses that lead there.
 
     The buttons of a release, in its folder, lead to its tag. The address of a page is that of its
-    newest version: search engines are told it as the canonical one, whatever version they read.
+    newest version, which search engines get as the canonical one, whatever version they read.
     """
     if folder:
         config["repository"]["branch"] = f"v{versions.current()}"

@@ -62,7 +62,7 @@ def files(stage: Stage) -> dict[str, str]:
 
 
 def write_copies(html: Path, stages: Iterable[Stage]) -> None:
-    """The copies in the folder of the pages, and behind the buttons of the theme."""
+    """The copies in the folder of the pages, to which the theme's buttons lead."""
     (html / FOLDER).mkdir()
     for stage in stages:
         lesson, sheet = files(stage).values()

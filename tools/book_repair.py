@@ -1,9 +1,9 @@
 """The repair bench of a trap's page: the reader picks code, and the exercise's check answers.
 
 Every candidate is in the page with its verdict, so the page asks neither a kernel nor a network.
-Which candidates there are, repair_candidates.py decides. What a mistake is told comes from the
-record of `tools.proof`, which says when it is stale; a stale message is judged anew while the book
-is built. The right one shows what its lesson measured after the repair.
+repair_candidates.py chooses the candidates. The message to a mistake comes from the record of
+`tools.proof`, which says when it is stale; a stale message is computed again while the book is
+built. The right candidate shows what its lesson measured after the repair.
 
 Without a script a candidate's verdict is folded below it; site/repair.js makes a button of each
 candidate and shuffles them at each visit.
@@ -119,7 +119,7 @@ def candidate(code: str, told: str, right: bool) -> str:
 
 
 def verdict(message: str, numbers: str) -> str:
-    """What a candidate is told: the message of its check, or for the right one that it passes."""
+    """The message to a candidate: its check's message, or for the right one that it passes."""
     status = STATUSES["wrong" if message else "pass"]
     head = f"<strong>{status.mark} {status.word.capitalize()}.</strong>"
     if message:

@@ -170,7 +170,7 @@ def label_cells(tables: Iterable[nodes.table]) -> None:
 
 
 def hold_together(_app: Sphinx, doctree: nodes.document) -> None:
-    """Give a formula the punctuation behind it, so that no line breaks between them."""
+    """Give a formula the punctuation after it, so that no line breaks between them."""
     for formula in doctree.findall(nodes.math):
         after = formula.next_node(descend=False, siblings=True)
         found = BEHIND.match(after) if isinstance(after, nodes.Text) else None

@@ -149,7 +149,7 @@ def moved_by_healthy(case: Case) -> dict[str, float]:
 # ---- what a reviewer is shown
 
 def condensed() -> dict:
-    """One seed of each run: the unchanged repository's, and what each change shows otherwise."""
+    """One seed of each run: the unchanged repository's, and what each change shows differently."""
     entries = RECORD.entries()
     first = {run: rows[0] for run, rows in entries[BEFORE]["runs"].items()}
     return {"before": first, "after": {

@@ -3,11 +3,11 @@
     python -m tools.elsewhere colab             with Colab's versions: all lessons
     python -m tools.elsewhere newest 01 14      with today's newest: these
 
-Each environment is a folder of its own, .colab/ or .newest/, made anew where its list of versions
-has changed. Colab's list is recorded in deploy/colab.txt. The newest one is resolved from the
-package's own floors at each call, from the index that pip is told to use. The course is not in the
-environment: the first cell of each notebook installs the wheel, and what the stage needs besides. A
-claim that does not hold, and a cell that fails, make the run fail.
+Each environment is a folder of its own, .colab/ or .newest/, created again when its list of
+versions has changed. Colab's list is recorded in deploy/colab.txt. The newest one is resolved from
+the package's own floors at each call, from pip's index. The course is not in the environment: the
+first cell of each notebook installs the wheel, and what else the stage needs. A claim that does not
+hold, and a cell that fails, make the run fail.
 """
 
 from __future__ import annotations

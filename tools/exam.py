@@ -4,7 +4,7 @@
 
 tests/records/exam.json holds the numbers of each script on three seeds, those of a fault's other
 forms and of oddities on one, under a fingerprint of what they rest on: the script, the probes, the
-pictures, the pinned packages. The ranges stand in no record: the tests hold them against these
+pictures, the pinned packages. The ranges are in no record: the tests compare them with these
 numbers. A script without a record is measured there.
 """
 

@@ -28,7 +28,7 @@ def fold(phrase: dict) -> int:
 
 
 def evidence(shares: dict[str, float]) -> tuple[float, float]:
-    """What find.belief counts: the best cause's share beside that of none, and by itself."""
+    """What find.belief counts: the best cause's share, compared with none's and by itself."""
     best = max(share for cause, share in shares.items() if cause != find.NONE)
     alone = math.log(max(best, find.LEAST))
     return alone - math.log(max(shares[find.NONE], find.LEAST)), alone

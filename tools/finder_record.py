@@ -47,11 +47,11 @@ def measure(name: str) -> dict[str, int]:
     """Counts over a set's phrases.
 
     shown: a right trap among the three causes that are shown. found, first: the same and as the
-    very first, without those over which stands that no cause fits. honest: phrases without a trap
-    that get none, as no cause fits or as the likeliest is no trap; nothing: those where no cause
-    fits; hedged: these and those where one is no more than possible. told: phrases whose cause is
-    the sentence of a row without a trap, where that is among the three. mistaken: phrases of all
-    three kinds that get a likely or very likely answer without the right cause.
+    very first, without those shown under the line that no cause fits. honest: phrases without a
+    trap that get none, as no cause fits or as the likeliest is no trap; nothing: those where no
+    cause fits; hedged: these and those where one is no more than possible. told: phrases whose
+    cause is the sentence of a row without a trap, where that is among the three. mistaken: phrases
+    of all three kinds that get a likely or very likely answer without the right cause.
     """
     known = find.index(find.rows())
     ranked = [(find.rank(known, phrase["said"]), phrase) for phrase in phrases(name)]

@@ -33,7 +33,7 @@ def complaints(counts: Mapping[str, int]) -> dict[str, str]:
     """Id of each exercise to what is wrong with its law, "" for nothing, from a limited process.
 
     counts: how many parts of its outcome are forged. The process's address space may grow by 1 GiB:
-    a law that multiplies more fails, and that by accident. A law that calculates without end is
+    a law that multiplies more fails by accident. A law that calculates without end is
     killed with it.
     """
     asked = [f"{id}={count}" for id, count in sorted(counts.items())]

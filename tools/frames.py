@@ -36,7 +36,7 @@ LIMIT_BYTES = 180_000  # as base64 in a page a third more
 
 
 def rests_on(name: str) -> dict[str, str]:
-    """Fingerprints of the code behind an explorer's frames; the front end only draws them."""
+    """Fingerprints of the code that computes an explorer's frames; the front end draws them."""
     parts = fingerprints.rests_on([f"from dlsys_helpers.explorers.{name} import {name}\n{name}"])
     return {part: mark for part, mark in parts.items() if part not in fingerprints.FRONT_END}
 

@@ -698,7 +698,7 @@ def teaching_lines(code: str) -> int:
 
 @cache
 def only_claims(code: str) -> bool:
-    """Whether a cell holds claims, and otherwise only a few lines that compute their values."""
+    """Whether a cell holds claims and nothing else but a few lines that compute their values."""
     tree = ast.parse(code)
     defines = any(isinstance(n, ast.FunctionDef | ast.ClassDef) for n in ast.walk(tree))
     shows = {"print", *DRAWS} & {*calls(tree)}

@@ -7,7 +7,7 @@ tools/setup.sh installs the first part for `make lab`, and both for all other ta
 python -m tools.lock
 
 To move to newer versions: install them into .venv, run this, then test. pyproject.toml has floors
-alone, the lowest versions that were tried. The hashes stand in a file of their own, because a list
+alone, the lowest versions that were tried. The hashes are in a file of their own, because a list
 with hashes is no list of constraints: `pip install -c requirements.lock` would refuse the course.
 """
 

@@ -87,7 +87,7 @@ def opened(browser: Browser) -> Page:
 
 
 def picture(taken: list[tuple[bytes, float]], comment: str) -> bytes:
-    """The frames as a GIF that begins anew at its end."""
+    """The frames as a GIF that starts again at its end."""
     shots = [Image.open(io.BytesIO(data)).convert("RGB") for data, _ in taken]
     images = [shot.quantize(COLOURS, dither=Image.Dither.NONE) for shot in shots]
     out = io.BytesIO()

@@ -1,6 +1,6 @@
 """Add a trap to a lesson, from tools/templates/; nothing is overwritten.
 
-    python -m tools.new 05.7 [rescale]      behind the stage's last trap
+    python -m tools.new 05.7 [rescale]      after the stage's last trap
 
 The last word is the name of the function that the exercise asks for.
 """
@@ -30,7 +30,7 @@ def filled(template: str, **facts: str) -> str:
 
 
 def with_trap(lesson: str, trap: str) -> str:
-    """The text of a lesson with these cells behind its last trap: further parts, quiz follow.
+    """The text of a lesson with these cells after its last trap; further parts and the quiz follow.
 
     In a lesson without a trap, the first goes right before the quiz.
     """

@@ -4,7 +4,7 @@
 
 `make test` asks no question again that a fresh record answers. It leaves out
 
-- the notebooks whose stored outputs rest on what is there today, but for one lesson and one
+- the notebooks whose stored outputs rest on today's files, except for one lesson and one
   notebook of worked answers, each day the next ones;
 - the tests marked `nightly`, which ask of every page, stage or fresh record what the others ask of
   a few.

@@ -4,12 +4,12 @@
     python -m tools.proof 01 02.3 --seeds 1000     these; right answers on so many seeds
     python -m tools.proof 01.4 --right             only the right answers; writes nothing
 
-A record a stage, tests/records/checks/NN.json, says for each exercise how far it was proven, what
-that rests on, and what its wrong answers are told. It is written after each exercise, so a run that
-was stopped goes on where it was. The tests prove a stale exercise in full. Of a fresh one they try
-a single seed, most wrong answers only up to their first failure, one forged part of an outcome, and
-changed sessions on the first exercise of each stage. Words make no proof stale. Where they have
-changed, only what wrong answers are told is made anew.
+There is one record per stage, tests/records/checks/NN.json. It says for each exercise how far it
+was proven, what that rests on, and which messages its wrong answers get. It is written after each
+exercise, so a run that was stopped goes on where it was. The tests prove a stale exercise in full.
+Of a fresh one they try a single seed, most wrong answers only up to their first failure, one forged
+part of an outcome, and changed sessions on the first exercise of each stage. Words make no proof
+stale. Where they have changed, only the messages to wrong answers are made again.
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ def refresh_feedback(id: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def prove_in_full(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
-    """As `prove`; in changed sessions, too, and with forged outcomes, in a separate process."""
+    """As `prove`; also in changed sessions and with forged outcomes, in a separate process."""
     facts, found = prove(id, seeds)
     found += changed_verdicts(id, SESSIONS)
     law = forging.complaints({id: forging.PARTS})[id]

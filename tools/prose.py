@@ -2,7 +2,7 @@
 
 `prose.txt.xz` is the prose of lessons and guides; `signatures.txt.xz` has, for each exercise, its
 signature and what its docstring promises. Lessons change, and trained weights rest on these texts:
-nothing but a person writes them anew.
+only a person rewrites them.
 """
 
 import ast

@@ -3,7 +3,7 @@
     .venv/bin/python -m tools.sentences lessons/03_losses.py     --first 40 shows 40 of them
     .venv/bin/python -m tools.sentences                          how many there are, by file
 
-An aid for whoever edits: it refuses nothing, and a sentence on the list can be fine.
+An aid for editors: it refuses nothing, and a sentence on the list can be fine.
 """
 
 from __future__ import annotations

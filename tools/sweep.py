@@ -165,7 +165,7 @@ def sweep(path: Path, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
     """The record of one lesson: for each claim its bound and the range of values seen.
 
     known: an earlier record. What it holds of claims that nothing changed is kept, and further
-    seeds widen it, on another CPU as well; empty to begin anew.
+    seeds widen it, on another CPU as well; empty to start again.
     """
     # Taken now: somebody may edit while this runs.
     own, parts = native_instructions(), rests_on(path)

@@ -164,7 +164,7 @@ def outcome(count: int, lines: list[str]) -> str:
 
 
 def lint_shown(console: Console, files: trap_rows.Files) -> list[Row]:
-    """What the linter says, shown at once: it takes seconds to mend, and the rest takes minutes."""
+    """What the linter says, shown at once: it takes seconds to fix, and the rest takes minutes."""
     with rows.step(console, "linter") as say:
         found = linted([*files.names(), *changed_files()])
         say(rows.count(found, "complaint"))

@@ -187,7 +187,7 @@ STEPS = {"break": "The code", "guess": "Guess", "look": "Look", "why": "Why", "r
 
 
 def with_ways(source: Source, cells: list[NotebookNode]) -> list[NotebookNode]:
-    """The cells with a link behind each trap of the core path to the next one."""
+    """The cells with a link after each trap of the core path to the next one."""
     core = [trap for trap in source.traps if source.is_core(trap)]
     for trap, following in pairwise(core):
         last = max(n for n, c in enumerate(cells) if c.metadata["dlsys"].get("trap") == trap)
@@ -314,7 +314,7 @@ def fewer_helpers(code: str, used: set[str], guarded: bool) -> str:
     """The code with its import from the helper package reduced to the names in `used`.
 
     guarded: the import comes first, and says what to install where it fails. A worksheet travels
-    without the course; all other imports stay at the top level, where the grader mends them.
+    without the course; all other imports stay at the top level, where the grader can repair them.
     """
     lines, first = code.splitlines(), ""
     for node in ast.parse(code).body:

@@ -67,7 +67,7 @@ def length(words: Tensor) -> Tensor:
 
 
 class Reward(nn.Module):
-    """A score from how often each word stands there."""
+    """A score from how often each word occurs."""
 
     def __init__(self) -> None:
         super().__init__()
