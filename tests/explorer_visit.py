@@ -37,8 +37,8 @@ def open_explorers(tab, folder, *explorers, mend=lambda script: script):
     return tab
 
 
-# Each look says what is amiss and leaves the page as it found it, but for the last one. It is given
-# the page, the box of an explorer on it, and the explorer.
+# Each look says what is amiss and leaves the page as it found it, except for the last one. It
+# gets the page, the box of an explorer on it, and the explorer.
 def themes(page, box, e):
     """What axe objects to, in light and in dark."""
     expect(box).to_have_css("background-color", "rgb(251, 252, 254)")

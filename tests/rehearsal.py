@@ -74,7 +74,7 @@ def stage() -> ExitStack:
                                          no_compiler=lambda: ""))
     on.enter_context(mock.patch.multiple(gpu_records, _live=_live, provenance=lambda: ORIGIN))
     on.enter_context(mock.patch.object(measure, "operations", _operations))
-    # There is no driver: triton is interpreted, for which it must be imported anew.
+    # There is no driver: triton is interpreted, for which it must be imported again.
     on.enter_context(mock.patch.dict(os.environ, TRITON_INTERPRET="1"))
     on.callback(_triton, _triton({}))
     return on

@@ -369,10 +369,10 @@ def test_a_figure_shows_each_number_over_its_prediction():
     assert ("## Counted bytes were right within 20 % in 2 of 2 cases, other predictions in 0 of 2"
             in page)
     left, right = gpu_tables.LEFT, gpu_tables.WIDTH - gpu_tables.RIGHT
-    # Four times lies three quarters of the way from 1/16 to 16 on a scale of logarithms.
+    # Four times is three quarters of the way from 1/16 to 16 on a scale of logarithms.
     at = left + 0.75 * (right - left)
     assert f'<circle cx="{at:.1f}"' in page
-    assert f'<circle cx="{left:.1f}"' in page  # a hundredth stands at the edge
+    assert f'<circle cx="{left:.1f}"' in page  # a hundredth is at the edge
     assert page.count("<title>") == 4
     assert "| [3](notebooks/03_losses.ipynb) | rate | 1 | 0.01 |" in page
     assert page.index("| rate |") < page.index("| update: time |")

@@ -19,7 +19,7 @@ from tools import book, frames
 from tools.nightly import mark_nightly
 
 LESSON, WORKSHEET, START = "notebooks/01_activations", "exercises/01_activations", "index"
-GENERATED = {"search.html", "genindex.html", "404.html"}  # without content of ours
+GENERATED = {"search.html", "genindex.html", "404.html"}  # without our own content
 
 
 CODE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
@@ -329,7 +329,7 @@ def opened(browser, html):
     return show
 
 
-# An article without what stands beside these parts of it: axe walks all that a page has.
+# An article without what is next to these parts of it: axe walks all that a page has.
 KEEP = """parts => {
   const kept = parts.flatMap(part => [...document.querySelectorAll(part)]);
   for (const e of document.querySelectorAll('article *'))
@@ -735,7 +735,7 @@ def test_no_sign_is_made_of_a_font_that_is_not_there(opened, html):
     assert rules == []
 
 
-FAR = "decision_surface"  # its frames lie apart, and it stands far below the top of its page
+FAR = "decision_surface"  # its frames are in a separate file, and it is far down its page
 
 
 def test_frames_that_lie_apart_come_when_the_reader_is_near(browser, html):

@@ -203,7 +203,7 @@ def test_a_point_that_is_dragged_moves_its_control_and_keys_go_on(tab, tmp_path,
     ball = page.locator("figure").nth(nth).locator(".xp-ball")
     expect(ball).to_be_visible()  # it has no box before it is drawn
     start = ball.bounding_box()
-    # Where the point will stand is what the front end draws for these values, chosen by keys.
+    # The future position of the point is what the front end draws for these values, chosen by keys.
     for control in e.controls:
         if control.name in chosen:
             move(box, control, control.default, chosen[control.name], static=True)

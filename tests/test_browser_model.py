@@ -168,7 +168,7 @@ def test_six_hundred_letters_stay_well_formed(engine, trained, prose):
     for seed in range(4):
         ids = torch.tensor(prompt + engine.evaluate(WRITTEN, [prompt, 600, BEST | {
             "temperature": 0.7, "seed": seed}]))
-        # Windows of equal length, each letter behind 100 others.
+        # Windows of equal length, each letter after 100 others.
         for found, begin in ((early, 100), (early, 200), (late, 400), (late, 500)):
             row = ids[begin - 100:begin + 101][None]
             losses = F.cross_entropy(logits(trained, row[:, :-1])[0, 100:], row[0, 101:])

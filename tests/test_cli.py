@@ -25,7 +25,7 @@ TRAPS = [
     for k in (1, 2, 3)
 ]
 
-# Stands for the real checks, which need torch: what is tested here is the machinery around them.
+# Replaces the real checks, which need torch: what is tested here is the machinery around them.
 # sitecustomize is imported by every Python that starts with its folder on the path.
 FAKE_CHECKS = '''
 import sys, types

@@ -13,7 +13,7 @@ PROBLEMS = {  # what a page names, and where it would have to be
     "files": (r"`((?:book|deploy|lessons|src|tests|tools)/[\w./]*)`", lambda name: is_file(name)),
     "headings": (r"\(((?:[A-Z]+\.md)?#[\w-]+)\)", lambda name: is_heading(name)),
 }
-EXAMPLE = re.compile(r"NN|eN_|/e\d_|your own")  # a file that stands for the reader's
+EXAMPLE = re.compile(r"NN|eN_|/e\d_|your own")  # a file that represents the reader's
 
 
 def targets():

@@ -197,7 +197,7 @@ def test_readme_with_an_address_leads_to_files():
     assert f"git clone {URL}" in text
 
 
-@pytest.mark.nightly  # the whole book, once more
+@pytest.mark.nightly  # the whole book again
 def test_every_link_of_a_site_with_an_address_leads_to_a_file(tmp_path, monkeypatch, image):
     config = book.written_settings()
     config["repository"]["url"] = URL

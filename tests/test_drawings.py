@@ -136,7 +136,7 @@ def test_a_tensor_is_drawn_whatever_it_is(draw):
 def test_numbers_in_cells_are_the_weights_and_a_mark_has_a_thick_edge(example):
     figure = example("weights")
     assert texts(figure).count(".50") == texts(figure).count("1") == 3
-    assert texts(figure).count("0") == 2  # marked and empty: the number is told
+    assert texts(figure).count("0") == 2  # marked and empty: the number is shown
     assert all(m.get_linewidth() > 2 for m in patches(figure, "marked"))
 
 

@@ -90,7 +90,7 @@ def test_moments_and_normed_number_follow_from_the_numbers_averaged(shape, norm)
 
 
 # ---- activations by depth ---------------------------------------------------------------------
-# Per layer: sqrt(width * Var(w)), times sqrt(1/2) behind a ReLU, which drops one half.
+# Per layer: sqrt(width * Var(w)), times sqrt(1/2) after a ReLU, which drops one half.
 FACTORS = {("Xavier", "linear"): 1, ("Xavier", "ReLU"): 0.5**0.5, ("He", "linear"): 2**0.5,
            ("He", "ReLU"): 1, ("std 0.01", "linear"): 0.16, ("std 1", "linear"): 16,
            ("std 1", "ReLU"): 128**0.5}

@@ -30,7 +30,7 @@ def rehearsed(request, tmp_path_factory):
     """What the set-up and the GPU section of one lesson define, on a made-up device."""
     with stage(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu_records, "RECORDED", tmp_path_factory.mktemp("recorded"))
-        dlsys_helpers.__dict__.pop("operations", None)  # a lesson imports it anew
+        dlsys_helpers.__dict__.pop("operations", None)  # a lesson imports it again
         names = run_cells(NOTEBOOKS / f"{request.param}.ipynb", roles=("setup", "gpu"))
         dlsys_helpers.__dict__.pop("operations", None)
     return request.param, names
@@ -72,7 +72,7 @@ def test_a_gpu_section_is_short_and_says_once_what_is_missing(stem):
     assert len(cells) <= MOST_CELLS
     shown = json.dumps([cell.get("outputs") for cell in cells])
     missing = [e for e in DECLARED if e["notebook"] == stem and e["state"] == "missing"]
-    # Each output stands there twice, as text and as HTML.
+    # Each output occurs twice, as text and as HTML.
     assert shown.count("Not recorded yet") == (2 if missing else 0)
 
 

@@ -396,7 +396,7 @@ def results(folder: Path) -> dict[str, dict]:
     return {r["name"]: r for r in grades["results"]}
 
 
-# Stands in for a hand-in that makes the kernel end the process which grades it.
+# Simulates a hand-in that makes the kernel end the process that grades it.
 KILLER = """
 import os, signal
 from dlsys.grading.books import submitted_notebook as it

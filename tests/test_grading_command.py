@@ -140,7 +140,7 @@ def test_a_learner_is_graded_again_on_request(capsys, one, graded):
     before = journal_results(graded)
     [name] = {result["learner"]["name"] for result in before}
 
-    with open_grader(settings()):  # the command needs a sandbox, too
+    with open_grader(settings()):  # the command also needs a sandbox
         cli.main(["grade", str(one), "--out", str(graded), "--resume", "--regrade", name])
     assert len(journal_results(graded)) == len(before) + 1
 

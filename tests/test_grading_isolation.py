@@ -394,7 +394,7 @@ def test_what_the_kernel_ends_for_its_groups_bound_is_ended_by_memory(group):
     beyond = fill_group(group, 80 * 2**20)
     (life, kept), (mine, theirs) = os.pipe(), socket.socketpair()
     with mine, theirs:
-        init_fd = os.pidfd_open(os.getpid())  # stands for an init that lives on
+        init_fd = os.pidfd_open(os.getpid())  # represents an init that lives on
         watch.watch_until_closed(init_fd, life, mine)
     for fd in (init_fd, life, kept):
         os.close(fd)

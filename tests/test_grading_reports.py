@@ -309,7 +309,7 @@ def test_a_hint_shows_its_code_as_code(grades):
 def test_feedback_names_the_lesson_to_read_again(grades):
     text = pages.feedback([grades["results"][1]], grades)
     assert f"01.2 {TRAPS[1].name}, in the lesson of Stage 1: " in text
-    assert ".ipynb" not in text.replace("bob.ipynb", "")  # a class may call its files otherwise
+    assert ".ipynb" not in text.replace("bob.ipynb", "")  # a class may use different file names
 
 
 def test_page_names_are_safe_and_differ():

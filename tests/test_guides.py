@@ -91,7 +91,7 @@ def test_its_numbers_are_those_of_the_claim(guide, entry):
                         values(entry.get("source", "")))
     said = set(numbers(entry["says"]))
     if "claim" not in entry and "code" not in entry:
-        return  # its source is a paper or a practice, named beside the number
+        return  # its source is a paper or a practice, named next to the number
     assert {n for n in said if not any(abs(n - k) <= 1e-9 * max(1, n) for k in known)} == set()
 
 

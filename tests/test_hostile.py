@@ -99,7 +99,7 @@ def grade_in_full(grader, monkeypatch):
     return grader.grade
 
 
-# ---- cells that end, hang or fill something: the answers beside them keep all their points
+# ---- cells that end, hang or fill something: the other answers keep all their points
 
 STOPPED = {
     "exits at the top": "import sys; sys.exit(0)",
@@ -1313,7 +1313,7 @@ def test_the_limit_for_a_whole_submission_holds():
     watch = supervisor.Supervised(None, False, limits, None)
     (life, kept), (mine, theirs) = os.pipe(), socket.socketpair()
     with mine, theirs:
-        init_fd = os.pidfd_open(os.getpid())  # stands for an init that lives on
+        init_fd = os.pidfd_open(os.getpid())  # represents an init that lives on
         watch.watch_until_closed(init_fd, life, mine)
     for fd in (init_fd, life, kept):
         os.close(fd)
@@ -1436,7 +1436,7 @@ def test_no_patch_earns_a_point_from_a_user(by_user):
     assert by_user.results["patches"]["points"] == 0
 
 
-# ---- memory that no process seems to hold, and what is left behind
+# ---- memory that no process seems to hold, and what is left over
 
 HOARDS = {
     "buffers of sockets": (

@@ -12,7 +12,7 @@ import dlsys_helpers
 from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
-# Each package and those that it may import. A package stands below all that import it.
+# Each package and those that it may import. A package is below all that import it.
 BELOW = {
     "dlsys_helpers": set(),
     "dlsys_warm": set(),

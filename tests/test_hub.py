@@ -42,7 +42,7 @@ def test_every_learner_has_a_folder_of_their_own_for_work_and_progress(config, t
     folders = [config.Spawner.environment["DLSYS_WORK"](spawner(name)) for name in ("ann", "bob")]
     assert folders == [str(tmp_path / "learners" / name / "my-work") for name in ("ann", "bob")]
     assert config.Spawner.notebook_dir.format(username="ann") == folders[0]
-    assert "DLSYS_PROGRESS" not in config.Spawner.environment  # it lies in DLSYS_WORK
+    assert "DLSYS_PROGRESS" not in config.Spawner.environment  # it is in DLSYS_WORK
 
 
 def test_the_first_login_makes_the_start_page_and_the_second_leaves_it(config):

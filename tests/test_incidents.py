@@ -370,7 +370,7 @@ def test_no_line_is_broken_inside_of_a_word(kept, monkeypatch, capsys, one):
     played(monkeypatch, [*lines, "log", "name", "this is what it is",
                          place_of(one, one.causes[0])], str(one.number))
     for shown in capsys.readouterr().out.splitlines():
-        line = shown.rpartition(" > ")[2]  # behind a prompt, whose answer is not echoed
+        line = shown.rpartition(" > ")[2]  # after a prompt, whose answer is not echoed
         numbers = len(re.findall(r"[\d.]+", line)) > 5
         kept_whole = "https://" in line or "   " in line.strip() or line.startswith("To search")
         assert len(line) <= 60 or numbers or kept_whole, line

@@ -19,7 +19,7 @@ LETTERS = "\n abcde"
 def network(seed=0, shape=SHAPE):
     torch.manual_seed(seed)
     made = Network(shape, Parts())
-    for weight in made.parameters():  # norms and biases, too, are no longer what they begin as
+    for weight in made.parameters():  # also norms and biases no longer have their initial values
         torch.nn.init.normal_(weight, 0.1, 0.3)
     return made
 

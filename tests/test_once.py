@@ -16,7 +16,7 @@ def test_many_that_ask_at_once_get_what_one_of_them_made(tmp_path):
         time.sleep(0.2)  # the others ask meanwhile
         path.write_text("whole")
 
-    with ThreadPoolExecutor(4) as workers:  # a lock on a file holds between threads, too
+    with ThreadPoolExecutor(4) as workers:  # a lock on a file also holds between threads
         got = [workers.submit(once, tmp_path / "dear", make) for _ in range(4)]
         assert [one.result().read_text() for one in got] == ["whole"] * 4
     assert len(made) == 1

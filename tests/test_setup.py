@@ -39,7 +39,7 @@ OWN_FILES = ("Makefile", "requirements.lock", "environment.yml", "LICENSE", "LIC
              "README.md", ".ci/run", "tools/setup.sh", "tools/lock.py",
              "tools/readme.py")
 
-# Stands in for Python: the environment it makes holds itself, and its pip says what it is told.
+# Replaces Python: the environment it makes contains it, and its pip prints what a test sets.
 PYTHON = """#!/bin/sh
 case "$*" in
     --version) echo "Python $FAKE_VERSION" ;;
@@ -57,7 +57,7 @@ case "$*" in
     *) echo "pip $*" >>calls ;;
 esac
 """
-# What uv does, unless a test says otherwise; without it the set-up goes on with pip.
+# What uv does, unless a test changes it; without it the set-up goes on with pip.
 UV = """#!/bin/sh
 echo "uv $*" >>calls
 """

@@ -373,7 +373,7 @@ def test_the_address_of_the_pages_is_that_of_the_package(monkeypatch):
     assert formats.published() == "https://a.example/pages"
 
 
-# ---- what the watch leaves behind
+# ---- what is left after the watch
 
 def test_nothing_of_torch_stays_changed():
     import torch

@@ -25,8 +25,9 @@ PHRASES = {"seen": ROOT / "tests" / "finder_phrases.yml",
            "unseen": ROOT / "tests" / "finder_unseen.yml",
            "later": ROOT / "tests" / "finder_later.yml"}
 # What was measured when the finder was last changed; a change may raise these counts only. Every
-# new row weighs all words anew, which moves answers that have nothing to do with it: one trap moved
-# 21 of 450, and a count by up to two. So a count may fall by SLACK before it is a finding.
+# new row changes the weights of all words, which moves answers that have nothing to do with it: one
+# trap moved 21 of 450, and a count by up to two. So a count may fall by SLACK before it is a
+# finding.
 SLACK = 3
 FLOORS = {"seen": {"shown": 118, "found": 111, "honest": 32},
           "fresh": {"shown": 94, "found": 75, "honest": 43},

@@ -33,7 +33,7 @@ from dlsys_checks import registry
 from dlsys_helpers.judging import Exercise, unguarded
 from tools import solutions
 
-FEWEST, MOST = 3, 4  # wrong candidates on a bench, beside the right one
+FEWEST, MOST = 3, 4  # wrong candidates on a bench, in addition to the right one
 PLACE_LINES = 6  # of the right answer that a place may span, and of a candidate
 WHOLE_LINES = 10  # of a whole answer
 HELPER = 5  # lines that a name costs which only the check's file explains

@@ -14,7 +14,7 @@ OF_STAGE = re.compile(r"dlsys_checks/(?:s|questions/q)(\d\d)[./]|dlsys_helpers/r
 CATALOG = re.compile(r"dlsys_helpers/catalog/(\d\d)\.json$")
 EXPLORER = re.compile(r"dlsys_helpers/explorers/([a-z]\w*)\.py$")
 IMPORTED = re.compile(rb"dlsys_helpers\.explorers\.(\w+)")
-# *Your model*, but for what says which parts there are and whose: `dlsys parts` runs without it.
+# *Your model*, except for the list of its parts: `dlsys parts` runs without the rest.
 MODEL = re.compile(r"dlsys_model/(?!(?:__init__|answers|errors|part_table)\.py$)"
                    r"|dlsys/course/\w+/your_model\.ipynb$")
 # What only an instructor needs: it names mistakes of all stages, or is what an exam is made of. A

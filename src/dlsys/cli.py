@@ -407,7 +407,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")
     try:
         if asked[:1] in (["grade"], ["term"]):
-            grading.refuse_windows()  # before its --help, too
+            grading.refuse_windows()  # before its --help as well
         top = parser()
         if asked and asked[0][:1] != "-" and asked[0] not in top.commands:
             raise UserError(overview.unknown(asked[0], top.commands))

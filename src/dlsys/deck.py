@@ -44,7 +44,7 @@ TEMPLATE = Path(__file__).with_name("slides_template")
 # code at least 24 pixels.
 TEXT, CODE, GAP, HEADING, COLUMNS = 36, 32, 26, 64, 88
 CLOCK = 75  # around an exercise's clock
-BESIDE = 0.8  # letters beside a figure may be so much smaller
+BESIDE = 0.8  # letters next to a figure may be this much smaller
 FULL = 690
 BODY = FULL - HEADING
 CORE = 30  # slides of a core deck

@@ -17,7 +17,7 @@ MOST_WORDS, MOST_LETTERS = 30, 300  # of an answer: one fault, in a sentence
 LEAST = 0.65  # a score that names a fault
 LEAST_KNOWN = 2  # words that the list has
 AHEAD = 1.15  # how many times the second score the first has to be
-LIKELY = 0.5  # how much the finder's own likelihoods count beside the words of the list
+LIKELY = 0.5  # how much the finder's own likelihoods count compared with the words of the list
 
 HEALTHY = "healthy"  # what is written where nothing is wrong
 CLAUSES = re.compile(r"[,;:/\n]|\.\s|\b(?:or|and)\b", re.I)  # between them a text may change faults

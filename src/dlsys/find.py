@@ -36,7 +36,7 @@ HEADINGS = {"very likely": "Very likely one of these causes:",
             "likely": "Likely one of these causes:",
             "possible": "Possibly one of these causes, and as possibly none of ours:",
             "": "The nearest of our causes, none of them likely:"}  # by how sure the finder is
-UNSURE = "possible"  # the least of these words; how to search stands below such an answer, too
+UNSURE = "possible"  # the least of these words; such an answer also says how to search
 NONE_OF_OURS = "None of our causes fits what you see."
 SEARCH = "How to search for it:"
 ENGLISH = "The finder reads English: what you see, the message of an error, or a number."

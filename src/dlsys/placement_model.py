@@ -28,7 +28,7 @@ SKIP = 0.7  # known with this probability: no need to take it
 LEVEL, OF_STAGE, LEANS = 1.0, 1.5, 0.8  # spread of a level, of a stage's own, weight of its needs
 STEP, MIDDLE = 0.6, 2.5  # what a point of difficulty costs, and which one costs nothing
 SLIPS_NOT, LUCK = 0.9, 0.1  # a right answer from one who knows, and from one who does not
-DRAWS = 2000  # learners that stand for all
+DRAWS = 2000  # simulated learners that represent all
 
 
 class Course(NamedTuple):

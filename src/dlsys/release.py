@@ -229,7 +229,7 @@ gives you the file to hand in.
 """
 
 
-# What every stage uses, and what some notebooks import besides; an import by another's name last.
+# What every stage uses, and what some notebooks also import; imports under a different name last.
 BASE = ("torch", "torchvision", "numpy", "matplotlib", "scikit-learn", "rich", "jupyterlab",
         "ipywidgets", "anywidget")
 SOME = {name: name for name in ("jax", "bitsandbytes", "peft", "transformers", "onnxruntime",

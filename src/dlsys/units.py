@@ -24,7 +24,7 @@ FOLDER = Path(__file__).with_name("units")
 MOST = 3  # places that are printed
 NAMED, PERHAPS = "Taught in:", "Perhaps taught in:"
 FOLDED = ", folded"  # after a place whose text has to be unfolded
-# How far the finder goes. beside: how much a word counts that only the name of the unit's trap has.
+# How far the finder goes. beside: how much a word counts that only the name of its trap has.
 # The others are shares of what the asked words say, from which a unit is shown: named, where so few
 # words are asked (longest) that they are a name and not what somebody sees; else as "perhaps",
 # alone, or pair where it has two of the words and no cause is likely. rest: what others need of the

@@ -48,7 +48,7 @@ def update(stage: int | str, core: bool = False) -> Updated:
                              "Rename it.")
     found = notebook_file.load(mine)
     if found.asked:
-        core = found.core  # what was handed out with some exercises keeps to these
+        core = found.core  # a worksheet that was handed out with some exercises keeps only these
     if core and not found.core:
         raise WorksheetError(f"{mine.name}: has more than the core path, and --core would remove "
                              f"it. Run: dlsys start {chosen.number} --update")

@@ -30,7 +30,7 @@ _REGRADE = re.compile(
     re.M | re.I | re.A)
 # A text of JSON, and the colon that makes it a name. It never fails, so time goes with the length.
 _STRING = re.compile(rb'"([^"\\]*+(?:\\.?[^"\\]*+)*+)"?(\s*:)?', re.S)
-# What is handed in under a notebook's name, by its first bytes.
+# What people hand in under a notebook's name, by its first bytes.
 _KINDS = ((b"%PDF", "a PDF"), (b"PK\x03\x04", "a zip or a document of an office program"),
           (b"\x89PNG", "a picture"), (b"\xff\xd8\xff", "a picture"))
 MOST_REQUESTS = 100

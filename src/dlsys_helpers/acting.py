@@ -118,7 +118,7 @@ def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
 RECURSION_LIMIT = 1000  # Python's own; a session that raised it must not pass a deep recursion
 
 
-_generators_kept = False  # whether a standard session is open that puts them back
+_generators_kept = False  # whether an open standard session restores them
 
 
 @contextlib.contextmanager

@@ -219,7 +219,7 @@ def _layers(nodes: Mapping[str, str], edges: Sequence[tuple[str, str]]) -> list[
         for a, b in edges:
             depth[b] = max(depth[b], depth[a] + 1)
     need(all(depth[a] < depth[b] for a, b in edges), "edges", edges, "no circle")
-    for node in nodes:  # an input stands just above its first user
+    for node in nodes:  # an input is just above its first user
         users = [depth[b] for a, b in edges if a == node]
         if users and not any(b == node for _, b in edges):
             depth[node] = min(users) - 1

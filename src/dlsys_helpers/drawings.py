@@ -183,7 +183,7 @@ def _stack(sheet: Sheet, x: float, floor: float, width: float, scale: float, nam
             below += "\n" + text
     over = level is not None and y < level - 1e-9
     if level is not None and abs(y - 0.12 - level) < 0.12:
-        y = level  # the sum stands above the line, not on it
+        y = level  # the sum is above the line, not on it
     sheet.text(middle, y - 0.03, f"{total:.4g} {unit}" + " ✗" * over, ha="center", va="bottom",
                weight="bold", colour=FAULT if over else INK)
 

@@ -98,7 +98,7 @@ class Store:
                 data = path.read_bytes()
                 good, bad = self._parse(data)
                 if not bad:
-                    return  # seen while another notebook was writing, or mended by it
+                    return  # seen while another notebook was writing, or repaired by it
                 aside = _write_new(path, data)
                 _replace(path, good)
         except OSError as error:

@@ -87,7 +87,7 @@ class Ranks:
                 self.close()
                 if not left:
                     raise
-            except BaseException:  # KeyboardInterrupt, too: no process stays behind
+            except BaseException:  # also KeyboardInterrupt: no process is left running
                 self.close()
                 raise
         raise AssertionError("the loop returns or raises")

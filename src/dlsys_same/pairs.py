@@ -22,7 +22,7 @@ class Pair:
     name: str = ""
     steps: int = 3               # optimizer steps that are compared
     after: int = 0               # steps of the first that come before the second begins
-    whole: bool = False          # let both run to their end, for the evaluation behind it
+    whole: bool = False          # let both run to their end, for the evaluation that follows
     limit: float = 600.0         # seconds for one run
     folder: Path = Path(".")
 

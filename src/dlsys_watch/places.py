@@ -32,7 +32,7 @@ def _libraries() -> tuple[str, ...]:
 
 LIBRARIES = _libraries()
 _theirs: dict[str, bool] = {}
-main_file: list[str] = []  # the script that is watched: the user's, wherever it lies
+main_file: list[str] = []  # the script that is watched: the user's, wherever it is
 
 
 def is_theirs(file: str) -> bool:

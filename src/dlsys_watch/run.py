@@ -41,7 +41,7 @@ class Run:
 
     def __init__(self):
         self.steps = self.backwards = self.grad_calls = 0
-        self.looking = True          # inner modules are looked at, too
+        self.looking = True          # inner modules are inspected as well
         self.settled, self.newest = False, 0   # newest: steps when a model or optimizer was new
         self.stack = []              # modules that are running, the outermost first
         self.models = weakref.WeakKeyDictionary()   # module -> Called

@@ -116,13 +116,13 @@
 
   const pairs = (list) => list.slice(1).map((word, i) => [list[i], word]);
 
-  // The asked tokens that stand beside the same neighbour in a phrase of the row.
+  // The asked tokens that have the same neighbour in a phrase of the row.
   function together(said, r) {
     const known = new Set(r.phrases.flatMap(pairs).map((pair) => pair.join(" ")));
     return pairs(said).filter((pair) => known.has(pair.join(" "))).flat();
   }
 
-  // Whether four tokens in a row stand in both, as where a whole message is asked for.
+  // Whether both have the same four tokens in a row, as when somebody pastes a whole message.
   const quoted = (said, r) => said.slice(3).some((_, i) => r.phrases.some((phrase) =>
     ` ${phrase.join(" ")} `.includes(` ${said.slice(i, i + 4).join(" ")} `)));
 
@@ -153,7 +153,7 @@
   const meant = (row, causes) => Math.max(...row.causes.map((at, i) => causes[at] * WEIGHTS.fall ** i));
 
   // How likely it is that a right cause is among those shown: a logistic curve over how likely the
-  // best cause is, beside that none is and by itself. A message that a row quotes is evidence, too;
+  // best cause is, compared with none and by itself. A message that a row quotes is also evidence;
   // one word alone is little, words: how many are known.
   function belief(shares, exact, words) {
     const { bias, odds, best: slope, quoted: least, alone } = rules.gate;
@@ -212,7 +212,7 @@
       missing: [...new Set(missing.map(([, word]) => word))] };
   }
 
-  // What stands beside an answer: what was not understood or not read, a sentence each.
+  // Notes on an answer: what was not understood or not read, one sentence each.
   const notes = ({ causes, missing, skipped }) => [
     missing.length ? `No row has: ${missing.slice(0, NAMED).map((word) => word.slice(0, LETTERS))
       .join(", ")}${missing.length > NAMED ? ` and ${missing.length - NAMED} more` : ""}.` : "",
@@ -274,7 +274,7 @@
     + `: ${answer.hits.length} of ${rows.length} signs, best first.` : texts.none,
     ...notes(answer)].join(" ");
 
-  // Whoever comes back to the page finds what was asked.
+  // On a return to the page, the last question is there again.
   function remember(query) {
     const address = new URL(location.href);
     if (query) address.searchParams.set("q", query);

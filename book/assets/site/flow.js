@@ -17,7 +17,7 @@
     try { localStorage.setItem(key, value); } catch { /* as above */ }
   };
 
-  // ---- the parts: what stands before the first section, then each section
+  // ---- the parts: everything before the first section, then each section
   const sections = [...lesson.children].filter((node) => node.tagName === "SECTION");
   const opening = [...lesson.children].filter((node) => node.tagName !== "SECTION"
     && !node.matches("h1, nav, .everything, script, link"));
@@ -121,7 +121,7 @@
   });
   lesson.addEventListener("beforematch", ({ target }) =>
     show(parts.findIndex(({ nodes }) => nodes.some((node) => node.contains(target)))));
-  // A part begins with the line of dots; a place within a part is where it stands.
+  // A part begins with the line of dots; a place within a part is the position on the page.
   function begin() {
     const id = decodeURIComponent(location.hash.slice(1));
     if (id === parts[current].id) nav.scrollIntoView();

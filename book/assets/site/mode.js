@@ -1,4 +1,4 @@
-// Before the first paint, so it stands in the head: light or dark as the reader chose, for the theme.
+// In the head, so it runs before the first paint: light or dark as the reader chose, for the theme.
 // localStorage may be forbidden.
 "use strict";
 {

@@ -1,4 +1,4 @@
-// What every page needs besides the theme's scripts.
+// What every page needs in addition to the theme's scripts.
 "use strict";
 (() => {
   // Print on white, whatever the screen shows.
@@ -9,7 +9,7 @@
     else root.theme = screen;
   });
 
-  // Folded code is left out on paper, or it stands there open: html.print-code says which.
+  // Folded code is left out on paper, or printed open: html.print-code says which.
   let unfolded = [];
   addEventListener("beforeprint", () => {
     const chosen = document.documentElement.classList.contains("print-code");
@@ -18,7 +18,7 @@
   });
   addEventListener("afterprint", () => unfolded.forEach((fold) => (fold.open = false)));
 
-  // What is wider than the page scrolls by keyboard, too.
+  // Anything wider than the page also scrolls by keyboard.
   const wide = document.querySelectorAll("article :is(.pst-scrollable-table-container, div.math, "
     + "pre, .cell_output, .dlsys-gpu table)");
   const watch = new ResizeObserver((seen) => seen.forEach(({ target }) => {

@@ -301,7 +301,7 @@ class GradingSession:
         if not open_papers:
             return
         answered = {paper.exercise.id for index, paper in enumerate(self.papers)
-                    if index in self.attempt.answers}  # others were behind what ended the attempt
+                    if index in self.attempt.answers}  # the others come after its end
         self._try_alone(open_papers)
         late = [id for id in (paper.exercise.id for paper in open_papers)
                 if id in answered and self.verdicts[id].status == "pass"]
@@ -528,7 +528,7 @@ def valid_reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes:
 
     They come from a stranger: the cell must be one of the notebook's, the line one of the cell's.
     """
-    ends = {number: 2 + source.count("\n") for number, source in cells}  # an error may lie behind
+    ends = {number: 2 + source.count("\n") for number, source in cells}  # an error may be after it
     kept = []
     for report in attempt.cells[:framing.MOST_REPORTS]:
         match report:

@@ -79,7 +79,7 @@ def _act_of_its_exercise(row: ModelRow) -> str:
     return act_source(row.own)
 
 
-# The stand-ins that call the part's own stand-in get the learner's function in its place.
+# Stand-ins that call the part's own stand-in get the learner's function instead.
 TRIAL = '''def trial_of_a_part(fn, part, function, seed, files):
     import os
     os.makedirs("dlsys_model", exist_ok=True)

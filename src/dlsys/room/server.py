@@ -35,7 +35,7 @@ from dlsys.room.rounds import EXERCISE, OPEN, REST, REVEALED, SHOWN, Room
 
 PAGES = Path(__file__).with_name("pages")
 LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # in a code: without vowels it spells no word
-PERSON = re.compile(rf"[{LETTERS}]{{8}}")  # who a participant is, behind the room's code and a dash
+PERSON = re.compile(rf"[{LETTERS}]{{8}}")  # a participant: follows the room's code and a dash
 BODY = 16_384  # most bytes in a request
 SLOW = 10.0  # timeout in seconds for a request's header, and for its body
 BEAT = 15.0  # seconds between keep-alive messages on an idle stream

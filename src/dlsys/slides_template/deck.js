@@ -3,7 +3,7 @@
 "use strict";
 
 const HEIGHT = 720; // pixels
-// Percent of the usual size of letters; words alone may be larger than those beside a figure.
+// Percent of the usual size of letters; words alone may be larger than words next to a figure.
 const LARGEST = 150, LARGEST_WITH_FIGURE = 125, LEAST_WITH_CODE = 100, LEAST = 80;
 // Pixels in height below which letters give way to a figure. The letters of the figure itself need
 // data-least: it is never shown smaller.
@@ -64,7 +64,7 @@ function takeBack() {
   drawHands(id);
 }
 
-// Bars beside the choices, and again beside what was measured.
+// Bars next to the choices, and again next to the measurement.
 function drawHands(id) {
   const most = Math.max(1, ...counted[id]);
   const bar = (n) => {
@@ -113,7 +113,7 @@ function countDown() {
 }
 
 // ---- a room in a frame: dlsys room prints an address with the presenter's secret, which a
-// projector must never show. It comes behind #room= or by a paste, and is written nowhere.
+// projector must never show. It comes after #room= or by a paste, and is stored nowhere.
 const ROOM = /^https?:\/\/\S+\/present#\S+$/;
 let frame = null, note = null;
 

@@ -16,7 +16,7 @@ from dlsys_helpers.plots import INK
 HEAT = ("#0b0724", "#331067", "#6a1c81", "#a3307e", "#dc4869", "#f8765c", "#fdae78", "#fcf3c4")
 DIVERGING = ("#d98a4a", "#e6b485", "#f2dcc5", "#f4f4f2", "#cddaf2", "#9cb9e8", "#6b95de")
 GROUPS = ("#7a3300", "#10307f")  # points of group 0 and 1: darker than any colour of DIVERGING
-# The stored picture stands on light and dark pages: mid tones, readable on both.
+# The stored picture is shown on light and dark pages: mid tones, readable on both.
 SERIES = (("#4c7be0", "-"), ("#d06a12", "--"), ("#129065", ":"), ("#9166f0", "-."),
           ("#c9508b", (0, (3, 2))))
 

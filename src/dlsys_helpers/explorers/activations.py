@@ -64,7 +64,7 @@ def activations(function, init, bias, scale):
     slope = derivative(f, z)
     dead = (slope == 0).all(0).float().mean() * 100
     small = (slope.abs() < SATURATED).float().mean() * 100
-    counts, edges = torch.histogram(z, 64, range=(-REACH, REACH))  # leaves out what lies beyond
+    counts, edges = torch.histogram(z, 64, range=(-REACH, REACH))  # leaves out values beyond
     share = torch.cat([counts, counts[-1:]]) / z.numel() * 100
     sentence = (f"{function}: {dead:.0f} % of the units are dead, {small:.0f} % of the derivatives "
                 f"are smaller than {SATURATED}. Pre-activations: mean {signed(z.mean())}, "

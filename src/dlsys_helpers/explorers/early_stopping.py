@@ -11,7 +11,7 @@ from dlsys_helpers.data import digits
 from dlsys_helpers.explorers import Bars, Choice, Lines, Slider, explorer
 
 EPOCHS, ROWS, BATCH, HIDDEN = 120, 200, 25, 64
-WRONG = 0.3  # share of the training labels that are drawn anew
+WRONG = 0.3  # share of the training labels that are drawn again
 WATCHED = {"validation loss": ("val", 0), "validation accuracy": ("val", 1),
            "training loss": ("train", 0), "training accuracy": ("train", 1)}
 RESTORES = {"the best weights": True, "nothing": False}

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from dlsys_helpers.explorers import Choice, Lines, Slider, explorer
 
 WIDTH, ROWS, CLASSES = 64, 128, 10
-FLOOR, TOP = 1e-20, 1e6  # one window for all settings; what lies below is drawn on its edge
+FLOOR, TOP = 1e-20, 1e6  # one window for all settings; values below are drawn on its edge
 ACTIVATIONS = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "ReLU": F.relu, "GELU": F.gelu}
 INITS = {"std 0.01": lambda w, g: nn.init.normal_(w, std=0.01, generator=g),
          "PyTorch default": lambda w, g: nn.init.kaiming_uniform_(w, a=5**0.5, generator=g),

@@ -10,7 +10,7 @@ from dlsys_helpers.explorers import Choice, Lines, Slider, explorer
 
 ROWS, DEPTH = 128, 20
 SATURATED = 0.05                 # a derivative smaller than this passes under 5 % on
-FLOOR, TOP = 1e-12, 1e12         # one window for all settings; what lies beyond stands on its edge
+FLOOR, TOP = 1e-12, 1e12         # one window for all settings; values beyond are drawn on its edge
 ACTIVATIONS = {"linear": lambda z: z, "ReLU": F.relu, "tanh": torch.tanh, "GELU": F.gelu}
 KEPT = {"linear": 1.0, "ReLU": 0.5}  # share of the second moment that passes, at any size
 

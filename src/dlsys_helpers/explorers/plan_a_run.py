@@ -8,7 +8,7 @@ from dlsys_helpers.explorers import Bars, Choice, Columns, Grip, Heatmap, Slider
 
 VOCAB, TOKENS, BATCH = 32_000, 4096, 64     # of a sequence; sequences of a step, taken one by one
 PEAK, REACH, LATENCY = 989e12, 0.55, 5e-6   # FLOP/s of an H100, what products reach, s a ring step
-BOX, FILLED = 8, 0.9                        # GPUs behind fast links; what a plan may take of a card
+BOX, FILLED = 8, 0.9                        # GPUs with fast links; usable part of a card
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits")
 TIMES = ("products", "tensor's calls", "copies' calls", "bubble")
 ROWS, TOP = 40, 2                           # cells of a stack; its top, in cards

@@ -26,7 +26,7 @@ OPS = {"a": Op("w·x", ("w", "x"), torch.mul, "w and x"),
        "o": Op("a + h", ("a", "h"), torch.add, "nothing"),
        "e": Op("o − y", ("o", "y"), torch.sub, "nothing"),
        "L": Op("e²", ("e",), torch.square, "e")}
-# Label, column and row of every node; inputs stand at the top.
+# Label, column and row of every node; inputs are at the top.
 PLACES = {"w": ("w", 0, 0), "x": ("x", 1, 0), "b": ("b", 2, 0), "y": ("y", 3, 0),
           "a": ("a = w·x", 0.5, 1), "s": ("s = a + b", 1.5, 2), "h": ("h = tanh s", 1.5, 3),
           "o": ("o = a + h", 1, 4), "e": ("e = o − y", 2, 5), "L": ("L = e²", 2, 6)}

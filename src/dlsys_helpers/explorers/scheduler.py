@@ -26,7 +26,7 @@ class Job:
     at: float
     prompt: int
     wanted: int
-    read: int = 0                # of prompt and what it wrote before it was thrown out
+    read: int = 0                # of the prompt and what it wrote before it was evicted
     written: int = 0
     thrown: int = 0
     times: list = field(default_factory=list)

@@ -28,7 +28,7 @@ class CheckpointRedraws(Rule):
                 continue
             if generator is None:
                 self.tell(name, None)
-            else:    # it may be seeded anew in each run: backward shows it, if one block has it
+            else:    # it may be seeded again in each run: backward shows it, if one block has it
                 self.ran[key] = None if key in self.ran else (
                     weakref.ref(generator), mark, name, self.here())
 

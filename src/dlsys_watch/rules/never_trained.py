@@ -19,7 +19,7 @@ class NeverTrained(Rule):
     def __init__(self, watch):
         super().__init__(watch)
         self.order = weakref.WeakKeyDictionary()   # layer -> (number, line, with gradients)
-        self.cut = {}      # id of a parameter -> line of a detach behind it
+        self.cut = {}      # id of a parameter -> line of a detach after it
         self.suspects = weakref.WeakKeyDictionary()  # optimizer -> [refs of tensors]
         self.said = False
 

@@ -34,7 +34,7 @@ class OptimizerMadeAgain(Rule):
                      "gradients are lost", place)
 
     def on_loaded(self, module, state, result):
-        self.made.clear()    # the weights begin anew, too
+        self.made.clear()    # the weights also start again
 
     def on_resumed(self, optimizer, state):
         self.made.clear()    # the memory was kept

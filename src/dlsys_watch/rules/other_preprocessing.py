@@ -34,4 +34,4 @@ class OtherPreprocessing(Rule):
                 self.say(f"inputs of {type(module).__name__} have a size of {size:.3g} here and of "
                          f"{low:.3g} to {high:.3g} in training: another scaling?")
         elif not grad:
-            self.off[module] = -10**9   # evaluated on inputs like those of training, too
+            self.off[module] = -10**9   # also evaluated on inputs like those of training

@@ -9,7 +9,7 @@ class PadInLoss(Rule):
     id, trap = "pad-in-loss", "09.2"
     reads = "targets that are the padding index of the embedding"
 
-    labelled = False    # labels and an attention mask are told to the model: `pad-in-labels`
+    labelled = False    # the model gets labels and an attention mask: `pad-in-labels`
 
     def on_root(self, module, args, kwargs, grad):
         self.labelled = "labels" in kwargs

@@ -24,7 +24,7 @@ class PrunedRegrows(Rule):
     def on_step(self, optimizer, closure):
         if not self.pruned or self.run.opt(optimizer).steps:
             return
-        for p in params(optimizer):     # a copy of a pruned weight is one, too
+        for p in params(optimizer):     # a copy of a pruned weight counts as well
             for _, holes, line in list(self.pruned.values()):
                 if id(p) not in self.pruned and not all(holes) and zeros(p) == holes:
                     self.pruned[id(p)] = weakref.ref(p), holes, line

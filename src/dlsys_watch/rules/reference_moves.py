@@ -7,7 +7,7 @@ from dlsys_watch.rules.eval_in_train_mode import first_tensor
 from dlsys_watch.values import fingerprint, is_zero
 
 ROW = 5                   # steps with zeros alone until it is said
-WATCHED, WEIGHTS = 40, 40  # steps behind the first logsigmoid, weights that are compared
+WATCHED, WEIGHTS = 40, 40  # steps after the first logsigmoid, weights that are compared
 
 
 class ReferenceMoves(Rule):
@@ -16,7 +16,7 @@ class ReferenceMoves(Rule):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.steps = None        # behind the first logsigmoid; None before it
+        self.steps = None        # after the first logsigmoid; None before it
         self.trained, self.asked = set(), set()   # first weights of the models of this step
         self.model = self.zero = self.line = None
         self.row, self.begun = 0, []

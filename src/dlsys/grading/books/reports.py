@@ -178,7 +178,7 @@ def nbgrader(results: Iterable[Result]) -> list[list]:
     rows: list[list] = [NBGRADER]
     for r in best(results):
         if r.get("stray", {}).get("kind") == "stage":
-            continue  # its points are no points of the assignment it was handed in for
+            continue  # its points do not belong to the assignment it was handed in for
         handed_in, due, off = _lateness(r)
         rows.append([r.get("assignment") or assignments.stage(r["stage"]).stem, due, handed_in,
                      r["learner"]["id"] or r["learner"].get("download_name", r["learner"]["name"]),

@@ -73,7 +73,7 @@ function show() {
   drawn = now;
 }
 
-// The largest letters with which all stands on the wall; all sizes are in em.
+// The largest letters with which everything fits on the projector; all sizes are in em.
 function fit() {
   const root = document.documentElement;
   for (let size = 100; size >= 60; size -= 4) {

@@ -7,7 +7,7 @@ const place = ([, , file, at]) => `${file}:${at}`;
 
 // ---- lines
 
-// The lines of a diff; before(line, k) is what stands in front of one, or null for a plain line.
+// The lines of a diff; before(line, k) goes in front of one, or is null for a plain line.
 export function lines(all, before = () => null) {
   return el("div", { class: "lines", tabindex: "0", role: "group", "aria-label": "Lines" },
     ...all.map((line, k) => {
@@ -141,7 +141,7 @@ export function said(given, { consequences, nothing }) {
 // shows them side by side.
 export function outcome(results, change) {
   const { marks, places, near } = results, most = Math.max(1, ...Object.values(marks));
-  const shown = new Map(); // the line that stands for a place: a removed one only without another
+  const shown = new Map(); // the line that represents a place: a removed one only if there is no other
   change.lines.forEach((line, k) => {
     if (line[0] !== "@" && (line[0] !== "-" || !shown.has(place(line)))) shown.set(place(line), k);
   });

@@ -14,7 +14,7 @@ export function el(tag, attributes = {}, ...children) {
 export const rich = (text) =>
   text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
 
-// The number behind a measured choice, where there is one.
+// The measured number of a choice, if there is one.
 export const found = (results) =>
   (results.found ? el("p", { class: "found" }, ...rich(results.found)) : null);
 
@@ -24,7 +24,7 @@ export function option(name, value, words, letter) {
     letter ? el("span", { class: "letter" }, letter) : null, el("span", {}, ...words));
 }
 
-// HTML of the course, which the room made, as nodes. Long lines of code scroll by keyboard, too.
+// HTML of the course, which the room made, as nodes. Long lines of code also scroll by keyboard.
 export function nodes(html) {
   const { body } = new DOMParser().parseFromString(html, "text/html");
   for (const code of body.querySelectorAll("pre")) code.tabIndex = 0;
