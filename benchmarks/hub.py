@@ -54,7 +54,7 @@ class Learner:
         self.moments[moment] = time.monotonic() - self.began
 
     def hour(self, all_done: threading.Barrier) -> dict[str, float]:
-        """A learner's hour, without the thinking. Raises RuntimeError where something fails."""
+        """A learner's hour, without the thinking. Raises RuntimeError if something fails."""
         self.began = time.monotonic()
         self.log_in()
         self.reached("JupyterLab is there")
@@ -140,7 +140,7 @@ class Notebook:
         return [cell["source"] for cell in book["cells"] if cell["cell_type"] == "code"]
 
     def run(self, code: str) -> str:
-        """What the cell prints. Raises RuntimeError where it fails."""
+        """What the cell prints. Raises RuntimeError if it fails."""
         number, printed, awaited = uuid.uuid4().hex, [], {"execute_reply", "idle"}
         header = {"msg_id": number, "msg_type": "execute_request", "username": "",
                   "session": self.session, "version": "5.4"}

@@ -41,7 +41,7 @@ def describe() -> dict[str, str]:
 def pss_mib(pid: int) -> float:
     """Memory of a process and its children in MiB, what several share counted in parts.
 
-    Raises AttributeError where the system does not tell it: only Linux does.
+    Raises AttributeError if the system does not tell it: only Linux does.
     """
     children = psutil.Process(pid).children(recursive=True)
     return pss([pid, *(child.pid for child in children)]) / MIB

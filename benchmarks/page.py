@@ -87,7 +87,7 @@ def table(head: list[str], rows: list[list]) -> str:
 
 
 def stored(path: Path) -> dict | None:
-    """A record; None where there is none. Raises SystemExit for a file that is no record."""
+    """A record; None if there is none. Raises SystemExit for a file that is no record."""
     if not path.exists():
         return None
     try:

@@ -192,7 +192,7 @@ class Phone(Member):
             await reader.readexactly(int(head.partition("Content-Length: ")[2].split("\r\n")[0]))
 
     async def arrive(self) -> bool:
-        """Load the page, join and hear of the room; False where the room hangs up or refuses."""
+        """Load the page, join and hear of the room; False if the room hangs up or refuses."""
         began = time.monotonic()
         try:
             await self.get("")
@@ -213,7 +213,7 @@ class Phone(Member):
         return True
 
     async def reply(self, trap: str, guess: object) -> float | None:
-        """Seconds until an answer was acknowledged, on a fresh connection; None where it was not.
+        """Seconds until an answer was acknowledged, on a fresh connection; None if it was not.
         """
         began = time.monotonic()
         try:

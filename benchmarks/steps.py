@@ -22,7 +22,7 @@ SLIDER = ".xp input[type=range]:visible"
 def rows() -> list[list]:
     """Way to read, then script, style, layout and script with style, in ms of CPU a step, and aim.
 
-    Raises UserError where the book is not built.
+    Raises UserError if the book is not built.
     """
     if not PAGE.is_file():
         raise UserError(f"{PAGE.name}: missing in the built book. Run: make book")

@@ -21,7 +21,7 @@ AIMS_KB = {"notebooks": 200, "traps": 80}
 def rows() -> list[list]:
     """Kind of page, how many, lightest, middle and heaviest in kB, and aim.
 
-    Raises UserError where the book is not built.
+    Raises UserError if the book is not built.
     """
     if not (HTML / "index.html").is_file():
         raise UserError("index.html: missing in the built book. Run: make book")

@@ -113,7 +113,7 @@ def test_one_address_joins_so_often_and_no_more(tmp_path):
 
 
 def raw(port, data, patience=20):
-    """What comes back for bytes that are no proper request; b"" where the server hangs up."""
+    """What comes back for bytes that are no proper request; b"" if the server hangs up."""
     with socket.create_connection(("127.0.0.1", port), timeout=patience) as link:
         try:
             link.sendall(data)

@@ -7,7 +7,7 @@ from dlsys_helpers.paths import ROOT
 
 
 def checked(*arguments: object) -> str:
-    """What mypy says; "" where it finds nothing. Its cache is in a folder that git ignores."""
+    """What mypy says; "" if it finds nothing. Its cache is in a folder that git ignores."""
     done = subprocess.run([sys.executable, "-m", "mypy", "--no-error-summary",
                            *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
     return done.stdout + done.stderr

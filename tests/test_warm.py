@@ -76,7 +76,7 @@ class Desk:
 
 
 def until(found, seconds=20):
-    """What found() says once it is true. Raises AssertionError where it never is."""
+    """What found() says once it is true. Raises AssertionError if it never is."""
     end = time.monotonic() + seconds
     while not (value := found()):
         assert time.monotonic() < end, "waited in vain"

@@ -132,7 +132,7 @@ def with_ways(notebook: NotebookNode, folder: str, home: book_doors.Home) -> Not
 
 
 def order_note(traps: list[str]) -> str:
-    """A sentence on traps that are not in the order of their numbers; "" where all are."""
+    """A sentence on traps that are not in the order of their numbers; "" if all are."""
     apart = next(((a, b) for a, b in pairwise(traps)
                   if int(b.partition(".")[2]) != int(a.partition(".")[2]) + 1), None)
     return ("The traps come in the order in which to read them. A number never changes, so "
@@ -287,7 +287,7 @@ def fold(cell: NotebookNode, prompt: str) -> None:
 
 
 def alt_text(output: NotebookNode, cell_id: str) -> str:
-    """A figure's alt text, as its cell stored it. Raises BookError when there is none."""
+    """A figure's alt text, as its cell stored it. Raises BookError if there is none."""
     alt = output.metadata.get("image/png", {}).get("alt", "")
     if not alt:
         raise BookError(f"cell {cell_id}: figure without alt text. "

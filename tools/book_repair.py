@@ -93,7 +93,7 @@ def docstring(id: str) -> str:
 
 
 def place(found: Bench) -> str:
-    """The code around the place, which is a gap; "" where the place is all of it."""
+    """The code around the place, which is a gap; "" if the place is all of it."""
     if not found.before:
         return ""
     above, below = found.before.split("\n"), found.after.split("\n")

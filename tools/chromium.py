@@ -22,7 +22,7 @@ def find() -> str | None:
 
 @contextmanager
 def opened() -> Iterator[Browser]:
-    """A headless Chromium. Raises UserError where none is installed."""
+    """A headless Chromium. Raises UserError if none is installed."""
     path = find()
     if path is None:
         raise UserError(f"Chromium: none of {', '.join(NAMES)} is on the PATH. Install one.")

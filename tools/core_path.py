@@ -64,9 +64,9 @@ def rests_on(path: Path) -> dict[str, str]:
 
 
 def stale(path: Path) -> str:
-    """Why the record of a core path does not count, with the command; "" where it does.
+    """Why the record of a core path does not count, with the command; "" if it does.
 
-    Also "" where the path leaves no trap out: it is the lesson itself, which other tests run.
+    Also "" if the path leaves no trap out: it is the lesson itself, which other tests run.
     """
     why = RECORD.stale(path.stem, rests_on(path)) if is_short(path) else ""
     return f"core path of {why}" if why else ""

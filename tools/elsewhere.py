@@ -56,7 +56,7 @@ PLACES = {"colab": Place("colab", "3.13"), "newest": Place("newest", "3.14")}
 
 
 def versions(place: Place, settings: dict[str, str]) -> str:
-    """The list of versions, as pip takes it. Raises SystemExit where it cannot be resolved."""
+    """The list of versions, as pip takes it. Raises SystemExit if it cannot be resolved."""
     if place.name == "colab":
         return (ROOT / "deploy/colab.txt").read_text("utf-8")
     floors = "\n".join(needed.project()["dependencies"])

@@ -63,7 +63,7 @@ def numbers_by_seed(source: str) -> list[Found]:
 
 
 def recorded(source: str) -> list[Found]:
-    """The numbers of a script in the record, whatever its name there; none where it is stale."""
+    """The numbers of a script in the record, whatever its name there; none if it is stale."""
     now = rests_on(source)
     entry = _stored().get(now["script"], {})
     return entry["shows"] if entry.get("rests_on") == now else []

@@ -38,7 +38,7 @@ def run(book: NotebookNode, name: str) -> None:
 
 
 def failure(book: NotebookNode) -> str:
-    """The cell that raised, its line, the error's type and text; "" where none did."""
+    """The cell that raised, its line, the error's type and text; "" if none did."""
     for cell in book.cells:
         for error in cell.get("outputs", []):
             if error.output_type == "error":
@@ -48,7 +48,7 @@ def failure(book: NotebookNode) -> str:
 
 
 def line_of(cell: NotebookNode, error: NotebookNode) -> str:
-    """Number and text of the line at which a cell failed; "" where the error does not tell.
+    """Number and text of the line at which a cell failed; "" if the error does not tell.
 
     A claim that fails shows no traceback, but the cell contains its text.
     """
@@ -61,7 +61,7 @@ def line_of(cell: NotebookNode, error: NotebookNode) -> str:
 
 
 def raised_in(error: NotebookNode) -> str:
-    """Where in a file the error was raised; "" where a cell did it."""
+    """Where in a file the error was raised; "" if a cell did it."""
     frames = re.findall(r"^(?:File (\S+?):(\d+)|Cell In)", traceback(error), re.M)
     path, line = frames[-1] if frames else ("", "")
     return f" (raised in {Path(path).name}, line {line})" if path else ""

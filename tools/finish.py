@@ -30,7 +30,7 @@ from tools.rows import Row
 class Step(NamedTuple):
     """One record of a lesson: its name, whether it is left, and what renews it.
 
-    renew returns rows that say what prevents it; none where it wrote the record.
+    renew returns rows that say what prevents it; none if it wrote the record.
     """
 
     name: str
@@ -59,7 +59,7 @@ def notebook_of(source: lessons.Source) -> Path:
 
 
 def command(module: str, *words: str) -> list[str]:
-    """Run a command of tools/ to its end; what it said, empty where it was content."""
+    """Run a command of tools/ to its end; what it said, empty if it was content."""
     done = subprocess.run([sys.executable, "-m", module, *words], cwd=ROOT, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     said = [line for line in done.stdout.splitlines() if line.strip()]

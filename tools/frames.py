@@ -68,7 +68,7 @@ def visited(name: str) -> bool:
 
 
 def stale(name: str) -> str:
-    """Why an explorer's record no longer counts, and what to do, in a line; "" where it does."""
+    """Why an explorer's record no longer counts, and what to do, in a line; "" if it does."""
     why = RECORD.stale(name, rests_on(name))
     if not why and (changed := fingerprints.changes(RECORD.entry(name).get("visited", {}),
                                                     visit_rests_on(name))):

@@ -165,7 +165,7 @@ class Source:
                     core=self.is_core(trap), hints=tuple(self.hints(trap)))
 
     def hints(self, trap: str) -> list[str]:
-        """The steps of a trap's hint; none where a draft has no hint yet."""
+        """The steps of a trap's hint; none if a draft has no hint yet."""
         return [step for cell in self.of(trap, "hint") for step in split_hints(cell.source)]
 
 
@@ -418,7 +418,7 @@ class Fairness(NamedTuple):
     """What a guess reveals: the place of the right choice, and whether the quoted person is right.
 
     place, choices: of the right choice, and how many there are; None for a number. quoted: whether
-    somebody who is quoted above the question is right; None where nobody is.
+    somebody who is quoted above the question is right; None if nobody is.
     """
 
     trap: str

@@ -139,7 +139,7 @@ def pins(text: str) -> list[str]:
 
 def hashed(text: str) -> str:
     """The text of requirements.hashes for a lock: a line for each pin, with the hashes of its files
-    for all systems and Pythons. uv asks the index. Raises SystemExit where that fails.
+    for all systems and Pythons. uv asks the index. Raises SystemExit if that fails.
     """
     done = subprocess.run(
         [sys.executable, "-m", "uv", "pip", "compile", "-", "--no-deps", "--universal",

@@ -329,7 +329,7 @@ def _code(texts: Iterable[str], words: fingerprints.Words = fingerprints.check_w
 
 
 def kept_answers(exercise: Exercise) -> str:
-    """The text of the file with an exercise's other right answers, empty where there is none."""
+    """The text of the file with an exercise's other right answers, empty if there is none."""
     path = solutions.kept_answers_file(exercise)
     return path.read_text("utf-8") if path.exists() else ""
 
@@ -347,7 +347,7 @@ def has_fresh_feedback(id: str) -> bool:
 
 
 def stale(stem: str, ids: Iterable[str]) -> str:
-    """Which of these exercises lack a fresh proof, with the command; "" where none does."""
+    """Which of these exercises lack a fresh proof, with the command; "" if none does."""
     found = [id for id in ids if not fresh(id)]
     return (f"{stem}: not proven as they stand: {', '.join(found)}. "
             f"Run: make finish LESSON={stem[:2]}") if found else ""

@@ -83,7 +83,7 @@ class Bench(NamedTuple):
 
 @functools.cache
 def bench(id: str) -> Bench | None:
-    """The bench of an exercise, None where no place has enough mistakes."""
+    """The bench of an exercise, None if no place has enough mistakes."""
     exercise = registry.find(id)
     places = [place for rule in (edit_places, option_places, answer_places)
               for place in rule(exercise) if len(place.mistakes) >= FEWEST]
@@ -104,7 +104,7 @@ def shuffled(id: str, found: Bench) -> list[tuple[str, str]]:
 
 def place_of(before: str, right: str, after: str, mistakes: Iterable[Mistake],
              most: int = PLACE_LINES) -> Bench:
-    """A place with those of the mistakes that it shows; none where the right code is too long."""
+    """A place with those of the mistakes that it shows; none if the right code is too long."""
     seen, shown = {right}, []
     for mistake in sorted(mistakes):
         if mistake.code not in seen and fits(mistake.code, most):

@@ -30,7 +30,7 @@ DRAFT = os.environ.get("DRAFT", "")  # `make test DRAFT=05`: this stage as its d
 def answers(stage: str) -> dict[str, tuple[str, str]]:
     """Set-up code and worked answer of each exercise of a stage, "01", by id.
 
-    Raises SystemExit where the stage was not built.
+    Raises SystemExit if the stage was not built.
     """
     path = next((DRAFTED if stage == DRAFT else SOLUTIONS).glob(f"{stage}_*.ipynb"), None)
     if path is None:

@@ -58,7 +58,7 @@ def cpu_seconds() -> float:
 
 
 def recorded() -> dict[str, dict[str, float]]:
-    """Seconds by group of the recorded run; empty where there is none."""
+    """Seconds by group of the recorded run; empty if there is none."""
     return json.loads(RECORD.read_text("utf-8"))["groups"] if RECORD.exists() else {}
 
 

@@ -29,7 +29,7 @@ class Files(NamedTuple):
 
 
 def files_of(id: str) -> Files:
-    """The files of a trap. Raises SystemExit where its lesson has no such trap, or no check."""
+    """The files of a trap. Raises SystemExit if its lesson has no such trap, or no check."""
     stage, number = id.split(".")
     [lesson] = build.paths_of([stage])
     folder = f"s{stage}"

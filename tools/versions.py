@@ -84,7 +84,7 @@ def releases(lines: Iterable[str]) -> list[Release]:
 
 
 def tags() -> list[str]:
-    """A line for each tag of this clone: tag, date, commit; none where it is no clone."""
+    """A line for each tag of this clone: tag, date, commit; none if it is no clone."""
     done = subprocess.run(["git", "tag", "--list", f"--format={FORMAT}"], cwd=ROOT,
                           capture_output=True, text=True, check=False)
     return done.stdout.splitlines()
@@ -98,7 +98,7 @@ def tagged_releases() -> list[Release]:
 
 
 def tested_commit() -> str:
-    """What to build of the main line. Raises SystemExit where no commit has passed its tests."""
+    """What to build of the main line. Raises SystemExit if no commit has passed its tests."""
     commit = os.environ.get("TESTED", MAIN)
     if not commit:
         sys.exit("versions: got no commit in TESTED, expected one that has passed its tests. "

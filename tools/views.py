@@ -214,7 +214,7 @@ def note(source: Source, cells: list[NotebookNode]) -> str:
 
 
 def past_the_ideas(source: Source) -> list[str]:
-    """The line that leads past the ideas to the first trap; none where a lesson begins with it."""
+    """The line that leads past the ideas to the first trap; none if a lesson begins with it."""
     parts = lessons.parts(source)
     if "trap" not in parts or "concept" not in parts[:parts.index("trap")]:
         return []

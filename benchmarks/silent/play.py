@@ -47,7 +47,7 @@ def in_process(decide: Decide, case: dict, probes: dict) -> Answer:
 def by_command(command: str, case: dict, probes: dict, seconds: float = SECONDS) -> Answer:
     """What an adapter answers, which runs in an empty folder.
 
-    Raises UserError where it cannot be started. One that ends or takes too long has said nothing.
+    Raises UserError if it cannot be started. One that ends or takes too long has said nothing.
     """
     purse, said = Purse(probes, case.get("probes", {})), None
     with tempfile.TemporaryDirectory(prefix="silent_") as folder:
@@ -77,7 +77,7 @@ def words(command: str) -> list[str]:
 
 
 def _talk(process: subprocess.Popen, case: dict, purse: Purse) -> Any:
-    """The last message of an adapter, after its probes; None where it ends without one."""
+    """The last message of an adapter, after its probes; None if it ends without one."""
     _tell(process, case)
     for _ in range(MESSAGES):
         try:

@@ -106,7 +106,7 @@ def index() -> find.Index:
 
 
 def cause(said: Any) -> str | None:
-    """The one cause that is named, "" for none, None where there are several or too many words."""
+    """The one cause that is named, "" for none, None if there are several or too many words."""
     if said in (None, ""):
         return ""
     if not isinstance(said, str) or len(said.split()) > WORDS:

@@ -87,7 +87,7 @@ def side_by_side(answers: list[tuple[str, str]]) -> str:
 def _code(path: Path, function: str) -> str | None:
     """The last code cell of a notebook that defines the function, without the exercise's text.
 
-    None where no cell defines it.
+    None if no cell defines it.
     """
     if not path.exists():
         return None

@@ -40,7 +40,7 @@ def arrive(version: str, needs: str = "", began: float | None = None) -> None:
     """Install what a notebook of this version of the course needs and this Python lacks.
 
     needs: names of packages, in addition to those that all lessons use. began: when the first cell
-    began to install the course, as time.time() tells; None where it was there.
+    began to install the course, as time.time() tells; None if it was there.
     Raises CannotInstall.
     """
     since = began or time.time()

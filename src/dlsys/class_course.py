@@ -45,7 +45,7 @@ def _asked_rows(asked: Mapping[int, Sequence[str]]) -> dict[str, str]:
 
 def planned(path: Path, stages: Sequence[int], due: datetime.datetime | None,
             asked: Mapping[int, Sequence[str]]) -> Planned | None:
-    """The course.toml with these stages; None where nothing has to be said. Raises CourseTaken."""
+    """The course.toml with these stages; None if nothing has to be said. Raises CourseTaken."""
     wanted = {"due": {str(n): due.isoformat() for n in stages} if due else {},
               "asked": _asked_rows(asked)}
     if not any(wanted.values()):

@@ -416,7 +416,7 @@ def main(argv: list[str] | None = None) -> int:
             overview.show()
             return 0
         code = args.run(args)
-        if sys.stdout:  # none where it was closed
+        if sys.stdout:  # none if it was closed
             sys.stdout.flush()  # inside the try: raises BrokenPipeError if the reader is gone
         return code
     except UserError as error:

@@ -229,7 +229,7 @@ def texts(book: NotebookNode, role: str) -> Iterator[Slide]:
 def cells_for_step(step: str, cells: Iterable[NotebookNode]) -> list[NotebookNode]:
     """The cells that show a step of a trap outside the lesson, such as tags=["for-repair"].
 
-    Empty where the lesson tags none: the caller then takes the first cell that fits.
+    Empty if the lesson tags none: the caller then takes the first cell that fits.
     """
     return [c for c in cells if f"for-{step}" in c.metadata.get("tags", [])]
 
@@ -354,7 +354,7 @@ def repair_slides(by_role: dict, broken: list[NotebookNode]) -> list[list[Notebo
 
 
 def lead_that_fits(lead: list[NotebookNode], cells: list[NotebookNode]) -> list[NotebookNode]:
-    """The words that lead to these cells, or none where a slide has no room for both."""
+    """The words that lead to these cells, or none if a slide has no room for both."""
     return lead if total_height([*lead, *cells]) <= BODY else []
 
 
@@ -463,7 +463,7 @@ def figures(parts: Iterable[NotebookNode]) -> list[NotebookNode]:
 
 
 def notes(number: str) -> str:
-    """What a presenter changes live in a trap, and is asked about it; "" where nothing is known."""
+    """What a presenter changes live in a trap, and is asked about it; "" if nothing is known."""
     stage = int(number.partition(".")[0])
     live = to_break_live(stage).get(number)
     asked = [f"**{one['ask']}** {one['answer']}" for one in questions_that_come(stage)
@@ -512,7 +512,7 @@ def _stored(cell: NotebookNode) -> list[str]:
 
 
 def _choices(cell: NotebookNode) -> list[str]:
-    """The choices of a guess; none where it asks for a number."""
+    """The choices of a guess; none if it asks for a number."""
     found = [line.removeprefix("  - ") for line in _stored(cell)[1:]]
     return [] if found and found[0].startswith("a number") else found
 

@@ -263,7 +263,7 @@ class Record(Store):
         return self._known
 
     def append(self, *entries: dict) -> None:
-        """Append. Raises ExamError where the disk did not take it: then nothing is shown."""
+        """Append. Raises ExamError if the disk did not take it: then nothing is shown."""
         known, before = [*self.entries(), *entries], self.size()
         super().append(*entries)
         if self.size() <= before:

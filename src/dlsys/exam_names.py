@@ -61,7 +61,7 @@ def heard(text: object) -> Heard:
 def _named(text: str) -> tuple[bool, str, bool]:
     """Whether enough words are known, the fault that fits best, and whether no other fits nearly.
 
-    The fault is "" where none fits well enough.
+    The fault is "" if none fits well enough.
     """
     nears = find.asked_of(_index(), text).nears
     if sum(len(words.split()) for token, words in find.tokens(text)

@@ -98,7 +98,7 @@ def application(counter: Counter) -> Any:
 
 
 def listen(counter: Counter, host: str, port: int) -> tuple[Any, int]:
-    """Begin to answer: the server and its port. Raises OSError where the port is taken."""
+    """Begin to answer: the server and its port. Raises OSError if the port is taken."""
     from tornado import httpserver
     server = httpserver.HTTPServer(application(counter), max_body_size=BODY, max_header_size=BODY,
                                    max_buffer_size=4 * BODY, body_timeout=SLOW,

@@ -47,7 +47,7 @@ class Answer(NamedTuple):
 
     hits: list[dict]
     causes: list[str]  # at most MOST: traps by number, sentences without a trap, or a row's sign
-    sure: str  # how sure it is that one of the causes is right, in words; "" where none of ours is
+    sure: str  # how sure it is that one of the causes is right, in words; "" if none of ours is
     missing: list[str]  # the asked words that no row has
     skipped: int = 0  # words of a long text that were not read
 
@@ -231,7 +231,7 @@ def likely(said: list[str]) -> dict[str, float]:
     """How likely each cause is to be meant by these tokens, and NONE by which nothing fits.
 
     A softmax of weighted words, see tools/finder_words.py; the tokens and their groups form a
-    vector of unit length, so that a long question is no surer than a short one. Empty where no
+    vector of unit length, so that a long question is no surer than a short one. Empty if no
     word is known.
     """
     told = stored()["said"]

@@ -51,7 +51,7 @@ class Term(NamedTuple):
 
     @property
     def home(self) -> Unit | None:
-        """Where it is taught at length, as a unit; None where only the glossary explains it."""
+        """Where it is taught at length, as a unit; None if only the glossary explains it."""
         place = self.more or self.where
         return None if place.startswith("words") else Unit(self.name, self.stage, self.clause,
                                                            place, True)

@@ -95,7 +95,7 @@ def incident_of(text: str) -> Incident:
 
 
 def upcoming(log: Log) -> Incident | None:
-    """The incident that was begun, or else the next one; None where all are done."""
+    """The incident that was begun, or else the next one; None if all are done."""
     left = [search for search in map(log.search, incidents().values()) if not search.named]
     begun = [search for search in left if search.begun]
     return next((search.incident for search in (*begun, *left)), None)

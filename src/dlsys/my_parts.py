@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def report() -> Path | None:
-    """The report of *Your model*; None where none was written."""
+    """The report of *Your model*; None if none was written."""
     store = progress.store()
     path = store.with_name(f"{YOUR_MODEL}.html") if store else None
     return path if path and path.exists() else None
@@ -79,7 +79,7 @@ def _library(part: Part) -> str:
 def write(mine: list[tuple[Part, Sheet]]) -> list[str]:
     """Write the file again, with the learner's half unchanged; returns lines that say what changed.
 
-    Raises PartsFileError where it was changed above the mark, and where it cannot be written.
+    Raises PartsFileError if it was changed above the mark, and where it cannot be written.
     """
     path = paths.MY_WORK / FILE
     if not mine and not path.exists():
@@ -98,7 +98,7 @@ def write(mine: list[tuple[Part, Sheet]]) -> list[str]:
 
 
 def _lower(path: Path) -> str:
-    """The learner's half of the file, empty where there is no file. Raises PartsFileError."""
+    """The learner's half of the file, empty if there is no file. Raises PartsFileError."""
     if not path.exists():
         return ""
     try:

@@ -81,7 +81,7 @@ def pinned(lock: Path) -> dict[str, str]:
 
 
 def installed(name: str) -> str | None:
-    """The version of an installed package; None where it is missing."""
+    """The version of an installed package; None if it is missing."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

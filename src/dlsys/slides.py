@@ -65,7 +65,7 @@ def find(asked: str) -> Stage:
 
 
 def lesson(stage: Stage) -> NotebookNode:
-    """The lesson with its stored outputs. Raises SlidesError where it cannot be read."""
+    """The lesson with its stored outputs. Raises SlidesError if it cannot be read."""
     import nbformat
 
     name = f"{paths.NOTEBOOKS.name}/{stage.stem}.ipynb"
@@ -92,7 +92,7 @@ def refuse(out: Path) -> None:
 
 
 def write(out: Path, text: str) -> None:
-    """Write a new file. Raises SlidesError where there is one, or no place for it."""
+    """Write a new file. Raises SlidesError if there is one, or no place for it."""
     try:
         if out.parent == paths.MY_WORK:
             out.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ class TrapState(NamedTuple):
     """What became of a trap.
 
     guess: the last one as it was kept, {} for none; its `right` is None until it was measured.
-    review: whether the last answer was right, None where nothing was asked.
+    review: whether the last answer was right, None if nothing was asked.
     """
 
     trap: Trap
@@ -85,7 +85,7 @@ def summary() -> list[StageState]:
     """All stages with the state and points of each trap; no traps: not written yet.
 
     A trap is solved when it passed once, tried when an answer was judged, else untouched.
-    Raises CatalogError when there is no catalog.
+    Raises CatalogError if there is no catalog.
     """
     known = _known()
     return [_stage_state(stage, catalog.traps(stage.number), known) for stage in STAGES]
@@ -156,7 +156,7 @@ def touched(row: TrapState) -> bool:
 
 
 def next_up(rows: list[StageState]) -> tuple[Stage, Trap | None] | None:
-    """The stage and exercise to go on with; None where all is solved.
+    """The stage and exercise to go on with; None if all is solved.
 
     After a placement, the first of its plan that is open. Else the stage that was worked on last,
     if an exercise of it is open, and the first such exercise, those of the core path before

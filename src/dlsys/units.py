@@ -46,13 +46,13 @@ class Unit(NamedTuple):
 
     @property
     def trap(self) -> str:
-        """The trap that teaches it; "" where a section or another page does."""
+        """The trap that teaches it; "" if a section or another page does."""
         found = TRAP.fullmatch(self.section)
         return found[1] if found else ""
 
     @property
     def page(self) -> str:
-        """The page of the book that teaches it, without its ending; "" where the lesson does."""
+        """The page of the book that teaches it, without its ending; "" if the lesson does."""
         return self.section.removeprefix(OTHER) if self.section.startswith(OTHER) else ""
 
     @property

@@ -36,7 +36,7 @@ def update(stage: int | str, core: bool = False) -> Updated:
     """Bring the worksheet in ``my-work/``, and its lesson, to the course's version.
 
     What was begun with the core path alone becomes the whole stage; ``core=True`` leaves it at
-    that. Raises WorksheetError when there is none, when it cannot be read, or for a full disk.
+    that. Raises WorksheetError if there is none, when it cannot be read, or for a full disk.
     """
     chosen = work_folder.stage_of(stage)
     mine, read = paths.MY_WORK / f"{chosen.stem}.ipynb", paths.lesson_copy(chosen.number)
@@ -147,7 +147,7 @@ def _is_stub(cell: dict) -> bool:
 
 
 def _last_definition(source: str) -> ast.AST | None:
-    """The function or class that a cell defines last; None where it is no Python."""
+    """The function or class that a cell defines last; None if it is no Python."""
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError):
@@ -225,7 +225,7 @@ def _own_cells_after(old: dict, id: str, shipped: set[str]) -> list[dict]:
 
 
 def _end(cells: list[dict], shipped: set[str]) -> int | None:
-    """The place of the first cell that is the course's; None where there is none."""
+    """The place of the first cell that is the course's; None if there is none."""
     return next((n for n, cell in enumerate(cells) if _facts(cell).get("role")
                  or cell.get("id") in shipped), None)
 

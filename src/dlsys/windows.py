@@ -16,7 +16,7 @@ class NotHere(UserError):
 
 
 def cannot_check(id: Any) -> str:
-    """Why an exercise cannot be checked here, and where it can; "" where it can."""
+    """Why an exercise cannot be checked here, and where it can; "" if it can."""
     if not (HERE and isinstance(id, str) and id in LEFT_OUT):
         return ""
     return (f"{id} cannot be checked on Windows itself: {LEFT_OUT[id]}. Check it in WSL, on Linux, "

@@ -86,7 +86,7 @@ def start_model() -> tuple[Path, bool]:
 
 
 def keep(path: Path, data: bytes, what: str) -> bool:
-    """Write a file of the learner's own; False where it exists. Raises WorksheetError."""
+    """Write a file of the learner's own; False if it exists. Raises WorksheetError."""
     with _writing(what):
         return _create(path, data)
 

@@ -39,7 +39,7 @@ def find(asked: str) -> Path:
     """The file that is meant: a path, a stage's number, or a name in my-work/ from any folder.
 
     A number means the worksheet of `of_stage`, and so does an exercise's, "09.1". "exam-a" means
-    the learner's last sheet of that form. Raises WorksheetError where there is none.
+    the learner's last sheet of that form. Raises WorksheetError if there is none.
     """
     path, mine = Path(asked), paths.MY_WORK / Path(asked).name
     if os.path.lexists(path):
@@ -95,7 +95,7 @@ def of_stage(number: int) -> Path:
 def read(path: str | Path) -> Worksheet:
     """The worksheet in this file, whatever its name.
 
-    Raises WorksheetError when it is not a notebook, truncated, too old, of another language, or
+    Raises WorksheetError if it is not a notebook, truncated, too old, of another language, or
     not a worksheet of this course. Its ``notes`` say what is missing or out of date.
     """
     path = Path(path)
@@ -118,7 +118,7 @@ def read(path: str | Path) -> Worksheet:
 
 
 def with_one_exercise(worksheet: Worksheet, asked: Trap) -> Worksheet:
-    """The worksheet with one exercise to check. Raises WorksheetError where it is left out."""
+    """The worksheet with one exercise to check. Raises WorksheetError if it is left out."""
     if asked not in worksheet.exercises:
         raise WorksheetError(
             f"{asked.id}: {short_name(worksheet.path)} holds only the core path. To add the "

@@ -41,7 +41,7 @@ def load_all() -> dict[str, Exercise]:
 
 
 def of_stage(number: int) -> dict[str, Exercise]:
-    """Import the checks of one stage and return its exercises by id; none where none is written."""
+    """Import the checks of one stage and return its exercises by id; none if none is written."""
     _load_stage(f"s{number:02d}")
     return {id: found for id, found in REGISTRY.items() if id[:2] == f"{number:02d}"}
 

@@ -95,7 +95,7 @@ def all_of() -> dict:
 
 
 def stopped(case: str, run: str) -> str:
-    """Why the run stopped with the change; "" where it did not."""
+    """Why the run stopped with the change; "" if it did not."""
     return all_of()["after"][case][run].get("stopped", "")
 
 

@@ -28,7 +28,7 @@ Key = tuple | str
 
 @cache
 def canonical(code: str) -> Key | None:
-    """The canonical form of a file; None where it is no Python."""
+    """The canonical form of a file; None if it is no Python."""
     try:
         return _body(ast.parse(code).body, {})
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -355,7 +355,7 @@ def _stopped(error: BaseException, watched: Watched) -> Outcome:
 
 
 def said_by(error: BaseException) -> str:
-    """The text of an exception in one line of at most 300 characters; "" where it has none."""
+    """The text of an exception in one line of at most 300 characters; "" if it has none."""
     try:
         return " ".join(str(error).split())[:300]
     except BaseException:  # a learner's exception class may do anything

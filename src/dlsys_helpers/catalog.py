@@ -85,7 +85,7 @@ def written() -> list[Stage]:
 def traps(stage: int | None = None) -> list[Trap]:
     """The traps of one stage, or of all stages, in the order in which their lesson tells them.
 
-    A stage that is not written yet has none. Raises CatalogError when there is no catalog,
+    A stage that is not written yet has none. Raises CatalogError if there is no catalog,
     ValueError for a number that no stage has.
     """
     if stage is not None:

@@ -41,7 +41,7 @@ NONE = "torch sees no CUDA device."
 
 @functools.cache
 def unusable() -> str:
-    """Why no CUDA device can be used, as a sentence; "" where one can.
+    """Why no CUDA device can be used, as a sentence; "" if one can.
 
     Torch names a driver that is too old in a warning, once in a process: it is caught here.
     """
@@ -71,7 +71,7 @@ def _runs(arch: str, capability: tuple[int, int]) -> bool:
 
 
 def no_compiler() -> str:
-    """Why `torch.compile` can make no GPU kernel here, as a sentence; "" where it can."""
+    """Why `torch.compile` can make no GPU kernel here, as a sentence; "" if it can."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed; it exists for Linux only."
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):

@@ -160,7 +160,7 @@ class Question(NamedTuple):
         return claims.judge(0.0, **self.bounds)[0]
 
     def answer(self) -> Answer | None:
-        """What the rows say; None where there is no row for it.
+        """What the rows say; None if there is no row for it.
 
         On a committed record a claim that does not hold is an error of the course and raises
         ClaimFailed. Measured live it is a finding about this device, and stops nothing.

@@ -208,7 +208,7 @@ def operations(fn: Call, calls: int = 1,
                device: torch.device | str = "cpu") -> dict[str, tuple[int, float]]:
     """Torch's operations in so many calls: how often each, and the us of the kernels it launched.
 
-    On a CUDA device only those that launched a kernel. Raises RuntimeError where the profiler is
+    On a CUDA device only those that launched a kernel. Raises RuntimeError if the profiler is
     not allowed to see kernels. Profiles all that torch can see, always: after a first profile
     without CUDA, torch 2.14 finds no kernel in any later one (pytorch issue 197005).
     """

@@ -247,7 +247,7 @@ def serve() -> None:
 
 
 def _line(error: BaseException) -> str:
-    """The innermost line of the function that travelled, or "" where none is to blame."""
+    """The innermost line of the function that travelled, or "" if none is to blame."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == "<rank>"]
     return f" (in {frames[-1].name})" if frames else ""
 

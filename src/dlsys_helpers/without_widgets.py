@@ -15,7 +15,7 @@ NEEDED = ("anywidget", "ipywidgets")
 
 
 def missing() -> str:
-    """The first widget library that is not installed; "" where both are."""
+    """The first widget library that is not installed; "" if both are."""
     return next((name for name in NEEDED if not _is_there(name)), "")
 
 

@@ -60,7 +60,7 @@ def second_text(parts: Parts, text: Text, pairs: list[tuple[str, str]], length: 
                 share: float = 0.2, seed: int = 0) -> tuple[Rows, Rows]:
     """Prompts and answers as padded rows to train and to test; pairs of strange letters are left.
 
-    share: of the pairs, to test. Raises TextError where fewer than 10 are left.
+    share: of the pairs, to test. Raises TextError if fewer than 10 are left.
     """
     known = [pair for pair in pairs if set("".join(pair)) <= set(text.letters)]
     if len(known) < 10:
@@ -135,7 +135,7 @@ def _in_peft(path: str, end: str) -> str:
 def through_file(model: Network, path: Path) -> Network:
     """The adapter written to a file and read back into a fresh copy of the frozen model.
 
-    Raises AdapterError where the disk does not take the file.
+    Raises AdapterError if the disk does not take the file.
     """
     try:
         torch.save(adapter(model), path)

@@ -25,7 +25,7 @@ class Fault:
     changes: tuple[tuple[str, str], ...]
 
     def planted(self, source: str) -> str:
-        """The source with this fault. Raises ValueError where a text of it is not there once."""
+        """The source with this fault. Raises ValueError if a text of it is not there once."""
         return planted(source, self.changes, self.key)
 
 

@@ -151,7 +151,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _read(data: bytes, size: tuple[int, ...]) -> Tensor:
-    """A tensor from the beginning of `data`. Raises ValueError where that is too short."""
+    """A tensor from the beginning of `data`. Raises ValueError if that is too short."""
     count = int(np.prod(size))
     if len(size) == 1:
         return torch.from_numpy(np.frombuffer(data, "<f4", count).copy())

@@ -40,7 +40,7 @@ KEPT = [Part("8-bit grid", "11.1"), Part("bytes", "11.5")]
 def drawing(layers: int, traps: str | None = None) -> str:
     """The model, its training and its file as rows of boxes, each with the number of its trap.
 
-    traps: the folder of the pages of traps, as in "traps/"; None where there are none to lead to.
+    traps: the folder of the pages of traps, as in "traps/"; None if there are none to lead to.
     """
     def box(part: Part) -> str:
         text = f"{html.escape(part.name)} <small>{part.trap}</small>"

@@ -42,9 +42,9 @@ def rehearse(parts: Parts) -> None:
 
 
 def tried(part: Part, parts: Parts, seed: int = 0) -> str:
-    """What a small model says about these parts, of which one is on trial; "" where it holds.
+    """What a small model says about these parts, of which one is on trial; "" if it holds.
 
-    Raises PartBroke where the part itself raises, or returns another kind of result.
+    Raises PartBroke if the part itself raises, or returns another kind of result.
     """
     numbers, said = measured(part, parts, seed)
     return said or differs(wanted(part.id, seed), numbers)

@@ -98,7 +98,7 @@ def batch(tokens: Tensor, generator: torch.Generator, rows: int, length: int
           ) -> tuple[Tensor, Tensor]:
     """Rows drawn anywhere in tokens (N,), and for each place the token after it.
 
-    Both (rows, length) int64. Raises ValueError where tokens hold no row.
+    Both (rows, length) int64. Raises ValueError if tokens hold no row.
     """
     if len(tokens) <= length:
         raise ValueError(f"batch: got {len(tokens)} tokens, expected more than {length}.")

@@ -188,7 +188,7 @@ def usually(kind: str, one: dict, again: dict) -> float:
 
 
 def judge(one, other, again, kind, name, eps, usual) -> tuple[float, float, float] | None:
-    """Distance, what is allowed, and what rounding does; None where there is nothing to compare."""
+    """Distance, what is allowed, and what rounding does; None if there is nothing to compare."""
     x, y = one.get((kind, name)), other.get((kind, name))
     if x is None or y is None:
         return None

@@ -23,7 +23,7 @@ LAST = 12       # lines of a program that failed
 def run(command: str, pair: Pair, after: int = 0, rounding: float = 0.0) -> list[dict]:
     """The records of all ranks of one run.
 
-    Raises SameError where the program fails, takes too long, or makes no step.
+    Raises SameError if the program fails, takes too long, or makes no step.
     """
     with tempfile.TemporaryDirectory(prefix="dlsys_same_") as folder:
         asked = {"folder": folder, "steps": pair.steps, "after": after, "rounding": rounding,

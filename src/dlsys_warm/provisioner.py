@@ -83,7 +83,7 @@ def fork(module: str, arguments: Sequence[str], env: Mapping[str, str], cwd: str
          options: Sequence[str] = (), stdout: int = 1, stderr: int = 2) -> WarmProcess:
     """`python -m module arguments`, forked from the warm server of this environment.
 
-    Raises Refused where the server cannot fork, and OSError where it cannot be reached.
+    Raises Refused if the server cannot fork, and OSError where it cannot be reached.
     """
     from dlsys_warm import server_address  # imported here: fcntl and resource exist on Unix only
     path = server_address.folder() / f"{server_address.name_of(options, env)}.socket"

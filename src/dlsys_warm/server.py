@@ -35,7 +35,7 @@ class Order(NamedTuple):
 
 
 def preload(modules: list[str]) -> str:
-    """Import these modules. Returns why forking is unsafe now, or "" where it is safe."""
+    """Import these modules. Returns why forking is unsafe now, or "" if it is safe."""
     for name in filter(None, modules):
         try:
             importlib.import_module(name)

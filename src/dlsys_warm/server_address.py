@@ -56,7 +56,7 @@ def name_of(options: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def folder() -> Path:
-    """The folder of this user's sockets. Raises PermissionError where it is another's."""
+    """The folder of this user's sockets. Raises PermissionError if it is another's."""
     path = Path(tempfile.gettempdir()) / f"dlsys-warm-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     facts = path.lstat()

@@ -59,7 +59,7 @@ def seen_from(folder: Path, file: str) -> str:
 
 def link(trap: str) -> str:
     """Where the trap is explained: DLSYS_BOOK/traps/03-1.html, or in the book that was built here,
-    or on the pages that the package names; "" where there are none.
+    or on the pages that the package names; "" if there are none.
     """
     page = f"traps/{trap.replace('.', '-')}.html"
     if base := os.environ.get("DLSYS_BOOK"):

@@ -55,7 +55,7 @@ def asking() -> str:
 
 
 def here() -> Place | None:
-    """The innermost line of the user's that is running, None where there is none."""
+    """The innermost line of the user's that is running, None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_theirs(frame.f_code.co_filename):

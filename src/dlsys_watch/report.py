@@ -41,7 +41,7 @@ class Report:
         self.known: dict[tuple, Finding] = {}   # what was found and is in the baseline
 
     def add(self, rule, message: str, place, trap: str = "") -> bool:
-        """Report a finding once; False where it is known, silenced or too much."""
+        """Report a finding once; False if it is known, silenced or too much."""
         if rule.id in self.settings.silence or not (rule.sound or self.settings.hints):
             return False
         if {rule.id, "all"} & places.silenced(place):

@@ -30,7 +30,7 @@ class Session:
         self.report = Report(settings, self.notes)
         self.settings = settings
         self.watch: Watch | None = None
-        self.attachment: Attachment | None = None   # none where this torch cannot be watched
+        self.attachment: Attachment | None = None   # none if this torch cannot be watched
         self.owner = os.getpid()
         self.undo: list = []     # what else was changed for this run
         self.report.write_files()

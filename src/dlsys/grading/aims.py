@@ -23,12 +23,12 @@ def _aims() -> dict[str, dict[str, Any]]:
 
 
 def own_promise(id: str) -> str:
-    """The key of the promise that an exercise's trap is about, "" where none is named."""
+    """The key of the promise that an exercise's trap is about, "" if none is named."""
     return _aims().get(id, {}).get("promise", "")
 
 
 def hint_for(id: str, mistake: str, hints: tuple[str, ...]) -> str:
-    """The hint of an exercise that belongs to a registered mistake, "" where none does."""
+    """The hint of an exercise that belongs to a registered mistake, "" if none does."""
     for number, mistakes in _aims().get(id, {}).get("hints", {}).items():
         if mistake in mistakes and int(number) <= len(hints):
             return hints[int(number) - 1]

@@ -179,7 +179,7 @@ def grade(options: GradeOptions, told: Sequence[str] = ()) -> int:
 
 
 def _submissions(options: GradeOptions) -> Found:
-    """What was handed in. Raises RunError where there is nothing."""
+    """What was handed in. Raises RunError if there is nothing."""
     from dlsys.grading.books import submissions
     from dlsys.grading.books.run_folder import RunError
 

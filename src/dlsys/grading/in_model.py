@@ -55,7 +55,7 @@ def judge(session: Session) -> None:
 
 
 def _fault(session: Session, paper: Any, cells: Cells) -> str:
-    """What is wrong with a part in a small model, "" where it holds.
+    """What is wrong with a part in a small model, "" if it holds.
 
     A fault counts only if it comes again, where each cell and each answer has its own process.
     """
@@ -74,7 +74,7 @@ def _fault(session: Session, paper: Any, cells: Cells) -> str:
 
 
 def _said(session: Session, paper: Any, cases: list[Case], answer: bytes) -> str:
-    """What the model says about one answer to all cases, "" where it holds in each."""
+    """What the model says about one answer to all cases, "" if it holds in each."""
     try:
         outcomes = session.outcomes(paper, answer)
     except ValueError as error:

@@ -63,7 +63,7 @@ class ModelRow(Exercise):
                                "seed": drawn % SEEDS, "files": trial_files(self.part.function)})
 
     def fault_in_model(self, case: Case, outcome: Outcome) -> str:
-        """What is wrong with the part in a small model; "" where it works there."""
+        """What is wrong with the part in a small model; "" if it works there."""
         name = self.part.function
         if outcome.kind != "value":
             return f"{name} stops with {outcome.error_type}: {clean(outcome.error, 100)}"

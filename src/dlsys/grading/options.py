@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """The files for a scheduler behind tls://, each None where it was not given."""
+    """The files for a scheduler behind tls://, each None if it was not given."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -36,7 +36,7 @@ class GradeOptions:
 
     How points are counted, which may change each time:
         partial: points for the promises that an answer keeps.
-        course: a course.toml with due dates. course_wanted: False where the run is to have none.
+        course: a course.toml with due dates. course_wanted: False if the run is to have none.
         canvas: gradebooks of Canvas, each with a column: "Stage 1", "Stage {stage}", "2=Losses".
         moodle: grading worksheets of Moodle by stage; the stage is None for the only sheet.
     """
@@ -77,6 +77,6 @@ class GradeOptions:
 
 
 def stage_and_name(argument: str) -> tuple[int | None, str]:
-    """An argument "2=NAME" as stage and name; the stage is None where the argument names none."""
+    """An argument "2=NAME" as stage and name; the stage is None if the argument names none."""
     match = re.fullmatch(r"(\d{1,4})=(.+)", argument, re.S)
     return (int(match[1]), match[2]) if match else (None, argument)

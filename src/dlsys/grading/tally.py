@@ -85,7 +85,7 @@ def decided(exercise: Exercise, judged: Judged, verdict: Verdict) -> list[Promis
     """The promises that the failure decides: those of the registered mistake that it is; else
     those whose own words it says, with those on whose cases alone the answer fails.
 
-    None where the answer gave the law nothing to judge, or where more than MOST are left.
+    None if the answer gave the law nothing to judge, or where more than MOST are left.
     """
     registered = _registered(exercise, verdict)
     if registered and registered.breaks:
@@ -116,7 +116,7 @@ def _confined(promises: Sequence[Promise], judged: Judged) -> list[Promise]:
 
 def _few(exercise: Exercise, found: list[Promise], judged: Judged) -> list[Promise]:
     """Of several promises, those whose registered mistakes fail in the same cases as this answer,
-    or come nearest to it; none where the cases leave too many.
+    or come nearest to it; none if the cases leave too many.
     """
     if len(found) > 1:
         near = {promise.key: _nearness(exercise, promise, judged) for promise in found}

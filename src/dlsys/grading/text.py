@@ -72,7 +72,7 @@ def numbered_rows(path: Path, columns: Sequence[str],
                   error: type[UserError]) -> list[tuple[int, list[str]]]:
     """The rows of an instructor's CSV with their numbers, those without a cell left out.
 
-    Separated by commas, or as a spreadsheet saves them, by semicolons or tabs. None where there is
+    Separated by commas, or as a spreadsheet saves them, by semicolons or tabs. None if there is
     no such file. Raises `error` for another encoding or other columns.
     """
     if not path.exists():

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _served(opened: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run what imports a web server. Raises RoomError where there is none."""
+    """Run what imports a web server. Raises RoomError if there is none."""
     try:
         room = opened()
     except ModuleNotFoundError as missing:

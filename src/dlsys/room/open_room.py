@@ -69,7 +69,7 @@ def _new(folder: Path) -> Path:
 
 
 def _could_make(place: Path) -> bool:
-    """Make a folder; returns False where it exists already. Raises RoomError."""
+    """Make a folder; returns False if it exists already. Raises RoomError."""
     try:
         place.mkdir(parents=True)
     except FileExistsError:

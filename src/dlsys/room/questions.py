@@ -157,7 +157,7 @@ def _measured(lesson: dict) -> dict[str, Measurement]:
 
 
 def number_behind(cells: Iterable[dict], id: str) -> str:
-    """The number behind a trap's answer, with what it is, as a sentence; "" where none is stored.
+    """The number behind a trap's answer, with what it is, as a sentence; "" if none is stored.
 
     A choice such as "more than 4" says little without it. It is the first claim below what was
     measured and above the repair, else what the lesson printed last above it.
@@ -263,7 +263,7 @@ def _ask(trap: Trap, broken: list[str]) -> str:
 
 
 def questions_that_come(stage: int) -> list[dict]:
-    """What a presenter is asked and asks: trap, ask, answer; none where the book is not here."""
+    """What a presenter is asked and asks: trap, ask, answer; none if the book is not here."""
     return _presenting(stage).get("questions", [])
 
 

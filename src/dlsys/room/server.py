@@ -523,7 +523,7 @@ class Server(httpserver.HTTPServer):
 
 def listen(live: LiveRoom, host: str, port: int, prefix: str = "/",
            files: int = FILES) -> tuple[Server, int]:
-    """Begin to answer: the server and its port. Raises OSError where the port is taken.
+    """Begin to answer: the server and its port. Raises OSError if the port is taken.
 
     files: how many may be open.
     """

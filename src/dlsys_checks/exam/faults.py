@@ -27,7 +27,7 @@ class Fault:
     shows: tuple[tuple[str, str, float, float], ...]
 
     def planted(self, source: str) -> str:
-        """The source with this fault. Raises ValueError where a line of it is not there once."""
+        """The source with this fault. Raises ValueError if a line of it is not there once."""
         return planted(source, self.changes, self.id)
 
 

@@ -71,7 +71,7 @@ class Row(Exercise):
         return self._waits() or self.first_failure(cases, outcomes)
 
     def _waits(self) -> Verdict | None:
-        """What is said while the case has no name and may still get one; None where it has."""
+        """What is said while the case has no name and may still get one; None if it has."""
         open_ = self.drawn.name not in self.happened.names
         if open_ and not self.happened.tried_out(self.drawn.name):
             return Verdict("todo", self.id, f"Case {self.function[-1]} has no name yet. Name it "

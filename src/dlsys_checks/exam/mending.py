@@ -42,7 +42,7 @@ def mended(answer, parts, read, faults=1):
 
 
 def small(before, after, faults):
-    """Why this is no mend: too much of it, no Python, or nothing at all; None where it is one."""
+    """Why this is no mend: too much of it, no Python, or nothing at all; None if it is one."""
     old, new = ([line.rstrip() for line in text.splitlines() if line.strip()]
                 for text in (before, after))
     edits = [edit[1:] for edit in difflib.SequenceMatcher(None, old, new, False).get_opcodes()
@@ -93,7 +93,7 @@ def library():
 
 
 def replaced(before):
-    """The first name of the library that holds something else than before; None where none does.
+    """The first name of the library that holds something else than before; None if none does.
 
     A module may gain names, and wrap a function: torch loads some parts when they are first used.
     """
@@ -107,7 +107,7 @@ def replaced(before):
 
 
 def root(node):
-    """The name that an attribute or an item is reached from; "" where there is none."""
+    """The name that an attribute or an item is reached from; "" if there is none."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return getattr(node, "id", "")

@@ -20,7 +20,7 @@ _SWAP = f"""<div class="dlsys-live"><style>
 def show_live(widget: Any, stand_in: dict, metadata: dict | None = None) -> None:
     """Display a widget, with the mimebundle `stand_in` as its fallback.
 
-    Raises NotImplementedError where nobody sees it: IPython then takes the object's own bundle.
+    Raises NotImplementedError if nobody sees it: IPython then takes the object's own bundle.
     """
     from IPython.display import display
 

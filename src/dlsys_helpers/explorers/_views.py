@@ -25,7 +25,7 @@ SERIES = (("#4c7be0", "-"), ("#d06a12", "--"), ("#129065", ":"), ("#9166f0", "-.
 class Grip:
     """A control that can also be dragged in a drawing: where on the axes each of its values is.
 
-    x, y: functions from the control's value to the axis; None where it does not matter. With
+    x, y: functions from the control's value to the axis; None if it does not matter. With
     `share` they return shares of the drawing's width and height, from its upper left corner.
     """
 

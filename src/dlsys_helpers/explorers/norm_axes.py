@@ -42,7 +42,7 @@ def block(size):
 
 
 def heard(norm, size, training, at):
-    """True where a number of the block moves the normed number `at`: its gradient is not 0."""
+    """True if a number of the block moves the normed number `at`: its gradient is not 0."""
     x = block(size).requires_grad_()
     return torch.autograd.grad(normed(norm, size, training, x)[at], x)[0] != 0
 

@@ -14,7 +14,7 @@ class RateNotResumed(Rule):
         self.loaded = weakref.WeakKeyDictionary()   # optimizer -> its loaded rates, and first ones
         self.made = weakref.WeakKeyDictionary()     # optimizer -> line of a schedule made since
 
-    def on_resumed(self, optimizer, state=None):    # None where it was named in the call
+    def on_resumed(self, optimizer, state=None):    # None if it was named in the call
         groups = state.get("param_groups", ()) if isinstance(state, dict) else ()
         self.made.pop(optimizer, None)
         if groups and all("initial_lr" in group for group in groups) and state.get("state"):

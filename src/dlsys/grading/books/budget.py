@@ -32,7 +32,7 @@ class Budget:
         self._spent[owner(result)] += result.get("seconds", 0.0)
 
     def refusal(self, learner: Learner) -> str:
-        """Why another submission of this learner is not begun; "" where it may be."""
+        """Why another submission of this learner is not begun; "" if it may be."""
         spent = self._spent[owner({"learner": asdict(learner)})]
         return "" if spent < self.most else (
             f"was not begun: this learner's other hand-ins took {spent / 60:.0f} min, of "

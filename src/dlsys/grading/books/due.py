@@ -153,7 +153,7 @@ def _asked(path: Path, table: Any) -> dict[int, tuple[str, ...]]:
 
 
 def _partial_trap(path: Path, facts: dict[str, Any]) -> float | None:
-    """What the trap's own promise is worth with --partial, in percent; None where not given."""
+    """What the trap's own promise is worth with --partial, in percent; None if not given."""
     if "partial_trap" not in facts:
         return None
     percent = float(_matched(path, facts, "partial_trap", _PERCENT, (), "50%")[0])
@@ -222,7 +222,7 @@ def _extension(path: Path, number: int, row: list[str]) -> Extension:
 
 
 def nbgrader_time(text: str) -> str:
-    """The time in nbgrader's timestamp.txt as ISO 8601 with an offset; "" where there is none.
+    """The time in nbgrader's timestamp.txt as ISO 8601 with an offset; "" if there is none.
 
     It holds "2027-01-15 23:59:00.5 UTC": a time, and a zone by its name.
     """

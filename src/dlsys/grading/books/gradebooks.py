@@ -223,7 +223,7 @@ def fill_moodle(results: Sequence[Result], worksheet: Sheet,
 
 
 def moodle_names(sheet: Sheet) -> dict[str, str]:
-    """People's names by number; none where the sheet has no such column. Raises RunError."""
+    """People's names by number; none if the sheet has no such column. Raises RunError."""
     return _by_number(sheet, "name")
 
 

@@ -96,7 +96,7 @@ class Journal:
     def begin(folder: Path, settings: Settings) -> Journal:
         """A new run in `folder`.
 
-        Raises RunError where the folder holds a run with results, or a file that gives or takes
+        Raises RunError if the folder holds a run with results, or a file that gives or takes
         points: it may have been unpacked from a learner's submission.
         """
         path = folder / JOURNAL

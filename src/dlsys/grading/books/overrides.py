@@ -48,7 +48,7 @@ class Override:
 
 
 def read(folder: Path, course: Path | None = None) -> list[Override]:
-    """The rows of the folder's overrides.csv, none where there is no such file.
+    """The rows of the folder's overrides.csv, none if there is no such file.
 
     course: a course.toml; a comments.csv next to it counts instead of the folder's. Raises
     BadOverride.

@@ -76,7 +76,7 @@ def _stage_name(number: int) -> str:
 
 
 def _hint(entry: dict[str, Any]) -> str:
-    """The hint that belongs to the registered mistake, "" where none does."""
+    """The hint that belongs to the registered mistake, "" if none does."""
     trap = _traps().get(entry["id"])
     return aims.hint_for(entry["id"], entry["misconception"], trap.hints) if trap else ""
 
@@ -92,7 +92,7 @@ def _for_learners(message: str) -> str:
 
 
 def _ask_again(result: Result) -> str:
-    """An exercise of a worksheet that did not pass, "" where there is none."""
+    """An exercise of a worksheet that did not pass, "" if there is none."""
     if assignments.is_exam(result["stage"]) or assignments.is_model(result["stage"]):
         return ""
     return next((e["id"] for e in result["exercises"] if e["status"] in ("wrong", "error")), "")

@@ -87,7 +87,7 @@ def rules(options: GradeOptions, names: dict[tuple[str, str], str],
 
 
 def recorded_partial(folder: Path) -> bool:
-    """Whether the run in this folder gave points for kept promises; False where none is."""
+    """Whether the run in this folder gave points for kept promises; False if none is."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         grades = json.loads((folder / GRADES).read_text(encoding="utf-8"))
         return grades["scoring"]["partial"] is True

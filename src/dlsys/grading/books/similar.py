@@ -142,7 +142,7 @@ def _with_published(id: str, answers: Iterable[tuple[str, dict[str, Any]]]) -> l
 
 @cache
 def published(id: str) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """Names and shapes of the published answers to an exercise; none where only a wheel is here."""
+    """Names and shapes of the published answers to an exercise; none if only a wheel is here."""
     number = assignments.number_of(id)
     if assignments.is_exam(number) or assignments.is_model(number):
         return ()

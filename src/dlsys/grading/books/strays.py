@@ -49,7 +49,7 @@ class Place:
 
 def column_stage(results: Iterable[Result], asked: Collection[int] = ()) -> int | None:
     """The stage of a single column: the only one of those that were asked for, else that of more
-    than half; None where neither says.
+    than half; None if neither says.
     """
     found = Counter(r["stage"] for r in results)
     if len(those := found.keys() & {*asked}) == 1:
@@ -95,7 +95,7 @@ def _source(result: Result) -> str:
 
 def _wanted(place: Place, graded: Sequence[Result],
             asked: Collection[int]) -> frozenset[int]:
-    """The stages that have a place; none where any stage has one, or nobody can tell."""
+    """The stages that have a place; none if any stage has one, or nobody can tell."""
     if place.rule:
         return frozenset()
     if place.stages is not None:

@@ -406,7 +406,7 @@ def _is_stamp(file: _File, learners: dict[_File, Learner]) -> bool:
 
 
 def _stamp(one: Submission) -> str:
-    """The time in a file of nbgrader as ISO 8601, "" where it holds none."""
+    """The time in a file of nbgrader as ISO 8601, "" if it holds none."""
     try:
         data = (_read_entry(one.path, one.entry, LARGEST_TIMESTAMP) if one.entry
                 else read_file(one.path, LARGEST_TIMESTAMP))

@@ -114,7 +114,7 @@ def _outdated(found: NotebookFile, stage: int) -> list[str]:
 
 @cache
 def _version_here(stage: int) -> str:
-    """The version of the worksheet of a stage, "" where it is not here or cannot be read."""
+    """The version of the worksheet of a stage, "" if it is not here or cannot be read."""
     try:
         path = paths.EXERCISES / f"{assignments.stage(stage).stem}.ipynb"
         return notebook_reader.parse(path.read_bytes()).version
@@ -123,7 +123,7 @@ def _version_here(stage: int) -> str:
 
 
 def calls(sources: Iterable[str], names: Iterable[str]) -> set[str] | None:
-    """The names that sources call, as functions of a library; None where they are too long.
+    """The names that sources call, as functions of a library; None if they are too long.
 
     A parser's memory is a thousand times its text, and nothing bounds it in a trusted process.
     """
@@ -134,7 +134,7 @@ def calls(sources: Iterable[str], names: Iterable[str]) -> set[str] | None:
 
 
 def _calls(source: str, names: Iterable[str]) -> list[str]:
-    """The names that a source calls; none where it is no Python."""
+    """The names that a source calls; none if it is no Python."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

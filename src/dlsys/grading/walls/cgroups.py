@@ -200,7 +200,7 @@ def _new(path: Path) -> int:
 
 
 def _set_bounds(fds: list[int], memory: int, processes: int) -> None:
-    """Write the bounds. Raises OSError where that for memory cannot be had."""
+    """Write the bounds. Raises OSError if that for memory cannot be had."""
     _write(fds[0], _SETTINGS[not _has_file(fds[0], _SETTINGS[0])], str(memory))
     with contextlib.suppress(OSError):  # v2: what shares the memory ends together
         _write(fds[0], "memory.oom.group", "1")

@@ -238,7 +238,7 @@ def set_limits(limits: Limits) -> None:
 
 
 def choose_user() -> int | None:
-    """Choose a user id for this zygote's sandboxes; None where this user may not choose one.
+    """Choose a user id for this zygote's sandboxes; None if this user may not choose one.
 
     The id is random. The kernel counts processes by user, so two graders that do not know of each
     other, in two containers for example, must not choose the same one.
@@ -284,7 +284,7 @@ def remedy() -> str:
 
 
 def forbidding_setting() -> str | None:
-    """The command that lets ordinary users make user namespaces; None where they may already."""
+    """The command that lets ordinary users make user namespaces; None if they may already."""
     for name, bad, command in (
             ("kernel/unprivileged_userns_clone", "0",
              "sudo sysctl kernel.unprivileged_userns_clone=1"),

@@ -12,7 +12,7 @@ import errno
 import platform
 import struct
 
-# name: (x86-64, arm64); None where an architecture does not have the call.
+# name: (x86-64, arm64); None if an architecture does not have the call.
 DENIED: dict[str, tuple[int | None, int | None]] = {
     "execve": (59, 221), "execveat": (322, 281),
     # a way into other processes, namespaces, mounts
