@@ -25,7 +25,7 @@ linecache.clearcache = keep_edits
 
 @pytest.fixture(scope="module")
 def browser():
-    """A browser of the file's own: its event loop must not run on beside other files' tests."""
+    """A browser for each file: its event loop must not keep running during other files' tests."""
     from browser import open_browser
 
     with open_browser() as opened:

@@ -1,7 +1,7 @@
 """Reads what an explorer has drawn and compares it with what Python computes.
 
 The scale of a drawing is read from its own tick labels, not from the front end's functions: a
-curve that does not stand where the labels say is a difference. So is a wrong sentence or colour.
+curve that is not where the labels say is a difference. So is a wrong sentence or colour.
 """
 
 import copy
@@ -64,7 +64,7 @@ def computed_for(explorer) -> tuple[bytes, dict[frozenset, tuple]]:
 
 
 def differences(box, explorer, setting) -> list[str]:
-    """What the explorer in `box` (a locator) shows and Python computes otherwise, in words."""
+    """In words, where the explorer in `box` (a locator) differs from what Python computes."""
     known = COMPUTED.get(explorer.name, {}).get(frozenset(setting.items()))
     arrays, sentence = known or explorer(**setting)
     shown, drawings = box.evaluate(READ)

@@ -1,4 +1,4 @@
-"""What is looked at on the pages of explorers, opened from disk in a browser without network.
+"""The checks on the pages of explorers, opened from disk in a browser without network.
 
 Once in full, a page each, which tests/records/explorers.json keeps; then briefly, all on one page.
 """

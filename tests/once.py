@@ -1,4 +1,4 @@
-"""What is dear to make is made once in a test run, by the first worker that asks for it."""
+"""Anything expensive is made once in a test run, by the first worker that asks for it."""
 
 import os
 from collections.abc import Callable

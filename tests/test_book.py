@@ -602,7 +602,7 @@ def test_a_warning_of_jupyter_book_stops_the_build(tmp_path):
 @pytest.mark.parametrize("page", sorted(Path(__file__).parents[1].glob("book/*.md")),
                          ids=lambda page: page.stem)
 def test_nothing_on_a_page_is_wider_than_a_phone(page):
-    """The browser visits one page of each kind; a width in pixels can stand on any of them."""
+    """The browser visits one page of each kind; a width in pixels can be on any of them."""
     wide = re.findall(r"width(?:=\"|:\s*)(\d+)(?:px|\")", page.read_text("utf-8"))
     assert [w for w in map(int, wide) if w > 360] == []
 

@@ -829,7 +829,7 @@ HALF_TURN = ((-0.574, 1.43, 0.144), (0.426, 0.43, 0.144), (0.426, 1.43, -0.856))
 def luminance(colour: str, brightness: float, inverted: bool = False) -> float:
     """Relative luminance of a colour #rrggbb after a filter of this brightness. WCAG 2.2.
 
-    inverted: after invert(1) and hue-rotate(180deg), too.
+    inverted: also after invert(1) and hue-rotate(180deg).
     """
     parts = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
     if inverted:

@@ -1,4 +1,4 @@
-"""What wrong answers are told: recorded, and judged again only where the record is stale."""
+"""The messages to wrong answers: recorded, and judged again only if the record is stale."""
 
 
 import pytest

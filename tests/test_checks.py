@@ -168,7 +168,7 @@ def test_a_session_with_all_settings_changed_changes_no_verdict():
 
 
 def test_a_standard_session_leaves_no_device_mode_behind():
-    """Where nobody set a default device, torch keeps no mode that every later call passes."""
+    """If nobody set a default device, torch keeps no mode that every later call passes."""
     modes = torch.overrides._len_torch_function_stack()
     assert torch.get_default_device() == torch.device("cpu")
     with acting.standard_session():
@@ -194,7 +194,7 @@ def test_law_compares_shape_dtype_and_values_of_everything_it_receives(id):
 
 @proven
 def test_no_function_of_a_check_passes_as_it_stands(id):
-    """A class is handed the file. Where the record is fresh, the proof has tried them all."""
+    """A class gets the file. If the record is fresh, the proof has tried them all."""
     found = [] if fresh(id) else list(proof.passing_functions(id))
     assert not found, "\n".join(found)
 

@@ -33,7 +33,7 @@ def is_unquoted(node: ast.AST) -> bool:
 def has_made_script(words: list[ast.expr]) -> bool:
     """Whether these are `sh -c SCRIPT` with a script other than a literal or a module's constant.
 
-    What varies goes in behind it, as an argument: `"$1"`.
+    What varies follows it as an argument: `"$1"`.
     """
     known = [ast.unparse(word) for word in words]
     return any(shell.strip("'") in SHELLS and flag in ("'-c'", "'-lc'", "'-ec'", "'/c'")

@@ -55,7 +55,7 @@ def image():
 
 
 def lead_nowhere(links: dict[str, str], home: book_doors.Home, site: Path, image: set) -> list[str]:
-    """The names of links to hosts behind which there is no file."""
+    """The names of links to hosts that lead to no file."""
     dead = []
     for name, address in links.items():
         parts = urlsplit(address)

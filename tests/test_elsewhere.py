@@ -14,7 +14,7 @@ from tools import elsewhere
 
 
 class Programs:
-    """Stands in for pip and uv: what they print, and what they were asked."""
+    """A replacement for pip and uv: what they print, and how they were called."""
 
     def __init__(self, printed: str = "", code: int = 0):
         self.printed, self.code, self.asked = printed, code, []

@@ -128,7 +128,7 @@ def test_the_record_holds_every_script_and_no_other():
 
 @pytest.mark.parametrize("part", mark_nightly(faults.PARTS, lambda part: part == "train"))
 def test_the_record_is_what_is_measured(part):
-    """The first fault of each part, measured anew on a recorded seed; processors round apart."""
+    """The first fault of each part, measured again on a recorded seed; processors round apart."""
     id, fault = next((id, fault) for id, fault in FAULTS.items() if fault.part == part)
     probe = fault.shows[0][0]
     now = record.measured(fault.planted(faults.healthy()), record.SEEDS[0], probe)[probe]
@@ -195,7 +195,7 @@ def test_the_space_cannot_be_tabulated():
 
 
 def test_the_words_of_a_complaint_do_not_tell_whether_there_is_a_fault():
-    """Each text of a group that may be healthy stands before faulty and before healthy scripts."""
+    """Each text of a group that may be healthy introduces both faulty and healthy scripts."""
     texts = {True: set(), False: set()}
     for k in range(400):
         for case in drawn(key=k.to_bytes(32, "big")):

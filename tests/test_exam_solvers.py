@@ -72,7 +72,7 @@ def tells(case, look):
 
 
 def with_proof(case, paid):
-    """What was paid, with a look that shows the fault and the part that is mended."""
+    """What was paid, with a look that shows the fault and the part that is fixed."""
     if case.fault is None:
         looks = complaints.looks_for(case.group)
         return paid if set(paid) & set(looks) else [*paid, looks[0]]

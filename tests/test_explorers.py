@@ -1,4 +1,4 @@
-"""The numbers behind the explorers, and the machinery between Python and the page."""
+"""The numbers that explorers show, and the machinery between Python and the page."""
 
 import base64
 import gzip

@@ -411,7 +411,7 @@ it.parse = dying
 
 @walled
 def test_a_run_that_a_hand_in_killed_is_resumed_with_nothing_lost_or_graded_twice(tmp_path):
-    """By several workers, too: they need no fixed port and leave nothing in the temporary folder.
+    """Also by several workers: they need no fixed port and leave nothing in the temporary folder.
     """
     hand_in(tmp_path / "in", 4)
     (tmp_path / "in/learner02_kills.ipynb").write_bytes(worksheet("KILLER"))

@@ -259,7 +259,7 @@ def test_two_people_of_one_name_have_rows_of_their_own():
 def autograder(tmp_path):
     """Gradescope's folders with the zip of 01.1 and 01.4 in them, set up by setup.sh itself.
 
-    A few programs stand in for the machine's: they note how they were called.
+    A few programs replace the machine's: they note how they were called.
     """
     wheel = tmp_path / "dlsys_helpers-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:

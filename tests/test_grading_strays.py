@@ -1,4 +1,4 @@
-"""What does not count as it is: why, what its learner hands in, what the instructor does."""
+"""Hand-ins that do not count as they are: why, and what learner and instructor should do."""
 
 from __future__ import annotations
 

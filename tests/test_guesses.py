@@ -1,4 +1,4 @@
-"""A guess is asked for, kept and answered by the measurement; nothing of it stops a lesson."""
+"""A guess is asked for, kept and answered by the measurement; no step of it stops a lesson."""
 
 import html
 import json
@@ -212,7 +212,7 @@ def test_a_run_of_all_cells_says_only_what_was_measured(stored):
 
 
 def test_right_choices_of_quizzes_stand_in_every_place():
-    """Whoever always takes the first, or the last, learns nothing and should be wrong."""
+    """A learner who always takes the first, or the last, learns nothing and should be wrong."""
     places = []
     for path in sorted(NOTEBOOKS.glob("[0-9][1-9]_*.ipynb")):
         for cell in nbformat.read(path, as_version=4).cells:

@@ -96,7 +96,7 @@ def test_its_numbers_are_those_of_the_claim(guide, entry):
 
 
 def unclaimed_numbers(guide, text):
-    """The numbers of a guide that stand neither in an entry nor in a line that cites a paper."""
+    """The numbers of a guide that are neither in an entry nor in a line that cites a paper."""
     lines = [line for line in text.splitlines() if not CITED.search(line)]
     rest = plain(REFERENCE.sub(" ", "\n".join(lines)))
     for entry in HELD[guide]:

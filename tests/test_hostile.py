@@ -193,7 +193,7 @@ def expect_stopped(result, *cells):
 
 
 def expect_each_stopped(result, cells: dict[str, str]):
-    """Each of these cells, the first ones behind the set-up, stopped; all points are there."""
+    """Each of these cells, the first ones after the set-up, stopped; all points are there."""
     stopped = {report["number"] for report in result["cells"]}
     assert [name for at, name in enumerate(cells, 2) if at not in stopped] == [], result["cells"]
     expect_stopped(result, *range(2, 2 + len(cells)))

@@ -58,7 +58,7 @@ def test_every_recorded_number_and_curve_is_shown_or_proves_something(one):
 
 
 def test_a_run_depends_on_nothing_but_its_seed():
-    """The first incident's run, which shows five digits of a loss: once more, here."""
+    """The first incident's run, which shows five digits of a loss: here it runs again."""
     run = importlib.import_module("tools.incident_runs.restart")
     again = run.measure(0)["numbers"]
     shown = incident_files.recorded()["restart"]["numbers"]
@@ -166,7 +166,7 @@ def test_the_budget_does_not_pay_for_everything_and_pays_for_an_expert_twice(one
 
 @each
 def test_the_price_of_a_probe_does_not_say_whether_it_helps(one):
-    """Who buys the cheapest ones first pays more than an expert for the same evidence."""
+    """A learner who buys the cheapest ones first pays more than an expert for the same evidence."""
     dearest_needed = max(one.probe(step.probe).hours for step in one.expert)
     cheap = sum(probe.hours for probe in one.probes if probe.hours <= dearest_needed)
     assert cheap >= 1.3 * one.expert_hours
@@ -193,7 +193,7 @@ def test_the_right_cause_is_not_always_at_one_place():
 
 @each
 def test_what_is_free_to_see_does_not_name_the_cause(one):
-    """No five words of the cause, its reason or its repair stand in what everybody sees."""
+    """No five words of the cause, its reason or its repair occur in what everybody sees."""
     free = " ".join([one.title, *one.situation, *(says for _, says in one.chat), one.bill]).lower()
     told = words_of(one.causes[0].says)
     runs = {" ".join(told[n:n + 4]) for n in range(len(told) - 3)}

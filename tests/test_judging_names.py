@@ -1,4 +1,4 @@
-"""When the name of a mistake is told: a poor observation needs cases that bear it out."""
+"""When a mistake is named: a poor observation needs cases that bear it out."""
 
 import math
 

@@ -19,7 +19,7 @@ def add(x, y, n, BLOCK: tl.constexpr):
 
 
 class Source:
-    """Stands for a jitted function: `compiled` reads its name and its source alone."""
+    """Represents a jitted function: `compiled` reads only its name and its source."""
 
     def __init__(self, name):
         self.__name__, self.fn = name, self

@@ -1,4 +1,4 @@
-"""The numbers behind the ledger of leaks: the model, and what each leak adds."""
+"""The numbers in the ledger of leaks: the model, and what each leak adds."""
 
 import numpy as np
 import pytest

@@ -139,7 +139,7 @@ def test_helpers_in_other_cells_come_along(tmp_path):
 
 
 def test_only_what_an_answer_uses_comes_along_in_an_order_that_runs(tmp_path):
-    """A scratch line of the same name as an argument is not run; constants stand before uses."""
+    """A scratch line of the same name as an argument is not run; constants come before uses."""
     helpers = ("x = 1 / 0 if False else open('never')\n"
                "B = 2\nC = B + 1\ndef _use(y):\n    return B * y + C - 3\n\n\n")
     worksheet(tmp_path, "05_normalization", lambda source: source.replace(

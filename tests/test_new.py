@@ -1,4 +1,4 @@
-"""A new trap fits behind the traps of every stage, runs there, and its check is proven."""
+"""A new trap fits after the traps of every stage, runs there, and its check is proven."""
 
 import ast
 import os

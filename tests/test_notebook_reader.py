@@ -29,7 +29,7 @@ def test_learner_and_grader_hear_the_same_reason(name, tmp_path):
 
 
 def test_a_variants_worksheet_is_told_which_version_grades_it():
-    """Whatever stage the grader is told to take it for."""
+    """Whatever stage `--stage` says."""
     with pytest.raises(submitted_notebook.Refused, match=r"grade it with version 1\.0\.0"):
         submitted_notebook.parse(BAD["renamed by a variant"], stage=1)
 

@@ -37,7 +37,7 @@ def test_two_weeks_hold_every_stage_once_in_order_and_no_day_is_much_longer_than
 
 
 def test_the_pieces_of_a_stage_add_up_to_its_core_path():
-    """But for what follows its last trap, each piece is rounded up."""
+    """Except for what follows its last trap, each piece is rounded up."""
     for stage in catalog.written()[:3]:
         core = reading_time.times(stage)[0]
         found = [*plan.pieces(stage)]

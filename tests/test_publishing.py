@@ -1,4 +1,4 @@
-"""What a public home of the course reads: workflows, forms, the citation, held to their schemas.
+"""What a public host of the course reads: workflows, forms, the citation, checked against schemas.
 
 They cannot run here. What a schema does not hold, that their commands exist, is compared by hand.
 """

@@ -339,7 +339,7 @@ def test_another_folder_is_honoured(tmp_path, folder, monkeypatch):
 # ---- the command
 
 def typed(monkeypatch, *lines):
-    """Stands for the keyboard; an exception among the lines is raised."""
+    """Replaces the keyboard; an exception among the lines is raised."""
     rest = list(lines)
 
     def read(_):

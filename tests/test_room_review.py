@@ -1,4 +1,4 @@
-"""A room that reviews changes: what is asked, counted and told, and nothing too early."""
+"""A room that reviews changes: what it asks, counts and shows, and nothing too early."""
 
 import csv
 import dataclasses

@@ -1,4 +1,4 @@
-"""What crosses the line: every plain value survives, and no bytes do more than raise WireError."""
+"""What crosses the wire: every plain value survives, and no bytes do more than raise WireError."""
 
 from __future__ import annotations
 

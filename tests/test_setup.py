@@ -350,7 +350,7 @@ PINS = "a==1 ; platform_system == 'Linux'\ntorch==1\nb==1\n"
 
 
 def hashed_list(tree, **how: str) -> list[str]:
-    """What uv is told to install of PINS, with the hashes of HASHED."""
+    """What uv has to install of PINS, with the hashes of HASHED."""
     (tree.root / "requirements.lock").write_text(PINS)
     (tree.root / "requirements.hashes").write_text(HASHED)
     assert tree.setup(**how).returncode == 0

@@ -1,4 +1,4 @@
-"""One home for a verdict: what shows one and what reads one agree, in every place."""
+"""A verdict has one form: everything that shows or reads one agrees."""
 
 import json
 import re

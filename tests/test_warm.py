@@ -1,6 +1,6 @@
 """Warm kernels: forked where that can be, started where not, and none outlives its parents.
 
-The server imports nothing here but what a test names: a light task stands for a kernel.
+The server imports nothing here but what a test names: a light task replaces a kernel.
 """
 
 import asyncio

@@ -159,7 +159,7 @@ def test_the_start_page_and_doctor_say_it(here, tmp_path, monkeypatch):
 
 
 def test_what_a_worksheet_has_begun_ends_with_it(monkeypatch):
-    """Windows has no groups of processes to kill; taskkill is told to take the whole tree."""
+    """Windows has no groups of processes to kill; taskkill ends the whole tree."""
     begun, run = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE), []
     monkeypatch.delattr(os, "killpg")
     monkeypatch.setattr(subprocess, "run", lambda command, **_: run.append(command))

@@ -71,7 +71,7 @@ def stale_of_all_else():
 
 
 def test_nothing_is_stale_as_it_stands(edited):
-    """Else the tests below would prove nothing."""
+    """Otherwise the tests below would prove nothing."""
     assert stale_of_the_lesson(edited("", "")) == []
     assert stale_of_all_else() == []
 

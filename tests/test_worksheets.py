@@ -1,4 +1,4 @@
-"""The worksheets as shipped: each check fails, with what it says of an answer not written.
+"""The worksheets as shipped: each check fails, with what it says about an unwritten answer.
 
 The first and the newest run as their users run them, through nbval: they all come from one
 builder. The cells of the others run in this process, without the start of a kernel for each.
