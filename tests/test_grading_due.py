@@ -113,7 +113,7 @@ def test_an_extension_that_two_people_answer_to_is_refused(tmp_path):
     ("ada,1,2027-01-17T10:00Z,\nada,1,2027-01-18T10:00Z,\n", "row 3: got a second due for 'ada'"),
     ("ada,1,,2027-01-17T10:00Z\nada,1,,2027-01-18T10:00Z\n", "row 3: got a second handed_in"),
     ("ada,1,2027-01-17T10:00Z,\n7,1,2027-01-18T10:00Z,\n",
-     "row 3: got a second due for '7' and stage 1, after that of row 2. Take one out")])
+     "row 3: got a second due for '7' and stage 1, after that of row 2. Remove one")])
 def test_a_second_extension_is_refused(tmp_path, rows, said):
     with pytest.raises(BadCourse, match=said):
         scoring.scored([result("ada", "p", "7")], [], Scoring(

@@ -100,7 +100,7 @@ def test_moodles_number_of_each_stage_is_one_person():
     changed = overrides.apply([first, {**second, "stage": 2}], [row])
 
     assert [one["notes"] for one in changed] == [["By hand: see me"]] * 2
-    with pytest.raises(BadOverride, match="2 people answer"):
+    with pytest.raises(BadOverride, match="2 people are called"):
         overrides.apply([first, second], [row])
     bad = {**second, "stage": None, "status": "refused", "notes": []}  # no notebook of any stage
     assert overrides.apply([first, bad], [row])[0]["notes"] == ["By hand: see me"]

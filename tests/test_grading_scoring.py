@@ -263,7 +263,7 @@ def test_an_instructor_sets_what_the_traps_own_promise_is_worth(tmp_path):
 
     assert rules.own_share == 0.8
     assert scoring.points_for_promises(counts(5, False), 0.8) == 0.5  # 3 * 1/5 is 0.6
-    assert "brings 80 % of the points" in page(bob(results_held=12), scoring=rules)
+    assert "is worth 80 % of the points" in page(bob(results_held=12), scoring=rules)
     (tmp_path / "course.toml").write_text('partial_trap = "120%"\n')
     with pytest.raises(due.BadCourse, match="at most 100%"):
         due.read(tmp_path / "course.toml")
@@ -309,8 +309,8 @@ def test_a_page_says_stage_date_case_and_how_far_it_got():
     assert "promises are kept" not in text
     assert ("The result is right in 9 of 12 cases, which limits the points. Rounded down"
             in page(bob(), partial=True))
-    assert ("The trap's own promise is worth 50 % of the points, and is kept. Of the 3 other "
-            "promises 2 are kept." in page(bob(results_held=12), partial=True))
+    assert ("The promise that the trap is about is worth 50 % of the points, and is kept. Of the 3 "
+            "other promises 2 are kept." in page(bob(results_held=12), partial=True))
     assert "Rounded down to half a point" in page(bob(), partial=True)
 
 

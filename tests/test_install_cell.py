@@ -203,7 +203,7 @@ def test_only_what_is_absent_is_installed_and_one_line_says_so(pip, capsys):
     assert "--no-compile" in command  # without it, pip compiles for longer than it installs
     out = capsys.readouterr().out
     said = re.sub(r"in \d+ s", "in 0 s", out)  # a slow disk takes some
-    assert said == "Installed in 0 s: onnx 9.0. torch 2.11.0+cu130 is as it was.\n"
+    assert said == "Installed in 0 s: onnx 9.0. torch 2.11.0+cu130 is unchanged.\n"
 
 
 @pytest.mark.parametrize(("here", "needs", "asked"), [

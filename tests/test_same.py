@@ -110,7 +110,7 @@ DIFFER = {
     "another seed": (training(seed=1), "step 1, weights before the first step, 0.weight",
                      "initialise"),
     "rows in another order": (training(rows=(1, 0, 2, 3, 4, 5, 6, 7)),
-                              "step 1, data, model, input 0", "same 8 rows, in another order"),
+                              "step 1, data, model, input 0", "same 8 rows, in a different order"),
     "other rows": (training(rows=(0, 1, 2, 3, 4, 5, 6, 6)), "step 1, data, model, input 0",
                    "7 are in both"),
     "another optimizer": (training(optimizer=lambda p, rate: torch.optim.SGD(

@@ -249,8 +249,8 @@ def _why_points(entry: dict[str, Any], own_share: float) -> str:
                 f"limits the points.{known}")
     others = entry["promises_held"] - entry["own_held"]
     kept = "kept" if entry["own_held"] else "kept in part" if entry["own_credit"] else "not kept"
-    return (f"The trap's own promise is worth {own_share:g} % of the points, and is {kept}. Of the "
-            f"{entry['promises'] - 1} other promises {others} are kept.")
+    return (f"The promise that the trap is about is worth {own_share:g} % of the points, and is "
+            f"{kept}. Of the {entry['promises'] - 1} other promises {others} are kept.")
 
 
 def _lesson(trap: str) -> str:
