@@ -283,7 +283,7 @@ def test_words_that_no_row_has_are_named(capsys):
 def test_a_query_without_a_word_is_one_line(capsys, query):
     assert cli.main(["find", query]) == cli.BAD_INPUT
     assert capsys.readouterr().err == (
-        f"dlsys: find: got {query!r}, expected a word of what you see, in English, or a number.\n")
+        f"dlsys: find: got {query!r}, expected words for what you see, in English, or a number.\n")
 
 
 def test_a_query_in_another_language_is_told_that_english_is_read(capsys):
