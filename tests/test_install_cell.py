@@ -226,7 +226,7 @@ def test_torch_is_left_to_the_reader(pip):
 
 
 def test_an_older_course_is_refused(pip):
-    with pytest.raises(arrival.CannotInstall, match=r"of version 2\.1 .* 2\.0\.0 is installed"):
+    with pytest.raises(arrival.CannotInstall, match=r"to version 2\.1 .* 2\.0\.0 is installed"):
         arrival.arrive("2.1")
 
 
