@@ -6,7 +6,7 @@
 # is still lost. Each of these changes takes a line or two of code, and each has a page in
 # the documentation.
 #
-# Each step also changes the computation: how values are rounded, what a mean is taken
+# Each of them also changes the computation: how values are rounded, what a mean is taken
 # over, which bytes are on which card, and which process waits for which. This stage
 # counts these bytes and these waits, in four parts: one number, one card, several ranks,
 # and a sharded model. Nearly all of the code in this stage runs on a CPU.
@@ -38,15 +38,15 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## One number: what a format can hold
 #
-# A float has a sign, an exponent and a fraction. The exponent decides how large and how
-# small a number can be. The fraction decides how finely the numbers between 1 and 2 are
-# spaced. With 16 bits you have to choose between range and precision: `float16` gives 5
-# bits to the exponent and 10 to the fraction, and `bfloat16` gives 8 and 7. The 8-bit
-# formats are `E5M2` and `E4M3`; the 4-bit format is `E2M1`. These names give the number
-# of bits in the exponent (E) and in the fraction (M, for mantissa).
+# A float has a sign, an exponent and a fraction. The exponent determines how large and
+# how small a number can be. The fraction determines how finely the numbers between 1 and
+# 2 are spaced. With 16 bits you have to choose between range and precision: `float16`
+# gives 5 bits to the exponent and 10 to the fraction, and `bfloat16` gives 8 and 7. The
+# 8-bit formats are `E5M2` and `E4M3`; the 4-bit format is `E2M1`. These names give the
+# number of bits in the exponent (E) and in the fraction (M, for mantissa).
 
 # %% role="concept"
-# Where a bar begins, where it ends, what is written there.
+# For each bar: where it begins, where it ends, and its label.
 ranges = {"E2M1": [(1, 6, "half a byte")]}
 for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16,
              torch.bfloat16, torch.float32):
@@ -57,7 +57,7 @@ for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16,
         name = name.removeprefix("float8_").removesuffix("fn").upper()
     ranges[name] = [
         (info.smallest_normal, info.max, size)]
-draw_line(ranges, log=True, title="The exponent decides the range, not the "
+draw_line(ranges, log=True, title="The exponent sets the range, not the "
           "number of bytes",
           alt="One bar per format on a logarithmic line of sizes. bfloat16 "
               "and float32 reach from 1e-38 to 3e38, float16 and E5M2 from "
@@ -71,7 +71,7 @@ claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
 # reaches a little further down, with fewer and fewer fraction bits. Values below this
 # extended range become zero.
 #
-# `torch.autocast` leaves the weights in 32 bits. Autocast has two lists of operations.
+# `torch.autocast` leaves the weights in 32 bits. It has two lists of operations.
 # Operations on the first list, matrix products and convolutions, get 16-bit copies of
 # their `float32` inputs, because these operations take most of the time. Operations on
 # the second list, such as most losses, run in 32 bits. All other operations use the
@@ -83,7 +83,7 @@ claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 
 def reader():
-    """An MLP that reads digits, 64-64-10."""
+    """A digit classifier, an MLP 64-64-10."""
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 net, start = reader(), reader()       # start: several traps begin with it
@@ -97,8 +97,8 @@ print({name: str(t.dtype).removeprefix("torch.")
        for name, t in kinds.items()})
 
 # %% role="concept"
-claim("bytes of a value of the logits", logits.itemsize, expected=2)
-claim("bytes of a value of the weight's gradient",
+claim("bytes per value of the logits", logits.itemsize, expected=2)
+claim("bytes per value of the weight's gradient",
       net[0].weight.grad.itemsize, expected=4)
 
 # %% [markdown] role="concept"
@@ -114,7 +114,7 @@ claim("bytes of a value of the weight's gradient",
 
 # %% role="concept"
 def gradient(half, scale=1):
-    """All gradients of a loss divided by 10,000, in true units."""
+    """All gradients of a loss divided by 10,000, without the scale."""
     model = copy.deepcopy(start)
     with torch.autocast("cpu", torch.float16, enabled=half):
         loss = F.cross_entropy(model(x_train), y_train) / 1e4
@@ -187,7 +187,7 @@ for short_name, full_name in cards.items():
           f"{peak.fp32_tflops:g} in float32")
 
 # %% role="concept"
-claim("16-bit rate compared with float32, least of four data sheets",
+claim("16-bit rate divided by float32's, lowest of four datasheets",
       min(times.values()), above=7)
 
 # %% [markdown] role="concept"
@@ -215,7 +215,7 @@ claim("16-bit rate compared with float32, least of four data sheets",
 
 # %% trap="09.1" role="break"
 def train(model, opt, scaler, dtype):
-    """200 steps under autocast; the norms that the clip to 1 saw."""
+    """Train for 200 steps under autocast; the norms before the clip."""
     norms = []
     for rows in batches:
         opt.zero_grad()
@@ -232,7 +232,7 @@ def scaled(on=True):
     return torch.amp.GradScaler("cpu", enabled=on)
 
 def run(make, scaler, loop=train, dtype=torch.bfloat16):
-    """Loss on new digits, and the norms, after 200 steps of a reader."""
+    """Train a classifier; its loss on new digits, and the norms."""
     model = copy.deepcopy(start)
     norms = loop(model, make(model.parameters()), scaler, dtype)
     with torch.no_grad():
@@ -293,7 +293,7 @@ draw_blocks(
 
 # %% trap="09.1" role="repair"
 def train_in_order(model, opt, scaler, dtype):
-    """As train, with one line more."""
+    """Like train, with one more line."""
     norms = []
     for rows in batches:
         opt.zero_grad()
@@ -317,14 +317,14 @@ print(f"float16,  scaler, right order  loss {half:.2f}, "
 claim("loss in float16, in the right order", half, below=0.9)
 
 # %% [markdown] trap="09.1" role="repair"
-# The scaler finds a suitable scale by itself. After an overflow, the scaler halves the
-# scale and skips the step. After `2,000` steps without an overflow, the scale doubles; in
-# the run below, 20 steps are enough. Before you look, guess how many steps are skipped at
-# the start if the scale is `256` times too large.
+# The scaler finds a suitable scale by itself. After an overflow, it halves the scale and
+# skips the step. After `2,000` steps without an overflow, it doubles the scale; in the
+# run below, 20 steps are enough. Before you look, guess how many steps are skipped at the
+# start if the scale is `256` times too large.
 
 # %% trap="09.1" role="repair"
 def scales(first, steps=100):
-    """The scale before each step; the gradient is 15 in each of them."""
+    """The scale before each step; the gradient is always 15."""
     weight = nn.Parameter(torch.zeros(1))
     opt = torch.optim.SGD([weight], lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=first,
@@ -362,7 +362,7 @@ plot_lines(range(len(large)), {"256 times too large": large.tolist(),
 
 # %% trap="09.1" role="more"
 claim("loss after 200 steps without the scaler", without, below=0.9)
-claim("first norm that the clip saw, compared with the true one",
+claim("first norm that the clip saw, divided by the true one",
       (habit_norms[0] / norms[0]).item(), expected=65536, within=700)
 claim("loss in bfloat16 with the scaler, in the right order", in_order,
       below=0.9)
@@ -432,7 +432,7 @@ print("3e38 times ten:", big.item(), "  scale(2):", two_scaled.item())
 # %% trap="09.1" role="folklore"
 claim("ten times 3e38 in bfloat16 is infinite", big.isinf().item(),
       expected=True)
-claim("what scale() makes of a 2 in bfloat16", two_scaled.item(),
+claim("what scale() returns for a 2 in bfloat16", two_scaled.item(),
       expected=131072)
 
 # %% trap="09.1" role="exercise" points=3 difficulty=2 minutes=15
@@ -504,7 +504,7 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 
 # %% trap="09.8" role="break"
 def steps_of(size, dtype, steps=300):
-    """What a weight reads before and after each step; it begins at 1."""
+    """The values of a weight: 1 at first, then after each step."""
     weight = torch.tensor(1.0, dtype=dtype)
     read = [1.0]
     for _ in range(steps):
@@ -608,10 +608,10 @@ for _ in range(1000):
 print("counter", counter.item())
 
 # %% trap="09.8" role="more"
-claim("what a counter in bfloat16 reads after 1,000 additions of 1",
+claim("value of a bfloat16 counter after 1,000 additions of 1",
       counter.item(), expected=256)
-claim("distance after 100 steps of 0.004 in bfloat16, compared with 32 "
-      "bits",
+claim("distance after 100 steps of 0.004 in bfloat16, divided by that in "
+      "32 bits",
       (short[100] - 1) / (full[100] - 1), expected=1.953, within=0.001)
 claim("the weight after 300 steps of 0.004 in bfloat16", short[-1],
       expected=2)
@@ -624,7 +624,7 @@ claim("steps between 1 and 2 in bfloat16",
 
 # %% trap="09.8" role="more"
 def train_half(make, master):
-    """A reader with weights in bfloat16, after 400 steps."""
+    """Train a classifier with weights in bfloat16 for 400 steps."""
     model = copy.deepcopy(start).bfloat16()
     held = [p.detach().float() if master else p for p in model.parameters()]
     opt = make(held)
@@ -661,13 +661,13 @@ plot_bars({f"{recipe}{', master' * kept}": loss
           "does.")
 
 # %% trap="09.8" role="more"
-claim("SGD at 0.02: loss without a master, compared with one",
+claim("SGD at 0.02: loss without a master, divided by with one",
       half_losses["SGD, 0.02", False] / half_losses["SGD, 0.02", True],
       above=1.08)
-claim("Adam at 1e-3: loss without a master, compared with one",
+claim("Adam at 1e-3: loss without a master, divided by with one",
       half_losses["Adam, 1e-3", False] / half_losses["Adam, 1e-3", True],
       above=1.05)
-claim("SGD at 0.2: loss without a master, compared with one",
+claim("SGD at 0.2: loss without a master, divided by with one",
       half_losses["SGD, 0.2", False] / half_losses["SGD, 0.2", True],
       below=1.15)
 
@@ -726,7 +726,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # for weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
 # Training"](https://arxiv.org/abs/1710.03740), section 3.1.
 
-# %% [markdown] trap="09.9" role="situation" core=true fault="mixed precision with masters still takes 16 bytes a weight" symptom="how much GPU memory to train a 7B model: 84 or 112 GB, mixed precision does not halve it"
+# %% [markdown] trap="09.9" role="situation" core=true fault="mixed precision with masters still takes 16 bytes per weight" symptom="how much GPU memory to train a 7B model: 84 or 112 GB, mixed precision does not halve it"
 # ## Seven billion weights
 #
 # Your model has 7 billion weights, and the card has 80 GB. In `float32`, AdamW needs 4
@@ -741,7 +741,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 
 # %% trap="09.9" role="break"
 def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
-    """Bytes a weight after one step of AdamW, by part."""
+    """Bytes per weight after one step of AdamW, by part."""
     model = reader().to(dtype)
     params = list(model.parameters())
     held = [p.detach().float() if keep_master else p for p in params]
@@ -758,7 +758,7 @@ def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
 
 # %% trap="09.9" role="break"
 def by_part(params, opt, masters):
-    """Bytes of each part, over the number of weights."""
+    """Bytes of each part, divided by the number of weights."""
     parts = {"weights": params, "gradients": [p.grad for p in params],
              "masters": masters,
              "moments": [v for state in opt.state.values()
@@ -793,7 +793,7 @@ draw_boxes({layout: {part: 7 * size for part, size in parts.items()}
 measured("09.9", 2)
 
 # %% trap="09.9" role="look"
-claim("bytes a weight in bfloat16 with masters",
+claim("bytes per weight in bfloat16 with masters",
       sum(layouts["with masters"].values()), expected=16)
 
 # %% [markdown] trap="09.9" role="why"
@@ -849,9 +849,9 @@ train_bytes
 # per weight.
 
 # %% trap="09.9" role="more"
-claim("bytes a weight under autocast", sum(layouts["autocast"].values()),
+claim("bytes per weight under autocast", sum(layouts["autocast"].values()),
       expected=16)
-claim("bytes a weight with all in bfloat16",
+claim("bytes per weight with all in bfloat16",
       sum(layouts["bfloat16"].values()), expected=8)
 claim("GB on each of eight GPUs, masters and moments split",
       sum(split_gb["ZeRO-1"].values()), expected=38.5)
@@ -869,7 +869,7 @@ blocks = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU())
                          for _ in range(8)])
 
 def activations(rows, cast):
-    """MB that autograd keeps for so many rows, weights left out."""
+    """MB that autograd keeps for this many rows, weights excluded."""
     x = torch.randn(rows, 256)
     with torch.autocast("cpu", torch.bfloat16, enabled=cast):
         return saved_bytes(lambda: blocks(x), blocks.parameters()) / 1e6
@@ -975,7 +975,7 @@ draw_boxes(card_at, unit="MB",
                "activations.")
 
 # %% role="concept"
-claim("memory after the second forward, minus after the first, in weights",
+claim("memory added since the first forward, as a multiple of the weights",
       (sum(card_at["second forward"].values())
        - sum(card_at["after forward"].values())) / state, expected=2,
       within=1e-6)
@@ -995,7 +995,7 @@ claim("memory after the second forward, minus after the first, in weights",
 #   appears as a band over time, together with the line of Python that created it.
 # - `torch.cuda.memory_reserved()` returns how much of the card's memory torch holds,
 #   including free blocks. `torch.cuda.empty_cache()` returns free blocks to other
-#   programs. `empty_cache()` frees no tensor, so it seldom helps against "out of memory".
+#   programs. The call frees no tensor, so it seldom helps against "out of memory".
 #
 # You can compute the size of the training state in advance. With Adam the state takes 16
 # bytes per weight, or 8 if everything is in `bfloat16` (trap 09.9). At 16 bytes it takes
@@ -1011,10 +1011,10 @@ claim("memory after the second forward, minus after the first, in weights",
 # ## Activation checkpointing
 #
 # *Activation checkpointing* keeps only the input of each block, and runs the block again
-# in the backward pass. You can compute how much memory a step keeps before you run the
-# step. Take eight blocks of a Linear and a GELU, with `N` rows of `F` values. Autograd
-# keeps two N x F tensors for each block: the input of the Linear and the input of the
-# GELU. With a checkpoint, autograd keeps one tensor per block, the block's input.
+# in the backward pass. You can compute how much memory a step keeps before you run it.
+# Take eight blocks of a Linear and a GELU, with `N` rows of `F` values. Autograd keeps
+# two N x F tensors for each block: the input of the Linear and the input of the GELU.
+# With a checkpoint, autograd keeps one tensor per block, the block's input.
 
 # %% role="concept"
 from torch.utils.checkpoint import checkpoint
@@ -1079,14 +1079,14 @@ claim("FLOPs of a step with checkpoints, as a multiple of those without",
 #
 # The preprocessing belongs in the model (trap 07.4). So your digit classifier keeps the
 # mean and the standard deviation of each pixel, learns them from the training data, and
-# scales its own input. The classifier gets nearly all new digits right.
+# scales its own input. It gets nearly all new digits right.
 #
 # You save its `state_dict`, build the classifier again in a different program, and load
 # the file. `load_state_dict` says `All keys matched successfully`.
 
 # %% trap="09.14" role="break"
 class Scaled(nn.Module):
-    """A reader that scales its input, brightness 0 to 16."""
+    """A classifier that scales its input, brightness 0 to 16."""
 
     def __init__(self):
         super().__init__()
@@ -1099,7 +1099,7 @@ class Scaled(nn.Module):
 
 # %% trap="09.14" role="break"
 def fitted(kind):
-    """A reader of this kind, trained on brightness from 0 to 16."""
+    """A classifier of this kind, trained on brightness 0 to 16."""
     model, x = kind(), 16 * x_train
     model.mean.copy_(x.mean(0))
     model.std.copy_(x.std(0) + 1e-3)
@@ -1135,10 +1135,10 @@ claim("accuracy after loading", share["loaded"], above=0.63, below=0.88)
 # %% [markdown] trap="09.14" role="why"
 # A module knows its parameters, buffers and submodules, which it keeps in the
 # dictionaries `_parameters`, `_buffers` and `_modules`. A tensor in an ordinary attribute
-# is in none of these dictionaries: `state_dict` does not save such a tensor,
-# `load_state_dict` does not report it as missing, and `.to(...)` does not move it. The
-# loaded classifier scales with means of zero and standard deviations of one. Even so, the
-# classifier gets many digits right, so nobody looks for the fault in the file.
+# is in none of these dictionaries: `state_dict` does not save it, `load_state_dict` does
+# not report it as missing, and `.to(...)` does not move it. The loaded classifier scales
+# with means of zero and standard deviations of one. Even so, it gets many digits right,
+# so nobody looks for the fault in the file.
 
 # %% trap="09.14" role="why" tags=["plumbing"]
 class Holder(nn.Module):
@@ -1163,7 +1163,7 @@ facts = [[name in held_at, tensor.is_meta]
          for name, tensor in places.items()]
 draw_grids({"": facts}, marks={"": [[not any(row)] * 2 for row in facts]},
            row_names=[*places], column_names=["saved", "moved"],
-           legend="neither saved nor moved, without a word",
+           legend="silently neither saved nor moved",
            title="Only registered tensors go along",
            alt="A table of places where a tensor can be, and what happens "
                "to it there. Parameters and buffers are saved and moved. A "
@@ -1174,8 +1174,7 @@ draw_grids({"": facts}, marks={"": [[not any(row)] * 2 for row in facts]},
 # %% [markdown] trap="09.14" role="repair"
 # `register_buffer` fixes saving, loading and moving at once. The version without buffers
 # raises an error in its first forward pass on a different device. You need no GPU to see
-# this error, because the device `"meta"` will do. On `"meta"`, tensors have shapes but no
-# values.
+# this error. The device `"meta"`, on which tensors have shapes but no values, will do.
 
 # %% trap="09.14" role="repair"
 class Buffered(nn.Module):
@@ -1188,7 +1187,7 @@ class Buffered(nn.Module):
     forward = Scaled.forward
 
 def moves(model):
-    """What a forward pass on the device "meta" says."""
+    """The device of a forward pass on "meta", or its error."""
     try:
         x = torch.empty(2, 64, device="meta")
         return str(model.to("meta")(x).device)
@@ -1374,7 +1373,7 @@ show(ax.figure, alt="A line that rises with FLOP per byte and becomes flat "
 # %% role="concept"
 claim("FLOP per byte at the ridge of an A100", card.ridge, expected=153,
       within=0.1)
-claim("product of 64 rows, as a share of the ridge",
+claim("product of 64 rows, as a fraction of the ridge",
       jobs["product of 64 rows"] / card.ridge, below=0.5)
 claim("product of 4,096 rows, as a multiple of the ridge",
       jobs["product of 4,096 rows"] / card.ridge, above=5)
@@ -1430,13 +1429,13 @@ log = {"loss": 0.0, "long": 0}
 def one():
     step(model, opt, x_train[:64], y_train[:64], log)
 
-one()                                     # the first call is special
+one()                                     # a warm-up call
 events = trace(one)
 
 # %% trap="09.10" role="guess"
 guess("09.10",
-      "On a GPU, how many times does Python wait in one call of `step`, "
-      "for a number, a truth value or a size?",
+      "On a GPU, how many times in one call to `step` does Python wait for "
+      "a value (a number, a truth value or a size)?",
       unit="times")
 
 # %% trap="09.10" role="look"
@@ -1520,8 +1519,8 @@ claim("times that fifty such steps ask", 50 * len(found), expected=250)
 
 # %% [markdown] trap="09.10" role="more"
 # `tolist()` fetches both values with one copy, and this copy is the only wait in these
-# fifty steps. On a GPU a copy may also make Python wait, and the wait appears in the
-# trace as `cudaStreamSynchronize`. A copy from pinned memory with `non_blocking=True`
+# fifty steps. Copying data to a GPU may also make Python wait, and this wait appears in
+# the trace as `cudaStreamSynchronize`. A copy from pinned memory with `non_blocking=True`
 # does not have to wait. The GPU section at the end counts such waits and times copies
 # from both kinds of memory.
 
@@ -1578,17 +1577,17 @@ def find_waits(events: list) -> list[str]:
 # ## torch.compile: a graph and its guards
 #
 # `torch.compile` runs your Python code once, records its tensor operations as a *graph*,
-# and compiles the graph into fewer, larger kernels. `torch.compile` also adds *guards*:
-# conditions, for example on shapes and dtypes, under which the graph is valid. If a guard
-# fails, torch compiles again. Where Python needs a value, the graph *breaks* in two, and
-# Python runs in between. You can count compilations and breaks without a compiler: the
-# backend `CompileCounter` counts the graphs and runs each one as it is.
+# and compiles the graph into fewer, larger kernels. It also adds *guards*: conditions,
+# for example on shapes and dtypes, under which the graph is valid. If a guard fails,
+# torch compiles again. Where Python needs a value, the graph *breaks* in two, and Python
+# runs in between. You can count compilations and breaks without a compiler: the backend
+# `CompileCounter` counts the graphs and runs each one as it is.
 
 # %% role="concept"
 from torch._dynamo.testing import CompileCounter
 
 def compiled(function, calls, **options):
-    """Graphs that dynamo makes of a function over these calls."""
+    """Count the graphs that torch makes of a function in these calls."""
     torch._dynamo.reset()
     counter = CompileCounter()
     fast = torch.compile(function, backend=counter, **options)
@@ -1617,7 +1616,7 @@ print(graphs)
 # %% role="concept"
 claim("graphs for five calls of one shape", graphs["one shape"],
       expected=1)
-claim("graphs for five sizes, each compiled for itself",
+claim("graphs for five sizes, each compiled separately",
       graphs["each size"], expected=5)
 claim("graphs for five sizes by default", graphs["five sizes"], expected=2)
 
@@ -1633,7 +1632,7 @@ claim("graphs for one call with an if on a number",
 # such an `if` cuts the graph in two; with `fullgraph=True`, `torch.compile` raises an
 # error that names the line.
 #
-# The *mode* decides what compile time is spent on. `mode="reduce-overhead"` records the
+# The *mode* says what compile time is spent on. `mode="reduce-overhead"` records the
 # kernels once and replays them as a CUDA graph, which helps small batches, where Python
 # is the bottleneck. `mode="max-autotune"` tries several kernels for each matrix product,
 # which can take minutes. Compiled code may round differently, because a fused kernel
@@ -1644,7 +1643,7 @@ claim("graphs for one call with an if on a number",
 # ## Several ranks: processes and their tape
 #
 # Data-parallel training starts the same program once for each GPU. Each copy is a *rank*,
-# counted from 0; all copies together are the *world*. Ranks share no memory. The ranks
+# counted from 0; all copies together are the *world*. Ranks share no memory. They
 # communicate through *collectives*: calls that all ranks of a group have to make in the
 # same order and, in this stage, with tensors of the same size. `all_reduce`, for example,
 # replaces each rank's tensor by the sum over all ranks.
@@ -1681,7 +1680,7 @@ claim("do both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
 
 # %% role="concept" tags=["plumbing"]
 def mlp(seed):
-    """The reader that travels to the ranks: 64 pixels, 32 units, 10."""
+    """The classifier that the ranks train: 64 pixels, 32 units, 10."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
@@ -1694,25 +1693,25 @@ def descend(net, optimizer, x, y):
     return loss.item()
 
 def flat(tensors):
-    """All numbers of the tensors in one row."""
+    """All values of the tensors in one vector."""
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 # %% role="concept" tags=["plumbing"]
 def reads(weights):
-    """The classes (497,) that a reader with these weights names.
+    """The classes (497,) that a classifier with these weights predicts.
 
-    They show whether two ranks still read the digits alike.
+    They show whether two ranks still classify the digits alike.
     """
     net = mlp(0)
     nn.utils.vector_to_parameters(weights, net.parameters())
     return net(x_test).argmax(1)
 
 def calls(name, rank=0):
-    """What a rank sends: how often its last tape has a collective."""
+    """How often a collective is on the last tape of a rank."""
     return sum(line[0] == name for line in ranks.tapes[rank])
 
 def gap(a, b):
-    """How far two ranks have drifted: |a - b| as a share of |b|."""
+    """The distance between two vectors, |a - b|, divided by |b|."""
     return ((a - b).norm() / b.norm()).item()
 
 # %% role="concept" tags=["plumbing"]
@@ -1720,7 +1719,7 @@ def gap(a, b):
 disk = tempfile.TemporaryDirectory()
 folder, one_file = (str(Path(disk.name) / name)
                     for name in ("step60", "rank0"))
-# One process alone loads what two have saved; DCP would warn of that.
+# One process loads what two have saved, and DCP would warn about that.
 warnings.filterwarnings("ignore", "torch.distributed is disabled")
 
 # %% [markdown] role="concept"
@@ -1743,9 +1742,9 @@ print(f"rank 0's own gradient is {gap(of_rank[0], of_all):.0%} off, "
       f"the mean of both {gap(added, of_all):.0%}")
 
 # %% role="concept"
-claim("error of one rank's gradient, compared with that of all rows",
+claim("relative error of one rank's gradient",
       gap(of_rank[0], of_all), above=0.1)
-claim("error of the mean of both ranks' gradients",
+claim("relative error of the mean of both ranks' gradients",
       gap(added, of_all), below=1e-5)
 
 # %% role="concept"
@@ -1802,7 +1801,7 @@ def train_rank(wrapped, x, y, seed, steps=100):
     The first `wrapped` steps call ddp, all later ones ddp.module.
     """
     rank, ddp = dist.get_rank(), DDP(mlp(seed))
-    watch(ddp)         # the tape notes a digest of the parameters, too
+    watch(ddp)         # the tape also notes a digest of the parameters
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     x, y = x[rank::2], y[rank::2]
     torch.manual_seed(10 * seed + rank)
@@ -1834,9 +1833,9 @@ guess("09.11",
 apart = (reads(past[0]) != reads(past[1])).sum().item()
 right = [(reads(w) == y_test).float().mean().item() for w in past]
 print("last losses:", *(f"{loss:.2f}" for loss in past_losses))
-print("digits read:", *(f"{share:.2f}" for share in right))
+print("accuracy:", *(f"{share:.2f}" for share in right))
 print(f"gap between the ranks' weights: {gap(*past):.2f}")
-print(f"test digits that the ranks read differently: {apart}")
+print(f"test digits that the ranks classify differently: {apart}")
 past_calls = calls("all_reduce")
 print("all_reduce on the tape:", past_calls)
 
@@ -1850,7 +1849,7 @@ claim("gap between the weights of the two ranks", gap(*past), above=0.28,
 # %% [markdown] trap="09.11" role="why"
 # Both losses fall and both ranks classify well, but each rank has its own model.
 # `DDP(model)` puts a hook on each parameter. The hooks do not send anything by
-# themselves. Each call of `ddp(x)`, with gradients on, *prepares the reducer* for one
+# themselves. Each call to `ddp(x)`, with gradients on, *prepares the reducer* for one
 # backward pass. Only after such a call does DDP send a bucket, in one `all_reduce`, as
 # soon as all gradients of the bucket are ready. A forward pass through `ddp.module`
 # prepares nothing, and the gradients of its backward pass stay on that rank.
@@ -1878,7 +1877,7 @@ draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
 # %% trap="09.11" role="repair" compare=false
 through, _ = both_ranks(wrapped=100)
 differ = (reads(through[0]) != reads(through[1])).sum().item()
-print(f"gap {gap(*through):.2f}, test digits read differently: {differ}")
+print(f"gap {gap(*through):.2f}, digits classified differently: {differ}")
 print("all_reduce on the tape:", calls("all_reduce"),
       "of", ranks.tapes[0][-1][1], "bytes each")
 print("last lines:", ranks.tapes[0][-1], ranks.tapes[1][-1])
@@ -1945,7 +1944,7 @@ print(f"by DDP {gap(by_ddp, of_four):.0%} off, by sums "
 # %% trap="09.11" role="more"
 claim("three rows and one: error of DDP's gradient",
       gap(by_ddp, of_four), above=0.1)
-claim("the same, with the sum of losses over the sum of rows",
+claim("the same, with the sum of losses divided by the sum of rows",
       gap(by_sums, of_four), below=1e-5)
 
 # %% [markdown] trap="09.11" role="more"
@@ -2019,15 +2018,15 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # %% [markdown] trap="09.11" role="keep"
 # **Keep:** call the DDP wrapper for every forward pass whose loss you differentiate. Use
 # `ddp.module` only to save or read weights. **In your own code:** compare a digest of the
-# parameters between ranks every few hundred steps, and search for `.module` in the code that
-# computes a loss. **Source:** [DistributedDataParallel,
-# "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward prepares the
-# reducer. **Seen in the wild:** [minimind
+# parameters between ranks every few hundred steps, and search for `.module` in the code
+# that computes a loss. **Source:** [DistributedDataParallel,
+# "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward prepares
+# the reducer. **Seen in the wild:** [minimind
 # #853](https://github.com/jingyaogong/minimind/issues/853): three trainers unwrapped the
-# policy before they computed its loss; [sd-scripts #604](https://github.com/kohya-ss/sd-scripts/pull/604):
-# "everything may look okay"; [openvla-oft
-# #160](https://github.com/moojink/openvla-oft/issues/160): the loss called a method of
-# `.module`.
+# policy before they computed its loss; [sd-scripts
+# #604](https://github.com/kohya-ss/sd-scripts/pull/604) warns that "everything may look
+# okay"; [openvla-oft #160](https://github.com/moojink/openvla-oft/issues/160): the loss
+# called a method of `.module`.
 
 # %% [markdown] trap="09.3" role="situation" fault="find_unused_parameters=True where every parameter is used" symptom="Expected to have finished reduction in the prior iteration, find_unused_parameters=True is slow"
 # ## A flag against an error
@@ -2055,7 +2054,7 @@ def two_heads(seed):
 
 # %% trap="09.3" role="break"
 def three_steps(search, heads, x, y, seed):
-    """What stopped it in three steps; heads: those used, step by step."""
+    """Take three steps, each with its heads; the error that stops them."""
     rank, net = dist.get_rank(), two_heads(seed)
     ddp = DDP(net, find_unused_parameters=search)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -2095,7 +2094,7 @@ print("bytes of the gradients:", sum(p.nbytes for p in parameters),
 measured("09.3", len(flagged) / 3, right=(2, 2))
 
 # %% trap="09.3" role="look"
-claim("all_reduce calls a step, with the flag", len(flagged) / 3,
+claim("all_reduce calls per step, with the flag", len(flagged) / 3,
       expected=2)
 
 # %% [markdown] trap="09.3" role="why"
@@ -2130,7 +2129,7 @@ print("head a alone, flag:   ", searched)
 print("head a alone, no flag:", none_sent, stopped[0][:48], "...")
 
 # %% trap="09.3" role="repair"
-claim("all_reduce calls a step, both heads, without the flag",
+claim("all_reduce calls per step, both heads, without the flag",
       len(unflagged) / 3, expected=1)
 
 # %% [markdown] trap="09.3" role="repair"
@@ -2150,11 +2149,11 @@ print("unused:", [name for (name, _), grad in
 claim("tensors that head a alone leaves unused",
       sum(grad is None for grad in grads), expected=2)
 
-# %% [markdown] trap="09.3" role="more" topics="what the second call holds · where ranks leave out the same · where they differ: a hang"
+# %% [markdown] trap="09.3" role="more" topics="what the second call sends · all ranks leave out the same parameter · they leave out different ones: a hang"
 # These claims put bounds on the second call and on the error without the flag:
 
 # %% trap="09.3" role="more"
-claim("bytes of the second one, for each parameter tensor",
+claim("bytes of the second call, per parameter tensor",
       flagged[1] / len(parameters), expected=4)
 claim("errors that name the flag, one head, without it",
       sum("find_unused_parameters=True" in text for text in stopped),
@@ -2184,12 +2183,12 @@ claim("all_reduce calls before the errors",
 # the `barrier` at the end of the epoch. Neither rank raises an error until the timeout of
 # the process group expires, after `30` minutes with gloo and `10` with NCCL unless you
 # set it. An `all_reduce` under `if rank == 0:`, for example when only one rank evaluates,
-# hangs in the same way. With a time limit on the run, the last line of each tape names
-# the two calls that do not match.
+# hangs in the same way. If the run has a time limit, the last line of each tape names the
+# two calls that do not match.
 
 # %% trap="09.3" role="folklore"
 def one_without_b(x, y, seed):
-    """Rank 0 uses both heads, rank 1 one; they are to meet at the end."""
+    """Rank 0 uses both heads, rank 1 only one; then both should meet."""
     ddp, heads = DDP(two_heads(seed)), ["ab", "a"][dist.get_rank()]
     F.cross_entropy(ddp(x[:8], heads), y[:8]).backward()
     dist.barrier()
@@ -2274,7 +2273,7 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # A batch does not fit in memory, so you add up the gradients of four small batches and
 # then update. Under DDP the ranks exchange gradients in `backward`, and `ddp.no_sync()`
 # switches the exchange off. So you put `with ddp.no_sync():` around the first three calls
-# of `backward` and leave the fourth alone.
+# to `backward` and leave the fourth alone.
 
 # %% trap="09.6" role="break"
 def in_pieces(x, y, seed):
@@ -2310,7 +2309,7 @@ F.cross_entropy(whole_net(x_train[:64]), y_train[:64]).backward()
 one_gradient = flat(p.grad for p in whole_net.parameters())
 print("bytes of each all_reduce:", sent)
 off = [gap(rank_gradient, one_gradient) for rank_gradient in outside]
-print("gradient, off the one of a single process: "
+print("gradient, relative gap to that of a single process: "
       f"{off[0]:.0e} and {off[1]:.0e}")
 
 # %% trap="09.6" role="look"
@@ -2322,16 +2321,16 @@ claim("largest error of a rank's gradient, no_sync around backward",
 
 # %% [markdown] trap="09.6" role="why"
 # The gradient is right up to rounding, so no test of its values finds the fault. Only the
-# number of bytes sent shows the fault. `ddp(x)` outside `no_sync` has prepared the
-# reducer (trap 09.11), and the next `backward` makes the exchange, wherever you call it.
-# So the forward pass belongs inside `no_sync`.
+# number of bytes sent shows it. `ddp(x)` outside `no_sync` has prepared the reducer (trap
+# 09.11), and the next `backward` makes the exchange, wherever you call it. So the forward
+# pass belongs inside `no_sync`.
 
 # %% trap="09.6" role="why"
 claim("exchanges with no_sync around backward", len(sent), expected=4)
 
 # %% trap="09.6" role="repair"
 def in_pieces_quiet(x, y, seed):
-    """As in_pieces, with the forward pass inside."""
+    """Like in_pieces, with the forward pass inside no_sync."""
     ddp, rank = DDP(mlp(seed)), dist.get_rank()
     x, y = x[rank:64:2].split(8), y[rank:64:2].split(8)
     for k in range(4):
@@ -2361,13 +2360,13 @@ draw_lanes(lanes, unit="time, schematic: F forward, B backward",
                "backward. With no_sync around backward, each batch ends in "
                "a send. With it around both, only the fourth batch does.")
 
-# %% [markdown] trap="09.6" role="more" topics="the gradient is right both times · an epoch that ends in silence"
+# %% [markdown] trap="09.6" role="more" topics="the gradient is right both times · an epoch that ends without an exchange"
 # These claims compare the repaired version with a single process:
 
 # %% trap="09.6" role="more"
-claim("gradient then, off the one of a single process",
+claim("relative gap to the gradient of a single process",
       gap(inside[0], one_gradient), below=1e-4)
-claim("bytes of the exchange over those of the parameters",
+claim("bytes of the exchange, divided by the parameters'",
       sent_once[0] / (4 * one_gradient.numel()), expected=1)
 
 # %% [markdown] trap="09.6" role="more"
@@ -2458,9 +2457,9 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
 # A batch of 160 rows does not fit in memory. You split it into ten pieces of 16 rows, and
 # divide the loss of each piece by ten.
 #
-# Some labels are padding. These padding labels are -100, and `F.cross_entropy` leaves
-# them out of its mean. In each piece, between 1 and 16 labels count. You compare the sum
-# of the ten gradients with the gradient of all 160 rows at once, at the same weights.
+# Some labels are padding. They are -100, and `F.cross_entropy` leaves them out of its
+# mean. In each piece, between 1 and 16 labels count. You compare the sum of the ten
+# gradients with the gradient of all 160 rows at once, at the same weights.
 
 # %% trap="09.2" role="break"
 counts = [1, 2, 16, 3, 12, 1, 8, 2, 14, 5]        # labels that count
@@ -2494,7 +2493,7 @@ guess("09.2",
 
 # %% trap="09.2" role="look"
 def miss(found, target):
-    """Distance of two gradients, relative to the second's norm."""
+    """Distance between two gradients, relative to the second's norm."""
     return ((found - target).norm() / target.norm()).item()
 
 print(f"ten pieces, a tenth each: {miss(tenths, target):.0%} off")
@@ -2507,7 +2506,7 @@ claim("ten pieces, a tenth each: relative error of the gradient",
       miss(tenths, target), above=0.5)
 
 # %% [markdown] trap="09.2" role="why"
-# With a weight of one tenth for each piece, the single label of the first piece counts as
+# If each piece gets a weight of one tenth, the single label of the first piece counts as
 # much as all sixteen labels of the third together. The mean over all labels needs one
 # divisor for all pieces: the number of labels that count in the whole step. You know that
 # number before the first `backward`, from the labels alone.
@@ -2525,7 +2524,7 @@ plot_columns({k: 1 / len(pieces) / count
                  "what each label should weigh.")
 
 # %% [markdown] trap="09.2" role="repair"
-# Multiply the mean of each piece by the piece's fraction of all labels that count:
+# Multiply each piece's mean by its fraction of all labels that count:
 
 # %% trap="09.2" role="repair"
 def mass(y, weight=None):
@@ -2543,16 +2542,16 @@ claim("divided by the labels that count: relative error",
       below=1e-5)
 
 # %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
-# With class weights, and integer class labels, `F.cross_entropy` divides by the sum of
-# the weights of these labels. For the pieces, the divisor is the sum of the weights over
-# the whole step. `reduction="sum"` returns the sum of each piece without dividing it, so
-# that you can use one divisor for all pieces:
+# If you pass class weights and the labels are integers, `F.cross_entropy` divides by the
+# sum of the weights of these labels. For the pieces, the divisor is the sum of the
+# weights over the whole step. `reduction="sum"` returns the sum of each piece without
+# dividing it, so that you can use one divisor for all pieces:
 
 # %% trap="09.2" role="more"
 rare = torch.linspace(0.2, 3, 10)                 # weights of ten classes
 
 def weighed(pieces, divisor):
-    """As gradient_of, with class weights: sums over one divisor."""
+    """Like gradient_of, but class weights, and one divisor for all."""
     start.zero_grad()
     for x, y in pieces:
         loss = F.cross_entropy(start(x), y, rare, reduction="sum")
@@ -2587,7 +2586,7 @@ short = gradient_of(start, rest, lambda y: 1 / 4)
 print(f"the last step over a fair one: {short.norm() / fair.norm():.2f}")
 
 # %% trap="09.2" role="more"
-claim("two pieces left, divided by four: norm compared with a fair step",
+claim("two pieces left, divided by four: norm divided by a fair step's",
       (short.norm() / fair.norm()).item(), expected=0.5, within=1e-4)
 
 # %% [markdown] trap="09.2" role="more"
@@ -2612,7 +2611,7 @@ claim("a mean over no label is a number", not empty.isnan().item(),
 
 # %% trap="09.2" role="folklore"
 def with_norm(norm):
-    """The miss of ten equal pieces, in a reader with this norm."""
+    """Relative error of ten equal pieces, in a net with this norm."""
     model = nn.Sequential(nn.Linear(64, 64), norm(64), nn.ReLU(),
                           nn.Linear(64, 10))
     both = [[torch.cat(part) for part in zip(*plain, strict=True)]]
@@ -2701,7 +2700,7 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 from torch.utils.data import DistributedSampler
 
 def sampler_of(rank, world, n, **settings):
-    """What a rank of so many would make; needs no second process."""
+    """The sampler of one rank of the world; needs no second process."""
     return DistributedSampler(range(n), num_replicas=world, rank=rank,
                               seed=SEED, **settings)
 
@@ -2749,7 +2748,7 @@ draw_grids(first, rows="epoch", columns="first eight digits",
                "a cell is the number of the digit. Without set_epoch all "
                "rows are equal, with it they differ.")
 
-# %% [markdown] trap="09.5" role="more" topics="the order is shuffled · digits that an evaluation reads twice"
+# %% [markdown] trap="09.5" role="more" topics="the order is shuffled · digits that an evaluation counts twice"
 # The single order is at least shuffled:
 
 # %% trap="09.5" role="more"
@@ -2782,7 +2781,7 @@ dealt = [list(sampler_of(rank, 4, 497, shuffle=False))
 read = [digit for part in dealt for digit in part]
 twice = sorted(digit for digit in set(read) if read.count(digit) > 1)
 print("digits on each rank:", *map(len, dealt), "  together:", len(read))
-print("read twice:", *twice)
+print("evaluated twice:", *twice)
 
 # %% trap="09.5" role="more"
 claim("digits that four ranks evaluate, of 497", len(read), expected=500)
@@ -2837,10 +2836,11 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # **Source:**
 # [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler):
 # without `set_epoch` "the same ordering will be always used". **Seen in the wild:**
-# [DALLE-pytorch #230](https://github.com/lucidrains/DALLE-pytorch/pull/230);
-# [ParallelWaveGAN
-# #177](https://github.com/kan-bayashi/ParallelWaveGAN/issues/177); [pytorch
-# #31771](https://github.com/pytorch/pytorch/issues/31771), "can't shuffle the dataset".
+# `set_epoch` was missing in [DALLE-pytorch
+# #230](https://github.com/lucidrains/DALLE-pytorch/pull/230) and in [ParallelWaveGAN
+# #177](https://github.com/kan-bayashi/ParallelWaveGAN/issues/177); in [pytorch
+# #31771](https://github.com/pytorch/pytorch/issues/31771), a user reports that the
+# sampler "can't shuffle the dataset".
 
 # %% [markdown] role="concept"
 # ## The switches of a multi-GPU run
@@ -2856,7 +2856,7 @@ import subprocess
 import sys
 
 def launched(*command, seconds=300, **settings):
-    """What a Python command prints; it is ended after so many seconds."""
+    """Run a Python command for at most `seconds`; the lines it prints."""
     with subprocess.Popen([sys.executable, *command], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           env=os.environ | settings) as process:
@@ -2907,7 +2907,7 @@ claim("ranks of torchrun that hold the sum of both",
 # | switch | what it does |
 # |---|---|
 # | `NCCL_DEBUG=INFO` | NCCL, which runs the collectives on GPUs, says which network it found and what failed |
-# | `TORCH_DISTRIBUTED_DEBUG=DETAIL` | torch checks that all ranks make the same call, and names unused parameters; slow, for looking only |
+# | `TORCH_DISTRIBUTED_DEBUG=DETAIL` | torch checks that all ranks make the same call, and names unused parameters; slow, so only for debugging |
 # | `init_process_group(timeout=...)` | how long a rank waits before it raises an error |
 # | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on by default: a failed collective ends the process. It explains nothing |
 # | `torch.set_float32_matmul_precision("high")` | TF32 for what stays in `float32` |
@@ -2918,9 +2918,9 @@ claim("ranks of torchrun that hold the sum of both",
 # interface that it chose, and how it reaches the other cards. If a run hangs at its
 # start, compare these lines: two ranks on different interfaces never meet
 # (`NCCL_SOCKET_IFNAME` names the right one), and `NET/Socket` where you expect InfiniBand
-# means that NCCL uses the slow network. With `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a rank
-# that makes a different call from the others, or the same call with a different shape,
-# raises an error that names both calls. Without this setting, the run hangs.
+# means that NCCL uses the slow network. If you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a
+# rank that makes a different call from the others, or the same call with a different
+# shape, raises an error that names both calls. Without this setting, the run hangs.
 
 # %% [markdown] role="concept"
 # ## Shards: a model in pieces
@@ -2975,7 +2975,7 @@ def one_step(plan, layers=6):
 
 # %% trap="09.4" role="break"
 def step_calls(plan):
-    """The calls of the step: the bytes of each, by kind."""
+    """The bytes of each call of the step, by kind."""
     ranks.run(one_step, plan)
     names = [line[0] for line in ranks.tapes[0]]
     step = ranks.tapes[0][names.index("barrier") + 1:]
@@ -2984,8 +2984,9 @@ def step_calls(plan):
 
 # %% trap="09.4" role="guess"
 guess("09.4",
-      "If each call's tensor counts once, how many times as many bytes "
-      "does this step handle as DDP's one `all_reduce`?", unit="times")
+      "Count each call's tensor once. How large are the tensors of this "
+      "sharded step in total, as a multiple of DDP's one `all_reduce`?",
+      unit="times")
 
 # %% trap="09.4" role="look"
 each = step_calls("each")
@@ -3030,9 +3031,9 @@ draw_ranks(steps, arrows=arrows,
 # %% [markdown] trap="09.4" role="repair"
 # A model that fits need not pay this price. You can keep layers whole until the backward
 # pass (`reshard_after_forward=False`), shard the net as one piece, or shard nothing at
-# all. The bars count an `all_reduce` once, although it sends as much as two of the other
-# calls. So DDP and the plan that keeps layers whole send the same number of bytes, and
-# releasing the layers adds half as much again.
+# all. In the bars an `all_reduce` counts once, although it sends as much as two of the
+# other calls. So DDP and the plan that keeps layers whole send the same number of bytes,
+# and releasing the layers adds half as much again.
 
 # %% trap="09.4" role="repair"
 plans = ("each", "kept", "as one", "DDP")
@@ -3073,17 +3074,17 @@ claim("calls of the net as one piece",
 
 # %% [markdown] trap="09.4" role="more"
 # The net as one piece is gathered once, because the outermost module keeps its weights
-# until the backward pass unless you set `reshard_after_forward=True`. The bytes in the
-# plot count whole tensors. [NCCL's page on
+# until the backward pass unless you set `reshard_after_forward=True`. The plot counts the
+# bytes of whole tensors. [NCCL's page on
 # performance](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md) says
-# which part of these bytes crosses the network, for each collective.
+# for each collective which part of these bytes crosses the network.
 
 # %% [markdown] trap="09.4" role="folklore"
 # **Told:** wrapping the whole model once is enough to shard it. **Measured:** if the net
 # is one piece, its six layers are gathered in a single call, so in the forward pass each
-# rank holds all weights. The net as one piece needs few calls. But only the moments stay
-# sharded during the whole step, because at the end of the backward pass each rank holds
-# all gradients, until the single `reduce_scatter`.
+# rank holds all weights. This takes few calls. But only the moments stay sharded during
+# the whole step, because at the end of the backward pass each rank holds all gradients,
+# until the single `reduce_scatter`.
 
 # %% trap="09.4" role="folklore"
 model_bytes = 6 * sum(p.nbytes for p in nn.Linear(16, 16).parameters())
@@ -3130,9 +3131,9 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 
 # %% [markdown] trap="09.4" role="keep"
 # **Keep:** shard what does not fit, layer by layer. If a model fits together with its
-# gradients and optimizer state, use DDP. DDP gathers nothing, and sends no more than any
-# sharded plan. **In your own code:** count the collectives of a step in a profiler's trace
-# before you compare speeds. **Source:**
+# gradients and optimizer state, use DDP, which gathers nothing and sends no more than any
+# sharded plan. **In your own code:** count the collectives of a step in a profiler's
+# trace before you compare speeds. **Source:**
 # [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
 # `reshard_after_forward`.
 
@@ -3167,7 +3168,7 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 
 # %% role="concept"
 def sharded_in(param, reduce):
-    """One step of two layers; dtypes by name."""
+    """Take a step with two layers; param and reduce name dtypes."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
     policy = MixedPrecisionPolicy(param_dtype=getattr(torch, param),
                                   reduce_dtype=getattr(torch, reduce))
@@ -3205,9 +3206,9 @@ claim("bytes of the gradients, added up in float32 both times",
 # ## One line for shards
 #
 # A script for one GPU makes the model, then the optimizer, then trains. You add the line
-# `fully_shard(net)`, which cuts the model into shards. `fully_shard` changes the model in
-# place and returns it. You put the line where the comment says "distributed", right
-# before the loop.
+# `fully_shard(net)`, which cuts the model into shards. It changes the model in place and
+# returns it. You put the line where the comment says "distributed", right before the
+# loop.
 #
 # Before training, the test loss is about `2.3`. The script makes 60 steps with AdamW.
 
@@ -3282,9 +3283,8 @@ draw_tree({"net": "after fully_shard", "optimizer": "made before it",
 # %% [markdown] trap="09.13" role="repair"
 # The order that works is model, shard, optimizer. A forward pass between sharding the
 # model and making the optimizer is a second way to lose the parameters without an error.
-# During the forward pass, the model holds whole tensors. The outermost module keeps its
-# whole tensors until a backward pass ends, so an optimizer made before then holds the
-# whole tensors.
+# During the forward pass, the model holds whole tensors. The outermost module keeps them
+# until a backward pass ends, so an optimizer made before then holds the whole tensors.
 
 # %% trap="09.13" role="repair"
 early = ordered("shard, optimizer")
@@ -3304,7 +3304,8 @@ claim("test loss, optimizer right after the shard", early[1], below=1)
 
 # %% trap="09.13" role="more"
 claim("tensors of the model that the optimizer holds", late[2], expected=0)
-claim("tensors it holds then", early[2], expected=4)
+claim("tensors that it holds, made right after sharding", early[2],
+      expected=4)
 claim("change of the test loss, with a forward pass in between",
       between[1] - between[0], expected=0)
 
@@ -3364,11 +3365,11 @@ def rebuild(optimizer, names: list, model: nn.Module):
 
 # %% trap="09.12" role="break"
 def norm_of(grads):
-    """The norm of all numbers in these tensors."""
+    """The norm of all values in these tensors."""
     return sum(g.square().sum() for g in grads).sqrt()
 
 def clip_by_hand(net, limit):
-    """Clip this rank's shards; returns the norm that it went by."""
+    """Clip this rank's shards; return the norm that the clip used."""
     shards = [p.grad.to_local() for p in net.parameters()]
     norm = norm_of(shards)
     for g in shards:
@@ -3391,7 +3392,7 @@ def sharded(seed):
 
 # %% trap="09.12" role="break"
 def clipped_run(x, y, seed, steps=30, limit=0.1):
-    """First believed norm, first clipped gradient, last weights."""
+    """The rank's first norm, first clipped gradient, last weights."""
     net, first = sharded(seed), None
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     torch.manual_seed(seed)
@@ -3465,7 +3466,7 @@ claim("norm of the whole gradient after a clip at 0.1",
 
 # %% trap="09.12" role="repair"
 def norm_of(grads):
-    """The norm of the numbers that all ranks hold together."""
+    """The norm of the values that all ranks hold together."""
     squares = sum(g.square().sum() for g in grads)
     dist.all_reduce(squares)
     return squares.sqrt()
@@ -3489,18 +3490,18 @@ claim("the larger of the two norms that the ranks compute, compared with "
       max(own[0][0], own[1][0]) / norm, below=0.95)
 claim("error of the weights after 30 steps, compared with a single process",
       gap(own[0][2], ended), above=0.02)
-claim("error of its gradient, compared with a single process",
+claim("relative error of the gradient with summed squares",
       gap(shared[0][1], clipped), below=1e-4)
-claim("error of its weights after 30 steps",
+claim("relative error of the weights after 30 steps, summed squares",
       gap(shared[0][2], ended), below=5e-3)
 
 # %% [markdown] trap="09.12" role="folklore"
-# **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:** on
-# gradients from `fully_shard`, all sharded over the same ranks, it clips as it does in a
-# single process, because these gradients are `DTensor`s, which know that they are parts
-# of a whole. The advice comes from the older FSDP class, which has its own method for
-# clipping. Torch's clip also *returns* a DTensor, so call `.full_tensor()` on the result
-# before you log it.
+# **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:** if
+# all gradients come from `fully_shard` and are sharded over the same ranks, the function
+# clips as it does in a single process, because these gradients are `DTensor`s, which know
+# that they are parts of a whole. The advice comes from the older FSDP class, which has
+# its own method for clipping. Torch's clip also *returns* a DTensor, so call
+# `.full_tensor()` on the result before you log it.
 
 # %% trap="09.12" role="folklore"
 def torch_clip(x, y, seed):
@@ -3581,7 +3582,7 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 
 # %% trap="09.7" role="break"
 def shard_and_train(x, y, seed, steps=60):
-    """A sharded net after so many steps of AdamW, and the optimizer."""
+    """Shard a net and train it with AdamW; the net and its optimizer."""
     net = fully_shard(mlp(seed))
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     for k in range(steps):
@@ -3590,7 +3591,7 @@ def shard_and_train(x, y, seed, steps=60):
     return net, optimizer
 
 def all_numbers(net):
-    """All numbers of a sharded net in one row."""
+    """All values of a sharded net in one vector."""
     return flat(p.full_tensor() for p in net.parameters())
 
 # %% trap="09.7" role="break"
@@ -3609,7 +3610,7 @@ saved, read_back, said = ranks.run(saved_by_one, one_file, x_train, y_train,
                                 SEED, uses=helpers)[0]
 
 # %% trap="09.7" role="guess" quoted="right"
-guess("09.7", "What do the two ranks hold together after loading?",
+guess("09.7", "After loading, what do the two ranks hold between them?",
       choices=["the same half of the saved net, twice",
                "the whole saved net",
                "half of the saved net and half of the random weights"])
@@ -3619,8 +3620,8 @@ correct = [(reads(weights) == y_test).float().mean().item()
            for weights in (saved, read_back)]
 other = (read_back != saved).float().mean().item()
 print(said)
-print(f"digits read: saved {correct[0]:.2f}, loaded {correct[1]:.2f}")
-print(f"numbers that are not as saved: {other:.1%}")
+print(f"accuracy: saved {correct[0]:.2f}, loaded {correct[1]:.2f}")
+print(f"values that are not as saved: {other:.1%}")
 
 # %% trap="09.7" role="look"
 measured("09.7", 0)
@@ -3674,7 +3675,7 @@ def load(folder, net, optimizer):
 
 # %% trap="09.7" role="repair"
 def on_and_back(folder, x, y, seed):
-    """The net as saved, as loaded, two steps on, and two steps resumed."""
+    """The net as saved and as loaded, and both two steps later."""
     net, optimizer = shard_and_train(x, y, seed)
     save(folder, net, optimizer)
     fresh = fully_shard(mlp(seed + 1))
@@ -3695,23 +3696,24 @@ alone = mlp(SEED + 1)                               # a world of one
 load(folder, alone, torch.optim.AdamW(alone.parameters(), lr=1e-2))
 alone_reads = (reads(flat(alone.parameters())) == y_test).float().mean()
 print("files:", sorted(path.name for path in Path(folder).iterdir()))
-print(f"digits read by one process that loaded them: {alone_reads:.2f}")
+print(f"accuracy of one process that loaded them: {alone_reads:.2f}")
 
 # %% trap="09.7" role="repair"
-claim("numbers in which the resumed run differs after two more steps",
+claim("values in which the resumed run differs after two more steps",
       (resumed != straight).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more" topics="both loads, as bounds · how rows are cut · one file to pass on"
 # These claims put bounds on both ways of loading:
 
 # %% trap="09.7" role="more"
-claim("test digits read by the net that was saved", correct[0], above=0.75)
-claim("by the net that was loaded", correct[1], below=0.6)
+claim("accuracy of the saved net on the test digits", correct[0],
+      above=0.75)
+claim("accuracy of the loaded net", correct[1], below=0.6)
 claim("weights in which the second half differs from the first",
       (upper != lower).sum(), expected=0)
-claim("numbers in which two ranks loaded something else than was saved",
+claim("values that two ranks loaded and that are not as saved",
       (after != before).sum(), expected=0)
-claim("numbers in which a single process loaded something else",
+claim("values that a single process loaded and that are not as saved",
       (flat(alone.parameters()) != before).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more"
@@ -3802,8 +3804,8 @@ def reshard(shards: list, world: int) -> list[dict]:
 # JAX has one program for all devices and no wrapper that you could bypass. Each array
 # knows how it is distributed: here the batch is split over eight devices, and each device
 # has all the weights. JAX reads this distribution and inserts the all-reduce itself. A
-# flag makes one CPU appear as eight devices. The flag has to be set before JAX starts, so
-# the script runs in its own process.
+# flag makes one CPU appear as eight devices. It has to be set before JAX starts, so the
+# script runs in its own process.
 
 # %% role="concept"
 jax_script = Path(disk.name) / "step.py"
@@ -3830,7 +3832,7 @@ print(f"{devices:.0f} devices, all-reduce in the program: {reduces:.0f}")
 
 # %% role="concept"
 claim("devices", devices, expected=8)
-claim("all-reduce operations that JAX put in", reduces, above=0)
+claim("all-reduce operations that JAX inserted", reduces, above=0)
 claim("largest gap between eight devices and one", off, below=1e-5)
 
 # %% role="concept" tags=["plumbing"]
@@ -3926,8 +3928,8 @@ disk.cleanup()
 # FLOPs utilization, is the step's FLOPs per second as a fraction of the card's peak rate.
 #
 # **Before you run anything:** how many FLOPs does a step of this GPT need per token and
-# weight? How many times as fast as in `float32` is a matrix product in `bfloat16`, and
-# how many times in `float8`? How much time does a copy cost if it runs at the same time
+# weight? By what factor is a matrix product faster in `bfloat16` than in `float32`, and
+# by what factor in `float8`? How much time does a copy cost if it runs at the same time
 # as a product? And how often do three steps wait if each asks for its loss?
 
 # %% role="gpu"
@@ -4095,12 +4097,12 @@ answers
 #
 # Copies from pinned memory are six times as fast as ordinary copies. A product that runs
 # during such a copy costs no extra time: copy and product together take as long as the
-# copy. One after the other, copy and product would take 1.13 times as long, because this
-# product takes an eighth of the copy's time. The compiled step reaches 47 % of the card's
-# rate, with attention's FLOPs counted as if nothing were masked. Without `torch.compile`
-# the same step takes an eighth more time, and with TF32 instead of autocast it takes
-# twice as long. Three training steps wait three times if each asks for its loss, and
-# never if no step asks.
+# copy. One after the other, they would take 1.13 times as long, because this product
+# takes an eighth of the copy's time. The compiled step reaches 47 % of the card's rate,
+# with attention's FLOPs counted as if nothing were masked. Without `torch.compile` the
+# same step takes an eighth more time, and with TF32 instead of autocast it takes twice as
+# long. Three training steps wait three times if each asks for its loss, and never if no
+# step asks.
 #
 # **Keep:** count a step's FLOPs and divide them by the card's peak rate in the format you
 # use. The step cannot take less time than this quotient, and the MFU says how close you
@@ -4118,8 +4120,7 @@ answers
 # - Use a scaler with `float16` only: scale, backward, unscale, clip, step, update.
 # - With 8 bits or fewer, each tensor has its own scale, or each block of a tensor does
 #   (`MXFP8`, `NVFP4`).
-# - Updates smaller than half a gap are lost. A master copy in `float32` adds up the small
-#   updates.
+# - Updates smaller than half a gap are lost. A master copy in `float32` adds them up.
 # - Profile before you change anything: the data, then Python, then memory or
 #   arithmetic.
 # - AdamW takes 16 bytes per weight in three of the four layouts in trap 09.9. Mixed
