@@ -8,9 +8,10 @@ import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
-# Files that belong to one stage. The catalog stays: progress and finder name all traps.
-OF_STAGE = re.compile(r"dlsys_checks/(?:s|questions/q)(\d\d)[./]|dlsys_helpers/recorded/(\d\d)/"
-                      r"|dlsys/course/\w+/(\d\d)_\w+\.ipynb$")
+# Files that belong to one stage. The catalog stays: progress and finder name all traps. So does
+# what several checks share: those of stage 9 import some of stage 2's.
+OF_STAGE = re.compile(r"dlsys_checks/(?:s(\d\d)/e\d|questions/q(\d\d)\.)"
+                      r"|dlsys_helpers/recorded/(\d\d)/|dlsys/course/\w+/(\d\d)_\w+\.ipynb$")
 CATALOG = re.compile(r"dlsys_helpers/catalog/(\d\d)\.json$")
 EXPLORER = re.compile(r"dlsys_helpers/explorers/([a-z]\w*)\.py$")
 IMPORTED = re.compile(rb"dlsys_helpers\.explorers\.(\w+)")
