@@ -201,8 +201,8 @@ by_four = mean_read(affine(2))
 
 # %% trap="11.1" role="guess" quoted="wrong"
 guess("11.1",
-      "At 2 bits, how many more of 100 images are right with affine than "
-      "with symmetric grids?",
+      "At 2 bits, how many more of 100 images do the classifiers get "
+      "right with affine than with symmetric grids?",
       choices=["50",
                "20",
                "5",
@@ -270,7 +270,7 @@ two_bits = {plan: mean_read(*rules) for plan, rules in plans.items()}
 
 # %% trap="11.1" role="repair"
 plot_bars(two_bits, xlabel="accuracy",
-          title="At 2 bits, levels that are closer get more digits right",
+          title="At 2 bits, closer levels get more digits right",
           alt="Five bars of accuracy at 2 bits. It is lowest for the "
               "symmetric grid, higher for the same grid with the ends in 8 "
               "bits, for the affine grid and for groups of 16, and highest "
@@ -418,7 +418,7 @@ draw_blocks({"weights only": ["inputs: float", "weights: codes to floats",
             captions={"weights only": "saves memory",
                       "dynamic": "one more pass over the inputs",
                       "static": "as good as its calibration"},
-            title="The two differ in when the scale is chosen",
+            title="Dynamic and static differ in when the scale is chosen",
             alt="Three columns of blocks. With weights only, the codes are "
                 "converted back to floats for a product of floats. With "
                 "dynamic quantization, the scale of this row is computed, "
@@ -903,7 +903,7 @@ guess("11.3",
       choices=["at `100`",
                "at `4`",
                "at `1`",
-               "at none, within half a point"])
+               "at none: all four are within half a point of each other"])
 
 # %% trap="11.3" role="look"
 plot_columns({T: 1 - reads[T] for T in (1, 4, 20, 100)}, form=".3f",
@@ -1217,8 +1217,8 @@ claim("loss after 40 steps, random start minus every second layer",
 # its products, so one weight can compensate for the error of another. For inputs `x` of
 # shape `(N, in)`, an error `e` in the weights of one output changes that output by `x @
 # e`. The sum of the squares of this change is `e @ H @ e` with `H = x.T @ x`. `H` is the
-# *Hessian* of this squared error, up to a factor of 2. The Hessian says which errors are
-# costly and which errors cancel.
+# *Hessian* of this squared error, up to a factor of 2. It says which errors are costly
+# and which cancel.
 
 # %% role="concept"
 rng = torch.Generator().manual_seed(SEED)
@@ -1324,9 +1324,9 @@ found["to nearest"] = symmetric(w, 3)
 guess("11.4",
       "With the largest inputs first, how does the output error compare "
       "with the opposite order's?",
-      choices=["about as large",
-               "clearly smaller",
-               "clearly larger"])
+      choices=["the same within 10 %",
+               "over 10 % smaller",
+               "over 10 % larger"])
 
 # %% trap="11.4" role="look"
 def errors(found, w=w, x=x_new):
@@ -1516,7 +1516,7 @@ small_reader = copy.deepcopy(large_reader).eval()
 quantize_(small_reader, Int8WeightOnlyConfig())
 
 def counted(model):
-    """The line that everybody uses, in bytes."""
+    """The size in bytes, by the popular line of code."""
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
 # %% trap="11.5" role="guess" quoted="wrong"
@@ -1545,8 +1545,8 @@ claim("bytes that the line reports after quantization, divided by before",
 
 # %% [markdown] trap="11.5" role="why"
 # The new weight is a wrapper that *claims* to be a float32 matrix, so that the rest of
-# torch can work with it. The wrapper stores its values in other tensors: one-byte codes,
-# and one scale per row.
+# torch can work with it. It stores its values in other tensors: one-byte codes, and one
+# scale per row.
 
 # %% trap="11.5" role="why"
 weight = small_reader[2].weight
@@ -3083,7 +3083,7 @@ drawn = torch.randn(2, 1000, 64, dtype=torch.float64)
 sizes = torch.logspace(-1, 1, 64, dtype=torch.float64)
 inputs = {"of digits": (x_in, x_new), "alike, independent": drawn,
           "unlike, independent": drawn * sizes}
-over = {}                # error as a share of rounding to nearest's
+over = {}                # error divided by that of rounding to nearest
 for name, (x, new) in inputs.items():
     order = x.square().sum(0).argsort(descending=True)
     awq, gptq, nearest = (errors(found, second, new)[1] for found in (
