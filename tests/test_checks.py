@@ -261,6 +261,7 @@ def test_act_stands_alone(id):
     """
     source = acting.act_source(REGISTRY[id].act_fn)
     assert fingerprints.used_modules(source) <= {*proof.ACTS}
+    assert proof.names_a_sandbox_lacks(id) == []
 
 
 def bodies(tree) -> set[str]:

@@ -118,6 +118,11 @@ def test_a_law_that_forgets_the_dtype_is_found(toy):
     assert any("text at () is accepted" in line for line in found())
 
 
+def test_an_act_that_would_not_run_alone_is_found(toy):
+    toy.act(lambda fn, x: (ID, fn(x))[1])
+    assert any("the grader's sandbox lacks ID" in line for line in found())
+
+
 def test_a_mutant_that_lives_is_found(toy):
     toy.cases(lambda g: [("zero", {"x": 0.0})])
     assert any("mutant lives" in line for line in found())

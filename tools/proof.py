@@ -15,6 +15,8 @@ stale. Where they have changed, only the messages to wrong answers are made agai
 from __future__ import annotations
 
 import argparse
+import builtins
+import dis
 import inspect
 import math
 import random
@@ -24,6 +26,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -175,6 +178,26 @@ def passing_functions(id: str) -> Iterator[str]:
                                    ).status == "pass" for case in cases):
             yield (f"{name} passes as it stands; put @not_an_answer above it, from "
                    "dlsys_helpers.judging")
+
+
+def names_a_sandbox_lacks(id: str) -> list[str]:
+    """The names that an exercise's act uses and that are not there where its source runs alone."""
+    act = registry.find(id).act_fn
+    if act is acting.call_function:
+        return []
+    return sorted(_names_from_outside(act.__code__) - {*acting.ACT_NAMES, *dir(builtins)})
+
+
+def _names_from_outside(code: CodeType) -> set[str]:
+    """The names that a function, its inner functions and its classes take from around them."""
+    found, own = set(), set()
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            found.add(step.argval)
+        elif step.opname == "STORE_NAME":
+            own.add(step.argval)
+    inner = [_names_from_outside(one) for one in code.co_consts if inspect.iscode(one)]
+    return (found - own).union(*inner)
 
 
 # ---- outcomes spoilt by a machine
@@ -376,6 +399,8 @@ def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
         found += [f"{id}, {wrong.name}: {text}"
                   for text in complaints(id, wrong, range(WRONG_SEEDS), named)]
     found += [f"{id}: {text}" for text in passing_functions(id)]
+    found += [f"{id}, the act: the grader's sandbox lacks {name}"
+              for name in names_a_sandbox_lacks(id)]
     found += [f"{id}: {text}"
               for text in accepted_corruptions(id, solutions.worked(id), exercise.arrange(0))]
     tried = mutants.tried(id, *solutions.answers(id[:2])[id])

@@ -89,6 +89,7 @@ REMEDIES = {
     "mutant lives": "Your check lets this change of the worked answer pass. Add a case that fails "
                     'on it; where it is right on every input, ex.equivalent("...", "why").',
     "a reason for a mutant that dies": "Drop its ex.equivalent: a case fails on it.",
+    "sandbox lacks": "Import or define it inside the act, whose source runs there alone.",
     "a forged outcome": "The law stumbles over it: compare type and shape first, with an expect_ "
                         "function.",
     "is not wrong": "No case tells this answer from a right one: add the case that does.",
@@ -145,7 +146,8 @@ def proof_row(id: str, files: Files, line: str, name: str) -> Row:
     if "a reason for a mutant" in line:
         return Row(rows.line_of(files.right, line.rpartition("dies: ")[2]),
                    sentences(says, remedy))
-    anchor = "@ex.cases" if "mutant lives" in line else "@ex.law"
+    anchor = ("@ex.cases" if "mutant lives" in line else
+              "@ex.act" if "sandbox lacks" in line else "@ex.law")
     path = files.right if name and name in {one.name for one in exercise.probes} else files.check
     words = (f'"{name}',) if name else (anchor,)
     return Row(rows.line_of(path, *words), sentences(says, remedy))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from itertools import product
 
 import torch
@@ -31,7 +30,7 @@ shift    | shift: from 0 to the smaller of H and W, minus 1. | case no shift; th
 returns  | Returns: The new images and the new masks, of the same shapes and dtypes. | shape of the
            new; dtype of the new; type of the new
 drawn    | Draw from torch's global generator and do not set a seed. | draws from torch's generator;
-           calls that return the same
+           calls that return the same; calls that set a seed
 left     | images and masks are not changed. | numbers changed
 """)
 
@@ -58,6 +57,12 @@ def cases(g):
 
 @ex.act
 def act(fn, images, masks, shift, ignore, seed):
+    import random
+
+    def two(result):
+        """The images and the masks of a result; where it has not two parts, it is the images."""
+        whole = isinstance(result, tuple | list) and len(result) == 2
+        return tuple(result) if whole else (result, None)
     torch.manual_seed(seed)
     random.seed(seed)
     given = images.clone(), masks.clone()
@@ -66,16 +71,11 @@ def act(fn, images, masks, shift, ignore, seed):
     drew = bool((torch.get_rng_state() != before).any())
     again = two(fn(images.clone(), masks.clone(), shift, ignore))
     # Of a few pairs, two calls may draw the same.
-    same = len(images) >= MANY and all(isinstance(part, torch.Tensor) for part in (
+    same = len(images) >= 1000 and all(isinstance(part, torch.Tensor) for part in (
         *first, *again)) and all(map(torch.equal, first, again))
     changed = sum(int((a != b).sum()) for a, b in zip(given, (images, masks), strict=True))
-    return {"images": first[0], "masks": first[1], "drew": drew, "same": same, "changed": changed}
-
-
-def two(result):
-    """The images and the masks of a result; where it has not two parts, it is the images."""
-    whole = isinstance(result, tuple | list) and len(result) == 2
-    return tuple(result) if whole else (result, None)
+    return {"images": first[0], "masks": first[1], "drew": drew, "same": same, "changed": changed,
+            "seeded": int(torch.initial_seed() != seed)}
 
 
 def moved(x, turn, down, right, fill):
@@ -91,7 +91,7 @@ def moved(x, turn, down, right, fill):
 
 @ex.law
 def law(out, images, masks, shift, ignore, seed):
-    expect_parts(out, "images", "masks", "drew", "same", "changed")
+    expect_parts(out, "images", "masks", "drew", "same", "changed", "seeded")
     new, new_masks = out["images"], out["masks"]
     expect_like("new images", new, images)
     expect_like("new masks", new_masks, masks)
@@ -99,6 +99,8 @@ def law(out, images, masks, shift, ignore, seed):
     expect_equal("draws from torch's generator", out["drew"], True,
                  "Its state is what it was before the call.")
     expect_equal("calls that return the same draws", out["same"], False, "It sets a seed.")
+    expect_equal("calls that set a seed (1 if any does)", out["seeded"], 0,
+                 "Leave the generator as it is.")
     found, expected = [None] * len(images), masks.clone()
     steps = range(-shift, shift + 1)
     for drawn in product((False, True), steps, steps):
@@ -204,8 +206,10 @@ wrong("returning lists", "returns", "torch.stack(new), torch.stack(new_masks)", 
 wrong("returning padded images", "returns", "torch.stack(new), ",
       "F.pad(torch.stack(new), [1] * 4), ", says="shape of the new")
 wrong("setting a seed", "drawn", "n, _, h, w = images.shape",
-      "n, _, h, w = images.shape; torch.manual_seed(0)", says="calls that return the same")
-wrong("drawing with Python's random", "drawn", TURN,
+      "n, _, h, w = images.shape; torch.manual_seed(0)",
+      says="calls that set a seed")
+wrong("drawing with Python's random", "drawn",
+      "n, _, h, w = images.shape", "import random; n, _, h, w = images.shape", TURN,
       "torch.tensor([random.random() < 0.5 for _ in range(n)])", DRAW,
       "torch.tensor([[random.randrange(2 * shift + 1) for _ in range(n)] for _ in '12'])",
       says="draws from torch's generator")

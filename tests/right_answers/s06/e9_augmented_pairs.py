@@ -76,3 +76,9 @@ ex.probe("the largest shift taken for one less", lambda images, masks, shift, ig
     images, masks + (shift == 3), shift, ignore), breaks="shift", says="mask of image")
 ex.equivalent("turn = torch.rand(n) < 0.5 -> turn = torch.rand(n) <= 0.5",
               "a draw of exactly one half is one in 16 million")
+
+
+@ex.probe("a seed of chance set before the draws", breaks="drawn", says="calls that set a seed")
+def seeded_by_chance(images, masks, shift, ignore):
+    torch.seed()
+    return made(images, masks, shift, ignore)
