@@ -135,7 +135,7 @@ def test_closing_counts_marks_consequences_and_how_sure_the_right_and_the_wrong_
     found, case = changes.outcome(room, FAULTY), CASES[int(FAULTY) - 1]
     assert found["marks"] == {place(FAULTY): 2, "": 1, "config.py:1": 1}
     assert (found["counts"], found["right"], found["sure"]) == ([4], 2, [80, 30])
-    assert found["heading"] == "A line is missing."
+    assert found["heading"] == "The change is incomplete."
     assert place(FAULTY) in found["places"]
     assert [row["bars"][0]["sure"] for row in found["choices"] if row["right"]] == [2]
     assert found["choices"][-1]["bars"] == [{"sure": 2}]

@@ -85,7 +85,7 @@ def test_two_changes_and_the_rooms_score(opened):
 
     wall.locator("body").press("c")
     for page in (wall, *phones):
-        expect(page.locator(".heading")).to_have_text("A line is missing.")
+        expect(page.locator(".heading")).to_have_text("The change is incomplete.")
         expect(page.get_by_text("1 of 3 marked it right, on average 80 % sure")).to_be_visible()
         expect(page.get_by_text(f"Marked elsewhere: {place(FAULTY)} (1).")).to_be_visible()
         expect(page.get_by_role("heading", name="The repair")).to_be_visible()

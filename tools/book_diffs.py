@@ -34,9 +34,10 @@ def page() -> str:
         f"{len(cases)} small changes to one training repository of {lines} lines: "
         f"{kinds['healthy']} are healthy, {kinds['changed']} have a fault in the lines that were "
         "changed, and "
-        f"{kinds['omitted']} lack a line that the change also needs, such as one that saves a new "
-        "state in the checkpoint. Faults of the last kind are the hardest to see, because every "
-        "line in the diff is right.",
+        f"{kinds['omitted']} are incomplete: they lack a line that the change also needs, such as "
+        "one that saves a new state in the checkpoint, or leave a value as it was that should have "
+        "changed, too. Faults of the last kind are the hardest to see, because what the diff "
+        "changes is right.",
         "Read the change. Open the files that the change touches, and also the files that it does "
         "not touch. You may ask for *one* recorded run, before and after the change, so decide "
         "first which run would confirm your suspicion; if you open the change again, you see the "

@@ -24,7 +24,7 @@ from dlsys_helpers.json_lines import Store
 INTERRUPTED = 130
 MOST_NUMBERS = 40
 POINTS = 12  # of a curve, as it is printed
-HEADINGS = {HEALTHY: "This change is healthy.", OMITTED: "A line is missing.",
+HEADINGS = {HEALTHY: "This change is healthy.", OMITTED: "The change is incomplete.",
             CHANGED: "A changed line is at fault."}
 NOTHING_BAD = "Nothing bad: the change is as it should be."
 STYLES = {"+": "green", "-": "red", "@": "bold", " ": ""}
@@ -47,9 +47,11 @@ def _whole(entry: dict) -> bool:
     """Whether a stored entry is one: a case with some answers, known texts, numbers in range.
 
     An entry with all answers is a review; one with fewer is a step of one, kept as it was given.
+    order: the seed of the order in which options are shown.
     """
     given = {name: entry[name] for name in ANSWERS if name in entry}
     return (all(isinstance(entry.get(name), str) for name in ("id", "digest")) and bool(given)
+            and type(entry.get("order", 0)) is int
             and all(_allowed(value, ANSWERS[name]) for name, value in given.items()))
 
 
@@ -76,19 +78,24 @@ def reviews() -> dict[str, Review]:
 
 
 class Begun:
-    """A review that goes on: what is answered is kept on disk at once, and in this process."""
+    """A review that goes on: what is answered is kept on disk at once, and in this process.
+
+    order: the seed of the order of its options, which stays the same after an interruption.
+    """
 
     def __init__(self, case: Case) -> None:
-        self.case, self.given = case, {}
+        self.case, self.given, self.order = case, {}, secrets.randbits(32)
         for entry in STORE.entries():
             if (entry["id"], entry["digest"]) == (case.id, case.digest):
                 new = {name: entry[name] for name in ANSWERS if name in entry}
                 self.given = {} if _is_review(entry) else self.given | new
+                self.order = (secrets.randbits(32) if _is_review(entry) else
+                              entry.get("order", self.order))
 
     def keep(self, **answers) -> None:
         self.given |= answers
         done = self.given if _is_review(self.given) else answers
-        STORE.append({"id": self.case.id, "digest": self.case.digest, **done,
+        STORE.append({"id": self.case.id, "digest": self.case.digest, "order": self.order, **done,
                       "time": datetime.now(UTC).isoformat(timespec="seconds")})
 
 
@@ -168,20 +175,32 @@ def review(case: Case, repeated: bool) -> None:
     if "confidence" not in begun.given:
         begun.keep(confidence=ask("How sure are you that this change is faulty, 0 to 100?",
                                   reading.confidence, AnswerError))
+    if sees_nothing(begun.given):
+        begun.keep(**{"run": "", **begun.given, "consequence": NOTHING, "repair": NOTHING})
+        return tell(reviewed(begun))
     if "consequence" not in begun.given:
-        order = shuffled(case, len(case.consequences), secrets.randbits(32))
+        order = shuffled(case, len(case.consequences), begun.order)
         options("What would somebody notice? A number, or your own words.",
                 [case.consequences[n] for n in order],
                 NOTHING_BAD)
         begun.keep(consequence=ask("", lambda text: reading.consequence(text, case, order),
                                    AnswerError))
-    order = shuffled(case, len(case.repairs), secrets.randbits(32))
+    order = shuffled(case, len(case.repairs), begun.order + 1)
     options("Which edit of the changed files repairs it? A number, or the new lines.",
             [repair_shown(case, n) for n in order], "Leave it as it is.")
     answer = ask("", lambda text: reading.repair(text, case, order), AnswerError)
     begun.keep(**{"run": "", **begun.given, "repair": answer})
-    tell(Review(case, *(begun.given[name] for name in (
-        "mark", "confidence", "consequence", "repair"))))
+    tell(reviewed(begun))
+
+
+def sees_nothing(given: dict) -> bool:
+    """Whether these answers call a change healthy: neither a consequence nor a repair is asked."""
+    return not given["mark"] and given["confidence"] <= scoring.ACCUSED
+
+
+def reviewed(begun: Begun) -> Review:
+    return Review(begun.case, *(begun.given[name] for name in (
+        "mark", "confidence", "consequence", "repair")))
 
 
 def show_begun(begun: Begun) -> None:
@@ -217,10 +236,7 @@ def show_change(case: Case, repeated: bool) -> None:
 def ask_mark(begun: Begun) -> str:
     """The mark; before it, files and one recorded run can be seen."""
     case = begun.case
-    paragraph("Mark the line at fault, such as `loop.py:40`, or the place where a line is missing, "
-              "in any file; `none` if nothing is wrong. The numbers are those of the files after "
-              "the change. Before that you may read files (`file loop.py`) and ask for one "
-              "recorded run (`runs` lists them); `q` stops.")
+    explain_marks()
     while True:
         said = input("mark > ").strip()
         word, _, rest = said.partition(" ")
@@ -228,16 +244,25 @@ def ask_mark(begun: Begun) -> str:
             show_file(case, rest.strip())
         elif said in ("q", "quit"):
             raise EOFError
+        elif said in ("?", "help"):
+            explain_marks()
         elif said in ("runs", "run"):
             for name, what in RUNS.items():
                 say(f"  run {name}: {what}")
-        elif word == "run":
+        elif word in ("run", "runs"):
             show_run(begun, rest.strip())
         else:
             try:
                 return reading.mark(said, case)
             except AnswerError as error:
                 paragraph(str(error))
+
+
+def explain_marks() -> None:
+    paragraph("Mark the line at fault, such as `loop.py:40`, or the place where one is missing, "
+              "in any file; `none` if nothing is wrong. The numbers are those of the files after "
+              "the change. Before that you may read files (`file loop.py`) and ask for one "
+              "recorded run (`runs` lists them); `q` stops.")
 
 
 def show_file(case: Case, name: str) -> None:

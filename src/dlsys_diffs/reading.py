@@ -15,7 +15,7 @@ from dlsys_helpers.errors import UserError
 
 NOTHING = -1  # the consequence or repair of a change that is as it should be
 AROUND = 1  # unchanged lines around a repair
-SHOWN = 40  # characters of an answer that a message repeats
+SHOWN = 80  # characters of an answer that a message repeats
 WORDS = 60  # of a consequence in own words
 ENOUGH = 0.3  # the share of an option's words that a text must name to come close to it
 CLEAR, AHEAD = 0.5, 2.0  # the share that names it for sure, and how far ahead of the next one

@@ -7,6 +7,7 @@
 False accusations are ours: healthy changes that were more likely faulty than not to the reviewer.
 """
 
+import math
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from dlsys_diffs.case_files import Case
 
 ACCUSED = 50  # above this confidence, a change is accused
 DRAWS, LOW, HIGH = 1000, 0.05, 0.95  # of the interval
+DEVIATIONS = 1.645  # standard deviations that hold 90 % of a normal distribution
 
 
 class Review(NamedTuple):
@@ -81,13 +83,37 @@ def _repaired(faulty: list[Review]) -> Count:
 
 def interval(faulty: list[int], healthy: list[int],
              draws: int = DRAWS) -> tuple[float, float] | None:
-    """Where 90 % of the AUROCs of redrawn answers lie; None with fewer than two of a kind."""
+    """Where 90 % of the AUROCs of redrawn answers lie; None with fewer than two of a kind.
+
+    Where no pair, or every pair, is won, redrawn answers agree, however few they are. The other end
+    is then that of Newcombe's interval.
+    """
     if min(len(faulty), len(healthy)) < 2 or not draws:
         return None
+    if (whole := auroc(faulty, healthy)) in (0, 1):
+        least = least_of_all(len(faulty), len(healthy))
+        return (least, 1.0) if whole else (0.0, 1 - least)
     draw = random.Random(0)
     found = sorted(auroc(draw.choices(faulty, k=len(faulty)), draw.choices(healthy, k=len(healthy)))
                    for _ in range(draws))
     return found[int(LOW * draws)], found[int(HIGH * draws)]
+
+
+def least_of_all(faulty: int, healthy: int) -> float:
+    """The least AUROC with which this many changes may all be told apart.
+
+    Method 5 of Newcombe, Statistics in Medicine 25 (2006), 559-573: the AUROC from which 1 is
+    as many of its own standard deviations (by Hanley and McNeil) away as 90 % allow.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        more = (faulty + healthy) / 2 - 1
+        variance = middle * (1 - middle) / (faulty * healthy) * (
+            1 + more * ((1 - middle) / (2 - middle) + middle / (1 + middle)))
+        near = 1 - middle < DEVIATIONS * math.sqrt(variance)
+        low, high = (low, middle) if near else (middle, high)
+    return low
 
 
 def shown(found: Score) -> list[str]:
@@ -103,7 +129,7 @@ def shown(found: Score) -> list[str]:
         lines.append(f"AUROC of your confidence: {found.auroc:.2f}{between} (guessing: 0.50).")
     rows = (("Repaired at the first attempt", found.repaired),
             ("  where a changed line was at fault", found.repaired_changed),
-            ("  where a line was missing", found.repaired_omitted),
+            ("  where the change was incomplete", found.repaired_omitted),
             ("Place of the fault marked", found.placed),
             ("Consequence named", found.named),
             ("Healthy changes accused", found.accused))

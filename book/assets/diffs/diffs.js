@@ -189,7 +189,9 @@
       }
       said.textContent = "";
       for (const field of root.querySelectorAll(".first input, .first select, .first button")) field.disabled = true;
-      askRest(change, { ...state, mark, confidence: Number(sure.value) }, rest);
+      const answer = { ...state, mark, confidence: Number(sure.value) };
+      if (!mark && answer.confidence <= ACCUSED) finish(change, { ...answer, consequence: -1, repair: -1 }, rest); // called healthy
+      else askRest(change, answer, rest);
     });
     const first = make("div", "", { class: "first" });
     first.append(group("The change. Mark the line at fault", diffLines(change), missing, radio("mark", "", "None: nothing is at fault", "option")),
@@ -235,7 +237,7 @@
     const again = reviews().has(change.id);
     const stored = keep({ ...answer, id: change.id, digest: change.digest, time: new Date().toISOString() });
     for (const field of place.querySelectorAll("input")) field.disabled = true;
-    const head = { healthy: "This change is healthy.", changed: "A changed line is at fault.", omitted: "A line is missing." };
+    const head = { healthy: "This change is healthy.", changed: "A changed line is at fault.", omitted: "The change is incomplete." };
     const told = make("ul", "", { class: "told" });
     const tell = (good, text, instead = "") => told.append(written("li", `${good ? "✓ right" : "✗ wrong"}: ${text}${good || !instead ? "" : `\n${instead}`}`));
     const consequence = `You chose: ${answer.consequence === -1 ? "nothing bad." : change.consequences[answer.consequence]}`;
@@ -280,7 +282,7 @@
     const area = auroc(faulty.map((one) => one.confidence), healthy.map((one) => one.confidence));
     return [`${found.length} of ${data.cases.length} changes reviewed.`,
       area === null ? "AUROC of your confidence: needs a faulty and a healthy change." : `AUROC of your confidence: ${area.toFixed(2)} (guessing: 0.50).`,
-      `Repaired at the first attempt: ${count(faulty, fixed)}; where a changed line was at fault: ${count(faulty.filter((one) => one.truth.kind === "changed"), fixed)}; where a line was missing: ${count(faulty.filter((one) => one.truth.kind === "omitted"), fixed)}.`,
+      `Repaired at the first attempt: ${count(faulty, fixed)}; where a changed line was at fault: ${count(faulty.filter((one) => one.truth.kind === "changed"), fixed)}; where the change was incomplete: ${count(faulty.filter((one) => one.truth.kind === "omitted"), fixed)}.`,
       `Place of the fault marked: ${count(faulty, (one) => atPlace(one.mark, one.truth))}. Consequence named: ${count(faulty, (one) => one.consequence === one.truth.consequence)}.`,
       `Healthy changes accused: ${count(healthy, (one) => one.confidence > ACCUSED)}.`];
   }

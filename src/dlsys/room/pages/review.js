@@ -207,4 +207,4 @@ export function table(rows) {
       `${row.marked_right} of ${row.answers}`, percent(row.confidence_right),
       percent(row.confidence_wrong)]));
 }
-const WAS = { healthy: "healthy", changed: "faulty", omitted: "faulty, a line is missing" };
+const WAS = { healthy: "healthy", changed: "faulty", omitted: "faulty, incomplete" };
