@@ -1,6 +1,7 @@
-"""An optimizer's groups, which hand-made ones share: each trainable tensor in its own, once.
+"""Judge the parameter groups of an optimizer: each trainable tensor in the right group, once.
 
-An act hands groups on by names: that of the parameter, "buffer ..." or "a copy or another tensor".
+An act describes each tensor in a group by a name: the parameter's name, "buffer ..." or "a copy or
+another tensor".
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from dlsys_helpers.expect import (
 
 def expect_groups(groups: Any, words: Sequence[str], setting: str, wanted: Mapping[str, int],
                   elsewhere: str) -> None:
-    """Hold a list of {"params": names, setting: ...} to `wanted`.
+    """Compare a list of {"params": names, setting: ...} with `wanted`.
 
-    words: what each group is called. wanted: the place of each trainable tensor in the list, by
-    its name. elsewhere: where to look when a tensor stands in another group. Raises Broken.
+    words: what each group is called. wanted: for each trainable tensor, by name, the
+    position of its group in the list. elsewhere: where to look when a tensor is
+    in the wrong group. Raises Broken.
     """
     expect_type("list of groups", groups, list)
     expect_length("groups", groups, len(words))
@@ -36,11 +38,11 @@ def expect_groups(groups: Any, words: Sequence[str], setting: str, wanted: Mappi
         for name in [name for name in mine if name not in held[place]][:1]:
             raise Broken(f"{word} group", f"{name} missing", "every trainable tensor")
         expect_equal(f"size of the {word} group", len(held[place]), len(mine),
-                     "A tensor stands in it twice.")
+                     "One tensor is in it twice.")
 
 
 def _names_in(group: Any, word: str, setting: str) -> list[str]:
-    """The sorted names of one group's tensors. Raises Broken for another form."""
+    """The sorted names of one group's tensors. Raises Broken if the group has the wrong form."""
     expect_parts(group, "params", setting, what=f"{word} group")
     expect_type(f"params of the {word} group", group["params"], list)
     for name in group["params"]:
@@ -49,9 +51,9 @@ def _names_in(group: Any, word: str, setting: str) -> list[str]:
 
 
 def _stray(name: str, wanted: Mapping[str, int], elsewhere: str) -> tuple[str, str]:
-    """What was expected in place of this tensor in this group, and why."""
+    """What was expected instead of this tensor in this group, and why."""
     if name.startswith(("a ", "buffer ")):
-        return "a parameter of the model", "Hand over the parameters themselves, not a copy."
+        return "a parameter of the model", "Pass the parameters themselves, not a copy."
     if name not in wanted:
-        return "no frozen tensor", "It is frozen."
-    return "it elsewhere", elsewhere
+        return "no frozen tensor", "This tensor is frozen."
+    return "it in a different group", elsewhere

@@ -20,10 +20,10 @@ form       | weight_decay: the decay of the first group. Returns: [first, second
              the first; a copy
 no decay   | The second group's decay is 0.0. | weight_decay of the second
 axes       | The first holds the tensors with two or more axes, | case norms in a Sequential;
-             torch's encoder layer; tensors of 0 to 4 axes; parameters named against their kind; a
+             torch's encoder layer; tensors of 0 to 4 axes; parameters with misleading names; a
              frozen first layer; any layers; axes of length one
 embeddings | except the weights of nn.Embedding. | case an embedding shared with the head; a head
-             before the embedding it shares; an embedding deep inside; nothing but an embedding; an
+             before the embedding it shares; an embedding deep inside; only an embedding; an
              embedding of its own class; any layers
 frozen     | Args: model: may have frozen tensors (requires_grad False), which are in no group. |
              frozen
@@ -82,11 +82,11 @@ def cases(g):
     return [one("norms in a Sequential", "conv"), one("torch's encoder layer", "encoder"),
             one("a norm called LayerNorm", "called"), one("tensors of 0 to 4 axes", "axes"),
             one("axes of length one", "narrow"),
-            one("parameters named against their kind", "names"),
+            one("parameters with misleading names", "names"),
             one("an embedding shared with the head", "tied"),
             one("a head before the embedding it shares", "head first"),
             one("two layers that share their tensors", "shared"),
-            one("an embedding deep inside", "deep"), one("nothing but an embedding", "embedding"),
+            one("an embedding deep inside", "deep"), one("only an embedding", "embedding"),
             one("an embedding of its own class", "own embedding"),
             one("a frozen first layer", "frozen"),
             one("a frozen weight and a frozen bias", "frozen parts"),
@@ -305,17 +305,17 @@ wrong("recognising embeddings by the first module that holds the tensor", "embed
       "id(p) in tables", 'isinstance(modules[n.rpartition(".")[0]], nn.Embedding)',
       says="decayed group: got head.weight in it")
 wrong("passing frozen tensors to the optimizer", "frozen",
-      "trainable(model)", "list(model.named_parameters())", says="It is frozen")
+      "trainable(model)", "list(model.named_parameters())", says="is frozen")
 wrong("leaving out frozen matrices, but not frozen vectors", "frozen",
       "trainable(model)",
       "[(n, p) for n, p in model.named_parameters() if p.requires_grad or p.ndim < 2]",
-      says="It is frozen")
+      says="is frozen")
 wrong("listing a shared tensor once for each module that holds it", "once",
       START,
       "pairs = [(n, p) for m in model.modules() for n, p in m.named_parameters(recurse=False) if "
       "p.requires_grad]; tables = embedding_ids(model); own_out = in_two(pairs, weight_decay, "
       f"lambda n, p: p.ndim < 2 or id(p) in tables); {START}",
-      END, "return own_out if pairs else out", says="stands in it twice")
+      END, "return own_out if pairs else out", says="is in it twice")
 
 
 @ex.wrong("deciding module by module, so that a shared tensor is listed twice",

@@ -19,8 +19,8 @@ form       | Each group is {"params": list of parameters, "lr": float}. | parts 
              lr of the; a copy
 head       | Args: head: a module inside model, at any depth, perhaps under two names. | case a head
              deep inside; a head that is not last; a head of two layers; a bare parameter in the
-             head; a head with two names; a head whose layers share a weight; names that begin as
-             the head's
+             head; a head with two names; a head whose layers share a weight; names
+             that begin like the head's
 body       | The body is everything outside the head, including the stem and parameters of the model
              itself. | case a model with a token of its own; a stem outside the stages
 frozen     | Frozen parameters (requires_grad False) are in no group, | frozen
@@ -84,8 +84,8 @@ def cases(g):
             one("rates of 0 and 1", "flat", lambda r: [0.0, 1.0]),
             one("one rate for both", "flat", lambda r: r[:1] * 2),
             one("a head whose layers share a weight", "tied in head"),
-            one("names that begin as the head's", "alike"),
-            one("a head whose numbers equal the body's", "equal"), one("the example", "example")]
+            one("names that begin like the head's", "alike"),
+            one("a head with the same values as the body", "equal"), one("the example", "example")]
 
 
 @ex.act
@@ -274,11 +274,11 @@ wrong("collecting layer1, layer2 and the head, without the stem", "body",
       "if stages: live = [p for m in (*stages, head) for p in m.parameters() if p.requires_grad]"
       "\n    body =", says="missing")
 wrong("passing frozen tensors to the optimizer", "frozen",
-      "trainable(model)", "list(model.parameters())", says="It is frozen")
+      "trainable(model)", "list(model.parameters())", says="is frozen")
 wrong("keeping frozen tensors out of the body, but not out of the head", "frozen",
       "trainable(model)",
       "[p for p in model.parameters() if p.requires_grad or p in {*head.parameters()}]",
-      says="It is frozen")
+      says="is frozen")
 wrong("giving the head the higher rate, whatever rates were given", "form",
       END, "return two(body, tops, min(body_lr, head_lr), max(body_lr, head_lr))",
       says="lr of the body group")
@@ -312,7 +312,7 @@ wrong("listing a shared tensor once for each module that holds it", "once",
       "every = [p for m in model.modules() for p in m.parameters(recurse=False) if "
       "p.requires_grad]\n    "
       "if not any(id(p) in kept for p in head.parameters()): live = every\n    body =",
-      says="stands in it twice")
+      says="is in it twice")
 wrong("telling tensors apart by their values", "once",
       "not in kept", "not in kept and not any(torch.equal(p, q) for q in body)")
 wrong("giving a shared tensor to the head", "shared",

@@ -56,8 +56,9 @@ def cases(g):
     nought[1]["weights"][0] *= 0
     none = one("no gradient", "no gradient", shapes=((4, 3), (6,), (2, 2)), masked=3)
     none[1]["masks"][1][2] = False
-    return [one("plain SGD", "SGD"), one("momentum that remembers", "momentum", plain=3),
-            one("momentum from the start", "momentum"), one("Adam that remembers", "Adam", plain=2),
+    return [one("plain SGD", "SGD"), one("momentum after some steps", "momentum", plain=3),
+            one("momentum from the start", "momentum"),
+            one("Adam after some steps", "Adam", plain=2),
             one("Adam from the start", "Adam", steps=3),
             one("weight decay and momentum", "decay", plain=1),
             one("one parameter without a mask", "SGD", masked=1),
@@ -68,7 +69,7 @@ def cases(g):
                 masked=3, plain=1), none, nan, nought,
             one("a frozen parameter", "frozen"),
             one("a parameter that the optimizer does not hold", "not held"),
-            one("the other way round in memory", "columns", shapes=((4, 3), (2, 5))),
+            one("transposed in memory", "columns", shapes=((4, 3), (2, 5))),
             ("the example", {"kind": "SGD", "plain": 0, "weights": [torch.tensor([2.0, 2.0])],
                              "grads": [[torch.tensor([3.0, 3.0])]],
                              "masks": [torch.tensor([False, True])]})]
@@ -114,7 +115,7 @@ def act(fn, kind, weights, grads, masks, plain):
         for p, was, grad in zip(held, seen, step, strict=True):
             same = was is None or torch.equal(was.nan_to_num(7.0), grad.nan_to_num(7.0))
             if p.grad is None and was is not None:
-                changed.add("gradients taken away")
+                changed.add("gradients set to None")
             elif p.grad is not was or not same:
                 changed.add("gradients")
         if any(p not in given or not torch.equal(given[p], m)
@@ -130,7 +131,7 @@ def act(fn, kind, weights, grads, masks, plain):
 def law(out, kind, weights, grads, masks, plain):
     expect_parts(out, "ends", "others", "changed")
     expect_equal("tensors that were replaced", out["others"], 0,
-                 "The optimizer holds the old ones.")
+                 "Change them in place, because the optimizer holds the old ones.")
     expect_equal("what changed besides the weights", out["changed"], [])
     expect_length("calls", out["ends"], len(grads) - plain)
     for k, w in enumerate(weights):
@@ -157,8 +158,8 @@ def compare(what, got, wanted, pruned, still):
                  atol=1e-5)
     left = got[pruned][got[pruned] != 0]
     look = ("NaN times 0 is NaN: fill in zeros." if left.isnan().any() else
-            "It takes no part in the step, and is 0 all the same." if still else
-            "The step comes first, zeros after it.")
+            "This parameter has no part in the step, but its pruned weights are 0." if still else
+            "Take the step first, then set the zeros.")
     expect_equal("pruned weights that are not 0", len(left), 0, look)
 
 

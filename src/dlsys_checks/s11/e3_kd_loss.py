@@ -17,8 +17,8 @@ loss        | Mix a loss on the labels with a loss on the teacher. The result is
               the cross-entropy of the labels, plus alpha * T**2 times the divergence of the student
               from the teacher. | loss; gradient of the student
 any size    | Args: student, teacher: logits (N, K) float32, of any size. labels: (N,) int64. | case
-              two classes; one row; many rows; many classes; large logits; very large logits; the
-              other way round in memory; a temperature below 1; a temperature near 0
+              two classes; one row; many rows; many classes; large logits; very large logits;
+              transposed in memory; a temperature below 1; a temperature near 0
 divergence  | The divergence of a row is the sum over classes of p * (log p - log q). p are the
               teacher's probabilities and q the student's, | loss; gradient of the student
 temperature | both at temperature T > 0; the cross-entropy is at temperature 1. | loss; gradient of
@@ -50,7 +50,7 @@ def cases(g):
             one("a high temperature", 6, 5, T=50.0), one("labels alone", 5, 4, alpha=0.0),
             one("the teacher alone", 5, 4, alpha=1.0), one("large logits", 5, 4, size=200.0),
             one("very large logits", 4, 6, size=2e4),
-            one("the other way round in memory", 6, 4, order="columns"),
+            one("transposed in memory", 6, 4, order="columns"),
             ("the example", {"student": torch.zeros(1, 2), "teacher": torch.zeros(1, 2),
                              "labels": torch.tensor([0]), "T": 2.0, "alpha": 0.5,
                              "order": "rows"})]
@@ -86,8 +86,9 @@ def law(out, student, teacher, labels, T, alpha, order):
     p, q, at_one = log_p.exp(), log_q.exp(), (s - s.logsumexp(1, keepdim=True)).exp()
     rows = s.logsumexp(1) - s[torch.arange(n), labels]
     soft = (p * (log_p - log_q)).sum(1)
-    look = (f"{1 - alpha:.3g} * {rows.mean():.4g} of the labels + {alpha:.3g} * {T:.3g}**2 * "
-            f"{soft.mean():.4g} of the divergence, alpha {alpha:.3g}, T {T:.3g}, N {n}, K {k}.")
+    look = (f"{1 - alpha:.3g} * {rows.mean():.4g} for the labels + {alpha:.3g} * {T:.3g}**2 * "
+            f"{soft.mean():.4g} for the divergence, with alpha {alpha:.3g}, T {T:.3g}, N {n}, K "
+            f"{k}.")
     wanted = ((1 - alpha) * rows + alpha * T ** 2 * soft).mean()
     # The softmax of a logit of size m is exact to about m * 1e-7.
     reach = float(max(s.abs().max(), t.abs().max())) + 1.0

@@ -24,12 +24,12 @@ nested  | Args: state: a dict with strided CPU tensors as its values, or dicts, 
           tensor; parameters; many types; no numbers in a tensor; ordered dicts
 others  | Any other values do not count. | case texts and numbers
 once    | Returns: The bytes of all storages, not of the tensors: each storage counts once, no
-          matter how many tensors share it, | case two names; two parts of one; the same, deep
-          inside; equal values; a part first, then the whole; a tensor and the same, detached; a
-          tensor and its transpose
+          matter how many tensors share it, | case two names; two parts of one tensor; the same,
+          deep inside; equal values; a part first, then the whole; a tensor and the same, detached;
+          a tensor and its transpose
 whole   | and in full, even if a tensor shows only a part of it or shows it several times. | case a
-          few rows; every second row; expanded; an empty part; two parts of one; a part first, then
-          the whole
+          few rows; every second row; expanded; an empty part; two parts of one tensor; a part
+          first, then the whole
 left    | state is left as it is. | changed in the state; inputs after
 example | Example: {"a": torch.zeros(3)}: 12. | case the example
 """)
@@ -62,7 +62,7 @@ def cases(g):
                                   ("plain", "top", f)),
             one("texts and numbers", ("plain", "top", f), ("extra", "top", f)),
             one("two names", ("plain", "top", f), ("again 0", "top", f), ("plain", "top", f)),
-            one("two parts of one", ("few", "top", f), ("rest 0", "top", f)),
+            one("two parts of one tensor", ("few", "top", f), ("rest 0", "top", f)),
             one("a part first, then the whole", ("few", "top", "int8"), ("again 0", "top", "int8")),
             one("the same, deep inside", ("plain", "top", f), ("again 0", "deep", f)),
             one("equal values", ("plain", "top", f, 40), ("plain", "top", f, 40)),
@@ -70,7 +70,7 @@ def cases(g):
             one("every second row", ("second", "top", "float64")),
             one("expanded", ("expanded", "top", f, 1), ("plain", "top", f)),
             one("an empty part", ("nothing", "top", f)),
-            one("the other way round in memory", ("turned", "top", f)),
+            one("transposed in memory", ("turned", "top", f)),
             ("the example", {"entries": [["plain", "top", f, 3]]})]
 
 
@@ -116,7 +116,7 @@ def act(fn, entries):
 def law(out, entries):
     expect_parts(out, "bytes", "changed")
     expect_equal("entries changed in the state", out["changed"], 0,
-                 "Only look.")
+                 "Read the state, and change nothing.")
     # What torch.save itself writes for a tensor of each storage.
     file = io.BytesIO()
     torch.save([torch.zeros(numbers).to(getattr(torch, kind))
@@ -127,7 +127,7 @@ def law(out, entries):
     whole = ", ".join(f"{numbers} {kind}" for form, _, kind, numbers in entries
                       if len(form.split()) == 1)
     expect_equal("bytes stored", out["bytes"], written,
-                 f"Each storage counts once, and whole; here {whole or 'there is none'}.")
+                 f"Each storage counts once and in full. Here are: {whole or 'none'}.")
 
 
 def tensors(value):

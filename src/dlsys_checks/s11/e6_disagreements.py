@@ -33,13 +33,13 @@ finite  | Args: model: returns finite tensors of a floating-point dtype. | case 
 raises  | Returns: The indices of the batches that differ, from 0 and in order. A batch differs if
           the program raises an Exception, | case it raises; it raises another error
 form    | if it returns no tensor or a tensor of a different shape or dtype, | case no tensor; one
-          row for all; an axis more; flattened; in double precision; in half precision; equal rows;
+          row for all; an extra axis; flattened; in double precision; in half precision; equal rows;
           in a tuple; in a dict; one column for all; in bfloat16; a model in double precision
 far     | or if an entry is not finite or is further from the model's entry than rtol times the
           largest absolute value in the model's answer to this batch. | case a NaN; an infinite
           entry; minus infinity; all of them NaN; too large; too small; a little off; both ways at
-          once; a small batch beside others; a large batch beside others; rtol of 0; answers of
-          zero; large weights; small weights; one entry; answers below zero; the sign turned;
+          once; a small batch among others; a large batch among others; rtol of 0; answers of
+          zero; large weights; small weights; one entry; answers below zero; the sign flipped;
           measured by the model; at the limit; any of sixteen; a little off at the largest
 left    | They do not change. | batches that changed
 example | Example: nn.ReLU() and torch.abs, batches [1.], [-1.], rtol 0.1: [1]. | case the example
@@ -76,7 +76,7 @@ def cases(g):
     limit[1]["batches"][0] = torch.tensor([[4.0]])
     peak = one("a little off at the largest", "a little at the largest", "up", rtol=0.2)
     peak[1]["batches"][0][0] *= 10                 # far above the mean
-    twice = one("a batch that stands there twice", "other", "", "other", "")
+    twice = one("a batch listed twice", "other", "", "other", "")
     twice[1]["batches"][2] = twice[1]["batches"][0].clone()
     rows = one("one row for all", "", "first row", "", shapes=[(3, 4)] * 3)
     equal = one("equal rows", "first row", "", shapes=[(3, 4)] * 2)
@@ -90,10 +90,10 @@ def cases(g):
             one("it raises", "", "value error", ""),
             one("it raises another error", "lookup", "", "memory"),
             one("no tensor", "nothing", "", "a list", "a number"), rows, equal,
-            one("an axis more", "", "axis"), one("flattened", "flat", ""),
+            one("an extra axis", "", "axis"), one("flattened", "flat", ""),
             one("in double precision", "", "double", ""), one("in half precision", "half", ""),
             one("in bfloat16", "bfloat16", ""), one("in a tuple", "tuple", "", "list of one"),
-            one("in a dict", "", "dict"), one("the sign turned", "sign", ""), columns, limit, peak,
+            one("in a dict", "", "dict"), one("the sign flipped", "sign", ""), columns, limit, peak,
             twice,
             one("measured by the model", "up at the largest", "", rtol=0.5),
             one("a model in double precision", "", "single", "other", kind="double"),
@@ -103,8 +103,8 @@ def cases(g):
             one("too large", "", "up", "", rtol=0.1), one("too small", "", "down", rtol=0.1),
             one("a little off", "a little", "", "up", rtol=0.2),
             one("both ways at once", "", "both ways"),
-            one("a small batch beside others", "", "up", "", sizes=(50.0, 0.01, 50.0)),
-            one("a large batch beside others", "a little", "a little", "up",
+            one("a small batch among others", "", "up", "", sizes=(50.0, 0.01, 50.0)),
+            one("a large batch among others", "a little", "a little", "up",
                 sizes=(0.01, 50.0, 0.01)),
             one("rtol of 0", "", "bit", "", rtol=0.0), zero,
             one("answers below zero", "a little", "up", "", size=-1.0),
@@ -229,14 +229,14 @@ def law(out, kind, weight, faults, batches, rtol, modes):
     expect_parts(notes, "model with gradients", "model in train mode", "program with gradients",
                  "calls with what is no batch", what="notes of the calls")
     expect_equal("calls of the model in train mode", notes["model in train mode"], 0,
-                 "Dropout answers otherwise then.")
+                 "In train mode, Dropout is active.")
     for who in ("model", "program"):
         expect_equal(f"calls of the {who} with gradients", notes[f"{who} with gradients"], 0)
     expect_equal("calls with a changed batch", notes["calls with what is no batch"], 0,
-                 "One of the two wrote into what the other read.")
+                 "The model or the program wrote into the tensor that the other one got.")
     expect_equal("batches that changed", out["changed"], 0)
     expect_equal("modules whose mode changed", out["modes"], 0,
-                 "Note the mode of each, and set it back.")
+                 "Store the mode of each module, and restore it.")
     expect_equal("grad mode afterwards", out["grad"], kind != "no gradients")
     wanted = [k for k, fault in enumerate(faults) if fault not in AGREE]
     expect_type("batches found", out["found"], list)
@@ -244,7 +244,7 @@ def law(out, kind, weight, faults, batches, rtol, modes):
         expect_type("index of a batch", got, int)
     if len(out["found"]) == len(wanted):
         expect_equal("batches found", out["found"], wanted)
-    expect_length("batches found", out["found"], len(wanted), f"It is {wanted} here.")
+    expect_length("batches found", out["found"], len(wanted), f"Here it should be {wanted}.")
 
 
 # ---- wrong, by name

@@ -15,7 +15,7 @@ ex.promise("varies", "Find the dimensions that an exporter has to make dynamic."
            says=("dimensions", "container", "entry for", "raised"))
 ex.promise("examples", "Args: examples: at least two inputs of one model: tensors, numbers, str, "
            "None, and lists, tuples and dicts of these, at any depth.",
-           cases=("three examples", "five examples", "a bare tensor", "deep", "nothing in it",
+           cases=("three examples", "five examples", "a bare tensor", "deep", "an empty container",
                   "a key that reads like a path",
                   "a dict", "a list", "texts and None", "a number alone", "no dimensions"))
 ex.promise("first", "The first is the one to be exported.",
@@ -33,15 +33,15 @@ type    | the type of a value, | case a number for a tensor; a list for a tuple;
           1 for True; 2.0 for 2; a tensor for None; a dict for a list; a type in the second of
           three; a type in the third; True for 1; False for 0
 value   | a number, str or None, | case another number; another text; another number in the third;
-          another number, deep; False for True; half a number more; another letter case; a number a
-          little larger; another number in the second of three
+          another number, deep; False for True; a number larger by a half; another letter case; a
+          number a little larger; another number in the second of three
 length  | the length of a list or tuple, | case a longer list; a longer tuple; a shorter list; a
           longer list, the third
-keys    | the keys of a dict | case another key; a key too many; a key too few; a key in the third;
+keys    | the keys of a dict | case another key; an extra key; a missing key; a key in the third;
           a key in the second of three
-kind    | a tensor's dtype or number of dimensions. | case another dtype; another dtype of as many
-          bytes; more dimensions; fewer dimensions; a dtype in the second of three; a dtype in the
-          third; dimensions in the second of three; dimensions in the third
+kind    | a tensor's dtype or number of dimensions. | case another dtype; another
+          dtype of the same size; more dimensions; fewer dimensions; a dtype in the second of
+          three; a dtype in the third; dimensions in the second of three; dimensions in the third
 small   | The error is raised as well if a varying dimension has size 0 or 1 in the first example. |
           case 1 in the first; 0 in the first; 1 in the first, second dimension; 1 that stays; 0
           that stays; 1 in the second; 0 in the second; 1 in one of two that vary; 1 in the other of
@@ -92,10 +92,10 @@ def cases(g):
             one("a dict", {"x": x, "y": some(n, a), "t": share},
                 {"x": y, "y": some(n, b), "t": share}),
             one("a list", [x, some(n)], [z, some(n)]), one("deep", deep(x), deep(z)),
-            one("nothing in it", ((), {}, []), ((), {}, [])),
-            one("empty beside a tensor", [{}, x, ()], [{}, y, ()]),
+            one("an empty container", ((), {}, []), ((), {}, [])),
+            one("an empty container and a tensor", [{}, x, ()], [{}, y, ()]),
             one("texts and None", ("sum", None, x, 7), ("sum", None, y, 7)),
-            one("a number alone", share, share), one("a truth", (True, x), (True, z)),
+            one("a number alone", share, share), one("a bool", (True, x), (True, z)),
             one("no dimensions", (some(), x), (some(), y)),
             one("many dtypes", (x, some(a, dtype=torch.int64), some(2, dtype=torch.bool)),
                 (y, some(b, dtype=torch.int64), some(2, dtype=torch.bool))),
@@ -120,9 +120,9 @@ def cases(g):
             one("another number, deep", deep(x), deep(y, value=share + 2)),
             one("a longer list", [x], [y, x]), one("a shorter list", [x, x, x], [y, x]),
             one("a longer tuple", (x, 1), (y, 1, 1)),
-            one("another key", {"x": x}, {"y": y}), one("a key too many", {"x": x},
+            one("another key", {"x": x}, {"y": y}), one("an extra key", {"x": x},
                                                         {"x": y, "y": y}),
-            one("a key too few", {"x": x, "t": share}, {"x": y}),
+            one("a missing key", {"x": x, "t": share}, {"x": y}),
             one("another dtype", x, y.double()), one("more dimensions", x, some(b, n, 1)),
             one("fewer dimensions", some(a, n, a), some(b, n)),
             one("a type in the second of three", (x, 2), (y, 2.0), (z, 2)),
@@ -140,10 +140,10 @@ def cases(g):
             one("True for 1", (x, 1), (y, True)), one("False for 0", {"k": 0, "x": x},
                                                       {"k": False, "x": y}),
             one("False for True", (x, True), (y, False)),
-            one("half a number more", (x, 2.25), (y, 2.75)),
+            one("a number larger by a half", (x, 2.25), (y, 2.75)),
             one("a number a little larger", (x, 2.0), (y, 2.0 + 1e-9)),
             one("another letter case", (x, "sum"), (y, "Sum")),
-            one("another dtype of as many bytes", x, y.to(torch.int32)),
+            one("another dtype of the same size", x, y.to(torch.int32)),
             one("equal numbers, other objects", [x, 1000 + n, n / 8, "su" + "m" * (n > 0)],
                 [y, 1000 + n, n / 8, "".join(["s", "u", "m"])]),
             one("other entries", (x, some(3)), (x + 1, some(3) - 1)),
@@ -177,13 +177,13 @@ def act(fn, examples):
 def law(out, examples):
     expect_parts(out, "result", "raised", "changed")
     expect_equal("examples that changed", out["changed"], 0,
-                 "Only look.")
+                 "Read the examples, and change nothing.")
     paths = [{path: kind for path, kind in leaves("", e)} for e in examples]
     closed = [p for p in {p for each in paths for p in each} if not open_to(p, paths)]
     wanted = "ValueError" if closed else "nothing"
     expect_equal("what is raised", out["raised"], wanted,
-                 f"Look at {min(closed) or 'the whole'}."
-                 if closed else "All of it can be open.")
+                 f"What differs at {min(closed) or 'the top level'} cannot be dynamic."
+                 if closed else "Everything that varies here can be dynamic.")
     expect_length("parts of the result", out["result"], 1)
     if not closed:
         compare("", out["result"][0], examples[0], paths)

@@ -18,26 +18,26 @@ name      | Find the module in which a NaN or an infinity first arises. | name o
             of the name
 meant     | It arises in a call that receives only finite tensors and returns one that is not
             finite. | case spoilt between two modules; spoilt by the model itself; an infinity; a
-            NaN handed to a part by keyword; a dict with a NaN handed on; an infinity handed in;
+            NaN passed to a part by keyword; a dict with a NaN passed on; an infinity passed in;
             spoilt in train mode alone; spoilt in eval mode alone; minus infinity; a NaN as second
             argument; an infinity from a number; an infinity from nothing; a parameter returned;
             zeros of a dropout; zeros of a norm; half precision; complex numbers; an infinity from
             whole numbers; an empty tensor
 first     | Of several such calls, the one that ends first counts. | case two of them, the later
             registered first; deep inside; results that are not used
-none      | None if there is no such module. | case nothing wrong; a NaN handed in; an infinity
-            handed in; a NaN that is no tensor; finite numbers whose sum is not; a hook of the
-            model's own mends it
+none      | None if there is no such module. | case nothing wrong; a NaN passed in; an
+            infinity passed in; a NaN that is no tensor; finite numbers whose sum is not; a
+            hook of the model repairs it
 names     | Returns: The module's name in named_modules(), "" for the model itself. | case deep
             inside; under two names; spoilt by the model itself
 forms     | Args: model: its modules do not write into their arguments. They may take keyword
             arguments, may be called several times, and may take and return tuples, lists and dicts
-            of tensors, nested to any depth. | case a NaN handed to a part by keyword; the second
-            call of a module; a dict with a NaN handed on; a NaN deep in what is returned; the first
+            of tensors, nested to any depth. | case a NaN passed to a part by keyword; the second
+            call of a module; a dict with a NaN passed on; a NaN deep in what is returned; the first
             call of a module; a NaN as second argument; a NaN in an ordered dict; a NaN in a named
             tuple
 no tensor | Anything that is not a tensor counts as finite. | case a NaN that is no tensor; whole
-            numbers; a None handed to a part; an infinity from a number
+            numbers; a None passed to a part; an infinity from a number
 left      | The model, called once as model(x), keeps its weights, buffers, modes, gradients and
             hooks. | changed in the model; calls of the model
 example   | Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square root, and x with
@@ -71,25 +71,25 @@ def cases(g):
     return [one("a chain of modules", "chain"), one("another chain", "chain"),
             one("a third chain", "chain"), one("a fourth chain", "chain"),
             one("the last of a chain", "last"),
-            one("nothing wrong", "clean"), one("a NaN handed in", "nan in"),
-            one("an infinity handed in", "inf in"), one("an infinity", "inf"),
+            one("nothing wrong", "clean"), one("a NaN passed in", "nan in"),
+            one("an infinity passed in", "inf in"), one("an infinity", "inf"),
             one("spoilt between two modules", "between"),
             one("spoilt by the model itself", "itself"), one("deep inside", "deep"),
-            one("a NaN handed to a part by keyword", "keyword"),
-            one("a dict with a NaN handed on", "dict"),
+            one("a NaN passed to a part by keyword", "keyword"),
+            one("a dict with a NaN passed on", "dict"),
             one("a NaN deep in what is returned", "returned"),
             one("a NaN that is no tensor", "python"), one("the second call of a module", "second"),
             one("two of them, the later registered first", "two"), one("under two names", "tied"),
-            one("a norm in train mode behind it", "norm"), one("whole numbers", "whole"),
+            one("a norm in train mode after it", "norm"), one("whole numbers", "whole"),
             one("spoilt in train mode alone", "train"), one("spoilt in eval mode alone", "eval"),
             one("the first call of a module", "first call"),
             one("a NaN as second argument", "positional"), one("minus infinity", "minus"),
             one("finite numbers whose sum is not", "large"),
-            one("a None handed to a part", "none"), one("a NaN in an ordered dict", "ordered"),
+            one("a None passed to a part", "none"), one("a NaN in an ordered dict", "ordered"),
             one("an infinity from a number", "number"),
             one("an infinity from nothing", "nothing"), one("a parameter returned", "parameter"),
             one("zeros of a dropout", "dropout"), one("zeros of a norm", "batch"),
-            one("a hook of the model's own mends it", "mended"),
+            one("a hook of the model repairs it", "mended"),
             one("half precision", "half"), one("complex numbers", "complex"),
             one("an infinity from whole numbers", "codes"), one("an empty tensor", "empty"),
             one("a NaN in a named tuple", "named"), one("results that are not used", "unused"),
@@ -307,11 +307,11 @@ def law(out, kind, x, place):
     guilty = GUILTY[kind]
     expect_type("name of the module", out["name"], (str, type(None)))
     expect_equal("name of the module", out["name"], str(place) if guilty == "place" else guilty,
-                 "Finite tensors in, and not out.")
+                 "Look for a call with finite inputs whose output is not finite.")
     spoilt = type(out["changed"]) is list and "weights and buffers" in out["changed"]
     expect_equal("what changed in the model", out["changed"], [],
-                 "A pass moves buffers: run a copy." if spoilt
-                 else "Take your hooks away again.")
+                 "A forward pass changes buffers, so run a copy." if spoilt
+                 else "Remove your hooks, and restore what you changed.")
     expect_equal("calls of the model", out["calls"], 1)
 
 

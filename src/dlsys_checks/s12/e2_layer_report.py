@@ -59,8 +59,9 @@ def cases(g):
             one("large numbers of 16 bits", "half", scale=9000.0),
             one("tiny numbers of 32 bits", "tiny", scale=1e-25),
             one("from end to end of 16 bits", "half", scale=30000.0),
-            one("moves of a millionth", "plain", move=2e-6), one("far moves", "plain", move=2e8),
-            one("tiny moves in double precision", "double", move=1e-10),
+            one("changes of a millionth", "plain", move=2e-6),
+            one("large changes", "plain", move=2e8),
+            one("tiny changes in double precision", "double", move=1e-10),
             one("a NaN on the way", "plain"),
             one("a model in train mode", "train"), one("a model of mixed modes", "mixed"),
             one("nothing moved", "plain", stays=True),
@@ -143,7 +144,7 @@ def law(out, kind, before, after):
         moved, size = math.hypot(*(y - x for x, y in zip(a, b))), math.hypot(*a)
         wanted = 0.0 if moved == 0 else moved / size if size else math.inf
         what = f"relative change of {name}"
-        sizes = f"|after - before| is {moved:.4g}, |before| {size:.4g}."
+        sizes = f"|after - before| is {moved:.4g}, and |before| is {size:.4g}."
         if not math.isfinite(wanted):
             wanted = "not a number" if math.isnan(wanted) else "infinite"
         if str not in (type(got), type(wanted)):

@@ -101,7 +101,7 @@ def there(gap, mean, std, best):
         return ""
     worst = gap.abs().nan_to_num(nan=torch.inf).flatten().argmax()
     m, s = mean.flatten()[worst].item(), std.flatten()[worst].item()
-    return f"There mean is {m:.4g}, std {s:.4g}, best {best:.4g}."
+    return f"Here mean is {m:.4g}, std {s:.4g}, best {best:.4g}."
 
 
 def by_sum(mean, std, best, parts=400):

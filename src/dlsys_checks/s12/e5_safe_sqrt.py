@@ -14,8 +14,8 @@ ex.promise_table("""
 root       | Compute the square root of x where x > 0, | square roots
 zero       | and 0 where x <= 0. | values where x is 0 or less
 any shape  | Args: x: float32 or float64 of any shape. | case a single number; a single negative
-             number; a turned matrix; three axes; double precision; one number in a row; a row of
-             one matrix; a column; no numbers
+             number; a transposed matrix; three axes; double precision; one number in a row; a row
+             of one matrix; a column; no numbers
 left alone | It is left as it is. | values of x that changed; in-place
 dtype      | Returns: A tensor of the same dtype. | dtype of
 no slope   | Where x <= 0, the gradient is 0. | gradient where x is 0 or less
@@ -48,7 +48,7 @@ def cases(g):
             one("minus zero", torch.tensor([-0.0, 2.0])),
             one("a single number", 1 + 4 * torch.rand((), generator=g)),
             one("a single negative number", -1 - torch.rand((), generator=g)),
-            one("a turned matrix", mixed(4, 5), turned=True), one("three axes", mixed(2, 3, 2)),
+            one("a transposed matrix", mixed(4, 5), turned=True), one("three axes", mixed(2, 3, 2)),
             one("double precision", mixed(8, dtype=torch.float64)),
             one("tiny numbers", tiny.float()),
             one("tiny numbers in double precision", tiny ** 3),
@@ -85,7 +85,7 @@ def law(out, x, weight, turned):
     made, grad = out["out"].flatten(), out["grad"].flatten()
     x, weight = x.flatten(), weight.flatten()
     expect_equal("positions that are NaN", made.isnan().tolist(), x.isnan().tolist(),
-                 "A NaN that was there before is no result of the root.")
+                 "The result is NaN only where x is NaN.")
     above, below = x > 0, x <= 0
     exact = x[above].double() ** 0.5
     expect_close("square roots", made[above], exact.to(x.dtype), rtol=1e-5, atol=0.0)
@@ -93,9 +93,9 @@ def law(out, x, weight, turned):
     expect_close("gradient where x is above 0", grad[above],
                  (weight[above].double() / 2 / exact).to(x.dtype), rtol=1e-5, atol=0.0)
     expect_equal("gradient where x is 0 or less", grad[below] + 0.0, torch.zeros_like(x[below]),
-                 "No number that the root cannot take may reach it.")
+                 "Let the root see only numbers above 0.")
     expect_equal("positions where the gradient is NaN", grad.isnan().tolist(),
-                 x.isnan().tolist(), "It is that of the root, a NaN as well.")
+                 x.isnan().tolist(), "Where x is NaN, so is the gradient of the root.")
     expect_equal("values of x that changed", out["changed"], 0)
 
 

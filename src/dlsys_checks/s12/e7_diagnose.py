@@ -20,13 +20,13 @@ ex.promise("name", 'Name the one fault that a training run has, or return "none"
            says=("name of the fault", "type of the name"))
 ex.promise("frozen", '"frozen": no parameter of model requires a gradient.',
            cases=("a frozen model", "a frozen body alone", "all but the first frozen",
-                  "all but the last frozen", "all but the model's own number frozen", *RUNS))
+                  "all but the last frozen", "all but the model's own parameter frozen", *RUNS))
 ex.promise("sum", '"sum": the loss of a batch with each row twice is twice the loss of the batch.',
            cases=("a sum of squares", "a sum of cross-entropies", "a small sum",
                   "a mean that is large", "a mean over one row more",
                   "a part that changes with each call in train mode", *RUNS))
 ex.promise("order", '"order": each batch holds a single class.',
-           cases=("sorted batches", "sorted, but for the last batch", "one mixed batch",
+           cases=("sorted batches", "sorted, except for the last batch", "one mixed batch",
                   "batches of one class, shuffled", "sorted, in batches of two classes",
                   "batches of nearly one class", *RUNS))
 ex.promise("labels", '"labels": fewer than half of all rows have the label of their nearest other '
@@ -124,7 +124,7 @@ def cases(g):
             list(p) for p in zip(x.split(30), y.split(30))]}
 
     def nearly():
-        name, inputs = one("sorted, but for the last batch", "none", order="sorted")
+        name, inputs = one("sorted, except for the last batch", "none", order="sorted")
         x, y = clusters(4)
         inputs["batches"].append([x, y])
         return name, inputs
@@ -154,7 +154,7 @@ def cases(g):
             below_half("a little less than half", 25, 12),
             below_half("the first ones fit", 75, 32), one("a part in another mode", "mixed"),
             one("a model that sees nothing", "blind"),
-            one("all but the model's own number frozen", "own"),
+            one("all but the model's own parameter frozen", "own"),
             one("a part that changes with each call in train mode", "grows"),
             one("a single batch", "labels", n=20, size=20, shift=True),
             *map(drawn, RUNS)]
@@ -230,7 +230,7 @@ def law(out, kind, batches):
     expect_parts(out, "name", "changed", "spoilt")
     expect_equal("name of the fault", out["name"],
                  f"fault: {FAULT.get(kind.removesuffix(' norm'), 'none')}")
-    expect_equal("parts that changed in the model", out["changed"], 0, "Ask a copy.")
+    expect_equal("parts that changed in the model", out["changed"], 0, "Run a copy of the model.")
     expect_equal("parts that changed in the batches", out["spoilt"], 0)
 
 

@@ -21,7 +21,7 @@ ex = exercise("12.8", "save_checkpoint", seen=("kind", "facts", "kills", "width"
 ex.promise_table("""
 whole      | Save a checkpoint so that a kill, at any byte, never breaks path. | kills that damaged;
              Invalid cross-device link
-path       | Args: path: a file in an existing folder. | case a name with a blank; a name without a
+path       | Args: path: a file in an existing folder. | case a name with a space; a name without a
              suffix
 parts      | parts: a dict of objects with a state_dict(). | parts in the file; values of the parts
 facts      | facts: a dict of numbers: int, float or bool, or numpy scalars. | facts in the file;
@@ -55,17 +55,17 @@ def cases(g):
 
     def number(dtype=torch.float64):
         return torch.rand((), generator=g, dtype=dtype).item()
-    return [one("numbers of Python", "plain", {"loss": number(), "step": 7, "best": True}),
-            one("numbers of numpy", "numpy", {"loss": number(), "step": 1200, "best": False}),
-            one("numpy's half the width", "narrow", {"loss": 0.375, "step": 3}),
+    return [one("Python numbers", "plain", {"loss": number(), "step": 7, "best": True}),
+            one("NumPy numbers", "numpy", {"loss": number(), "step": 1200, "best": False}),
+            one("NumPy numbers of half the width", "narrow", {"loss": 0.375, "step": 3}),
             one("no facts", "plain", {}), one("one part", "one part", {"step": 2, "loss": 1.0}),
             one("three parts", "three parts", {"step": 2, "loss": 2.0**60}),
-            one("an object of one's own", "own", {"step": 3}),
+            one("an object of a custom class", "own", {"step": 3}),
             one("a large number", "plain", {"step": 2**70, "loss": -0.0}),
             one("killed three times", "plain", {"loss": number()}, kills=3),
             one("killed at the first file", "first", {"loss": number()}, kills=2),
             one("killed, then saved", "plain", {"step": 4}, kills=1),
-            one("a name with a blank", "blank", {"step": 5}),
+            one("a name with a space", "blank", {"step": 5}),
             one("a name without a suffix", "suffix", {"step": 6}, kills=1)]
 
 
@@ -239,7 +239,7 @@ def law(out, kind, facts, kills, width):
     expect_parts(out, "keys", "names", "gaps", "facts", "rng", "moved", "spoilt", "missing",
                  "lost", "linked", "on disk", "files")
     expect_equal("kills that damaged the file at path", out["spoilt"], 0,
-                 "A file that is being written must have another name.")
+                 "Write to a file with a different name.")
     expect_equal("keys of the file", out["keys"], "facts parts rng")
     names = ["model", "optimizer", "schedule", "counter"]
     names = names[:{"one part": 1, "three parts": 3, "own": 4}.get(kind, 2)]
@@ -250,9 +250,9 @@ def law(out, kind, facts, kills, width):
     expect_equal("generator's state in the file", out["rng"], "as at the call")
     expect_equal("generator's state after the call", out["moved"], "as it was")
     expect_equal("changes to the old file, seen by its second name", out["linked"], 0,
-                 "Rename the new file; do not copy it over.")
+                 "Rename the new file instead of copying it over the old one.")
     expect_equal("steps after which there was no file at path", out["missing"], 0,
-                 "os.replace does both at once.")
+                 "os.replace swaps the files in one step.")
     expect_equal("other files of the folder that changed", out["lost"], [])
     expect_equal("all bytes on the disk before the new file gets its name (1 if so)",
                  out["on disk"], 1, "Flush, then os.fsync, then rename.")

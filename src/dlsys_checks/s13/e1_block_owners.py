@@ -87,7 +87,7 @@ def cases(g):
                 *[(take, name, 1) for name in "bcd"], *[step for name in "bcd" for step in (
                     (give, name), (give, "a"), (take, name, 1))]),
             one("many requests", 16, *long),
-            one("free blocks that are no neighbours", 5, *[(take, name, 1) for name in "abcde"],
+            one("free blocks that are not adjacent", 5, *[(take, name, 1) for name in "abcde"],
                 (give, "a"), (give, "c"), (give, "e"), (take, "f", 3)),
             one("read by 300 requests", 2, (take, "a", 1),
                 *[(share, f"r{i}", "a", 1) for i in range(299)], (give, "a"), (take, "b", 1),
@@ -98,7 +98,7 @@ def cases(g):
             one("a table that grows", k + m, (take, "a", 1), (take, "b", 1), (join, "a", "b"),
                 (take, "c", 1), (join, "a", "c"), (give, "a"), (take, "d", k)),
             one("given before anything is taken", k, (give, "a", 2), (take, "b", k)),
-            one("a taken block and one that never was", 4, (take, "a", 1), (give, "a", 1),
+            one("a taken block and one that was never taken", 4, (take, "a", 1), (give, "a", 1),
                 (take, "b", 1), (give, "a"), (give, "b"), (take, "c", 3)),
             one("one block", 1, (take, "a", 1), (give, "a"), (take, "b", 1)),
             one("no request", k + m), one("nothing taken", k, (take, "a", 0), (give, "a")),
@@ -185,7 +185,7 @@ def law(out, n, steps):
         if kind != "give":
             tables[name] = row["found"] or []
         expect_equal("tables that changed", out["changed"], 0,
-                     "Return lists of their own.")
+                     "Return new lists, and change no table.")
     expect_equal("blocks of a second object that are free", out["other"], n + 1)
     expect_equal("blocks of a second object that are free, used next to the first",
                  out["beside"], out["alone"], "Each object counts its own readers.")
@@ -202,7 +202,7 @@ def took(row, k, free, n, readers, look):
     no_error("take of enough", row, f"{look} {free} are free, {k} wanted.")
     expect_equal("type of the blocks from take", row["kind"], "list")
     expect_length("blocks from take", row["found"], k, look)
-    expect_equal("blocks from take are a table in use", row["same"], False, "A new list.")
+    expect_equal("blocks from take are a table in use", row["same"], False, "Return a new list.")
     for block in row["found"]:
         if type(block) is not int or not 0 <= block < n:
             raise Broken("blocks that do not exist", block, f"0 to {n - 1}", look)
@@ -220,7 +220,7 @@ def shared(row, wanted, n, readers, look):
     no_error("blocks from share", row, look)
     expect_equal("type of the blocks from share", row["kind"], "list")
     expect_equal("blocks from share", row["found"], wanted, look)
-    expect_equal("blocks from share are the table itself", row["same"], False, "A new list.")
+    expect_equal("blocks from share are the table itself", row["same"], False, "Return a new list.")
     for block in wanted:
         readers[block] += 1
     left("free blocks after share", row, n, readers, look)

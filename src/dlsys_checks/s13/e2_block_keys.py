@@ -72,7 +72,7 @@ def cases(g):
                 [2**53 + 1, 3]),
             one("digits that run together", 2, [1, 23, 4, 5], [12, 3, 4, 5], [1, 2, 34, 5]),
             one("no tokens", n, [], a), one("fewer than a block", n, tail, a[:1]),
-            one("one token a block", 1, a), one("all in one block", 2 * n, a + b, b + a),
+            one("one token per block", 1, a), one("all in one block", 2 * n, a + b, b + a),
             one("full to the last token", n, a + b), one("one token over", n, a + b + [4]),
             one("an adapter that ends in a digit", 2, ([2, 3], "x1"), ([12, 3], "x"),
                 ([2, 3], "x1,"), ([2, 3], "")),
@@ -130,7 +130,7 @@ def tell_shared(one, other, size, n):
     same = one[-size:] == other[-size:]
     why = ("Their tokens are equal, extra is not." if one[1:] == other[1:] else
            "The block's tokens are equal, those before it are not." if same else
-           "They hold other tokens.")
+           "Their tokens differ.")
     raise Broken(f"blocks that share a key, block {n}", 2, 1, why)
 
 

@@ -157,7 +157,7 @@ def law(out, probs, rows, seeds, steps, order, pairs):
     seeds, steps, order = seeds.tolist(), steps.tolist(), order.tolist()
     expect_like("tokens", tokens, torch.empty(n, dtype=torch.int64))
     expect_like("tokens", out["part"], torch.empty(len(order), dtype=torch.int64))
-    expect_equal("generators that were moved", out["moved"], [], "Make one of your own.")
+    expect_equal("generators that were moved", out["moved"], [], "Use a generator of your own.")
     expect_equal("values changed in the arguments", out["changed"], 0)
     if tokens.min() < 0 or tokens.max() >= probs.shape[1]:
         raise Broken("tokens that do not exist", int(tokens.max()), f"0 to {probs.shape[1] - 1}")
@@ -185,7 +185,7 @@ def law(out, probs, rows, seeds, steps, order, pairs):
             follow(tokens, 8, seeds[0])
     changes = int((out["part"] != tokens[order]).sum())
     expect_equal("tokens that change in another batch", changes, 0,
-                 f"{len(order)} of the {n} rows, in another order.")
+                 f"{len(order)} of the {n} rows, in a different order.")
     for one in out["alone"]:
         expect_length("tokens of a batch of one", one, 1)
         expect_type("token of a batch of one", one[0], int)
@@ -222,7 +222,7 @@ def follow(tokens, v, seed):
 def meet(one, other):
     """Raise Broken where two requests, or one and itself later, draw alike at some distance."""
     for a, b, whose in ((one, other, "two requests"), (other, one, "two requests"),
-                        (one, one, "two requests, one of them this one itself")):
+                        (one, one, "two requests, here of one request and itself later")):
         n = len(a)
         # Row d: b, d steps later, with no token at all in its first d places.
         later = torch.cat([torch.full((n,), -1), b]).unfold(0, n, 1).flip(0)[:n - FEWEST]

@@ -13,9 +13,9 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("13.4", "Stream", seen=("stops", "tokens", "beside"), says="text after")
 
 ex.promise_table(r"""
-text       | Send the text of an answer while it is written, up to the first stop word. | another
-             text; broken letters; text that was sent too early; text behind a stop word; text that
-             is held too long
+text       | Send the text of an answer while it is written, up to the first stop word. | a
+             different text; broken letters; text that was sent too early; text after a stop word;
+             text that is held too long
 stops      | stops: a list of texts, possibly empty. No stop word is empty, is part of another one
              or contains "\ufffd". | case no stops; two stops; two stops that overlap; stops that
              begin alike; a stop of one letter; two stops, of which the first holds more; two stops,
@@ -25,17 +25,17 @@ left       | The list is not changed. | inputs after the call
 cut        | push(token): token is the next bytes of the answer in UTF-8, cut anywhere. | case
              letter by letter; byte by byte; a token without bytes; one token
 kind       | It returns the text that can be sent now. | type of the
-bad        | Bytes that are not UTF-8 become "\ufffd". | case bytes that are no UTF-8
+bad        | Bytes that are not UTF-8 become "\ufffd". | case bytes that are not UTF-8
 never      | Sent text is never taken back, so push holds the ending that may become a stop word |
              text that was sent too early
 letters    | and the bytes of an unfinished letter. | broken letters; letters that are lost
 sure       | It holds nothing else. | text that is held too long
 over       | From the first stop word on it returns "", neither the word nor what follows. | text
-             behind a stop word
+             after a stop word
 end        | end() is called once, when the answer is over, and returns what is still held; | text
              after end
 unfinished | an unfinished letter becomes "\ufffd". | case an unfinished letter; an unfinished
-             letter behind a stop word; an unfinished letter behind what is held
+             letter after a stop word; an unfinished letter after what is held
 apart      | Objects do not affect each other. | case two answers at once
 example    | Example: stops ["\nUser"], push(b"Hi\nU") "Hi", push(b"se") "", push(b"d!") "\nUsed!",
              end() "". | case the example
@@ -106,11 +106,12 @@ def cases(g):
             one("letters that only look like others", [stop], f"\ufeff\nuser: {some(1)}\r\n\nUSER: "
                 f"e\u0301 \u00e9 \nUser\uff1a{stop} no", 5),
             one("an unfinished letter", [stop], some(3).encode() + "🙂".encode()[:3]),
-            given("an unfinished letter behind a stop word", [stop], some(2), stop,
+            given("an unfinished letter after a stop word", [stop], some(2), stop,
                   b"so " + smile[:2]),
-            given("an unfinished letter behind what is held", [stop], some(2), stop[:3],
+            given("an unfinished letter after what is held", [stop], some(2), stop[:3],
                   smile[:3]),
-            one("bytes that are no UTF-8", [stop], b"ab\xff\xfec" + some(2).encode() + b"\xff.", 2),
+            one("bytes that are not UTF-8", [stop],
+                b"ab\xff\xfec" + some(2).encode() + b"\xff.", 2),
             one("many letters", [stop], some(40) + stop + some(4), 6),
             given("the example", ["\nUser"], b"Hi\nU", b"se", b"d!")]
 
@@ -141,14 +142,14 @@ def judge(sent, end, stops, tokens):
         expect_type("text that push returns", text, str)
         data += bytes(token)
         wanted, most, over = sure(data, stops)
-        compare(sofar + text, wanted, most, over, f"All that was sent after push {number}, "
-                f"{bytes(token)!r}, its end. Stops: {stops}.")
+        compare(sofar + text, wanted, most, over, f"The end of all text sent by push {number}, "
+                f"{bytes(token)!r}. Stops: {stops}.")
         sofar += text
     expect_type("text that end returns", end, str)
     whole = data.decode("utf-8", "replace")
     at = min((whole.find(s) for s in stops if s in whole), default=len(whole))
     if sofar + end != whole[:at]:
-        raise Broken("text after end, in full" if not over else "text behind a stop word",
+        raise Broken("text after end, in full" if not over else "text after a stop word",
                      repr((sofar + end)[-20:]), repr(whole[:at][-20:]))
 
 
@@ -181,10 +182,10 @@ def compare(got, wanted, most, over, look):
     """Raise Broken unless that was sent so far, or as much as `most`."""
     if got not in (wanted, most):
         what = ("broken letters" if got.count("\ufffd") > wanted.count("\ufffd") else
-                "text behind a stop word" if over and len(got) > len(wanted) else
+                "text after a stop word" if over and len(got) > len(wanted) else
                 "text that is held too long" if wanted.startswith(got) else
                 "text that was sent too early" if got.startswith(wanted) else
-                "letters that are lost" if len(got) < len(wanted) else "another text")
+                "letters that are lost" if len(got) < len(wanted) else "a different text")
         raise Broken(what, repr(got[-20:]), repr(wanted[-20:]), look)
 
 
@@ -302,7 +303,7 @@ wrong("holding the ending of the first stop word that fits, not the longest", ("
       HELD, "next((n for s in stops for n in range(len(s) - 1, 0, -1) if "
       "self.held.endswith(s[:n])), 0)", says="")
 wrong("cutting at the first stop word in the list, not in the text", ("over", "stops"),
-      "min(found)", "found[0]", says="text behind a stop word")
+      "min(found)", "found[0]", says="text after a stop word")
 wrong("holding a U+FFFD at the end, as if its letter could still come", ("sure", "bad"),
       HELD, f'(1 if self.held.endswith("\\ufffd") else {HELD})',
       says="text that is held too long")
@@ -320,7 +321,7 @@ wrong("sending text again after the stop word", "over",
 wrong("losing what is held at the end", "end", END, 'return ""')
 wrong("sending an unfinished letter after a stop word", "unfinished",
       END, 'return ("" if self.done else self.held) + self.decoder.decode(b"", True)',
-      says="text behind a stop")
+      says="text after a stop")
 wrong("putting an unfinished letter before what is held", "unfinished",
       END, 'return "" if self.done else self.decoder.decode(b"", True) + self.held',
       says="text after end")
@@ -338,7 +339,7 @@ wrong("returning bytes instead of text", "kind",
 wrong("returning None while everything is held", "kind",
       "return text", "return text or None", says="type of the text")
 wrong("sending the stop word as well", ("over", "never"),
-      AT, AT + " + stops[0]", says="text behind a stop word")
+      AT, AT + " + stops[0]", says="text after a stop word")
 wrong("sharing one decoder between all objects", "apart",
       "= codecs", '= ONE_DECODER.setdefault("it", codecs', '("replace")', '("replace"))', says="")
 wrong("sorting stops in place", "left", "class Texts:", "stops.sort(key=len)\n    class Texts:")

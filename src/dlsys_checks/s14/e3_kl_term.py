@@ -24,8 +24,8 @@ whole   | The KL is that of whole answers. | case answers of two tokens; answers
 tokens  | logp, logp_ref: (N, T), the log-probability of each token of N answers, given the tokens
           before it, under the policy that sampled them and under the reference; | case one answer
           of one token; two answers of one token; three answers at once; two answers of two tokens;
-          shorter answers, two at once; float32; eight tokens to choose from; far apart; already
-          there; a certain token; a token that is certain by the reference
+          shorter answers, two at once; float32; eight tokens to choose from; far apart; equal
+          to the reference; a certain token; a token that is certain by the reference
 pads    | both are 0 after the end of a shorter answer. | case shorter answers; shorter answers, two
           at once
 dtype   | Both are float32 or both float64, and so is the term. | dtype of the term
@@ -77,7 +77,7 @@ def cases(g):
             one("a certain token", 3, 2, 1, logits=certain, logits_ref=spread),
             one("a token that is certain by the reference", 3, 2, 1, logits=spread,
                 logits_ref=certain),
-            one("already there", 4, 1, 2, logits=same, logits_ref=same.clone()),
+            one("equal to the reference", 4, 1, 2, logits=same, logits_ref=same.clone()),
             one("float32", 4, 1, 2, dtype="float32"),
             one("float32, answers of two tokens", 3, 2, 1, dtype="float32"),
             one("the example", 2, 1, 1, logits=torch.zeros(1, 2, dtype=torch.float64),
@@ -117,11 +117,11 @@ def act(fn, logits, logits_ref, rows, tokens, real, batches, dtype):
 def law(out, logits, logits_ref, rows, tokens, real, batches, dtype):
     expect_parts(out, "grad", "moved", "kind", "shape", "kept", "alive")
     expect_equal("values changed in the arguments", out["moved"], 0, "Work on copies.")
-    expect_equal("type of the term", out["kind"], "Tensor", "It has to carry a gradient.")
+    expect_equal("type of the term", out["kind"], "Tensor", "The term needs a gradient.")
     expect_equal("shape of the term", out["shape"], "[]", "A loss is a scalar.")
     expect_equal("dtype of the term", out["kept"], f"torch.{dtype}")
     expect_equal("whether there is a gradient of the term", out["alive"], "True",
-                 "logp brings it.")
+                 "It comes through logp.")
     exact = logits.double().requires_grad_()
     chosen, fixed = (torch.where(real, z.log_softmax(-1)[rows, tokens], 0.0).sum(1)
                      for z in (exact, logits_ref.double()))

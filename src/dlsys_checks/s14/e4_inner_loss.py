@@ -18,7 +18,7 @@ loss    | Compute PPO's loss for one inner step, a scalar: minus the mean, over 
           smaller of ratio * advantage and clipped ratio * advantage. | loss; gradient of logp; type
           of the
 ratio   | A token's ratio is its probability now, divided by its probability when it was sampled; |
-          case several tokens; one token an answer; one answer; as many tokens as answers; likelier
+          case several tokens; one token per answer; one answer; as many tokens as answers; likelier
           and good; likelier and bad; far likelier and bad; e to the 25 times as likely, and bad;
           certain tokens; less likely and good; less likely and bad; far away; a wide clip; a narrow
           clip; small advantages; advantages of 0; a later step, the graph kept; float32; the
@@ -26,8 +26,8 @@ ratio   | A token's ratio is its probability now, divided by its probability whe
 eps     | the clipped ratio stays between 1 - eps and 1 + eps. | case a wide clip; a narrow clip;
           far away; likelier and bad; less likely and good
 inputs  | logp, logp_sampled: (N, T), each token's log-probability now and at sampling. adv: (N,),
-          the advantage of each answer. | case as many tokens as answers; several tokens; one token
-          an answer; one answer; certain tokens; advantages of 0; small advantages
+          the advantage of each answer. | case as many tokens as answers; several tokens; one
+          token per answer; one answer; certain tokens; advantages of 0; small advantages
 first   | In the first inner step after sampling every ratio is 1, and the gradient is that of minus
           the mean of adv * logp. | case the first step; the first step, the graph kept
 flow    | Gradients flow only to logp, even if logp_sampled or adv have a graph. | case a later
@@ -68,7 +68,7 @@ def cases(g):
     certain[1]["before"][2, 0], certain[1]["moved"][2, 0] = 0.0, -0.125
     zero = one("advantages of 0", 5, 3)
     zero[1]["adv"][[1, 3]] = 0.0
-    return [one("several tokens", 5, 7), one("one token an answer", 6, 1), one("one answer", 1, 5),
+    return [one("several tokens", 5, 7), one("one token per answer", 6, 1), one("one answer", 1, 5),
             one("as many tokens as answers", 4, 4),
             one("likelier and good", 3, 4, low=0.05, high=0.9, sign=1),
             one("likelier and bad", 3, 4, low=0.3, high=0.9, sign=-1),
@@ -110,7 +110,7 @@ def law(out, before, moved, adv, eps, graph):
     expect_parts(out, "loss", "cut", "grad", "other", "moved")
     expect_equal("values changed in the arguments", out["moved"], 0, "Work on copies.")
     expect_equal("arguments whose graph was cut", out["cut"], "none",
-                 "detach() gives another tensor, detach_() cuts this one for everybody.")
+                 "detach() returns a new tensor; detach_() detaches the caller's own.")
     n, t = before.shape
     total, slopes = 0.0, torch.zeros(n, t, dtype=torch.float64)
     shift = ((before + moved).double() - before.double()).tolist()

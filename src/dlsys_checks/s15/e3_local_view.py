@@ -16,13 +16,13 @@ ex = exercise("15.3", "local_view", seen=("tokens", "labels", "rank", "world", "
 ex.promise_table("""
 result     | Compute (tokens, positions, labels, mask) for one rank's positions. | type of the
              result; parts of the result
-tokens     | tokens: (B, T) int64, T at least 1. | case one token; one row; one place left over; a
-             part of a larger batch; rows that lie across
+tokens     | tokens: (B, T) int64, T at least 1. | case one token; one row; one position left over;
+             a part of a larger batch; rows that lie across
 labels     | labels: (B, T) int64, not shifted yet, with -100 where nothing is to be learned. | case
              a prompt is not learnt; few labels
 fill       | Both are padded at the end to N, the next multiple of 2 * world: tokens with 0, labels
-             with -100. | case places left over; one place left over; fewer tokens than pieces; one
-             token; many tokens, many left over
+             with -100. | case positions left over; one position left over; fewer tokens than
+             pieces; one token; many tokens, many left over
 even       | N is T if T is a multiple. | case two ranks, the first; two ranks, the second; four
              ranks, the third; three ranks, the last; one rank; one row; a prompt is not learnt; few
              labels; a part of a larger batch; rows that lie across; the example; one rank, two
@@ -64,7 +64,7 @@ def cases(g):
             one("one row", 1, 12, 1, 3),
             one("a prompt is not learnt", 3, 16, number(0, 2), 2, "answer"),
             one("few labels", 4, 24, number(0, 3), 3, "few"),
-            one("places left over", 2, 13, 0, 2), one("one place left over", 2, 19, 1, 5),
+            one("positions left over", 2, 13, 0, 2), one("one position left over", 2, 19, 1, 5),
             one("many tokens, many left over", 2, 6 * world + 1, 0, world),
             one("fewer tokens than pieces", 2, 5, 1, 4), one("one token", 2, 1, 0, 3),
             one("a part of a larger batch", 2, 12, number(0, 2), 2, order="part"),
@@ -103,14 +103,15 @@ def law(out, tokens, labels, rank, world, order):
     def at(table, place, filled):
         return table[:, place].tolist() if place < length else [filled] * rows
 
-    held = f"This rank holds the places {own[:size]} and {own[size:]} of {long}."
+    held = f"This rank holds the positions {own[:size]} and {own[size:]} of {long}."
     positions, shifted, mask = out["rest"]
     expect_equal("tokens", out["own"], torch.tensor([at(tokens, p, 0) for p in own]).T, held)
     expect_equal("positions", positions, torch.tensor(own), held)
     expect_equal("labels", shifted, torch.tensor([at(labels, p + 1, -100) for p in own]).T,
-                 "The label of the next place, before anything is cut.")
+                 "Take the label of the next position in the uncut sequence.")
     expect_equal("mask", mask, torch.tensor([[j <= p for j in range(long)] for p in own]),
-                 f"A row for each of {len(own)} places, a column for each of all {long}.")
+                 f"It has a row for each of {len(own)} positions, and a column for each of all "
+                 f"{long}.")
 
 
 # ---- wrong, by name

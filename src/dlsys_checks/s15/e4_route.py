@@ -37,7 +37,7 @@ one       | but never for k = 1, because then the router would get no gradient. 
             one of many, divided; one of two, divided; one, divided, bfloat16
 flow      | The gradient of each weight flows to logits, including through the sum that divides it.
             | gradient of the logits; unusable; led to
-k         | k: 1 to E. | case all, divided; all; one; one expert there is; one, divided
+k         | k: 1 to E. | case all, divided; all; one; only one expert; one, divided
 left      | Inputs are not changed. | logits that changed
 example   | Example: logits [2., 1., 0.], k 2: weights [0.6652, 0.2447], experts [0, 1]; with renorm
             [0.7311, 0.2689]. | case the example; the example, divided
@@ -67,7 +67,7 @@ def cases(g):
             one("two of many, divided", 3, 40, k=2, renorm=True),
             one("three", 4, 8, k=3, renorm=False), one("three, divided", 4, 8, k=3, renorm=True),
             one("all", 3, 4, k=4, renorm=False), one("all, divided", 3, 4, k=4, renorm=True),
-            one("one expert there is", 3, 1, k=1, renorm=False),
+            one("only one expert", 3, 1, k=1, renorm=False),
             one("one token", 1, 6, k=2, renorm=False), one("three axes", 2, 3, 7, k=2, renorm=True),
             one("no axis but the last", 6, k=2, renorm=False),
             one("large logits", 4, 6, k=3, renorm=True, shift=100.0),
@@ -124,7 +124,7 @@ def law(out, logits, k, renorm, weight, half):
             wanted[n, place] = share[e]
             slopes[n, e] += share[e] * w
     shape = (*logits.shape[:-1], k)
-    look = f"k {k}, renorm {renorm}, {logits.shape[-1]} experts."
+    look = f"Here k is {k}, renorm is {renorm}, and there are {logits.shape[-1]} experts."
     best = torch.tensor(rows).reshape(shape)
     expect_type("experts", experts, torch.Tensor)
     expect_equal("shape of the experts", tuple(experts.shape), shape, look)

@@ -58,7 +58,7 @@ def cases(g):
     return [one("one of four", t, 4, 1), one("two of eight", t + 3, 8, 2),
             one("three of five", t, 5, 3), one("many experts", t, 40, 2),
             one("one token", 1, 5, 2), one("as many tokens as experts", 6, 6, 2),
-            one("one expert", 4, 1, 1), one("sharp chances", t, 6, 2, spread=8.0),
+            one("one expert", 4, 1, 1), one("peaked probabilities", t, 6, 2, spread=8.0),
             one("the last experts idle", t, 6, 2, shift=lambda e: -20.0 * (e > 2)),
             one("the first experts idle", t, 6, 2, shift=lambda e: -20.0 * (e < 3)),
             one("one expert for all", t, 4, 1, shift=lambda e: 30.0 * (e == 1)),
@@ -95,7 +95,8 @@ def law(out, p, chosen, scale):
     shares = [count / (tokens * k) for count in counts]
     means = [sum(column) / tokens for column in p.double().T.tolist()]
     wanted = experts * sum(a * b for a, b in zip(shares, means))
-    look = (f"{tokens} tokens, {k} of {experts} experts each; counts {counts[:8]}.")
+    look = (f"There are {tokens} tokens with {k} of {experts} experts each; the counts are "
+            f"{counts[:8]}.")
     expect_type("balance", out["found"], torch.Tensor, look)
     expect_close("balance", out["found"], torch.tensor(wanted, dtype=torch.float32),
                  rtol=1e-4, look=look)

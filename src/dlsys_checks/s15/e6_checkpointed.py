@@ -385,23 +385,23 @@ def law(out, layers, rounds, needs, training, form, seed):
     for calls in ("called", "buffers", "grads"):
         expect_length(f"steps in {calls}", out[calls], len(rounds))
     expect_equal("tensors kept between call and backward", out["kept"], 0,
-                 "Only x is kept, and what the block reads.")
+                 "Keep only x and what the block reads.")
     for mine, wanted in zip(out["called"], right["buffers"], strict=True):
-        expect_all("buffer after the call", mine, wanted, "The first run changes it, as ever.")
+        expect_all("buffer after the call", mine, wanted, "The first run changes it, as usual.")
     done, wanted = 0, []
     for calls in rounds:
         wanted += [done + len(calls), done + 2 * len(calls)]
         done += 2 * len(calls)
     expect_equal("runs of the block after each call and backward", out["runs"], wanted)
     expect_all("gradient of x", out["x_grads"], right["x_grads"],
-               "The second run has to be the first once more: same draws, same buffers.")
+               "The second run has to repeat the first, with the same draws and buffers.")
     for mine, wanted in zip(out["grads"], right["grads"], strict=True):
         expect_all("gradient of a parameter", mine, wanted,
-                   "The second run has to be the first once more: same draws, same buffers.")
+                   "The second run has to repeat the first, with the same draws and buffers.")
     for mine, wanted in zip(out["buffers"], right["buffers"], strict=True):
         expect_all("buffer after backward", mine, wanted, "The second run must leave no trace.")
     expect_all("next draw", out["draws"], right["draws"],
-               "Generators stand where one run leaves them.")
+               "Generators should be where one run leaves them.")
 
 
 # ---- wrong, by name
@@ -544,7 +544,7 @@ wrong("copying the current buffers into those that the second run used", "buffer
       says="gradient")
 wrong("copying old buffers into tensors of a different shape", "buffers",
       f"return {AGAIN}", f"with exchanged(block, buffers, copy_into, put): {FIRST}", says="")
-wrong("restoring buffers to where they were before the call", ("buffers", "as once"),
+wrong("restoring the buffers to their values before the call", ("buffers", "as once"),
       f"return {AGAIN}",
       f"with exchanged(block, buffers, put, lambda *_: put(block, buffers)): {FIRST}",
       says="buffer after backward")

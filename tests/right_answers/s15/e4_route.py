@@ -79,7 +79,7 @@ ex.probe("the last weight without a gradient", made, breaks="flow", says="gradie
          after=lambda w: torch.cat([w[..., :-1], w[..., -1:].detach()], -1))
 ex.probe("never more than three", lambda logits, k, renorm: made(logits, min(k, 3), renorm),
          breaks=("k", "experts"), says="shape of the experts")
-ex.probe("one expert there is: weight 0", lambda logits, k, renorm: (
+ex.probe("only one expert: weight 0", lambda logits, k, renorm: (
     made(logits, k, renorm)[0] * (logits.shape[-1] > 1), made(logits, k, renorm)[1]),
     breaks="k", says="")
 ex.probe("the example looked up wrong", lambda logits, k, renorm: (
