@@ -157,6 +157,34 @@ def test_a_cause_counts_as_found_only_with_evidence():
 
 
 @each
+def test_a_probe_that_confirms_what_another_has_shown_costs_no_points(one):
+    events = [event("probe", name, of=one) for name in one.causes[0].shown_by]
+    found = searches.search_of(one, events)
+    assert found.spent == sum(one.probe(name).hours for name in one.causes[0].shown_by)
+    experts = {step.probe for step in one.expert}  # in an expert's hours, such a probe is paid for
+    assert found.counted == sum(one.probe(name).hours for n, name in enumerate(
+        one.causes[0].shown_by) if not n or name in experts)
+
+
+def test_who_confirms_as_incident_3_allows_keeps_all_points():
+    launch = incident_files.incidents()["launch"]
+    probes = [*(step.probe for step in launch.expert), "resplit"]
+    found = searches.search_of(launch, [event("probe", name, of=launch) for name in probes])
+    assert (found.spent, found.counted, found.price) == (59, 29, 1)
+
+
+def test_a_probe_rules_out_what_its_numbers_speak_against():
+    """No request runs while the cache grows; in one hour it grows eight times as much as in another
+    with as many tokens. A GPU whose forward pass takes twice as long may be hot."""
+    memory, speed = (incident_files.incidents()[name] for name in ("memory", "throughput"))
+    both = searches.search_of(memory, [event("probe", name, of=memory)
+                                       for name in ("entries", "hours")])
+    assert {"many", "model"} <= {cause.id for cause in both.excluded}
+    split = searches.search_of(speed, [event("probe", "split", of=speed)])
+    assert [cause.id for cause in split.excluded] == ["network", "longer"]
+
+
+@each
 def test_the_budget_does_not_pay_for_everything_and_pays_for_an_expert_twice(one):
     assert sum(probe.hours for probe in one.probes) > 1.2 * BUDGET
     assert 2 * one.expert_hours <= BUDGET
@@ -570,6 +598,7 @@ def test_the_page_and_the_terminal_count_the_same_points(page, one):
     """For searches of several prices, with and without evidence, and for a wrong cause."""
     for probes, cause in (([], one.causes[0]), ([one.causes[0].shown_by[0]], one.causes[0]),
                           ([step.probe for step in one.expert], one.causes[0]),
+                          (one.causes[0].shown_by, one.causes[0]),
                           ([probe.id for probe in one.probes], one.causes[0]),
                           ([step.probe for step in one.expert], one.causes[1])):
         events = [*(event("probe", name, of=one, key=name) for name in probes),

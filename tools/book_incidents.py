@@ -46,7 +46,8 @@ def page() -> str:
         "your probes shows the cause itself, and half for the other causes, in proportion to how "
         "many of them your probes rule out. You keep all points if you spend no more than the "
         "expert did. From there they shrink, and half of them are left once you have spent twice "
-        "as much. So if you buy everything, you end with at most half of the points. A cause "
+        "as much. Once a probe has shown the cause, another one that shows it, too, costs no "
+        "points. If you buy everything, you end with at most half of the points. A cause "
         "counts as found once you have half of the evidence.",
         "## What is real, and what is not",
         "Every number in a curve or a probe was measured: each fault was planted in a small "

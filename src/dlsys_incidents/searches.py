@@ -89,9 +89,25 @@ class Search(NamedTuple):
         return self.right and self.evidence >= ENOUGH
 
     @property
+    def counted(self) -> int:
+        """The hours that cost points: those of all probes that do not only confirm.
+
+        A probe confirms if it shows the cause and an earlier one showed it, too. Where an expert
+        makes it, it is in the expert's hours, and counts.
+        """
+        hours, shown = 0, False
+        experts = {step.probe for step in self.incident.expert}
+        for look in self.looks:
+            shows = look.probe in self.incident.causes[0].shown_by
+            if not (shows and shown) or look.probe in experts:
+                hours += self.incident.probe(look.probe).hours
+            shown |= shows
+        return hours
+
+    @property
     def price(self) -> float:
         """What is left of the points: all up to an expert's hours, half from twice as many on."""
-        over = self.spent / self.incident.expert_hours - 1
+        over = self.counted / self.incident.expert_hours - 1
         return 1 - min(max(over / (DEAR - 1), 0), 1) / 2
 
     @property

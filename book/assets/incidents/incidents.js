@@ -68,11 +68,13 @@
     const { causes, right, expert } = unpacked(incident.packed);
     const others = causes.filter((cause) => cause.id !== right);
     const ran = search.looks.map((look) => look.probe);
-    const shown = ran.some((probe) => causes.some((cause) => shows(probe, cause)));
+    const showing = ran.filter((probe) => causes.some((cause) => shows(probe, cause)));
+    const shown = showing.length > 0;
     const excluded = others.filter((cause) => ran.some((probe) => rulesOut(probe, cause))).length;
     const evidence = shown / 2 + excluded / others.length / 2;
     const expertHours = expert.reduce((sum, step) => sum + probeOf(incident, step.probe).hours, 0);
-    const over = (search.spent / expertHours - 1) / (data.dear - 1);
+    const confirming = showing.slice(1).filter((probe) => !expert.some((step) => step.probe === probe)).reduce((sum, probe) => sum + probeOf(incident, probe).hours, 0);
+    const over = ((search.spent - confirming) / expertHours - 1) / (data.dear - 1);
     const price = 1 - Math.min(Math.max(over, 0), 1) / 2;
     const isRight = search.named === right;
     const points = isRight ? Math.round((data.guessed + (data.points - data.guessed) * evidence) * price) : 0;
