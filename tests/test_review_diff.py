@@ -651,7 +651,8 @@ TWINS = [("divide-once", "log-once"), ("zero-at-the-end", "zero-inside"),
          ("block-names", "classifier-name"), ("order-class", "order-object"),
          ("average-at-once", "lerp-weight"), ("reciprocal-root", "folded-bias"),
          ("decay-by-module", "decay-by-name"), ("sums-of-ranks", "mean-of-ranks"),
-         ("quiet-skip", "early-return")]
+         ("quiet-skip", "early-return"), ("one-large-piece", "larger-batch"),
+         ("smooth-both", "smooth-activation")]
 
 
 @pytest.mark.parametrize(("one", "other"), TWINS)
