@@ -12,6 +12,7 @@ from browser import offline_page, page_with_script
 
 from dlsys import cli, overview, placed, placement, review, start_page
 from dlsys import placement_model as model
+from dlsys_checks import questions
 from dlsys_helpers import catalog, json_lines, paths, progress
 from tools import book_placement
 from tools import placement as measured
@@ -205,6 +206,46 @@ def test_the_plan_divides_the_core_path_and_today_fits():
     today = found.today(90)
     assert len(today) == 1 or sum(step.minutes for step in today) <= 90
     assert len(found.today(10)) == 1
+
+
+def test_the_plan_is_told_by_stage_and_names_right_answers_that_it_keeps(monkeypatch, capsys):
+    """One right answer among wrong ones of its stage is not enough to skip its trap."""
+    stage = [id for id in COURSE.ids if id < "02"]
+    finish({id: False for id in COURSE.ids if id[:2] in ("02", "03", "04", "05")}
+           | {id: id == stage[-1] for id in stage})
+    typed(monkeypatch)
+    told = capsys.readouterr().out
+    assert any(line.startswith("  stage 6: 06.") for line in told.splitlines())
+    assert stage[-1] in {step.trap.id for step in placement.current().take}
+    assert f"stays in the plan: {stage[-1]}." in " ".join(told.split())
+
+
+def test_hours_are_told_only_from_two_on():
+    def told(minutes):
+        return placement.time_of([placement.Step(catalog.traps()[0], minutes, 0, "")])
+    assert (told(60), told(119), told(120)) == ("60 minutes", "119 minutes", "2 hours")
+
+
+def test_a_question_that_plain_arithmetic_answers_is_not_asked(monkeypatch, capsys):
+    monkeypatch.setattr("builtins.input", lambda _="": "?")
+    for id, places in placement.LEFT_OUT.items():
+        plain = [questions.about(id)[place](random.Random(0)).text for place in places]
+        assert all("What is the mean loss over all" in text or "GB do" in text for text in plain)
+        for place in range(10):
+            monkeypatch.setattr("secrets.randbelow", lambda n, place=place: place % n)
+            placement.ask(id, 1, 1)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "ddp.module" in told
+    assert "mean loss over all" not in told
+    assert "GB do" not in told
+
+
+def test_an_option_has_a_letter_because_a_number_may_be_the_text_of_another():
+    one = questions.choice("t", 1, "w.", 2, 3)
+    assert one.read_typed(" B ") == 2
+    for said in ("1", "2", "d", "ab", ""):
+        with pytest.raises(questions.AnswerError, match="expected: Choose a to c"):
+            one.read_typed(said)
 
 
 def test_start_page_and_progress_follow_the_plan(capsys):

@@ -6,8 +6,10 @@ each; whatever was wrong or skipped comes back in `dlsys review`.
 """
 
 import argparse
+import itertools
 import random
 import secrets
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dlsys import placed, review
@@ -33,6 +35,8 @@ from dlsys_helpers.catalog import Trap
 
 TODAY = 60  # minutes
 UNKNOWN, QUIT = "?", "q"
+# Questions, by their place, that anybody can compute who has not seen the trap.
+LEFT_OUT = {"09.11": (2,), "10.5": (3,)}
 INTERRUPTED = 130
 
 
@@ -192,11 +196,12 @@ def ask_all(number: int) -> None:
 
 def ask(id: str, place: int, number: int) -> dict:
     """Ask one question and keep the answer."""
-    made = questions.about(id)
+    made = [one for place, one in enumerate(questions.about(id))
+            if place not in LEFT_OUT.get(id, ())]
     question = made[secrets.randbelow(len(made))](random.Random(secrets.randbelow(2**31)))
     review.say_wrapped(f"\n{place} · stage {int(id[:2])}", question.text)
-    for n, option in enumerate(question.options, 1):
-        print(f"  {n}  {option}")
+    for letter, option in zip(question.letters, question.options, strict=True):
+        print(f"  {letter}  {option}")
     value = _read(question)
     sure = value is not None and _sure()
     return placed.record(id, run=number, right=value is not None and question.right(value),
@@ -206,7 +211,7 @@ def ask(id: str, place: int, number: int) -> dict:
 
 def _read(question: Question) -> float | None:
     """The answer, asked for until it is one; None for "I do not know"."""
-    print(f"{question.form} Or {UNKNOWN}.")
+    print(f"{question.typed_form} Or {UNKNOWN}.")
     while True:
         said = input("> ").strip()
         if said == UNKNOWN:
@@ -214,7 +219,7 @@ def _read(question: Question) -> float | None:
         if said.lower() == QUIT:
             raise EOFError
         try:
-            return question.read(said)
+            return question.read_typed(said)
         except AnswerError as error:
             print(error)
 
@@ -239,18 +244,29 @@ def tell(found: Plan, minutes: int) -> None:
         _step(step)
     later = found.take[len(today):]
     if later:
-        review.say_wrapped(
-            f"After that, {len(later)} more traps, {sum(s.minutes for s in later) / 60:.0f} "
-            f"hours: {', '.join(step.trap.id for step in later)}.")
+        print(f"After that, {len(later)} more traps, {time_of(later)}, in this order:")
+        for stage, steps in itertools.groupby(later, lambda step: int(step.trap.id[:2])):
+            review.say_wrapped(f"  stage {stage}: {', '.join(step.trap.id for step in steps)}")
     if found.skip:
-        say(bold(f"Skip, {sum(step.minutes for step in found.skip) / 60:.0f} hours"))
+        say(bold(f"Skip, {time_of(found.skip)}"))
         for step in found.skip:
             _step(step)
+    open_ = [row["id"] for row in rows if row["right"]
+             and row["id"] in {step.trap.id for step in later}]
+    if open_:
+        review.say_wrapped("Right, but your other answers leave it open whether you know it, so it "
+                           f"stays in the plan: {', '.join(open_)}.")
     back = [row["id"] for row in rows if not row["right"]]
     if back:
         review.say_wrapped(f"Wrong or skipped, so they come back in dlsys review: "
                            f"{', '.join(back)}.")
     print(f"To begin: dlsys start {int(today[0].trap.id[:2])}, trap {today[0].trap.id}")
+
+
+def time_of(steps: Sequence[Step]) -> str:
+    """Hours, or minutes up to two of them."""
+    minutes = sum(step.minutes for step in steps)
+    return f"{minutes} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
 
 
 def _step(step: Step) -> None:

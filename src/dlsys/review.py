@@ -324,8 +324,8 @@ def _ask_all(items: list[Item], answers: list[bool]) -> None:
     for place, item in enumerate(items, 1):
         question = draw(item)
         say_wrapped(f"\n{place} of {len(items)} · stage {int(item.trap.id[:2])}", question.text)
-        for number, option in enumerate(question.options, 1):
-            print(f"  {number}  {option}")
+        for letter, option in zip(question.letters, question.options, strict=True):
+            print(f"  {letter}  {option}")
         right = question.right(_read(question))
         record(item, right, now())
         answers.append(right)
@@ -334,10 +334,10 @@ def _ask_all(items: list[Item], answers: list[bool]) -> None:
 
 def _read(question: Question) -> float:
     """The answer, asked for until it is one."""
-    print(question.form)
+    print(question.typed_form)
     while True:
         try:
-            return question.read(input("> "))
+            return question.read_typed(input("> "))
         except AnswerError as error:
             print(error)
 

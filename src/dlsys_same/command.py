@@ -63,7 +63,7 @@ def shown(pair: Pair):
 
     if pair.name:
         print(f"{pair.name}:")
-    print(f"first:  {pair.first}\nsecond: {pair.second}")
+    print(f"first:  {pair.first}\nsecond: {pair.second}", flush=True)  # minutes before the rest
     result = same_pair(pair, say=progress)
     print("\n".join(lines(result)), flush=True)
     return result

@@ -70,9 +70,10 @@ def finished(command: list[str], env: dict, pair: Pair) -> tuple[str, int]:
 
 def same_pair(pair: Pair, say: Callable[[str], None] = print) -> Result:
     """Run both programs, and the first one again with weights changed by rounding, and compare."""
-    say("run 1 of 3: the first program")
+    steps = "to its end" if pair.whole else f"up to optimizer step {pair.steps}"
+    say(f"run 1 of 3: the first program, {steps}")
     first = run(pair.first, pair, pair.after)
-    say("run 2 of 3: the second program")
+    say(f"run 2 of 3: the second program, {steps}")
     second = run(pair.second, pair)
     say("run 3 of 3: the first program, its weights changed by rounding")
     return compare(first, second, run(pair.first, pair, pair.after, epsilon(first + second)))

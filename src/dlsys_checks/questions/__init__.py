@@ -49,6 +49,25 @@ class Question:
         return f"A number, right within {100 * self.within:g} %. 1/3 and 2e-5 may be typed, too."
 
     @property
+    def letters(self) -> str:
+        """By which a terminal knows the options: the number of one may be the text of another."""
+        return "abcdefghij"[:len(self.options)]
+
+    @property
+    def typed_form(self) -> str:
+        """What an answer looks like in a terminal."""
+        return f"Choose a to {self.letters[-1]}." if self.options else self.form
+
+    def read_typed(self, typed: str) -> float:
+        """An answer in a terminal: the letter of an option, or a number. Raises AnswerError."""
+        if not self.options:
+            return self.read(typed)
+        said = typed.strip().lower()
+        if len(said) != 1 or said not in self.letters:
+            raise AnswerError(f"answer: got {typed.strip()[:40]!r}, expected: {self.typed_form}")
+        return self.letters.index(said) + 1
+
+    @property
     def shown(self) -> str:
         """The answer as a learner reads it."""
         return self.options[int(self.answer) - 1] if self.options else shown(self.answer)
