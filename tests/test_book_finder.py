@@ -230,7 +230,7 @@ def test_a_whole_message_fits_the_row_that_has_three_of_its_words(finder, messag
 def test_the_finder_says_when_no_row_is_about_what_is_asked(finder, searching, query, lacks):
     finder.fill("#finder", query)
     said = finder.locator(".finder-said").inner_text()
-    assert said == f"{find.NONE_OF_OURS} No row has: {lacks}."
+    assert said == f"{find.NONE_OF_OURS} The finder does not know: {lacks}."
     assert finder.locator(".finder-search li").all_text_contents() == find.search()
     page, address = searching
     page.goto(f"{address}?q={query.replace(' ', '+')}")
@@ -260,7 +260,7 @@ def test_coming_back_to_the_finder_finds_what_was_asked(finder):
 def test_words_that_fit_nothing_leave_all_rows_and_say_so(finder):
     finder.fill("#finder", "zebra")
     said = finder.locator(".finder-said").inner_text()
-    assert said == f"{find.NONE_OF_OURS} No row has: zebra. {find.ENGLISH}"
+    assert said == f"{find.NONE_OF_OURS} The finder does not know: zebra. {find.ENGLISH}"
     assert finder.locator("div.symptoms:not(.finder-found) tbody tr").first.is_visible()
     assert finder.locator(".finder-found").is_hidden()
 

@@ -276,7 +276,7 @@ def test_what_no_row_is_about_is_said(capsys, monkeypatch, query):
 def test_words_that_no_row_has_are_named(capsys):
     assert cli.main(["find", "zebra"]) == 1
     assert capsys.readouterr().out.startswith(
-        f"{find.NONE_OF_OURS}\nNo row has: zebra.\n{find.ENGLISH}\n{find.SEARCH}\n")
+        f"{find.NONE_OF_OURS}\nThe finder does not know: zebra.\n{find.ENGLISH}\n{find.SEARCH}\n")
 
 
 @pytest.mark.parametrize("query", ["the", "", "???", "\u635f\u5931\u4e0d\u4e0b\u964d", "<b></b>"])
@@ -289,7 +289,8 @@ def test_a_query_without_a_word_is_one_line(capsys, query):
 def test_a_query_in_another_language_is_told_that_english_is_read(capsys):
     assert cli.main(["find", HOSTILE["German"]]) == 1
     said = capsys.readouterr().out.splitlines()
-    assert said[:3] == [find.NONE_OF_OURS, "No row has: der, verlust, sinkt, nicht.", find.ENGLISH]
+    assert said[:3] == [find.NONE_OF_OURS,
+                        "The finder does not know: der, verlust, sinkt, nicht.", find.ENGLISH]
 
 
 def test_tags_addresses_and_entities_are_not_words_and_tokens_are():
@@ -301,9 +302,16 @@ def test_tags_addresses_and_entities_are_not_words_and_tokens_are():
 def test_of_many_unknown_words_the_first_are_named_and_no_more_than_a_part_of_a_long_one():
     words = ["zz" + chr(97 + place) * 3 for place in range(13)]
     [note, _] = find.notes(find.rank(KNOWN, " ".join(words)))
-    assert note == f"No row has: {', '.join(words[:10])} and 3 more."
+    assert note == f"The finder does not know: {', '.join(words[:10])} and 3 more."
     [note, _] = find.notes(find.rank(KNOWN, HOSTILE["one word"]))
-    assert note == f"No row has: {'x' * 40}."
+    assert note == f"The finder does not know: {'x' * 40}."
+
+
+def test_where_most_words_are_unknown_a_possible_cause_is_none():
+    """Two of five words are known, "memory" and "error", and they say little."""
+    answer = find.rank(find.index(find.rows()), "NVLink ECC uncorrectable memory error")
+    assert not answer.fits
+    assert any("dmesg" in step for step in find.search())
 
 
 def test_of_a_long_text_the_ends_are_read_and_it_says_so():

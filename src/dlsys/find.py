@@ -329,9 +329,17 @@ def rank(known: Index, query: str) -> Answer:
     exact = bool(scored) and scored[0].exact
     causes = likeliest(named, shares)
     known_words = sum(bool(asked.nears[token]) for token in asked.weights)
-    return Answer(agreeing([(one.score, one.row) for one in scored], causes), causes,
-                  in_words(belief(shares, exact, known_words)) if scored else "", asked.missing,
-                  asked.skipped)
+    sure = in_words(belief(shares, exact, known_words)) if scored else ""
+    if sure == UNSURE and unknown(asked) > rules()["gate"]["unknown"]:
+        sure = ""
+    return Answer(agreeing([(one.score, one.row) for one in scored], causes), causes, sure,
+                  asked.missing, asked.skipped)
+
+
+def unknown(asked: Asked) -> float:
+    """The share of a question's weight in words that no row has."""
+    return sum(weight for token, weight in asked.weights.items() if not asked.nears[token]) / (
+        sum(asked.weights.values()) or 1)
 
 
 def belief(shares: dict[str, float], exact: bool, words: int) -> float:
@@ -387,7 +395,8 @@ def notes(answer: Answer) -> list[str]:
     if answer.missing:
         names = [word[:LETTERS] for word in answer.missing[:NAMED]]
         more = len(answer.missing) - len(names)
-        lines.append(f"No row has: {', '.join(names)}{f' and {more} more' if more else ''}.")
+        others = f" and {more} more" if more else ""
+        lines.append(f"The finder does not know: {', '.join(names)}{others}.")
     if answer.missing and not answer.causes:
         lines.append(ENGLISH)
     if answer.skipped:

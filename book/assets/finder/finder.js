@@ -205,7 +205,9 @@
         score: Number((score + WEIGHTS.likely * meant(r.row, shares)).toFixed(DIGITS)) };
     }).filter((r) => r.score > 0).sort((a, b) => b.score - a.score);
     const knownWords = [...asked.keys()].filter((token) => nears.get(token).size).length;
-    const sure = scored.length ? inWords(belief(shares, scored[0].exact, knownWords)) : "";
+    const believed = scored.length ? inWords(belief(shares, scored[0].exact, knownWords)) : "";
+    const unknown = sum([...asked].map(([token, weight]) => (nears.get(token).size ? 0 : weight))) / whole;
+    const sure = believed === texts.unsure && unknown > rules.gate.unknown ? "" : believed;
     const missing = words.filter(([token]) => asked.has(token) && !nears.get(token).size);
     const causes = likeliest(named, shares);
     return { hits: agreeing(scored, causes), causes, sure, skipped: every.length - words.length,
@@ -214,7 +216,7 @@
 
   // Notes on an answer: what was not understood or not read, one sentence each.
   const notes = ({ causes, missing, skipped }) => [
-    missing.length ? `No row has: ${missing.slice(0, NAMED).map((word) => word.slice(0, LETTERS))
+    missing.length ? `The finder does not know: ${missing.slice(0, NAMED).map((word) => word.slice(0, LETTERS))
       .join(", ")}${missing.length > NAMED ? ` and ${missing.length - NAMED} more` : ""}.` : "",
     missing.length && !causes.length ? texts.english : "",
     skipped ? texts.long : ""].filter((note) => note);
