@@ -785,8 +785,8 @@ alarms = {"healthy": flagged(healthy(x_normal).relu()),
 
 # %% trap="01.4" role="guess"
 guess("01.4",
-      "In the healthy layer, for what percentage of the rows does the unit "
-      "that is off most often return zero?", unit="%")
+      "In the healthy layer, take the unit that returns zero most often. "
+      "For what percentage of the rows does it return zero?", unit="%")
 
 # %% trap="01.4" role="look"
 def off_for_all(h):
@@ -944,7 +944,7 @@ def digit_net():
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 def zeros(net):
-    """(flagged, off for every row) of 64 units, on the training rows."""
+    """How many of 64 units are flagged, and how many off for all rows."""
     h = net[1](net[0](x_train))
     return flagged(h), off_for_all(h)
 
@@ -1204,7 +1204,7 @@ def gradient_norms(model):
 relus = stack(nn.ReLU)                   # what the review advises
 losses = fit(relus, x_train, y_train, steps=300, lr=3e-2,
              optimizer=torch.optim.SGD)
-sigmoids = stack(nn.Sigmoid)             # fresh: the question is on these
+sigmoids = stack(nn.Sigmoid)             # untrained, for the guess
 first, *_, last = gradient_norms(sigmoids)
 
 # %% trap="01.3" role="guess" quoted="wrong"
@@ -1423,12 +1423,12 @@ with torch.no_grad():                    # inference
 
 # %% trap="01.1" role="guess"
 guess("01.1",
-      "Without its dropout layer, what does this classifier do in the two "
-      "passes?",
-      choices=["it returns the same outputs twice and stays as it was",
-               "it returns the same outputs twice, but changes",
-               "it returns different outputs, but stays as it was",
-               "it returns different outputs and changes"])
+      "Suppose you remove the dropout layer. What do the two passes then "
+      "return, and do they change the classifier?",
+      choices=["the same outputs, and the classifier stays as it was",
+               "the same outputs, but the classifier changes",
+               "different outputs, but the classifier stays as it was",
+               "different outputs, and the classifier changes"])
 
 # %% trap="01.1" role="look"
 flips = (first != second).float().mean()
@@ -1648,7 +1648,7 @@ claim("operations per element", loop.count / 1000, above=4)
 
 # %% trap="01.5" role="repair"
 def signed_log(x):
-    """The same for all elements at once; x of any shape."""
+    """sign(x) * log(|x| + 1), all elements at once; x of any shape."""
     return x.sign() * (x.abs() + 1).log()
 
 long_vector = torch.randn(100_000)
@@ -1938,7 +1938,7 @@ show(ax.figure, alt="A slope for memory and two flat roofs on log axes. "
 
 # %% role="gpu"
 def least(step, rows, n):
-    """Microseconds by the datasheet."""
+    """The least microseconds that the datasheet allows."""
     _, work, moved = prepare(step, rows, n, "meta")
     return sheet.least_us(work, moved, tensor_cores=step == "linear")
 
@@ -1946,7 +1946,7 @@ def us(step, rows, n):
     return limits.value("us", step=step, rows=rows, n=n)
 
 def ratio(time, one, other, n=8192):
-    """How many times as long one step of (n, n) takes as the other."""
+    """Time of one step on (n, n), as a multiple of the other step's."""
     return time(one, n, n) / time(other, n, n)
 
 # %% role="gpu"

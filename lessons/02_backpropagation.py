@@ -638,7 +638,7 @@ guess("02.2",
       "the mean loss?",
       choices=["just as large",
                "64 times as large",
-               "8 times as large"])
+               "4,096 times as large"])
 
 # %% trap="02.2" role="look"
 try:

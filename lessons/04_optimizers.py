@@ -55,7 +55,7 @@ before = torch.get_rng_state()    # put back below, before the five rules
 steepness = torch.tensor([1.0, 25.0])
 
 def descend(momentum, lr=0.075, steps=30):
-    """The way of two weights down the valley: (steps + 1, 2)."""
+    """The path of two weights down the valley: (steps + 1, 2)."""
     w, b = torch.tensor([-10.0, 1.0]), torch.zeros(2)
     way = [w]
     for _ in range(steps):
@@ -543,7 +543,7 @@ def momentum(params, lr):
     return torch.optim.SGD(params, lr=lr, momentum=0.9)
 
 def score(optimizer, lr):
-    """Test accuracy of a new reader after 200 steps at this rate."""
+    """Test accuracy of a new classifier after 200 steps at this rate."""
     model = reader()
     fit(model, x_train, y_train, steps=200, lr=lr, optimizer=optimizer)
     return accuracy(model, x_test, y_test)
@@ -565,8 +565,8 @@ def first_step(optimizer, lr):
 
 # %% trap="04.2" role="guess"
 guess("04.2",
-      "On average, how many times as far does a weight move in Adam's "
-      "first step as in SGD's?",
+      "On average, how long is a weight's first step with Adam, as a "
+      "multiple of its first step with SGD?",
       choices=["about 3 times",
                "about 30 times",
                "about 300 times",
@@ -770,7 +770,7 @@ claim("ratio of the mean squares, constant rate to falling "
 
 # %% role="concept"
 def distance_after(curvature, rate, steps=20):
-    """Distance from a minimum at 0, after starting 0.01 from it."""
+    """Distance from a minimum at 0, after starting 0.01 away."""
     w = 0.01
     for _ in range(steps):
         w = w - rate * curvature * w
@@ -1183,7 +1183,7 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 origin = reader()
 
 def trained(optimizer, **options):
-    """The same start on the same batches, 100 steps at a rate of 0.01."""
+    """Weights after 100 steps at 0.01; same start, same batches."""
     torch.manual_seed(SEED)
     model = copy.deepcopy(origin)
     fit(model, x_train, y_train, steps=100, lr=0.01,
@@ -1195,11 +1195,11 @@ forgotten = trained(torch.optim.AdamW)           # no weight_decay given
 
 # %% trap="04.4" role="guess"
 guess("04.4",
-      "How large is the largest difference in a weight between the two "
-      "models?",
+      "By how much do the two models differ in the weight that differs "
+      "most?",
       choices=["by more than `1e-4`",
                "by about `1e-7`",
-               "by exactly `0`"])
+               "not at all"])
 
 # %% trap="04.4" role="look"
 gap = (forgotten - plain).abs().max()
@@ -1249,7 +1249,7 @@ claim("largest difference between AdamW with decay 0 and Adam",
 
 # %% trap="04.4" role="repair"
 def after_decay(optimizer):
-    """Two weights of 1 whose gradients swing, one little, one widely."""
+    """Two weights of 1; gradients alternate in sign, small and large."""
     w = nn.Parameter(torch.ones(2))
     opt = optimizer([w], lr=0.01, weight_decay=0.1)
     for k in range(300):
@@ -1380,7 +1380,7 @@ plot_columns({"rate 0.0001": low[0], "rate 3": high[0]},
 
 # %% trap="04.5" role="why"
 def silent(model):
-    """Share of hidden units that ReLU sets to 0 for all digits."""
+    """Fraction of hidden units that are 0 for all digits."""
     return (model[:2](x_train) == 0).all(0).float().mean().item()
 
 print(f"silent at 0.0001: {silent(low[2]):.2f}, "
@@ -1538,7 +1538,7 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 
 # %% trap="04.6" role="break"
 def factor(step, warm=100, total=1000, floor=0.1):
-    """Share of the peak at a step, the way it is often written."""
+    """Fraction of the peak at a step, as it is often written."""
     if step < warm:
         return step / warm
     done = (step - warm) / (total - warm)
@@ -2006,7 +2006,7 @@ guess("04.9",
 
 # %% trap="04.9" role="look"
 def flipped(a, b):
-    """Share of directions that differ, after 500 steps of settling."""
+    """Fraction of directions that differ after the first 500 steps."""
     return (a != b)[500:].float().mean().item()
 
 print(f"steps that go the other way: {flipped(summary, paper):.3f}")
@@ -2028,7 +2028,7 @@ claim("fraction of moves in the opposite direction, on noise",
 ages = torch.arange(1, 2000, dtype=torch.float64)
 
 def blend(b1, b2):
-    """Weight of the newest gradient and of each older one, in the sign."""
+    """Weights in the blend: the newest gradient, then each older one."""
     old = b1 * (1 - b2) * b2 ** (ages - 1)
     return torch.cat([torch.tensor([1 - b1], dtype=torch.float64), old])
 
@@ -2160,8 +2160,8 @@ half = moments(torch.bfloat16)
 
 # %% trap="04.11" role="guess" quoted="wrong"
 guess("04.11",
-      "At the end, how many times as large is the mean second moment in "
-      "bfloat16 as in float32?", unit="times")
+      "At the end, how large is the mean second moment in bfloat16, as a "
+      "multiple of the one in float32?", unit="times")
 
 # %% trap="04.11" role="look"
 larger = (half[-1].mean() / full[-1].mean()).item()
@@ -2371,8 +2371,8 @@ whole, apart = step_of(muon, pull, 1), step_of(muon, pull, 4)
 
 # %% trap="04.10" role="guess" quoted="wrong"
 guess("04.10",
-      "How many times as long is the joint step of the four ranks as one "
-      "rank's step on all rows?", unit="times")
+      "How long is the four ranks' joint step, as a multiple of the step "
+      "that one rank takes on all rows?", unit="times")
 
 # %% trap="04.10" role="look"
 times = (apart.norm() / whole.norm()).item()
@@ -2428,7 +2428,7 @@ claim("largest singular value of the step on four ranks",
 
 # %% trap="04.10" role="repair"
 def gathered(grad, ranks):
-    """The same, but each rank orthogonalizes the whole."""
+    """The same step, but each rank orthogonalizes the whole matrix."""
     parts, rows = grad.chunk(ranks), []
     for rank in range(ranks):
         matrix = torch.cat(parts)            # an all-gather
@@ -2817,7 +2817,7 @@ def steps():
 
 # %% role="gpu"
 def over_loop(way, n):
-    """How many times as long as the loop this way takes."""
+    """Time of this way, as a multiple of the loop's."""
     us = [steps.value("us", way=w, n=n) for w in (way, "loop")]
     return us[0] / us[1]
 

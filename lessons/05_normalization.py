@@ -183,7 +183,7 @@ print(centred, centred / var.sqrt(), sep="\n")
 
 # %% role="concept"
 def standardised(x, axes, eps=1e-5):
-    """x minus its mean over these axes, over the root of its variance."""
+    """x minus its mean over these axes, divided by its std (with eps)."""
     var = x.var(axes, keepdim=True, correction=0)
     return (x - x.mean(axes, keepdim=True)) / (var + eps).sqrt()
 
@@ -404,8 +404,8 @@ x_camera = x_test + 1.0      # the same digits, as the camera sends them
 
 # %% trap="05.1" role="guess" quoted="wrong"
 guess("05.1",
-      "How many of the camera images does the net without BatchNorm, "
-      "`plain`, get right, one at a time?",
+      "How many of the camera images does `plain`, the net without "
+      "BatchNorm, get right?",
       choices=["fewer than half",
                "more than half, but far from all",
                "nearly all of them"])
@@ -675,7 +675,7 @@ class Encoder(nn.Module):
 
 # %% trap="05.2" role="break"
 def first_over_last(net):
-    """Gradient norm of the first layer's first matrix over the last's."""
+    """Gradient norm of the first layer's matrix, divided by the last's."""
     loss = F.cross_entropy(net(x_train[:256]), y_train[:256])
     ends = [net.layers[k].linear1.weight for k in (0, -1)]
     first, last = torch.autograd.grad(loss, ends)
@@ -724,7 +724,7 @@ def train(net, lr, warm=1, steps=50):
 # %% trap="05.2" role="look" tags=["plumbing"]
 @torch.no_grad()
 def differs(net):
-    """Share of the stream that differs between images, 0 to 16 layers."""
+    """Fraction of the stream that differs between images, by layer."""
     h = net.embed(x_test.view(-1, 8, 8)) + net.place
     shares = []
     for layer in [nn.Identity(), *net.layers]:
@@ -1083,7 +1083,7 @@ class Ways(nn.Module):
 
 # %% trap="05.3" role="guess"
 guess("05.3",
-      "Given that `F.alpha_dropout` is off by default, how many of the six "
+      "`F.alpha_dropout` drops nothing by default. How many of the six "
       "calls still drop units after `eval()`?", unit="calls")
 
 # %% trap="05.3" role="look"
@@ -1211,12 +1211,12 @@ fit(undivided, x_train, y_train, steps=300, lr=1e-2)
 
 @torch.no_grad()
 def average(model, calls=200):
-    """Mean logits over many calls, less the bias, which no mask meets."""
+    """Mean logits over many calls, minus the bias, which is not masked."""
     return sum(model(x_test) for _ in range(calls)) / calls - model.out.bias
 
 # %% trap="05.3" role="more" tags=["plumbing"]
 def factor(a, b):
-    """The number that b is best multiplied with to give a."""
+    """The factor that brings b closest to a, in least squares."""
     return ((a * b).sum() / (b * b).sum()).item()
 
 kept = factor(average(tidy), clean - tidy.out.bias.detach())
@@ -1245,7 +1245,7 @@ claim("accuracy without the division", score, above=0.93)
 
 # %% trap="05.3" role="exercise" points=3 difficulty=3 minutes=15
 def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
-    """Name the modules at which two calls of model(x) begin to differ.
+    """Name the modules where two calls to model(x) begin to differ.
 
     List a module if its inputs in the two calls were equal and its outputs
     were not, however little the two outputs differ. Return the names in the
@@ -1943,7 +1943,7 @@ gain = nn.Linear(512, 512).weight.std().item() * math.sqrt(512)
 turn = nn.init.orthogonal_(torch.empty(64, 64))
 
 def gradient_left(activation, steps=50):
-    """Gradient norm at the start over that at the end of a recurrence."""
+    """Gradient norm at the start of a recurrence / at its end."""
     start = torch.randn(1, 64, requires_grad=True)
     h = start
     for _ in range(steps):

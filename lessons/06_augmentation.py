@@ -132,7 +132,7 @@ def moved(x):
 
 # %% role="concept"
 def blended(x, y):
-    """Mixup: part of each row, the rest of another; labels likewise."""
+    """Mixup: blend each row with another one, and their labels as well."""
     part, order = torch.rand(1), torch.randperm(len(x))
     return (part * x + (1 - part) * x[order],
             part * y + (1 - part) * y[order])
@@ -290,7 +290,7 @@ contact_sheet({name: change(square) for name, change in catalogue.items()},
 
 # %% role="concept"
 def mirrored(x):
-    """Each digit of x (N, 64) is flipped along each axis, or not."""
+    """Flip each digit of x (N, 64) along each axis, or not, at random."""
     images = x.view(-1, 8, 8)
     for axis in (1, 2):
         turn = torch.rand(len(x), 1, 1) < 0.5
@@ -343,7 +343,7 @@ def views(x):
                         for i in range(3) for j in range(3)])
 
 def drawn(nine, rows, shift):
-    """Those rows, each at its own position; or all in the middle."""
+    """Those rows, each at a random position, or all in the middle."""
     place = torch.randint(9, (len(rows),)) if shift else 4
     return nine[place, rows]
 
@@ -433,7 +433,7 @@ show(ax.figure, "One digit three times: moved down and right by a pixel, "
 # %% trap="06.1" role="repair"
 @torch.no_grad()
 def losses(draw):
-    """The test loss of the network with shifts, asked thirty times."""
+    """Thirty test losses of the network trained with shifts."""
     model = models["with shifts"]
     return torch.tensor([F.cross_entropy(model(draw()), y_test)
                          for _ in range(30)])
@@ -719,7 +719,7 @@ mix
 mixer = v2.MixUp(num_classes=10, alpha=1.0)
 
 def mixed_run(target, steps=600):
-    """A reader trained on mixed digits, and the loss of each step."""
+    """A classifier trained on mixed digits, and the loss of each step."""
     model, found = reader(), []
     opt = torch.optim.Adam(model.parameters(), lr=0.003)
     for _ in range(steps):
@@ -736,11 +736,11 @@ hard_model, hard_losses = mixed_run(lambda soft: soft.argmax(1))
 
 # %% trap="06.2" role="guess"
 guess("06.2",
-      "How sure of its first choice is the network on such a blend, "
-      "compared with a network that never saw a blend?",
-      choices=["about as sure",
-               "clearly less sure: it gives the class about one half",
-               "clearly surer: it gives the class more than nine tenths"])
+      "How high is the network's probability for its first choice on such "
+      "a blend, compared with a network that never saw a blend?",
+      choices=["about the same",
+               "clearly lower, about 50 %",
+               "clearly higher, over 90 %"])
 
 # %% trap="06.2" role="look"
 other = torch.randperm(len(x_test))
@@ -982,7 +982,7 @@ def epochs(model, n=200, batch=150):
 
 # %% trap="06.3" role="break"
 def stops_at(losses, patience=10):
-    """Place in the list at which it stops; its length if it never does."""
+    """Index of the loss at which training stops, or the list's length."""
     best, since = math.inf, 0
     for epoch, loss in enumerate(losses):
         since = 0 if loss < best else since + 1
@@ -995,12 +995,12 @@ def wide():
     return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
 
 # %% trap="06.3" role="break"
-# One step an epoch: 200 losses, each over all digits.
+# One step per epoch: 200 losses, each over all digits.
 model = wide()
 parts, val = zip(*epochs(model))
 train = [sum(p) / len(p) for p in parts]
 by_train = stops_at(train)
-# Five steps an epoch: 1,000 losses, each over 30 digits.
+# Five steps per epoch: 1,000 losses, each over 30 digits.
 batched, _ = zip(*epochs(wide(), batch=30))
 single = stops_at([loss for p in batched for loss in p])
 
@@ -1175,7 +1175,7 @@ def stop_and_best(losses: list[float], patience: int,
 
 # %% trap="06.4" role="break"
 def best_of_run(keep):
-    """Validation loss: lowest seen, last epoch, after loading best."""
+    """Validation losses: lowest, last, and after loading the best."""
     model, lowest = wide(), math.inf
     for _, last in epochs(model):
         if last < lowest:
@@ -1433,7 +1433,7 @@ torch.set_rng_state(before)
 
 # %% trap="06.5" role="break"
 def coin_data():
-    """60 rows of noise and labels by a coin: (60, 2000), (60,)."""
+    """60 rows of noise, with labels from a coin: (60, 2000), (60,)."""
     return torch.randn(60, 2000), torch.randint(2, (60,))
 
 def strongest(x, y, k=20):
@@ -1442,7 +1442,7 @@ def strongest(x, y, k=20):
     return gap.abs().topk(k).indices
 
 def nearest(x, y):
-    """A classifier: which class mean is nearer?"""
+    """A classifier that chooses the class with the nearer mean."""
     means = torch.stack([x[y == c].mean(0) for c in (0, 1)])
     return lambda rows: torch.cdist(rows, means).argmin(1)
 
@@ -1454,7 +1454,7 @@ def widest(x, y, k=20):
     return x.std(0).topk(k).indices
 
 def select_first(x, y, choose=strongest):
-    """Cross-validated share right; the columns are chosen on all rows."""
+    """Cross-validated accuracy; the columns are chosen on all rows."""
     x = x[:, choose(x, y)]
     right = 0
     for k in range(5):
@@ -1467,8 +1467,9 @@ reported = sum(select_first(x, y) for x, y in several) / 10
 
 # %% trap="06.5" role="guess"
 guess("06.5",
-      "If you choose the columns on all rows by `widest` instead, what "
-      "accuracy does the cross-validation report on average?", unit="%")
+      "Suppose you choose the columns with `widest` instead, also on all "
+      "rows. What accuracy does the cross-validation then report on "
+      "average?", unit="%")
 
 # %% trap="06.5" role="look"
 by_spread = sum(select_first(x, y, widest) for x, y in several) / 10
@@ -1638,7 +1639,7 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # %% trap="06.6" role="break"
 pixel = torch.tensor([250], dtype=torch.uint8) + 20
 
-u_train = (x_train * 255).round().to(torch.uint8)     # as a decoder gives
+u_train = (x_train * 255).round().to(torch.uint8)     # as from a decoder
 u_test = (x_test * 255).round().to(torch.uint8)
 
 def brighter(u):
@@ -1648,7 +1649,7 @@ def brighter(u):
 
 # %% trap="06.6" role="break"
 def bright_run(brighten, steps=400):
-    """A reader trained on brightened digits."""
+    """Test accuracy after training on brightened digits."""
     model = reader()
     opt = torch.optim.Adam(model.parameters(), lr=0.003)
     for _ in range(steps):
@@ -1806,7 +1807,7 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 
 # %% trap="06.7" role="break"
 def copies(dice, noise=0.1, n=200):
-    """Rows, labels and originals; each of n digits stands in five rows."""
+    """Rows, labels and originals; each of n digits is in five rows."""
     pick = torch.randperm(len(x_train))[:n]
     y = torch.randint(10, (n,)) if dice else y_train[pick]
     group = torch.arange(n).repeat(5)
@@ -1814,18 +1815,18 @@ def copies(dice, noise=0.1, n=200):
     return x + noise * torch.randn_like(x), y[group], group
 
 def by_rows(group):
-    """True for training rows; each row is drawn for itself."""
+    """True for training rows; each row is drawn separately."""
     return torch.rand(len(group)) < 0.7
 
 def wide_run(x, y, steps=1000):
-    """The wide reader of trap 06.3, trained on these rows."""
+    """The wide classifier of trap 06.3, trained on these rows."""
     model = wide()
     fit(model, x, y, steps=steps, lr=0.003)
     return model
 
 # %% trap="06.7" role="break"
 def tested(dice, split):
-    """Share right: on its own test rows, and on 497 new digits."""
+    """Accuracy on its own test rows, and on 497 new digits."""
     x, y, group = copies(dice)
     train = split(group)
     model = wide_run(x[train], y[train])
@@ -2025,7 +2026,7 @@ mean_p = {name: z.sigmoid().mean().item() for name, z in z_of.items()}
 # %% trap="06.8" role="guess"
 guess("06.8",
       "On average, what probability of being positive does the model "
-      "predict for new points?", unit="%")
+      "trained with both remedies predict for new points?", unit="%")
 
 # %% trap="06.8" role="look"
 base = y_new.mean().item()
@@ -2087,7 +2088,7 @@ claim("mean probability minus base rate, sampler alone, log k subtracted",
 
 # %% trap="06.8" role="more" tags=["plumbing"]
 def auc(z):
-    """Share of pairs, positive and negative, in the right order."""
+    """Fraction of pairs, positive and negative, in the right order."""
     ranks = z.argsort().argsort().double() + 1
     n = y_new.sum().double()
     return ((ranks[y_new > 0].sum() - n * (n + 1) / 2)
@@ -2095,7 +2096,7 @@ def auc(z):
 
 # %% trap="06.8" role="more"
 def precision_and_recall(z):
-    """Share of alarms that are right, share of positives with an alarm."""
+    """Fraction of alarms that are right, and of positives found."""
     return (y_new[z > 0].mean().item(),
             (z[y_new > 0] > 0).float().mean().item())
 
@@ -2199,9 +2200,9 @@ finder = stroke_finder(changed)
 
 # %% trap="06.9" role="guess"
 guess("06.9",
-      "In the test images, what mean probability of a stroke does the "
-      "network give to stroke pixels whose mirror pixel is background?",
-      unit="%")
+      "In the test images, take the stroke pixels whose mirror pixel is "
+      "background. What probability of a stroke does the network give "
+      "them, on average?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)
@@ -2281,7 +2282,7 @@ typed = [shift(tv_tensors.Image(masks[:1]), tv_tensors.Mask(masks[:1]))
          for _ in range(50)]
 
 def agree(pairs):
-    """In how many of the pairs image and mask are equal."""
+    """The number of pairs in which image and mask are equal."""
     return sum(bool((a == b).all()) for a, b in pairs)
 
 print(f"pairs that agree: plain {agree(plain)}, typed {agree(typed)} of 50")
@@ -2609,7 +2610,7 @@ def feeding():
 
 # %% role="gpu"
 def per_image(part):
-    """Microseconds an image, in this part of a step."""
+    """Microseconds per image in this part of a step."""
     return (feeding.value("us", part=part)
             / feeding.value("images", part=part))
 

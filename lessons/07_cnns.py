@@ -129,7 +129,7 @@ sliding_kernel
 
 # %% role="concept"
 def somewhere(pictures, side=12):
-    """Each picture at a random position of an empty canvas."""
+    """Each picture at a random position on an empty canvas."""
     canvas = torch.zeros(len(pictures), 1, side, side)
     corners = torch.randint(side - 7, (len(pictures), 2)).tolist()
     for n, (top, left) in enumerate(corners):
@@ -153,7 +153,7 @@ for name, net in (("convolutions", conv_net), ("linear layers", dense_net)):
     print(f"{name}: {values:,} parameters, accuracy {of_200[name]:.2f}")
 
 # %% role="concept"
-claim("accuracy with convolutions less that with linear layers",
+claim("accuracy with convolutions minus accuracy with linear layers",
       of_200["convolutions"] - of_200["linear layers"], above=0.25)
 
 # %% [markdown] role="concept"
@@ -179,7 +179,7 @@ claim("accuracy with convolutions less that with linear layers",
 
 # %% role="concept"
 def places(size, kernel, stride=1, padding=0, dilation=1):
-    """Places of a window along one side of the image."""
+    """Number of positions of a window along one side of the image."""
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 image = torch.rand(1, 1, 224, 224)
@@ -304,7 +304,7 @@ claim("the spot moved by two columns: pooled cells that differ",
 
 # %% trap="07.1" role="break"
 def stack(channels, strides):
-    """3x3 convolutions, each with a ReLU; one channel in."""
+    """3x3 convolutions, each with a ReLU; the input has one channel."""
     sizes = [1, *channels]
     return nn.Sequential(*[
         nn.Sequential(nn.Conv2d(i, o, 3, stride=s, padding=1), nn.ReLU())
@@ -780,9 +780,9 @@ for name, skip in (("residual", True), ("plain", False)):
     print(f"{name}: accuracy {deep_score[name]:.2f}")
 
 # %% role="concept"
-claim("parameters of the block, ours less torchvision's", ours - theirs,
+claim("parameters of the block, ours minus torchvision's", ours - theirs,
       expected=0)
-claim("twelve blocks, 60 steps: accuracy with the addition less without",
+claim("twelve blocks, 60 steps: accuracy with the addition minus without",
       deep_score["residual"] - deep_score["plain"], above=0.05)
 
 # %% [markdown] role="concept"
@@ -861,7 +861,7 @@ def task(pixels):
     return x, y_train[~is_old] - 5, x_new, y_test[~is_old_test] - 5
 
 def transfer(pixels, examples):
-    """Accuracy with so many examples a class: old body, then random."""
+    """Accuracy with n examples per class: old body, then random."""
     x, y, x_new, y_new = task(pixels)
     chosen = torch.cat([(y == c).nonzero()[:examples, 0] for c in range(5)])
     reused = nn.Sequential(old_body, nn.Linear(32, 5))
@@ -888,9 +888,9 @@ plot_bars({f"{where}, {n} each: {how}": scores[k]
               "better everywhere.")
 
 # %% role="concept"
-claim("frozen body, 100 of each: accuracy near less that far",
+claim("frozen body, 100 of each: accuracy on the near task minus the far",
       gained["near", 100][0] - gained["far", 100][0], above=0.02)
-claim("near, 100 of each: random start less frozen body",
+claim("near, 100 of each: random start minus frozen body",
       gained["near", 100][1] - gained["near", 100][0], above=0.05)
 
 # %% [markdown] role="concept"
@@ -965,7 +965,7 @@ few = torch.cat(rows)                    # 50 rows, ten of each new digit
 x_new, y_new = x_train[few], y_train[few] - 5
 
 def both(model):
-    """Accuracy on the new digits, and with the old head on the old."""
+    """Accuracy on the new digits and, with the old head, on the old."""
     new = accuracy(model, x_test[~low_test], y_test[~low_test] - 5)
     old = nn.Sequential(model.body, teacher.head)
     return new, accuracy(old, x_test[low_test], y_test[low_test])
@@ -1012,7 +1012,7 @@ plot_bars({**{f"new, {p}": s for p, s in new.items()},
               "the old digits it is the reverse.")
 
 # %% trap="07.3" role="look"
-claim("new digits: accuracy at one rate less that with a frozen body",
+claim("new digits: accuracy at one rate minus with a frozen body",
       new["one rate"] - new["frozen"], above=0.08)
 
 # %% [markdown] trap="07.3" role="look"
@@ -1067,11 +1067,11 @@ print(f"body and head at 0.3: new {hot_new:.2f}   old {hot_old:.2f}")
 
 # %% trap="07.3" role="more"
 claim("old digits: accuracy at a rate of 0.3", hot_old, below=0.6)
-claim("new digits: accuracy at 0.3 less that at 0.01",
+claim("new digits: accuracy at 0.3 minus accuracy at 0.01",
       hot_new - new["one rate"], below=-0.05)
-claim("new digits: accuracy at one rate less that at a hundredth",
+claim("new digits: accuracy at one rate minus at a hundredth",
       new["one rate"] - new["a hundredth"], above=0.05)
-claim("new digits: accuracy at a tenth less that with a frozen body",
+claim("new digits: accuracy at a tenth minus with a frozen body",
       new["a tenth"] - new["frozen"], above=0.05)
 
 # %% [markdown] trap="07.3" role="folklore"
@@ -1215,7 +1215,7 @@ plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
 
 # %% trap="07.4" role="repair"
 class Scaled(nn.Module):
-    """Normalises before the model; its numbers are saved with it."""
+    """Normalises the input first; mean and std are saved with it."""
 
     def __init__(self, model, mean, std):
         super().__init__()
@@ -1229,7 +1229,7 @@ class Scaled(nn.Module):
 shares = accuracy(Scaled(served, mean, std), x_test, y_test)
 
 # %% trap="07.4" role="repair"
-claim("accuracy with the recipe inside, less that as trained",
+claim("accuracy with the recipe inside minus accuracy as trained",
       shares - read["as trained"], expected=0)
 
 # %% [markdown] trap="07.4" role="more" topics="without BatchNorm · the numbers that were mixed up · torchvision's recipes"
@@ -1254,9 +1254,9 @@ plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
 
 # %% trap="07.4" role="more"
 claim("accuracy as trained", read["as trained"], above=0.93)
-claim("accuracy when normalised twice, less that without", read["twice"]
+claim("accuracy when normalised twice minus accuracy without", read["twice"]
       - read["forgotten"], above=0.05)
-claim("not normalised: accuracy without BatchNorm, less that with it",
+claim("not normalised: accuracy without BatchNorm minus with it",
       bare["forgotten"] - read["forgotten"], above=0.05)
 claim("swapped numbers: accuracy with BatchNorm",
       read["mixed up"], above=0.85)
@@ -1351,8 +1351,9 @@ plain = formats(layers, photos)
 
 # %% trap="07.5" role="guess" quoted="wrong"
 guess("07.5",
-      "If you convert only the model `layers`, not the photos, how many of "
-      "its three outputs have their channels last?", unit="outputs")
+      "If you convert only the model, not the photos, how many of its "
+      "three layers return their output with the channels last?",
+      unit="layers")
 
 # %% trap="07.5" role="look"
 print("shape  ", tuple(batch.shape), "->", tuple(back.shape))
@@ -1496,7 +1497,7 @@ rates = {name: 0.9 ** (n_layers - i) for i, name in enumerate(names)}
 
 # %% trap="07.6" role="guess"
 guess("07.6",
-      "How many times as large as the base rate is the head's rate?",
+      "What is the head's rate, as a multiple of the base rate?",
       unit="times")
 
 # %% trap="07.6" role="look"
@@ -1709,7 +1710,7 @@ draw_line({"old scanner": stored(state, move),
 
 # %% trap="07.7" role="repair"
 def trained(keep_eval):
-    """The body after two epochs; its mode is set before, or inside each."""
+    """The body after two epochs; eval() comes before or inside each."""
     body = copy.deepcopy(eyes).requires_grad_(False).eval()
     model = nn.Sequential(body, nn.Linear(64, 5))
     optimizer = torch.optim.Adam(model[1].parameters(), lr=1e-2)
@@ -1820,8 +1821,8 @@ losses = fit(saved, x_train, y_train, steps=200, lr=3e-3)
 
 # %% trap="07.8" role="guess"
 guess("07.8",
-      "If you call `torch.manual_seed(SEED)` before you create each of the "
-      "two objects, how much accuracy is lost in loading?",
+      "Suppose you call `torch.manual_seed(SEED)` before you create each "
+      "of the two objects. How much accuracy is then lost in loading?",
       choices=["none", "about half of it", "nearly all of it"])
 
 # %% trap="07.8" role="look"
@@ -1896,7 +1897,7 @@ plot_bars({"list, saved": scores[0], "list, loaded": scores[1],
               "after loading. With a ModuleList both bars are equal.")
 
 # %% trap="07.8" role="repair"
-claim("accuracy before saving less that after loading",
+claim("accuracy before saving minus accuracy after loading",
       whole[0] - whole[1], expected=0)
 
 # %% [markdown] trap="07.8" role="more" topics="tests that catch it, and one that does not · the counts"
@@ -2346,7 +2347,7 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
 
 # %% trap="07.11" role="break"
 class Viewer(nn.Module):
-    """Convolutions, then a head that wants 64 values a row."""
+    """Convolutions, then a head that expects 64 values per row."""
 
     def __init__(self, flat):
         super().__init__()
@@ -2365,9 +2366,9 @@ large = F.interpolate(images_test, scale_factor=2)    # (497, 1, 16, 16)
 # %% trap="07.11" role="guess" quoted="right"
 guess("07.11", "How many predictions does the net return?",
       choices=["none, because an error stops it",
-               "994",
+               "497",
                "1,988",
-               "497"])
+               "7,952"])
 
 # %% trap="07.11" role="look"
 measured("07.11", 2)
@@ -2647,7 +2648,7 @@ def throughput():
                "high": 64 / t.low, "tflops": 64 * work / t.median / 1e12}
 
 def over(a, b):
-    """Time of one kind of the layer over that of another."""
+    """Time of one kind of the layer, divided by another's."""
     return switches.value("us", kind=a) / switches.value("us", kind=b)
 
 sheet = datasheet(switches.device_name)

@@ -132,7 +132,7 @@ claim("D 256, raw scores: entropy over 100 keys; at most ln 100, 4.61",
       entropies[256][0], below=1)
 claim("the same scores, divided by the root of D: entropy",
       entropies[256][1], above=3.9)
-claim("divided: entropy at D 256 less that at D 16",
+claim("divided: entropy at D 256 minus entropy at D 16",
       entropies[256][1] - entropies[16][1], expected=0, within=0.15)
 
 # %% [markdown] role="concept"
@@ -246,7 +246,7 @@ _, patterns = layers[8](*[torch.randn(5, 1, 64)] * 3,
                         average_attn_weights=False)
 
 # %% role="concept"
-claim("parameters with 8 heads less those with one",
+claim("parameters with 8 heads minus those with one",
       count[8] - count[1], expected=0)
 claim("attention weights with 8 heads, as a multiple of those with one",
       patterns.numel() / one_pattern.numel(), expected=8)
@@ -447,7 +447,7 @@ def train(model, draw, steps, lr=1e-2):
 VOCAB, T = 16, 8
 
 def dice_loss(**mask):
-    """A function that gives a model's loss of next tokens on fresh dice."""
+    """Return a function: a model's next-token loss on fresh dice."""
     def draw(model):
         ids = torch.randint(VOCAB, (32, T + 1))
         return nll(model(ids[:, :-1], **mask), ids[:, 1:])
@@ -465,7 +465,7 @@ guess("08.1", "How large is this mean loss, in nats?",
 # %% trap="08.1" role="look" tags=["plumbing"]
 @torch.no_grad()
 def paid(model, **mask):
-    """Loss by position with the row in view, and after prefixes, (T,)."""
+    """Loss by position with the whole row in view, and on prefixes."""
     ids = torch.randint(VOCAB, (256, T + 1))
     whole = model(ids[:, :-1], **mask)
     by_place = [nll(whole[:, t], ids[:, t + 1]).item() for t in range(T)]
@@ -666,7 +666,7 @@ claim("pairs within the documents as a fraction of the causal row's",
 
 # %% trap="08.1" role="more"
 def shifted_loss(model):
-    """Next tokens on fresh dice, the whole row in view."""
+    """Next-token loss on fresh dice, with the whole row in view."""
     ids = torch.randint(VOCAB, (32, T))
     return nll(model(ids)[:, :-1], ids[:, 1:])
 
@@ -875,8 +875,8 @@ shift = ((new - old).square().mean() / old.square().mean()).sqrt()
 
 # %% trap="08.2" role="guess" quoted="right"
 guess("08.2",
-      "By what percentage (root mean square) do the outputs at the five "
-      "tokens change?", unit="%")
+      "In the 64 rows, by what percentage (root mean square) do the "
+      "outputs at the five tokens change?", unit="%")
 
 # %% trap="08.2" role="look"
 on_pads = weights[1, :5, 5:].sum(-1).mean()
@@ -1093,7 +1093,7 @@ WORDS, MASK, ROW = 8, 8, 8                       # [MASK] is token 8
 rule = torch.randperm(WORDS, generator=torch.Generator().manual_seed(0))
 
 def sentences(n):
-    """Rows (n, ROW): four of five tokens follow the rule, or luck."""
+    """Rows (n, ROW): four tokens in five obey the rule, one is random."""
     columns = [torch.randint(WORDS, (n,))]
     while len(columns) < ROW:
         thrown = torch.randint(WORDS, (n,))
@@ -1103,14 +1103,14 @@ def sentences(n):
 
 # %% trap="08.3" role="break"
 def gaps_loss(model):
-    """BERT's: tokens hidden with probability 0.15, each predicted."""
+    """BERT's loss: predict tokens that are hidden, 15 % on average."""
     ids = sentences(64)
     hidden = torch.rand(ids.shape) < 0.15
     logits = model(ids.masked_fill(hidden, MASK))
     return nll(logits[hidden], ids[hidden])
 
 def next_loss(model):
-    """GPT's: each position predicts the next token, under a mask."""
+    """GPT's loss: each position predicts the next token, under a mask."""
     ids = sentences(64)
     return nll(model(ids[:, :-1], is_causal=True), ids[:, 1:])
 
@@ -1124,12 +1124,12 @@ guess("08.3",
       "How large is the second model's loss for the token after the text?",
       choices=["as small as in the middle of a row",
                "larger than that, but smaller than the first model's",
-               "larger than the first model's loss"])
+               "larger than the first model's"])
 
 # %% trap="08.3" role="look" tags=["plumbing"]
 @torch.no_grad()
 def behind(model, ids):
-    """Mean nats for tokens 1.., each from the ones before and a [MASK]."""
+    """Mean loss of tokens 1, 2, ...: the text before each, and a [MASK]."""
     costs = []
     for t in range(1, ids.shape[1]):
         mask = torch.full((len(ids), 1), MASK)
@@ -1166,7 +1166,7 @@ plot_columns(
 measured("08.3", 2)
 
 # %% trap="08.3" role="look"
-claim("loss of the masked model after the text, less the causal model's",
+claim("loss of the masked model after the text minus the causal model's",
       written - causal, above=0.01)
 
 # %% [markdown] trap="08.3" role="why"
@@ -1185,7 +1185,7 @@ claim("loss of the masked model after the text, less the causal model's",
 print(f"entropy {entropy:.2f} nats, causal model {causal:.2f}")
 
 # %% trap="08.3" role="repair"
-claim("loss of the causal model less the entropy, in nats",
+claim("loss of the causal model minus the entropy, in nats",
       causal - entropy, above=-0.05, below=0.1)
 
 # %% [markdown] trap="08.3" role="more" topics="the loss in a gap · logits read one position off"
@@ -1193,9 +1193,9 @@ claim("loss of the causal model less the entropy, in nats",
 # token.
 
 # %% trap="08.3" role="more"
-claim("loss for a masked token, both neighbours in view, less the causal "
+claim("loss for a masked token, both neighbours in view, minus the causal "
       "model's for a next one", in_gap - causal, below=-0.2)
-claim("entropy less the masked model's loss in the gap, in nats",
+claim("entropy minus the masked model's loss in the gap, in nats",
       entropy - in_gap, above=0.2)
 
 # %% [markdown] trap="08.3" role="more"
@@ -1319,7 +1319,7 @@ claim("cross-attention: keys that each token of the answer looks at",
 
 # %% trap="08.4" role="break"
 def written_out(q, k, v):
-    """Attention (..., M, E) as the formula says it."""
+    """Attention (..., M, E) by its formula, with all scores at once."""
     scores = q @ k.mT / math.sqrt(q.shape[-1])       # (..., M, N)
     return scores.softmax(-1) @ v
 
@@ -1337,7 +1337,7 @@ def add_tile(top, total, out, q, keys, values):
 
 # %% trap="08.4" role="break"
 def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
-    """The same, 128 queries at a time, past tiles of 128 keys.
+    """The same, for 128 queries at a time and tiles of 128 keys.
 
     fetch(part) stands for moving a part from memory to the chip.
     """
@@ -1354,8 +1354,8 @@ def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
 
 # %% trap="08.4" role="guess" quoted="wrong"
 guess("08.4",
-      "At 4,096 tokens, how many times as many bytes does `written_out` "
-      "move as `tiled`?", unit="times")
+      "At 4,096 tokens, by what factor does `written_out` move more bytes "
+      "than `tiled`?", unit="times")
 
 # %% trap="08.4" role="look"
 def tokens(n, heads=4, d=64, device="cpu"):
@@ -1363,21 +1363,21 @@ def tokens(n, heads=4, d=64, device="cpu"):
     return torch.randn(3, 1, heads, n, d, device=device).unbind()
 
 def traffic(n):
-    """Bytes of one head in 16 bits that tiled moves, there and back."""
+    """Bytes that tiled moves for one head in 16 bits, in and out."""
     fetched = []
 
     def count(part):
         fetched.append(part.nbytes)
         return part
 
-    # On "meta" tensors have shapes, no numbers. Large tiles move as much.
+    # On "meta" tensors have no values. Larger tiles move as many bytes.
     q, k, v = (t.half() for t in tokens(n, heads=1, device="meta"))
     out = tiled(q, k, v, block=128, tile=2048, fetch=count)
     return sum(fetched) + out.nbytes
 
 # %% trap="08.4" role="look"
 def of_formula(n, d=64, size=2):
-    """Bytes of one head that written_out moves."""
+    """Bytes that written_out moves for one head."""
     once = 4 * n * d * size                  # q, k, v and out
     scores_and_weights = 2 * n * n * size    # each written, each read
     return once + 2 * scores_and_weights
@@ -1517,7 +1517,7 @@ print(f"in tiles {in_tiles:.4f}, at once {at_once:.4f}, "
       f"without a maximum {bare}")
 
 # %% trap="08.4" role="more"
-claim("log of the sum of exponentials, in tiles less at once",
+claim("log of the sum of exponentials, in tiles minus at once",
       in_tiles - at_once, expected=0, within=1e-3)
 claim("without a maximum the sum overflows", math.isinf(bare),
       expected=True)
@@ -1652,8 +1652,8 @@ by_record = moved(lambda i: FLOAT * (fields * i + mass))
 
 # %% trap="08.5" role="guess" quoted="wrong"
 guess("08.5",
-      "If all masses were stored side by side, starting at byte 4, how "
-      "many bytes would one load of a warp move?", unit="bytes")
+      "Suppose all masses were stored side by side, starting at byte 4. "
+      "How many bytes would one load of a warp move?", unit="bytes")
 
 # %% trap="08.5" role="look"
 share = by_record / table_bytes
@@ -1822,7 +1822,7 @@ def sectors(addresses: list, size: int) -> list:
 
 # %% trap="08.6" role="break"
 def turns(words):
-    """Turns that 32 banks take to give out these words to a warp."""
+    """Turns that 32 banks need to return these words to a warp."""
     banks = [{w for w in words if w % 32 == bank} for bank in range(32)]
     return max(map(len, banks))
 
@@ -2335,7 +2335,7 @@ def what_holds(rows):
     fetched = sum(row[1] for row in rows if row[0] == "_local_scalar_dense")
     if fetched > 100:
         return "host"
-    if moved / calls < 1e5:                      # bytes a call
+    if moved / calls < 1e5:                      # bytes per call
         return "launch"
     return "memory" if work / moved < 10 else "compute"
 
@@ -2510,7 +2510,7 @@ claim("by the module's mode, and MHA: gap of two calls in eval mode",
 # follows the grad mode:
 
 # %% trap="08.9" role="more"
-claim("the rule of the root of 2p, less what was measured",
+claim("the rule of the root of 2p, minus what was measured",
       math.sqrt(2 * 0.1) - difference, expected=0, within=0.08)
 claim("by grad mode: gap of two calls in eval mode with gradients",
       gaps["ByGrad"], above=0.01)
@@ -2650,7 +2650,7 @@ print(f"its result and the first token's value: gap {to_first:.0e}")
 measured("08.10", 0)
 
 # %% trap="08.10" role="look"
-claim("its result less the value of the first token", to_first,
+claim("its result minus the value of the first token", to_first,
       below=1e-6)
 
 # %% [markdown] trap="08.10" role="why"
@@ -2915,7 +2915,7 @@ guess("08.11",
 # %% trap="08.11" role="look" tags=["plumbing"]
 @torch.no_grad()
 def share_read(model, batch, order=None):
-    """Share of the test digits read in batches, in this order."""
+    """Accuracy on the test digits, sent in batches in this order."""
     order = torch.arange(497) if order is None else order
     right = [(model(x_test[rows]).argmax(1) == y_test[rows]).sum()
              for rows in order.split(batch)]
@@ -2940,7 +2940,7 @@ plot_columns(
 measured("08.11", 1)
 
 # %% trap="08.11" role="look"
-claim("accuracy one by one, less that in batches of 32",
+claim("accuracy one by one minus accuracy in batches of 32",
       shares[1] - shares[32], below=-0.05)
 
 # %% [markdown] trap="08.11" role="why"
@@ -3006,9 +3006,9 @@ claim("blind tests, permuted and repeated: a logit moves by",
 
 # %% trap="08.11" role="more"
 claim("accuracy in batches of 32", shares[32], above=0.85)
-claim("accuracy sorted by class, less that in mixed batches",
+claim("accuracy sorted by class minus accuracy in mixed batches",
       by_class - shares[32], below=-0.04)
-claim("batch_first: highest less lowest accuracy", max(again) - min(again),
+claim("batch_first: highest minus lowest accuracy", max(again) - min(again),
       below=0.005)
 claim("other rows replaced: a logit of row 0 moves by",
       moved["other company"].abs().max(), above=0.05)
@@ -3093,7 +3093,7 @@ class Back(nn.Module):
 
 # %% role="concept" tags=["plumbing"]
 def two_back(model, rows=32, length=16):
-    """The loss of naming the token two positions back, fresh rows."""
+    """Loss of naming the token two positions back, on fresh rows."""
     ids = torch.randint(8, (rows, length))
     return nll(model(ids)[:, 2:], ids[:, :-2])
 
@@ -3167,9 +3167,9 @@ start, end = losses[0], sum(losses[-20:]) / 20
 print(repr(fresh), repr(write(writer, "The ")), sep="\n")
 
 # %% role="concept"
-claim("loss at the start less ln of the number of letters",
+claim("loss at the start minus ln of the number of letters",
       start - math.log(len(letters)), expected=0, within=0.5)
-claim("loss after 300 steps, in nats a letter", end, below=2.7)
+claim("loss after 300 steps, in nats per letter", end, below=2.7)
 
 # %% [markdown] role="concept"
 # ### The same in a library
@@ -3337,7 +3337,7 @@ def twice(x, y, n, MASKED: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(y + i, 2 * tl.load(x + i, mask=keep), mask=keep)
 
 def overwritten(masked):
-    """How many of 28 guards behind 100 numbers the kernel writes to."""
+    """How many of the 28 guards after 100 values the kernel changes."""
     x = torch.ones(128, device=device())
     y = torch.full_like(x, 7.0)
     twice[(2,)](x, y, 100, MASKED=masked, BLOCK=64)
@@ -3432,7 +3432,7 @@ claim("instructions on tensor cores, sm_75", turing.tensor_cores,
       expected=0)
 claim("the same, the smaller of sm_80 and sm_90",
       min(ampere.tensor_cores, hopper.tensor_cores), above=1)
-claim("spills, sm_75 less the most of the others",
+claim("spills, sm_75 minus the most of the others",
       turing.spills - max(ampere.spills, hopper.spills), above=100)
 
 # %% [markdown] role="concept"
@@ -3473,7 +3473,7 @@ by_hand = sum(min(i + 1, 3) for i in range(n // block)) / (n // block)**2
 print(f"blocks that are computed: {kept:.1%}, by hand {by_hand:.1%}")
 
 # %% role="concept"
-claim("fraction of blocks computed, by flex attention less by hand",
+claim("fraction of blocks computed, by flex attention minus by hand",
       kept - by_hand, expected=0, within=1e-4)
 
 # %% [markdown] role="concept"
@@ -3673,7 +3673,7 @@ print(f"scores {scores_bytes(8192) / 2**30:.1f} GiB, written out "
 # %% role="gpu"
 claim("GiB of scores, 16 heads and 8,192 tokens",
       scores_bytes(8192) / 2**30, expected=2)
-claim("bytes moved at stride 8 over stride 1",
+claim("bytes moved at stride 8, as a multiple of stride 1",
       stride_bytes(8) / stride_bytes(1), expected=4.5)
 claim("launches of the chain", chain.orders, expected=10)
 
@@ -3726,7 +3726,7 @@ def addresses():
 
 # %% role="gpu"
 def doubled(form):
-    """Memory on top at 8,192 tokens over that at 4,096."""
+    """Extra memory at 8,192 tokens, as a multiple of that at 4,096."""
     return (attention.value("peak_mb", form=form, n=8192)
             / attention.value("peak_mb", form=form, n=4096))
 

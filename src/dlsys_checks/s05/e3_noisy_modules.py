@@ -13,7 +13,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("05.3", "noisy_modules", seen=("kind", "x", "scale", "live", "front"))
 
 ex.promise_table("""
-result    | Name the modules at which two calls of model(x) begin to differ. | names
+result    | Name the modules where two calls to model(x) begin to differ. | names
 given     | List a module if its inputs in the two calls were equal | names
 returned  | and its outputs were not, | names
 little    | however little the two outputs differ. | case noise of a millionth; the last place of

@@ -230,7 +230,8 @@ def online(q, k, v, length, tile):
 wrong = ex.edits(online)
 TILES, LOW = "range(0, length, tile)", "(-math.inf)"
 NEW, SCORES = "torch.maximum(top, own)", "q @ k[a:b].T * scale"
-wrong("taking exp of the scores without subtracting a maximum", "thousands", LOW, "(0)", NEW, "top")
+wrong("exponentiating the scores without first subtracting their maximum", "thousands",
+      LOW, "(0)", NEW, "top")
 wrong("clamping scores at 80 instead of subtracting a maximum", "thousands",
       LOW, "(0)", NEW, "top", SCORES, f"({SCORES}).clamp(max=80)")
 wrong("using only this tile's maximum and rescaling the sums to it", "attention",
