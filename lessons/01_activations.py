@@ -662,7 +662,7 @@ claim("fraction right with ReLU", scores["ReLU"], above=0.9)
 
 # %% role="concept"
 plot_bars(scores, xlabel="fraction of new points right",
-          title="Three layers without an activation still draw one line",
+          title="Without an activation, three layers do little but guess",
           alt="Three bars of accuracy: below three quarters without an "
               "activation, above nine tenths with tanh and with ReLU.")
 
@@ -679,13 +679,13 @@ decision_surface
 # ## Choosing an activation
 #
 # In principle, nearly any function that bends will do (a polynomial will not). In
-# practice, you look at two things: the values that the function returns and its slope,
-# because the gradient of every earlier layer is multiplied by that slope.
-# `requires_grad=True` asks PyTorch to record every operation on a tensor, as it does for
-# weights, and `torch.autograd.grad` returns the slopes instead of storing them in
-# `.grad`. This function needs a single number to start from, so the cell sums the values.
-# Each value depends only on its own $z$, so the slope of the sum with respect to one $z$
-# is the slope of that value alone:
+# practice, two things matter: the values that the function returns, and its slope,
+# which multiplies the gradient of every earlier layer. `requires_grad=True` asks
+# PyTorch to record every operation on a tensor, as it does for weights, and
+# `torch.autograd.grad` returns the slopes instead of storing them in `.grad`. This
+# function needs a single number to start from, so the cell sums the values. Each value
+# depends only on its own $z$, so the slope of the sum with respect to one $z$ is the
+# slope of that value alone:
 
 # %% role="concept"
 z = torch.linspace(-4, 4, 81, requires_grad=True)
@@ -1298,9 +1298,9 @@ claim("first over last gradient, sigmoids with large weights",
       loud[0] / loud[-1], above=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="more"
-# Do these networks then learn? With Adam at a rate of `3e-3`, the tanh stack with Xavier
-# init learns the digits. The sigmoid stack with default weights does not, neither at the
-# same rate nor at ten times that rate:
+# So do these networks learn? With Adam at a rate of `3e-3`, the tanh stack with Xavier
+# init learns the digits. The sigmoid stack with default weights does not, neither at
+# the same rate nor at ten times that rate:
 
 # %% trap="01.3" role="more"
 def share_read(model, lr):
@@ -1915,7 +1915,7 @@ def limits():
 sheet = datasheet(limits.device_name)
 
 # %% role="gpu"
-ax = new_axes(f"Few FLOPs per byte keep a step low ({sheet.name})",
+ax = new_axes(f"Few FLOPs per byte, few FLOPs per second ({sheet.name})",
               "arithmetic intensity, FLOP/byte", "TFLOP/s",
               logx=True, logy=True)
 for step, cores, mark, colour in (("linear", True, "o", "#3b7dd8"),

@@ -686,7 +686,7 @@ print(f"worst loss on the way: {calm:.1f} with the mean, "
 # %% trap="02.2" role="look"
 plot_bars({"the mean": calm, "ones": wild},
           xlabel="worst mean loss in 20 steps", log=True,
-          title="With ones, a learning rate of 0.5 acts like 32",
+          title="With the mean the loss stays calm, with ones it explodes",
           alt="Two bars on a log scale: the worst loss in 20 steps. It is "
               "near two with the mean and above twenty with ones.")
 
@@ -931,11 +931,12 @@ plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
 measured("02.3", 0)
 
 # %% trap="02.3" role="why"
-draw_tree({"x": "1, 2, 3", "y": "kept for backward", "shown": "y.data",
+draw_tree({"x": "1, 2, 3", "y": "kept for backward",
+           "shown": "y.data, the same memory",
            "loss": "sum"},
           [("x", "y"), ("y", "loss"), ("y", "shown")],
           cuts=[("y", "shown")], marks=["y"], cut_name="no graph",
-          title="The graph is cut, the memory is not",
+          title="No graph leads to y.data, and the edit changes y",
           alt="Arrows lead from x to y, and from y to the loss and to "
               "shown. The edge to shown is cut. y is marked, because the "
               "edit changed it.")
@@ -1062,7 +1063,7 @@ guess("02.4",
       "the norm of the whole batch's gradient?",
       choices=["zero, up to rounding",
                "a few percent",
-               "more than a third"])
+               "more than a quarter"])
 
 # %% trap="02.4" role="look"
 print(f"error: {by_four:.0%}; labelled rows in each part: "
@@ -1073,7 +1074,7 @@ measured("02.4", 2)
 
 # %% trap="02.4" role="look"
 claim("error when divided by 4, as a fraction of the norm", by_four,
-      above=1 / 3)
+      above=1 / 4)
 
 # %% [markdown] trap="02.4" role="why"
 # Each part's loss is the mean over its *labelled* rows. The first part has only two
@@ -1574,7 +1575,7 @@ draw_tree({"w": f"{grads[w]:.2f}, true {true_w:.2f}", "x": "", "b": "",
           [("w", "a"), ("x", "a"), ("a", "a + b"), ("b", "a + b"),
            ("a + b", "tanh"), ("a", "L"), ("tanh", "L")],
           marks=["w"],
-          title="One use of a is one step from L, the other is three",
+          title="The gradient that takes the long way to a comes too late",
           alt="A graph. Arrows lead from w and x to a, and from a to L, "
               "once directly and once through a + b and tanh. The "
               "gradient of w is marked as wrong.")

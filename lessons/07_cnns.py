@@ -1695,8 +1695,8 @@ def stored(kept, channel):
 
 after = frozen.state_dict()
 move = (after["1.running_mean"] - state["1.running_mean"]).abs().argmax()
-draw_line({"old scanner": stored(state, move),
-           "after training": stored(after, move)},
+draw_line({"from the old scanner": stored(state, move),
+           "after training on the new": stored(after, move)},
           title="A frozen norm adapts to the new scanner",
           alt="Two ranges on a number line: the mean and the standard "
               "deviation that the first norm stores for one channel. "
@@ -2042,9 +2042,10 @@ plot_columns({"permute, both": share["permute"],
                  "serving is near the line.")
 
 # %% [markdown] trap="07.9" role="why"
-# `reshape` keeps the order in memory and only cuts it in different places. So the first
-# "channel" holds the top third of the picture, with the colours of each pixel side by
-# side as if they were pixels. `permute` moves the channel axis.
+# `reshape` leaves the values in the same order in memory and only cuts the row in
+# different places. So the first "channel" holds the top third of the picture, with the
+# colours of each pixel side by side as if they were pixels. `permute` moves the channel
+# axis.
 
 # %% trap="07.9" role="why"
 k = files_test[:, :4].std((1, 2)).sum(1).argmax()    # most ink on top

@@ -826,9 +826,9 @@ claim("causal by flag and by a mask of bools: largest gap",
 # %% [markdown] role="concept"
 # SDPA chooses the kernel. For a test, `sdpa_kernel` forces one kernel: `MATH` is the
 # plain formula, and `FLASH_ATTENTION` is the kernel of trap 08.4. On NVIDIA GPUs the
-# flash kernel requires 16-bit tensors and compute capability 8.0 or more, and does not
-# accept a mask of your own. FlashAttention-2 also works on blocks of queries in parallel,
-# and rescales less often than the first version did. FlashAttention-3, for Hopper cards,
+# flash kernel requires 16-bit tensors and compute capability 8.0 or more, and accepts
+# no custom mask. FlashAttention-2 also works on blocks of queries in parallel, and
+# rescales less often than the first version did. FlashAttention-3, for Hopper cards,
 # overlaps copies, matrix products and softmax, and can use FP8. If no allowed kernel
 # fits, SDPA raises an error.
 
@@ -1060,7 +1060,7 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="08.2" role="hint"
-# 1. Ask three questions about each pair: is the column not after the row, is the column a token, and is the row a token?
+# 1. Ask three questions about each pair: is the column at or before the row, is the column a token, and is the row a token?
 # 2. `tokens[:, :, None]` says whether the row is a token, and `tokens[:, None, :]` whether the column is; `&` combines them.
 # 3. Every position may look at itself, token or pad: `| torch.eye(T, dtype=torch.bool)`. Add the axis for the heads at the end.
 

@@ -57,8 +57,8 @@ for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16,
         name = name.removeprefix("float8_").removesuffix("fn").upper()
     ranges[name] = [
         (info.smallest_normal, info.max, size)]
-draw_line(ranges, log=True, title="The exponent sets the range, not the "
-          "number of bytes",
+draw_line(ranges, log=True,
+          title="bfloat16 reaches as far as float32, in half the bytes",
           alt="One bar per format on a logarithmic line of sizes. bfloat16 "
               "and float32 reach from 1e-38 to 3e38, float16 and E5M2 from "
               "6e-5 to about 6e4, E4M3 from 0.02 to 448, E2M1 from 1 to 6.")
@@ -1776,7 +1776,7 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
 
 # %% [markdown] role="concept"
 # **The effective batch** is the number of rows that one update averages over: rows per
-# pass x accumulated passes x ranks. 8 rows, 4 passes and 16 ranks make a batch of 512. If
+# pass x accumulated passes x ranks. With 8 rows, 4 passes and 16 ranks, it is 512. If
 # you add ranks, you change the effective batch, and with it the number of steps in an
 # epoch and the best learning rate. For SGD the learning rate usually grows with the
 # batch, after a warm-up ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)); for
@@ -2118,7 +2118,7 @@ draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
 
 # %% [markdown] trap="09.3" role="repair"
 # Every step pays for the walk and the second call (unless you set `static_graph=True`),
-# even if nothing is unused. Compare the calls without the flag:
+# even if all parameters are used. Compare the calls without the flag:
 
 # %% trap="09.3" role="repair"
 _, unflagged = reduced(search=False, heads=["ab"])
@@ -2671,7 +2671,7 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
     # END SOLUTION
 
 # %% [markdown] trap="09.2" role="hint"
-# 1. Take n batches at a time from the iterator (fewer at the end), and count their labels first: this is the divisor of the step.
+# 1. Take n batches at a time from the iterator (fewer at the end), and count their labels first: that count is the divisor of the step.
 # 2. `reduction="sum"` with `weight` returns the weighted sum over the labels that count; -100 adds nothing.
 # 3. The loss of a step is the sum of what its batches contribute.
 
@@ -3049,7 +3049,7 @@ measured("09.4", plan_bytes["each"] / plan_bytes["DDP"], right=(3, 3))
 # %% trap="09.4" role="repair"
 plot_bars({f"{plan}, {n} call{'s' * (n > 1)}": plan_bytes[plan] / 1000
            for plan, n in plan_calls.items()},
-          title="Layers released after forward are sent three times",
+          title="Sharding each layer sends three times DDP's bytes",
           xlabel="kB of whole tensors in one step",
           alt="Four bars. Each layer sharded sends three times the bytes "
           "of DDP's all_reduce, in 18 calls. Kept until backward and as "
@@ -3439,7 +3439,7 @@ guess("09.12", "What is the norm of the whole gradient after the clip?",
 # %% trap="09.12" role="look"
 plot_bars({"whole gradient": norm, "rank 0 believes": own[0][0],
            "rank 1 believes": own[1][0],
-           "whole, after the clip": own[0][1].norm().item()},
+           "whole, clipped at 0.1": own[0][1].norm().item()},
           title="Both ranks clip to 0.1, and together they exceed it",
           xlabel="norm of the gradient",
           alt="Four bars. The whole gradient is the longest; each rank "

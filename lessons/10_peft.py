@@ -1812,7 +1812,7 @@ copies = {"ten merged copies": {"bases": 20 * numbers / GB},
                                      "adapters": 20 * in_all / GB}}
 
 # %% role="concept"
-draw_boxes(copies, title="Ten adapters take less than a tenth of a base",
+draw_boxes(copies, title="Ten adapters share a base, merged copies do not",
            alt="Two columns, to scale. Ten merged copies of a 7B take over "
                "100 GB. One base with ten adapters takes about a tenth of "
                "that, and the adapters are a thin slice of it.")
@@ -2059,11 +2059,12 @@ claim("largest gap between our LoRA and peft's", gap, below=1e-4)
 # %% [markdown] role="concept"
 # ### A passport for an adapter
 #
-# You can detect most traps of this stage with values that you write down when you save an
-# adapter and compare when you load it. One value is still missing. An adapter fits any
-# base model with the same shapes, but it was trained for only one of them. A hash of the
-# base's weights distinguishes bases with different weights. Settings such as `rope_theta`
-# change no weight. They are in the base's configuration, so store that as well.
+# To detect most traps of this stage, write down a few values when you save an adapter,
+# and compare them when you load it. One value is still missing. An adapter fits any
+# base model with the same shapes, but it was trained for only one of them. A hash of
+# the base's weights distinguishes bases with different weights. Settings such as
+# `rope_theta` change no weight. They are in the base's configuration, so store that as
+# well.
 
 # %% role="concept" tags=["plumbing"]
 def fingerprint(model):

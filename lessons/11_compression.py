@@ -86,7 +86,7 @@ def levels_of(bits):
 draw_line({"weights": [(v, f"{v:g}") for v in w.tolist()],
            "8 bits": levels_of(8), "4 bits": levels_of(4),
            "2 bits": [(v, str(k)) for k, v in enumerate(levels_of(2))]},
-          unit="value", title="A code is the number of the nearest level",
+          unit="value", title="Fewer bits, fewer levels: 256, 16, 4",
           alt="Four weights on a number line from -1.2 to 2.1. Below them "
               "are the levels of three grids: 256 at 8 bits, too dense to "
               "tell apart, 16 at 4 bits, and four at 2 bits, numbered 0 to "
@@ -909,7 +909,7 @@ guess("11.3",
 plot_columns({T: 1 - reads[T] for T in (1, 4, 20, 100)}, form=".3f",
              xlabel="temperature", ylabel="error rate", marks=[1],
              reference=(1 - reads["labels"], "labels alone"),
-             title="The student at temperature 1 makes the most mistakes",
+             title="At temperature 1 the teacher hardly helps",
              alt="Four columns with the error rates of students at "
                  "temperatures 1, 4, 20 and 100. The first is the highest, "
                  "just below the line of training on labels alone. The "
@@ -1424,10 +1424,10 @@ claim("output error calibrated with noise, divided by to nearest",
 
 # %% [markdown] trap="11.4" role="folklore"
 # **Told:** quantize the most influential weights last, because by then the others have
-# compensated for their errors. **Measured:** the opposite order is better. In each of
-# this classifier's three layers, largest inputs first beats smallest inputs first, in one
-# layer by a little and in two by a lot. In the second layer, largest first also wins at 2
-# bits.
+# compensated for their errors. **Measured:** the opposite order is better. In all three
+# layers of this classifier, "largest inputs first" beats "smallest inputs first", by a
+# little in one layer and by a lot in the other two. In the second layer, largest first
+# also wins at 2 bits.
 
 # %% trap="11.4" role="folklore"
 ratios, x_layer, x_later = [], x_train, x_test
@@ -2373,9 +2373,9 @@ draw_grids(grids, rows="digit", columns="input", legend="loud",
 
 # %% [markdown] trap="11.8" role="repair"
 # With blocks along the sum, your emulation shows what the device will do. Then you can
-# help the device, because a factor of one *input* can move into its weights. Before
-# rounding, divide each input by its largest size on the training digits, and multiply its
-# weights by that size:
+# help the device: a factor on a single *input* can be moved into that input's weights.
+# Before rounding, divide each input by its largest size on the training digits, and
+# multiply its weights by that size:
 
 # %% trap="11.8" role="repair"
 size = (gain * units).amax(0)
@@ -2643,8 +2643,8 @@ plot_lines(sizes, {"one scale": alone, "two scales": both}, logx=True,
            title="With only one float8 scale, there is a cliff at each end",
            alt="Two curves of the relative error over the size of the "
                "numbers. With two scales, it is flat at a tenth. With only "
-               "the block's scale, it rises to one below 0.002 and above "
-               "3000.")
+               "the block's scale, it rises to one below 0.002, and "
+               "steeply above 3000.")
 
 # %% trap="11.9" role="why"
 claim("relative error with one scale, numbers of size 0.001", alone[1],

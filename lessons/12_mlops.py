@@ -1236,7 +1236,8 @@ graph = {name: f"{t.item():.0f}, gradient {t.grad.item():.0f}" for name, t
 # %% trap="12.5" role="why"
 draw_tree({**graph, "constant 0": "taken"},
           [("d2", "sqrt"), ("sqrt", "where"), ("constant 0", "where")],
-          marks=["d2"], title="The root multiplies a zero by infinity",
+          marks=["d2"],
+          title="A gradient of 0 reaches the root, and nan leaves it",
           alt="A graph of four boxes. The distance d2, which is zero, "
               "leads to a root. The root and a constant lead to where. The "
               "gradient of where is one, that of the root zero, and that "

@@ -248,7 +248,7 @@ for n in range(1, 6):
 # %% role="concept"
 draw_grids(steps, rows="letters read, 1 to 6",
            columns="position of the key",
-           title="With a causal mask, only the newest key is new",
+           title="Only with a causal mask do old keys stay as they were",
            alt="Two grids of six calls and six positions. A filled cell is "
                "a key that this call computed for the first time or "
                "changed. With a causal mask only the diagonal is filled. "
@@ -872,8 +872,9 @@ def tape(people):
             for i in range(16)]
 
 # %% trap="13.3" role="why"
-draw_lanes({"alone": tape(1), "among four": tape(4)}, unit="pieces",
-           marks=["not hers"], title="One tape, cut by the batch size",
+draw_lanes({"alone": tape(1), "among four": tape(4)}, unit="random numbers",
+           marks=["not hers"],
+           title="Among four, she gets every fourth random number",
            alt="Two lanes of sixteen pieces of the tape. Alone every piece "
                "is hers. Among four requests only every fourth piece is.")
 
@@ -1292,11 +1293,12 @@ four = [*[w for w in likely if w not in gains][:2], *gains]
 spots = torch.arange(4)
 
 # %% trap="13.10" role="why"
-ax = new_axes("Each step is right, the word is not", "word", "probability")
+ax = new_axes("Masking letter by letter changes which word is likely",
+              "word", "probability")
 ax.bar(spots - 0.2, meant[0][four], width=0.4, color="C0",
        label="the model")
 ax.bar(spots + 0.2, drawn[0][four], width=0.4, color="C1", hatch="//",
-       label="masked")
+       label="masked letter by letter")
 ax.set_xticks(spots, [words[w] for w in four])
 ax.legend()
 show(ax.figure, alt="Two bars for each of four words: its probability "
@@ -2436,7 +2438,7 @@ for i in range(busiest - 3, busiest + 1):
 
 # %% trap="13.9" role="why"
 draw_lanes(lanes, unit="seconds since the first arrival", marks=["waits"],
-           title="Most of each user's time is over when the clock starts",
+           title="Users wait for seconds before the clock starts",
            alt="Four lanes, one for each of four users who arrive one "
                "after another. Each waits for seconds, which is marked, "
                "and is then served. The benchmark's clock starts between "

@@ -116,7 +116,8 @@ order = reward[0].argsort(descending=True)
 shown = torch.stack([start, *(best_policy(start, reward, beta)
                               for beta in (5.0, 1.0, 0.2))])[:, 0, order]
 draw_grids({"probability of each answer": shown.exp().clamp(max=0.5) * 2},
-           row_names=["start", "beta 5", "beta 1", "beta 0.2"],
+           row_names=["start", "a nat costs 5", "a nat costs 1",
+                      "a nat costs 0.2"],
            columns="answers, the highest reward first",
            title="The cheaper a nat, the fewer answers are left",
            alt="Four rows of sixteen cells, one row per policy. A dark "
@@ -1275,7 +1276,7 @@ crossing = returns(rewards, ended)
 hung_up = [crossing[~answered & (turn == t)].mean() for t in range(4)]
 plot_columns({f"turn {t + 1}": value for t, value in enumerate(hung_up)},
              xlabel="turn at which the model hangs up",
-             ylabel="mean return",
+             ylabel="mean return (own reward: 0)",
              title="Hanging up earns nothing, and its return is above 4",
              alt="Four columns, the mean return of hanging up at turns 1 "
                  "to 4. All are between 4 and 8, although the reward is 0.")

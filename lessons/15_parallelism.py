@@ -1752,9 +1752,9 @@ claim("cosine of the gradients with checkpoints and without", cosine,
 # %% [markdown] trap="15.6" role="why"
 # The second run calls your block again, but your generator is not torch's. `checkpoint`
 # restores the state of torch's own generators, on the CPU and on one kind of device.
-# `self.dice` is not one of these generators, so it simply keeps advancing, and the second
-# run draws different masks. You compute the loss with one network and its gradient
-# through a different one. Torch compares the two runs by shapes and dtypes, never by
+# `self.dice` is not one of these generators, so it simply keeps advancing, and the
+# second run draws different masks. So you compute the loss with one network and its
+# gradient with another. Torch compares the two runs by shapes and dtypes, never by
 # values.
 
 # %% trap="15.6" role="why"
@@ -1949,9 +1949,9 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="15.6" role="hint"
-# 1. Give `checkpoint` a function of your own instead of the block. Its first run is
-#    `block(x)`. Its second run restores what the block read. Torch's own generator is
-#    restored for you.
+# 1. Give `checkpoint` a function of your own instead of the block. The first time it
+#    runs, it calls `block(x)`. The second time, it first restores the state that the
+#    block read. Torch's own generator is restored for you.
 # 2. Before the first run, store `get_state()` of each `torch.Generator` among
 #    `vars(module).values()`, for all `block.modules()`, and a clone of each of
 #    `block.named_buffers()`.
@@ -2435,7 +2435,7 @@ claim("GB that each GPU needs, divided by the plan's", really / hoped,
 draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
             "the plan": in_gb(on_paper(seven, 8, 4))},
            limit=80, limit_name="a card",
-           title="The plan divides by eight what each GPU holds whole",
+           title="Each GPU needs five times what the plan says",
            alt="Two stacks of memory. The stack of each GPU has weights, "
                "gradients, optimizer, a box of activations as large as a "
                "card, and logits, and ends far above the card's line at 80 "
@@ -2487,7 +2487,7 @@ def step_seconds(m, micro, copies=8, zero=0, again=False, batch=64,
 
 # %% trap="15.8" role="repair"
 times = {name: step_seconds(seven, **way) for name, way in ways.items()}
-plot_bars(times, title="What saves memory here costs time",
+plot_bars(times, title="Checkpoints and ZeRO-3 save memory and cost time",
           xlabel="seconds per step", alt="Three bars: micro-batches of "
           "one sequence are fastest, checkpoints and ZeRO-3 take longer.")
 
@@ -2855,7 +2855,7 @@ def played(p, m):
 pipeline = played(4, 4)
 draw_lanes({f"stage {n}": lane for n, lane in enumerate(pipeline)},
            unit="forward passes",
-           title="Four micro-batches keep four stages busy 4/7 of the time",
+           title="With four micro-batches, each stage waits 9 units of 21",
            alt="Four lanes of a pipeline. Each later stage begins one "
                "forward pass later and ends earlier. Between its tasks a "
                "stage waits for its neighbours.")

@@ -222,8 +222,8 @@ def past_the_ideas(source: Source) -> list[str]:
     first = next(filter(source.is_core, source.traps), source.traps[0])
     which = "its first trap" if first == source.traps[0] else "the first trap of its core path"
     return [f"If you already know the ideas of this stage, go straight to {which}, "
-            f"{to_trap(source, first)}. In JupyterLab, select its heading and choose *Run > Run "
-            "All Above Selected Cell*, which runs the cells that the trap needs.\n"]
+            f"{to_trap(source, first)}. In JupyterLab, select the trap's heading and choose "
+            "*Run > Run All Above Selected Cell*, which runs the cells that the trap needs.\n"]
 
 
 def short_way(source: Source, cells: list[NotebookNode]) -> list[str]:
@@ -244,8 +244,8 @@ def short_way(source: Source, cells: list[NotebookNode]) -> list[str]:
 NOTES = {
     "claim": "`claim(text, value, ...)` compares a measured number with a bound. The line below "
              "it shows both, and a ✓ if the number is within the bound. A claim that does not hold "
-             "stops the lesson. The code of claims is folded; open it to see how something was "
-             "measured.",
+             "stops the lesson. The code behind each claim is folded; open it to see how the "
+             "number was measured.",
     "digits": "`digits()` returns scikit-learn's scans of handwritten digits, 8 x 8 pixels in rows "
               "of 64: 1,300 to train on, 497 to test.",
     "fit": "`fit` is a plain training loop over random batches of 64. It uses the optimizer Adam "
