@@ -734,7 +734,7 @@ def group_advantage(rewards: torch.Tensor,
 
 # %% trap="14.3" role="break"
 def drawn(logp, n=256):
-    """Draws n answers per prompt; returns three (K, n): log-probability
+    """Draw n answers per prompt; return three (K, n): log-probability
     now, log-probability at the start, and reward."""
     answers = draw(logp.detach(), n)
     return (table.gather(1, answers) for table in (logp, start, reward))
@@ -749,7 +749,7 @@ def reinforce(penalty):
 
 # %% trap="14.3" role="break"
 def log_ratio(now, then):
-    """Its mean over answers that the policy samples is the KL."""
+    """The log-ratio; its mean over sampled answers is the KL."""
     return BETA * (now - then)
 
 free, _, free_way = learn(reinforce(lambda now, then: 0 * now))
@@ -1015,13 +1015,13 @@ claim("probability of the winner after the round", at_last, above=0.3)
 # %% trap="14.4" role="why"
 now = torch.eye(6)                        # step t works on policy t
 old = torch.zeros(6, 6)
-old[:, 0] = 0.4                           # the one that drew
+old[:, 0] = 0.4                           # the one that sampled
 draw_grids({"kept from the sampling": torch.maximum(now, old),
             "computed again": now},
            captions={"kept from the sampling": "pale: used as old"},
            marks={"computed again": now.bool()},
            legend="trained, and used as old at the same time",
-           rows="inner steps", columns="policies, the first one drew",
+           rows="inner steps", columns="policies; the first one sampled",
            title="Each policy is compared with itself",
            alt="Two grids of six inner steps by six policies. In both, the "
                "policy of each step is filled, on the diagonal. On the "
@@ -1037,7 +1037,7 @@ draw_grids({"kept from the sampling": torch.maximum(now, old),
 def inner_steps_kept(policy, answers, adv, steps=16, rate=2.0):
     """All policies from the first to the last."""
     logits, way = policy.clone().requires_grad_(), [policy]
-    old = policy.gather(1, answers)       # of the policy that drew
+    old = policy.gather(1, answers)       # of the policy that sampled
     for _ in range(steps):
         now = logits.log_softmax(-1).gather(1, answers)
         logits, policy = climb(logits, clipped(now, old, adv), rate)
@@ -1371,7 +1371,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 
 # %% [markdown] trap="14.5" role="hint"
 # 1. Go through the columns from the last to the first. What do you carry from step t + 1
-#    to step t, and when do you not?
+#    to step t, and when do you carry nothing?
 # 2. `after` is what you carry into the last column. A mask from `ended[:, t]` decides
 #    whether step t sees what is carried.
 # 3. The reward of an episode's last step still counts. Only what comes after it does not.
