@@ -1915,7 +1915,7 @@ def limits():
 sheet = datasheet(limits.device_name)
 
 # %% role="gpu"
-ax = new_axes(f"Few FLOPs per byte, few FLOPs per second ({sheet.name})",
+ax = new_axes(f"Few FLOPs per byte keep a step low ({sheet.name})",
               "arithmetic intensity, FLOP/byte", "TFLOP/s",
               logx=True, logy=True)
 for step, cores, mark, colour in (("linear", True, "o", "#3b7dd8"),

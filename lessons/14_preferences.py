@@ -1021,7 +1021,7 @@ draw_grids({"kept from the sampling": torch.maximum(now, old),
            captions={"kept from the sampling": "pale: used as old"},
            marks={"computed again": now.bool()},
            legend="trained, and used as old at the same time",
-           rows="inner steps", columns="policies; the first one sampled",
+           rows="inner steps", columns="policies; the first sampled",
            title="Each policy is compared with itself",
            alt="Two grids of six inner steps by six policies. In both, the "
                "policy of each step is filled, on the diagonal. On the "

@@ -177,7 +177,7 @@ def test_a_comma_is_a_decimal_sign_and_what_may_be_two_numbers_is_none(page, typ
             f"Your guess: {answer}\N{NO-BREAK SPACE}%, not sure.")
     else:
         why = box.get_by_label("Your guess").evaluate("input => input.validationMessage")
-        assert "with a point or without a sign" in why or "5,5 or 5.5" in why
+        assert "with a point or without a separator" in why or "5,5 or 5.5" in why
 
 
 def test_half_a_guess_opens_nothing(page):

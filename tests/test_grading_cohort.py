@@ -242,7 +242,7 @@ def test_what_comes_after_the_feedback_is_judged_on_other_cases(tmp_path, finish
         (out / GRADES).unlink()
     with contextlib.closing(Journal.resume(out)) as journal:
         grades = cohort.grade_all(found, journal, workers)
-    told = ["other cases" in " ".join(r["notes"]) for r in grades["results"]]
+    told = ["different cases" in " ".join(r["notes"]) for r in grades["results"]]
 
     assert draws == [0, int(finished)]
     assert told == [False, finished]

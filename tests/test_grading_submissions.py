@@ -53,7 +53,7 @@ BAD = {
     "a source that is a number": (notebook([code(3)]), "source is not text"),
     "a source of numbers": (notebook([code([1, 2])]), "source is not text"),
     "2000 cells": (notebook([code("1", id="a")] * 2000), "has 2000 cells"),
-    "R": (notebook([code("1")], metadata={"kernelspec": {"language": "R"}}), "speaks R"),
+    "R": (notebook([code("1")], metadata={"kernelspec": {"language": "R"}}), "a kernel for R"),
     "not of this course": (notebook([code("1")], metadata={}), "not a worksheet of this course"),
     "stage 99": (notebook([code("1")], metadata={"dlsys": {"stage": 99}}), "not a worksheet"),
     "stage true": (notebook([code("1")], metadata={"dlsys": {"stage": True}}), "not a worksheet"),
@@ -619,7 +619,7 @@ def test_a_path_of_no_use_among_others_stops_nobody(tmp_path):
     found = submissions.find(sorted(tmp_path.iterdir()))
 
     assert [(one.name, one.problem[:9]) for one in found.submissions] == [
-        ("ada.ipynb", ""), ("bob.ipynb", "is a link")]
+        ("ada.ipynb", ""), ("bob.ipynb", "is a brok")]
     assert found.left_out == ["notes.txt"]
     with pytest.raises(submitted_notebook.Refused, match="typo"):
         submissions.find([tmp_path / "ada.ipynb", tmp_path / "typo.ipynb"])

@@ -447,7 +447,7 @@ def test_an_address_that_is_no_room_is_named(my_work, capsys):
         other.RequestHandlerClass.log_message = lambda *_: None
         assert cli.main(["join", f"127.0.0.1:{other.server_port}", "ABCDEF"]) == cli.BAD_INPUT
         other.shutdown()
-    assert "is no room" in capsys.readouterr().err
+    assert "not a room" in capsys.readouterr().err
 
 
 def test_a_room_that_never_answers_or_is_gone_keeps_nothing_waiting(my_work, monkeypatch):

@@ -83,7 +83,7 @@ class Block(nn.Module):
         return self.out(y.transpose(1, 2).reshape(B, T, d))
 
     def mlp(self, x: Tensor) -> Tensor:
-        """Four times as wide inside, followed by dropout."""
+        """Four times as wide inside, with dropout behind."""
         return F.dropout(self.down(F.gelu(self.up(x))), self.p, self.training)
 
 

@@ -27,7 +27,7 @@ def numbers_of(text):
 def rows_of(text, numbers):
     """The sentences as rows (N, LENGTH + 1) of int64: END, letters, END, then PAD.
 
-    A longer text continues in the next row; only the last row has the END after it.
+    What is longer than a row goes on in the next one; only the last has the END behind it.
     """
     rows = []
     for sentence in re.split(r"(?<=[.!?:])\s+", " ".join(text.split())):
@@ -247,7 +247,7 @@ def train(learned, chosen, letters, steps, seed, watch):
 
 # part: use
 class Adapted(nn.Module):
-    """A frozen linear layer, and next to it an update of rank 4 that learns."""
+    """A linear layer that stands still, and an update of rank 4 beside it that learns."""
 
     def __init__(self, layer):
         super().__init__()
@@ -306,7 +306,7 @@ def logits_by_letter(model, inputs):
 
 
 def write(model, prompt, numbers, seed, most=120):
-    """What the model writes after a prompt, up to the END or `most` letters."""
+    """What the model writes behind a prompt, up to the END or `most` letters."""
     letters = {number: letter for letter, number in numbers.items()}
     generator = torch.Generator().manual_seed(seed)
     written = [END, *(numbers[letter] for letter in prompt)]

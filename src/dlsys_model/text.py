@@ -25,7 +25,7 @@ class TextError(ModelError):
 class Text(NamedTuple):
     """A text as numbers of its letters.
 
-    train, valid: int64 (N,), of blocks that are apart in the text: no row of one holds a
+    train, valid: int64 (N,), of blocks that stand apart in the text: no row of one holds a
     character of the other. letters: the letter of each number.
     """
 
@@ -98,7 +98,7 @@ def batch(tokens: Tensor, generator: torch.Generator, rows: int, length: int
           ) -> tuple[Tensor, Tensor]:
     """Rows drawn anywhere in tokens (N,), and for each place the token after it.
 
-    Both (rows, length) int64. Raises ValueError if tokens hold no row.
+    Both (rows, length) int64. Raises ValueError where tokens hold no row.
     """
     if len(tokens) <= length:
         raise ValueError(f"batch: got {len(tokens)} tokens, expected more than {length}.")
@@ -108,7 +108,7 @@ def batch(tokens: Tensor, generator: torch.Generator, rows: int, length: int
 
 
 def rows(tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """All of tokens (N,) in rows, one after the other, and the tokens after each.
+    """All of tokens (N,) in rows that stand one behind the other, and the tokens after each.
 
     Both (N - 1) // length rows of length, int64.
     """

@@ -160,7 +160,7 @@ class Training:
     def run(self, until: int | None = None, save: Path | None = None) -> Iterator[dict]:
         """Train up to step `until`, or to the plan's end; yields each entry of the log.
 
-        save: where a checkpoint is written at each entry, with the log next to it. Raises
+        save: where a checkpoint is written at each entry, with the log beside it. Raises
         PartBroke, TrainingError and CheckpointError; the run can then go on from its step.
         """
         last = min(self.plan.steps, until or self.plan.steps)
@@ -287,7 +287,7 @@ class Training:
         return kept | ({"averaged": self.averaged} if self.averaged is not None else {})
 
     def save(self, path: Path) -> None:
-        """Write the log and a checkpoint next to it. Raises CheckpointError; the former stays.
+        """Write the log and a checkpoint beside it. Raises CheckpointError; the former stays.
 
         After a kill between the two the log is ahead: a resumed run enters those steps again.
         """
@@ -341,7 +341,7 @@ def _update(parts: Parts, rule: str, w: Tensor, grad: Tensor, state: dict, group
 
 
 def _keep_log(path: Path, events: list[tuple]) -> None:
-    """Write the log next to a checkpoint, whole or not at all."""
+    """Write the log beside a checkpoint, whole or not at all."""
     fresh = path.with_name(f"{path.name}.log.part")
     fresh.write_text("".join(json.dumps(event) + "\n" for event in events))
     os.replace(fresh, _log(path))

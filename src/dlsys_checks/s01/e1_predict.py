@@ -223,6 +223,8 @@ wrong("calling train(mode) on each module, which overwrites the mode of a shared
       "m.training = mode", "m.train(mode)")
 wrong("using eval mode without no_grad", ("result", "no graph"), NO_GRAD, "if True:",
       says="requires_grad")
+wrong("using neither eval mode nor no_grad", ("eval mode", "result", "no graph", "example"),
+      EVAL, "pass", NO_GRAD, "if True:", says="stored state")
 wrong("building a graph and cutting it off afterwards", "no graph",
       NO_GRAD, "if True:", END, "return out.detach()")
 wrong("calling requires_grad_() on the result", "result",
