@@ -79,7 +79,7 @@ def _library(part: Part) -> str:
 def write(mine: list[tuple[Part, Sheet]]) -> list[str]:
     """Write the file again, with the learner's half unchanged; returns lines that say what changed.
 
-    Raises PartsFileError if it was changed above the mark, and where it cannot be written.
+    Raises PartsFileError if it was changed above the mark, or cannot be written.
     """
     path = paths.MY_WORK / FILE
     if not mine and not path.exists():

@@ -199,9 +199,7 @@ def ask(id: str, place: int, number: int) -> dict:
     made = [one for place, one in enumerate(questions.about(id))
             if place not in LEFT_OUT.get(id, ())]
     question = made[secrets.randbelow(len(made))](random.Random(secrets.randbelow(2**31)))
-    review.say_wrapped(f"\n{place} · stage {int(id[:2])}", question.text)
-    for letter, option in zip(question.letters, question.options, strict=True):
-        print(f"  {letter}  {option}")
+    review.show(question, f"{place} · stage {int(id[:2])}")
     value = _read(question)
     sure = value is not None and _sure()
     return placed.record(id, run=number, right=value is not None and question.right(value),

@@ -323,13 +323,18 @@ def _ask_all(items: list[Item], answers: list[bool]) -> None:
     print("Ctrl-C stops, and your answers are kept." if STORE.path() else "Ctrl-C stops.")
     for place, item in enumerate(items, 1):
         question = draw(item)
-        say_wrapped(f"\n{place} of {len(items)} · stage {int(item.trap.id[:2])}", question.text)
-        for letter, option in zip(question.letters, question.options, strict=True):
-            print(f"  {letter}  {option}")
+        show(question, f"{place} of {len(items)} · stage {int(item.trap.id[:2])}")
         right = question.right(_read(question))
         record(item, right, now())
         answers.append(right)
         say_wrapped(*verdict(item, question, right))
+
+
+def show(question: Question, head: str) -> None:
+    """Print a question under a heading, and its options with their letters."""
+    say_wrapped(f"\n{head}", question.text)
+    for letter, option in zip(question.letters, question.options, strict=True):
+        print(f"  {letter}  {option}")
 
 
 def _read(question: Question) -> float:
