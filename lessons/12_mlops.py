@@ -3166,6 +3166,225 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
 # whose `label_smoothing` mixes the target with a uniform distribution over all classes.
 
+# %% [markdown] trap="12.12" role="situation" fault="F1 is averaged over batches, or its counts are never reset" symptom="F1, precision or recall depends on the batch size of the evaluation, differs from scikit-learn over all predictions; metric accumulates over epochs, reset missing"
+# ## Nine, or not
+#
+# A detector looks for nines in the test digits. About one digit in ten is a nine. Every
+# night a job computes the detector's *F1 score*. Count the nines that the detector
+# reports (true positives, TP), its false alarms (false positives, FP), and the nines that
+# it misses (false negatives, FN). F1 is $2\,TP / (2\,TP + FP + FN)$: 1 if the detector
+# finds every nine and reports nothing else, and 0 if it finds none. The job computes the
+# F1 of each batch of 8 digits and takes the mean. For `0 / 0` it uses 0, as scikit-learn
+# does.
+#
+# The score is disappointing, whatever you change. To see what a detector without mistakes
+# would get, you give the job the labels themselves as the detector's answers.
+
+# %% trap="12.12" role="break"
+def f1(alarm, nine):
+    """F1 of the alarms (n,) for the nines (n,), both bool."""
+    hits, errors = (alarm & nine).sum(), (alarm != nine).sum()
+    return (2 * hits / (2 * hits + errors)).nan_to_num(0).item()
+
+def nightly(alarm, nine, size=8):
+    """The mean of F1 over batches of this size."""
+    scores = [f1(*batch) for batch in zip(alarm.split(size),
+                                          nine.split(size))]
+    return sum(scores) / len(scores)
+
+nines = y_test == 9
+flawless = nightly(alarm=nines, nine=nines)
+
+# %% trap="12.12" role="guess"
+guess("12.12", "Which F1 does the job report for these perfect answers, "
+      "as a percentage of the best possible F1?", unit="%")
+
+# %% trap="12.12" role="look"
+batches = nines.split(8)
+without = sum(not batch.any() for batch in batches)
+print(f"reported: {flawless:.2f}")
+print(f"batches without a nine: {without} of {len(batches)}")
+
+# %% trap="12.12" role="look"
+measured("12.12", 100 * flawless, right=(45, 75))
+
+# %% trap="12.12" role="look"
+claim("F1 that the job reports for the labels", flawless, expected=0.6,
+      within=0.02)
+
+# %% [markdown] trap="12.12" role="look"
+# The same perfect answers, at other batch sizes:
+
+# %% trap="12.12" role="look" tags=["for-look"]
+by_size = {size: nightly(nines, nines, size) for size in (4, 8, 16, 64)}
+plot_columns(by_size, xlabel="digits in a batch", form=".2f",
+             ylabel="mean F1 of the batches",
+             reference=(1.0, "no mistake in any of them"),
+             title="The score follows the batch size, not the detector",
+             alt="Four columns, for batches of 4, 8, 16 and 64 digits. The "
+                 "mean F1 rises from about a third to 1, although the "
+                 "answers are the labels each time.")
+
+# %% [markdown] trap="12.12" role="why"
+# With a probability of `0.9 ** 8 = 0.43`, a batch of 8 has no nine. Then there is nothing
+# to find: TP, FP and FN are 0, and the batch adds a 0 to the mean. Any other number for
+# `0 / 0` is just as arbitrary. Accuracy is a mean over rows, so you can compute it
+# from the accuracies of the batches and their sizes. F1 is a ratio of two counts, and
+# both counts need all the rows.
+
+# %% [markdown] trap="12.12" role="repair"
+# Add up the counts over all batches, and divide once:
+
+# %% trap="12.12" role="repair" tags=["for-repair"]
+class Counted:
+    """F1 over all batches since the last reset."""
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.hits = self.errors = 0
+
+    def update(self, alarm, nine):
+        self.hits += (alarm & nine).sum().item()
+        self.errors += (alarm != nine).sum().item()
+
+    def compute(self):
+        return 2 * self.hits / (2 * self.hits + self.errors)
+
+# %% trap="12.12" role="repair"
+def counted(metric, alarm, nine, size=8):
+    """F1 after the batches of one night."""
+    for batch in zip(alarm.split(size), nine.split(size)):
+        metric.update(*batch)
+    return metric.compute()
+
+by_counts = [counted(Counted(), nines, nines, size) for size in by_size]
+print("by counts:", by_counts)
+
+# %% trap="12.12" role="repair"
+claim("lowest F1 of the labels, by counts, in four batch sizes",
+      min(by_counts), expected=1)
+
+# %% [markdown] trap="12.12" role="repair"
+# But such an object remembers. Suppose the job creates it once and uses it for six
+# nights. On the last night the job loads the wrong file, with an untrained detector. In
+# the first line below, nobody calls `reset`. In the second, every night counts from zero:
+
+# %% trap="12.12" role="repair"
+trained = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+fit(trained, x_train, (y_train == 9).long(), steps=300, lr=5e-3)
+untrained = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+old, log, own = Counted(), [], []
+for net in [trained] * 5 + [untrained]:
+    alarm = net(x_test).argmax(1) == 1
+    log.append(counted(old, alarm, nines))           # never reset
+    own.append(counted(Counted(), alarm, nines))     # from zero
+print("never reset:", [round(score, 2) for score in log])
+print("from zero:  ", [round(score, 2) for score in own])
+
+# %% trap="12.12" role="repair"
+claim("F1 on the last night: never reset, minus counted from zero",
+      log[-1] - own[-1], above=0.2)
+
+# %% [markdown] trap="12.12" role="more" topics="other numbers for 0/0 · sorted data · scikit-learn"
+# What if the job uses a 1 for `0 / 0`, or leaves such a batch out? With a 1, a detector
+# that never reports anything looks useful. If the job leaves such batches out, a false
+# alarm costs a lot in a batch without a nine, and little in a batch with one. The second
+# detector below finds every nine, and also takes each four for a nine.
+
+# %% trap="12.12" role="more"
+def filled(alarm, nine, empty, size=8):
+    """Mean F1 of the batches, with another number for 0/0, or None."""
+    scores = [f1(a, b) if (a | b).any() else empty
+              for a, b in zip(alarm.split(size), nine.split(size))]
+    scores = [score for score in scores if score is not None]
+    return sum(scores) / len(scores)
+
+silent, nine_or_four = nines & False, nines | (y_test == 4)
+said = {"silent, with a 1": filled(silent, nines, empty=1.0),
+        "nine or four, left out": filled(nine_or_four, nines, empty=None),
+        "nine or four, by counts": counted(Counted(), nine_or_four, nines)}
+print({name: round(score, 2) for name, score in said.items()})
+
+# %% trap="12.12" role="more"
+claim("F1 of a silent detector, with a 1 for 0/0",
+      said["silent, with a 1"], expected=0.4, within=0.02)
+claim("F1 of 'nine or four', empty batches left out, minus by counts",
+      said["nine or four, left out"] - said["nine or four, by counts"],
+      expected=-0.1, within=0.02)
+
+# %% [markdown] trap="12.12" role="more"
+# If the test set is sorted by class, nearly all batches have no nine. And scikit-learn,
+# which gets all the predictions at once, agrees with the counts:
+
+# %% trap="12.12" role="more"
+from sklearn.metrics import f1_score
+
+ordered = nines.sort().values
+nothing = torch.zeros(8, dtype=torch.bool)
+
+# %% trap="12.12" role="more"
+claim("F1 that the job reports for the labels, sorted",
+      nightly(ordered, ordered), below=0.15)
+claim("scikit-learn minus the counts", f1_score(nines, nine_or_four)
+      - said["nine or four, by counts"], expected=0, within=1e-9)
+claim("scikit-learn's F1 for 0/0",
+      f1_score(nothing, nothing, zero_division=0), expected=0)
+
+# %% trap="12.12" role="exercise" points=3 difficulty=2 minutes=12
+def class_f1(batches, classes: int) -> torch.Tensor:
+    """Compute the F1 score of every class over all batches together.
+
+    The F1 of a class is 2 TP / (2 TP + FP + FN), counted over all rows. It
+    is nan for a class that is neither label nor prediction of any row.
+
+    Args:
+        batches: an iterator, which can be read only once. It yields pairs
+            of logits (n, classes) float32 and labels (n,) int64. n can
+            differ from pair to pair, and can be 0.
+        classes: at least 2.
+
+    Returns:
+        The scores, of shape (classes,), float64.
+
+    The prediction for a row is the class with the largest logit. A row with
+    the label -100 is ignored altogether. Every call counts from zero, and
+    leaves the batches unchanged.
+
+    Example: for labels [0, 0] and [1], and three predictions of class 0,
+    the scores are [0.8, 0.].
+    """
+    # BEGIN SOLUTION
+    said, true, right = torch.zeros(3, classes, dtype=torch.float64)
+    for logits, labels in batches:
+        counts = labels != -100
+        guesses, labels = logits[counts].argmax(1), labels[counts]
+        said += guesses.bincount(minlength=classes)
+        true += labels.bincount(minlength=classes)
+        right += labels[guesses == labels].bincount(minlength=classes)
+    return 2 * right / (said + true)
+    # END SOLUTION
+
+# %% [markdown] trap="12.12" role="hint"
+# 1. For a class, 2 TP + FP + FN is the number of its predictions plus the number of its
+#    labels. So three counts for each class are enough.
+# 2. `x.bincount(minlength=classes)` counts how often each class occurs in `x`.
+# 3. Remove the ignored rows first, from the logits and from the labels. Divide after the
+#    last batch, in float64, where `0 / 0` is nan.
+
+# %% [markdown] trap="12.12" role="keep"
+# **Keep:** F1, precision and recall belong to a whole data set. Add up counts over the
+# batches, divide once, and start every evaluation from zero. **In your own code:** send
+# the labels through your evaluation as predictions. The score must be perfect at every
+# batch size. Then evaluate twice in a row, and the two scores must agree. **Source:**
+# [scikit-learn, f1_score](https://scikit-learn.org/stable/modules/generated/sklearn.metrics.f1_score.html),
+# on `zero_division`. **Seen in the wild:** Keras 2.0 removed F1, precision and recall,
+# because computing them batch by batch is "more misleading than helpful"
+# ([keras-team/keras 5794](https://github.com/keras-team/keras/issues/5794)). A merged fix
+# of [JetBrains-Research/code2seq 112](https://github.com/JetBrains-Research/code2seq/pull/112)
+# resets metrics that had run on over all epochs.
+
 # %% [markdown] role="concept"
 # ## Further
 #
@@ -3881,4 +4100,6 @@ answers_here
 #   such as the epoch, as a value of its own.
 # - Label smoothing uses the log-probability of every class. Spread the smoothing over the
 #   allowed classes only.
+# - F1 belongs to a whole data set. Add up counts over the batches, divide once, and start
+#   every evaluation from zero.
 

@@ -31,7 +31,7 @@ PHRASES = {"seen": ROOT / "tests" / "finder_phrases.yml",
 SLACK = 3
 FLOORS = {"seen": {"shown": 118, "found": 111, "honest": 32},
           "fresh": {"shown": 94, "found": 75, "honest": 43},
-          "unseen": {"shown": 41, "found": 38, "honest": 22, "hedged": 26, "told": 8},
+          "unseen": {"shown": 44, "found": 38, "honest": 22, "hedged": 26, "told": 5},
           "later": {"shown": 13, "found": 9, "honest": 12, "hedged": 24}}
 OF = {"honest": "without", "hedged": "without", "told": "rows"}  # what a count is counted of
 # The most phrases that get a likely answer without the right cause, with the same slack.

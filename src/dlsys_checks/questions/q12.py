@@ -1,4 +1,5 @@
-"""Stage 12: NaNs, sleeping layers, seeds, search, memory, data, files, tracking, smoothing."""
+"""Stage 12: NaNs, sleeping layers, seeds, search, memory, data, files, tracking, smoothing,
+scores."""
 
 import math
 
@@ -285,3 +286,27 @@ ask("12.11", {"logit": (1e4, 1e6, 1e9), "classes": range(8, 21), "masked": range
         0.1 * masked / classes * logit,
         "It is the masked classes' part of the target times their negative log-probability.",
         logit, 0.1 * logit, within=0.05))
+
+# ---- 12.12 scores of batches
+
+ask("12.12", {"size": (4, 8), "percent": (5, 10, 20)}, lambda size, percent: number(
+    f"Each row is a positive with a probability of {percent} %. You send the labels through an "
+    f"evaluation that averages the F1 of batches of {size} rows and uses 0 for 0/0. What F1 do you "
+    "expect, from 0 to 1?", 1 - (1 - percent / 100) ** size,
+    "Each batch with a positive gets 1, and each batch without one gets 0.", 1,
+    (1 - percent / 100) ** size, percent / 100, within=0.02))
+ask("12.12", {"hits": (8, 9), "errors": (6, 7, 8)}, lambda hits, errors: number(
+    f"A first batch has {hits} true positives and 2 errors (FP + FN), a second batch 1 true "
+    f"positive and {errors} errors. What is the F1 over both batches?",
+    2 * (hits + 1) / (2 * (hits + 1) + 2 + errors), "Add up the counts, and divide once.",
+    (2 * hits / (2 * hits + 2) + 2 / (2 + errors)) / 2, within=0.01))
+ask("12.12", {"early": (6, 8, 10), "late": (2, 3)}, lambda early, late: number(
+    f"An accuracy is counted over epochs and never reset. It is 0.5 in each of {early} epochs, "
+    f"then 0.9 in each of {late} epochs. What is reported after the last one?",
+    (0.5 * early + 0.9 * late) / (early + late), "The counts of all epochs are in it.", 0.9, 0.7,
+    within=0.01))
+ask("12.12", {"size": (16, 32, 64)}, lambda size: choice(
+    f"You evaluate in batches of {size}, and the last batch is smaller. For which score is the "
+    "mean of the batches, weighted by rows, the score of the whole set?", "accuracy",
+    "Only accuracy is itself a mean over rows.", "F1", "precision",
+    "the area under the ROC curve"))
