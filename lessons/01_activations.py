@@ -333,8 +333,9 @@ claim("largest gap between two layers and the one they collapse into",
 # ## Training in three steps
 #
 # We chose the weights for XOR by hand. Nobody can choose thousands of weights by hand,
-# and the perceptron's rule works only for a single neuron. So for every weight in every
-# layer, we need to know whether making it a little larger would help.
+# and the perceptron's rule needs the right answer for each neuron, which nobody knows
+# for a hidden neuron. So for every weight in every layer, we need to know whether making
+# it a little larger would help.
 #
 # **Step 1: how wrong are we?** A *loss* is one number that falls as the outputs get
 # better. For a choice among ten digits, we use the cross-entropy loss. `F.cross_entropy`
@@ -1068,7 +1069,7 @@ plot_lines(grid[::8].tolist(),
 # Four layers of two units, eight units in all, make 16 straight pieces. In a single
 # hidden layer, every ReLU unit bends the curve at one point, so eight units make at most
 # nine pieces. In a single layer, the number of pieces grows in proportion to the number
-# of units. With every further layer of the same width, it doubles ([Telgarsky
+# of units. With every further layer of two such units, it doubles ([Telgarsky
 # 2016](https://arxiv.org/abs/1602.04485)). But we chose these weights by hand. Depth
 # makes such functions cheap, but it does not promise that training finds them, and the
 # gradient has to get through every layer that you add.
@@ -1398,10 +1399,10 @@ claim("stored mean of the second unit, a tenth of the way from 0 to 20",
 # %% [markdown] role="concept"
 # Every module has a flag, `training`, that selects its behaviour: training or
 # production. `model.modules()` goes through the model itself and every module inside
-# it, and each of them has its own flag. A fresh module is in *train mode*, and `fit`
-# leaves it there. One more thing happens in every call: PyTorch records what `backward`
-# will need, and this record is called the *graph*. `torch.no_grad()` switches the
-# recording off.
+# it (except modules in a plain Python list), and each of them has its own flag. A fresh
+# module is in *train mode*, and `fit` leaves it there. One more thing happens in every
+# call: PyTorch records what `backward` will need, and this record is called the *graph*.
+# `torch.no_grad()` switches the recording off.
 
 # %% [markdown] trap="01.1" role="situation" core=true fault="no_grad without eval: dropout and BatchNorm stay on" symptom="predictions change between two calls on the same input"
 # ## The same images, sent twice

@@ -482,12 +482,12 @@ claim("gradient norm after four calls, divided by the norm after one",
       norms[3] / norms[0], expected=4, within=1e-4)
 
 # %% [markdown] trap="02.1" role="why"
-# `backward` *adds* to `.grad`. If nothing clears `.grad`, each step uses the sum of all
-# gradients so far. Such a sum is called *momentum*: SGD with momentum $m$ multiplies its
-# running sum by $m$ and then adds the new gradient. So without weight decay, a forgotten
-# `zero_grad` turns SGD into SGD with a momentum of 1. On all rows, the weights swing
+# `backward` *adds* to `.grad`. If nothing clears or rescales `.grad`, each step uses the
+# sum of all gradients so far. Such a sum is called *momentum*: SGD with momentum $m$
+# multiplies its running sum by $m$ and then adds the new gradient. So without weight
+# decay, a forgotten `zero_grad` turns SGD into SGD with a momentum of 1. On all rows, the weights swing
 # around the minimum like a pendulum without friction. Random batches push the pendulum at
-# random moments, and it swings higher and higher.
+# random moments, and it swings ever higher.
 
 # %% trap="02.1" role="why"
 plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},

@@ -753,8 +753,8 @@ claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
 # Sometimes you do not want classes but a space in which similar things are close
 # together. A face recognition system has to handle people it was never trained on, so it
 # turns each photo into a vector, its *embedding*, and compares photos by the distance
-# between their embeddings. Search engines for sentences and recommenders for products
-# work the same way. Three losses can teach a network such a space:
+# between their embeddings. Many search engines for sentences and many recommenders for
+# products work in a similar way. Three losses can teach a network such a space:
 #
 # - *Contrastive*: $d^2$ for a matching pair at distance $d$, and $\max(0, m - d)^2$ for
 #   any other pair. The *margin* $m$ is the distance that counts as far enough.
@@ -1281,10 +1281,10 @@ claim("first norm / last norm, default biases", norms[0] / norms[-1],
       below=1e-6)
 
 # %% [markdown] trap="03.4" role="more"
-# Two other common rules do not preserve the size of the signal. PyTorch's default weights
-# keep only a sixth of the mean square per layer, until the default biases outweigh the
-# signal. `fan_out` is the right choice for the gradient on its way back. But if each
-# layer is twice as wide as the layer before, `fan_out` halves the mean square per layer
+# Two other common rules do not always preserve the size of the signal. PyTorch's default
+# weights keep only a sixth of the mean square per layer, until the default biases
+# outweigh the signal. In linear layers, `fan_out` is the right choice for the gradient on
+# its way back. But if each layer is twice as wide as the layer before, `fan_out` halves the mean square per layer
 # on the way forward.
 
 # %% trap="03.4" role="more"
@@ -1481,10 +1481,11 @@ claim("mean probability / base rate, ln w subtracted", fixed,
 # (*average precision* measures the ranking over all thresholds). The price is that the
 # weighted model's probabilities are on average several times the *base rate*, the
 # fraction of positives in the data. On paper, you can undo the effect of the weight. A
-# weight of `w` multiplies the odds that the loss asks for by `w`, so for a model at the
-# minimum of that loss, you subtract $\ln w$ from the logit. After these 400 steps, the
+# weight of `w` multiplies the odds that the loss asks for by `w`, so for a model that
+# gives these odds, you subtract $\ln w$ from the logit. After these 400 steps, the
 # correction overshoots, and the corrected probabilities are on average well below the
-# base rate. So compare the mean of the corrected probabilities with the base rate
+# base rate. Even at the minimum of its loss, a model too simple to give these odds
+# stays off. So compare the mean of the corrected probabilities with the base rate
 # before you trust them. If you need a decision, you can move the threshold of the plain
 # model for free. If you need a probability, do not weight the loss (unless the weights
 # undo a sampling that changed the base rate).
@@ -1685,7 +1686,8 @@ claim("busy with hardest negatives / busy with random negatives",
       mined_busy / random_busy, above=2)
 
 # %% [markdown] role="concept"
-# Choosing the hardest negatives keeps more triplets busy. On these digits, that gains
+# In these 150 steps, choosing the hardest negatives keeps more triplets busy. (After a run
+# ten times as long, hardly any triplet is busy either way.) On these digits, mining gains
 # little, because both embeddings classify almost all of the digits correctly:
 
 # %% role="concept"
@@ -1713,7 +1715,7 @@ claim("lower of the two accuracies, by the nearest neighbour",
 #
 # - [ ] Take the sigmoid, as always :: The loss asked for odds 20 times too high, so the probabilities are too high.
 # - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities that is nearly the same, but for large ones it is badly wrong.
-# - [x] Subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so it adds ln 20 to the logit. After a short run, compare the mean with the base rate, because the model may not be at the minimum yet.
+# - [x] Subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so it adds ln 20 to the logit. Then compare the mean with the base rate, because a model too simple to fit the odds stays off even at the minimum.
 
 # %% [markdown] role="quiz"
 # **3. You use focal loss with alpha = 0.25 on a task with 1 % positives. How much does one positive count, compared with an equally hard negative?**

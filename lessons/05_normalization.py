@@ -1668,7 +1668,8 @@ def gain_for(act) -> float:
 # [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html) for tanh near
 # zero. **Seen in the wild:** in [pytorch/pytorch
 # 57109](https://github.com/pytorch/pytorch/issues/57109), a user found that `nn.Linear`
-# calls He's function, but with arguments that result in a gain of $\sqrt{1/3}$.
+# calls He's function, and a maintainer showed that its arguments result in a gain of
+# $\sqrt{1/3}$.
 
 # %% [markdown] trap="05.5" role="situation" fault="the averaged model keeps a fresh BatchNorm's statistics" symptom="EMA model is far worse than the model itself, mean teacher with BatchNorm degrades"
 # ## The average of the weights

@@ -457,9 +457,9 @@ claim("largest minus smallest of thirty test losses, fixed pipeline",
       spread["fixed"], expected=0)
 
 # %% [markdown] trap="06.1" role="more" topics="the shares in numbers · do shifts help at all · how far the draws spread"
-# Whether shifts help depends on the digits and on the number of steps. After 400 steps
-# the network has not fully learned the harder task of classifying shifted digits. A score
-# on unshifted digits also tells you whether the shifts help.
+# Whether shifts help depends on the network, the digits and the number of steps. After 400
+# steps the network has not fully learned the harder task of classifying shifted digits. A
+# score on unshifted digits also tells you whether the shifts help.
 
 # %% trap="06.1" role="more"
 claim("accuracy of the network trained with shifts, scored with shifts",

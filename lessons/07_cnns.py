@@ -443,7 +443,8 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # convolutions, norms and activations such as GELU, which keep their input. **Source:** [He et
 # al. 2015, "Deep Residual Learning for Image Recognition"](https://arxiv.org/abs/1512.03385),
 # section 3.3: half the map, twice the filters, "so as to preserve the time complexity per
-# layer". The time per layer stays the same, and the bytes of the maps fall.
+# layer". The number of multiplications per layer stays the same, and the bytes of
+# the maps fall.
 
 # %% [markdown] trap="07.2" role="situation" core=true fault="the receptive field is too small" symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## Scratches on metal
@@ -2261,7 +2262,7 @@ claim("tensors that move in the broken order", len(still), expected=0)
 # SGD with momentum, Adam and AdamW skip such a tensor. After `requires_grad_(False)` and
 # today's `zero_grad()` the gradient is `None`. If the gradient holds *zeros*, as after a
 # mask, all three move the tensor. SGD and Adam add the decay to the gradient and step
-# with it; AdamW shrinks the tensor at each step by `1 - lr * weight_decay`.
+# with it; AdamW multiplies the tensor at each step by `1 - lr * weight_decay`.
 
 # %% trap="07.10" role="folklore"
 def drift(make, zeros):

@@ -2463,8 +2463,9 @@ claim("difference of two calls in eval mode, as a fraction of the result",
 # SDPA is a function, so it has no mode and does what `dropout_p` says (stage 5). The
 # review comment is right. And a dropout rate of a tenth is not small. If the values
 # scatter around zero, each weight that is dropped or enlarged changes the sum in
-# proportion, and the outputs of two calls differ by about $\sqrt{2p}$ of their size. The
-# more the values of a row have in common, the smaller the difference.
+# proportion, and the outputs of two calls differ by about $\sqrt{2p}$ of their size. If
+# attention is spread over many keys whose values have much in common, the difference is
+# smaller.
 
 # %% trap="08.9" role="why"
 scored = [torch.linspace(-1, 1, 96).sin().view(1, 1, 12, 8)] * 2
