@@ -215,9 +215,42 @@ def test_the_plan_is_told_by_stage_and_names_right_answers_that_it_keeps(monkeyp
            | {id: id == stage[-1] for id in stage})
     typed(monkeypatch)
     told = capsys.readouterr().out
-    assert any(line.startswith("  stage 6: 06.") for line in told.splitlines())
+    assert any(line.startswith("  6 Augmentation") and ": 06." in line
+               for line in told.splitlines())
     assert stage[-1] in {step.trap.id for step in placement.current().take}
     assert f"stays in the plan: {stage[-1]}." in " ".join(told.split())
+
+
+def test_today_begins_with_what_was_wrong_however_long_it_takes(monkeypatch, capsys):
+    finish({id: id != "05.1" for id in ("02.1", "03.1", "04.1", "05.1", "12.1")})
+    assert placement.current().take[0].trap.id == "05.1"
+    typed(monkeypatch)
+    told = capsys.readouterr().out
+    assert "  05.1 One image at a time, 67 minutes: you were sure of a wrong answer" in told
+    assert "fits into 60 minutes" in told
+    later = told.partition("After that")[2]
+    assert later.index("01.") < later.index("06.")
+    assert "05.2 (" in told or "05.2, " in told
+
+
+def test_the_end_shows_what_was_wrong_what_is_right_and_why(monkeypatch, capsys):
+    question = questions.choice("Which one?", "this", "Because.", "that", "those")
+    monkeypatch.setattr(questions, "about", lambda id: [lambda rng: question])
+    wrong = "abc"[int(question.answer) % 3]
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{wrong}\nn\n"))
+    row = placement.ask("02.1", 1, 1)
+    right = question.shown
+    assert row["told"].startswith("Which one? You: th")
+    assert row["told"].endswith(f". Computed: {right}. Because.")
+    placement._wrong([row])
+    assert f"Computed: {right}." in capsys.readouterr().out
+
+
+def test_review_names_a_trap_that_was_never_opened_by_its_situation(capsys):
+    placed.record("05.1", run=1, sure=True)
+    assert "trap 05.1, One image at a time, on" in review.nothing_due(datetime.now(UTC))
+    progress.record("05.1", "pass")
+    assert "stored statistics" in review.nothing_due(datetime.now(UTC))
 
 
 def test_hours_are_told_only_from_two_on():
@@ -333,7 +366,7 @@ def test_the_page_goes_on_after_a_reload_and_divides_the_core_path(page, file):
     heads = page.locator("h2").all_inner_texts()
     assert heads[0].startswith(tuple(f"{n} of {n} right" for n in (12, 13, 14, 15)))
     assert any(head.startswith("Skip, ") for head in heads)
-    links = page.locator("section a").all_inner_texts()
+    links = page.locator("section a").all_text_contents()
     assert sorted(text.partition(" ")[0] for text in links) == sorted(COURSE.ids)
 
 

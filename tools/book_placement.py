@@ -13,7 +13,7 @@ import random
 from dlsys import placement
 from dlsys import placement_model as model
 from dlsys_checks import questions
-from dlsys_helpers import catalog
+from dlsys_helpers import catalog, stages
 from tools import book_pages
 from tools import placement as measured
 
@@ -104,4 +104,5 @@ def item(id: str, minutes: int) -> dict:
     return {"id": id, "stage": int(id[:2]), "title": trap.title, "minutes": minutes,
             "difficulty": trap.difficulty, "page": f"traps/{id.replace('.', '-')}.html",
             "text": question.text, "form": question.form, "options": question.options,
+            "of": stages.stage(int(id[:2])).title,
             "packed": base64.b64encode(json.dumps(truth).encode()).decode()}

@@ -79,7 +79,7 @@ def measured(kind: str, seed: int, of: Course) -> Result:
     doubt = played(known, random.Random(f"answers {kind} {seed}"), of)
     minutes = dict(zip(of.ids, of.minutes, strict=True))
     gaps = [id for id in of.ids if id not in known]
-    take = [id for id, p in zip(of.ids, doubt.known, strict=True) if p < model.SKIP]
+    take = [of.ids[n] for n in model.to_take(of, doubt)]
     spent = sum(minutes[id] for id in take)
 
     def share(path: list[str], most: float) -> float:

@@ -13,10 +13,14 @@ END = "end"  # the id of the line that ends a placement
 
 
 def record(id: str, *, run: int, right: bool = False, sure: bool = False, skipped: bool = False,
-           options: int = 0) -> dict:
-    """Append one answer and return it. Never raises OSError."""
+           options: int = 0, told: str = "") -> dict:
+    """Append one answer and return it. Never raises OSError.
+
+    told: of a wrong or a skipped answer, the question, what is right, and why.
+    """
     entry = {"id": id, "run": run, "right": right, "sure": sure, "skipped": skipped,
-             "options": options, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+             "options": options, "told": told,
+             "time": datetime.now(UTC).isoformat(timespec="seconds")}
     STORE.append(entry)
     return entry
 

@@ -26,11 +26,12 @@ from dlsys.placement_model import (
     course,
     next_item,
     skipped,
+    to_take,
 )
 from dlsys.terminal import bold, say
 from dlsys_checks import questions
 from dlsys_checks.questions import AnswerError, Question
-from dlsys_helpers import catalog, progress
+from dlsys_helpers import catalog, progress, stages
 from dlsys_helpers.catalog import Trap
 
 TODAY = 60  # minutes
@@ -95,7 +96,7 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The core path, divided: what to take, in order, and what to skip."""
+    """The core path, divided: what to take, the wrong answers first, and what to skip."""
 
     take: tuple[Step, ...]
     skip: tuple[Step, ...]
@@ -114,7 +115,7 @@ class Plan(NamedTuple):
 def planned(of: Course, doubt: Doubt) -> Plan:
     steps = [Step(catalog.trap(id), minutes, float(known), why(of, doubt, id, known >= SKIP))
              for id, minutes, known in zip(of.ids, of.minutes, doubt.known, strict=True)]
-    return Plan(tuple(step for step in steps if step.known < SKIP),
+    return Plan(tuple(steps[n] for n in to_take(of, doubt)),
                 tuple(step for step in steps if step.known >= SKIP))
 
 
@@ -124,9 +125,9 @@ def why(of: Course, doubt: Doubt, id: str, skip: bool) -> str:
         agrees = (own.known > own.unknown) == skip
         return own.words if agrees else f"{own.words}, and your other answers speak against it"
     stage = int(id[:2])
-    for stages, words in (((stage,), "of this stage"), (NEEDS[stage], "of what it builds on")):
+    for among, words in (((stage,), "of this stage"), (NEEDS[stage], "of what it builds on")):
         found = [one for other, one in doubt.seen.items() if other in of.ids
-                 and int(other[:2]) in stages and (one.known > one.unknown) == skip]
+                 and int(other[:2]) in among and (one.known > one.unknown) == skip]
         if found:
             return f"{'known' if skip else 'not known'} {words}: {', '.join(o.id for o in found)}"
     return f"your answers to other stages {'suggest it' if skip else 'leave it open'}"
@@ -202,9 +203,16 @@ def ask(id: str, place: int, number: int) -> dict:
     review.show(question, f"{place} · stage {int(id[:2])}")
     value = _read(question)
     sure = value is not None and _sure()
-    return placed.record(id, run=number, right=value is not None and question.right(value),
-                                  sure=sure, skipped=value is None,
-                                  options=len(question.options))
+    right = value is not None and question.right(value)
+    return placed.record(id, run=number, right=right, sure=sure, skipped=value is None,
+                         options=len(question.options),
+                         told="" if right else _debrief(question, value))
+
+
+def _debrief(question: Question, value: float | None) -> str:
+    """What to say at the end about a wrong or a skipped answer."""
+    said = "" if value is None else f" You: {question.shown_answer(value)}."
+    return f"{question.text}{said} Computed: {question.shown}. {question.why}"
 
 
 def _read(question: Question) -> float | None:
@@ -237,27 +245,27 @@ def tell(found: Plan, minutes: int) -> None:
         print("Nothing on the core path is missing. To go on: dlsys exam a")
         return
     today = found.today(minutes)
-    say(bold(f"Today, {sum(step.minutes for step in today)} minutes"))
+    spent = sum(step.minutes for step in today)
+    say(bold(f"Today, {spent} minutes"))
     for step in today:
-        _step(step)
-    later = found.take[len(today):]
+        review.say_wrapped(f"  {step.trap.id} {step.trap.title}, {step.minutes} minutes: "
+                           f"{step.why}")
+    if spent > minutes:
+        review.say_wrapped(f"  No trap that you need first fits into {minutes} minutes. This one "
+                           "can be taken in two parts: stop after its repair.")
+    later = sorted(found.take[len(today):], key=lambda step: course().ids.index(step.trap.id))
     if later:
-        print(f"After that, {len(later)} more traps, {time_of(later)}, in this order:")
-        for stage, steps in itertools.groupby(later, lambda step: int(step.trap.id[:2])):
-            review.say_wrapped(f"  stage {stage}: {', '.join(step.trap.id for step in steps)}")
+        say(bold(f"After that, {len(later)} more traps, {time_of(later)}, in this order"))
+        _by_stage(later)
     if found.skip:
-        say(bold(f"Skip, {time_of(found.skip)}"))
-        for step in found.skip:
-            _step(step)
+        say(bold(f"Skip, since you probably know it, {time_of(found.skip)}"))
+        _by_stage(found.skip)
     open_ = [row["id"] for row in rows if row["right"]
              and row["id"] in {step.trap.id for step in later}]
     if open_:
         review.say_wrapped("Right, but your other answers leave it open whether you know it, so it "
                            f"stays in the plan: {', '.join(open_)}.")
-    back = [row["id"] for row in rows if not row["right"]]
-    if back:
-        review.say_wrapped(f"Wrong or skipped, so they come back in dlsys review: "
-                           f"{', '.join(back)}.")
+    _wrong(rows)
     print(f"To begin: dlsys start {int(today[0].trap.id[:2])}, trap {today[0].trap.id}")
 
 
@@ -267,5 +275,19 @@ def time_of(steps: Sequence[Step]) -> str:
     return f"{minutes} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
 
 
-def _step(step: Step) -> None:
-    review.say_wrapped(f"  {step.trap.id} {step.trap.title}, {step.minutes} minutes: {step.why}")
+def _by_stage(steps: Sequence[Step]) -> None:
+    """A line for each stage: its name, its traps, and in brackets what speaks for each."""
+    for stage, ours in itertools.groupby(steps, lambda step: int(step.trap.id[:2])):
+        reasons: dict[str, list[str]] = {}
+        for step in ours:
+            reasons.setdefault(step.why, []).append(step.trap.id)
+        review.say_wrapped(f"  {stage} {stages.stage(stage).title}: " + "; ".join(
+            f"{', '.join(ids)} ({why})" for why, ids in reasons.items()))
+
+
+def _wrong(rows: Sequence[dict]) -> None:
+    """What was wrong or skipped, with the right answers."""
+    if back := [row for row in rows if not row["right"]]:
+        say(bold("Wrong or skipped. These come back in dlsys review"))
+        for row in back:
+            review.say_wrapped(f"  {row['id']} {row.get('told', '')}".rstrip())

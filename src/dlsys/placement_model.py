@@ -127,6 +127,16 @@ def left(of: Course, doubt: Doubt) -> np.ndarray:
     return found
 
 
+def to_take(of: Course, doubt: Doubt) -> list[int]:
+    """The places of the traps to take, first those that were answered wrong or skipped."""
+    take = [n for n, known in enumerate(doubt.known) if known < SKIP]
+    return sorted(take, key=lambda n: not _speaks_against(doubt.seen.get(of.ids[n])))
+
+
+def _speaks_against(one: Seen | None) -> bool:
+    return one is not None and one.known < one.unknown
+
+
 def next_item(of: Course, doubt: Doubt, asked: int) -> str | None:
     """The trap to ask about; None where enough has been asked."""
     open_ = [n for n, id in enumerate(of.ids) if id not in doubt.seen]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
-from dlsys import placed
+from dlsys import placed, trap_names
 from dlsys_checks import questions
 from dlsys_checks.exam import ledger
 from dlsys_checks.questions import AnswerError, Question
@@ -228,7 +228,7 @@ def practice(number: int, now: datetime) -> list[Item]:
         ready = ", ".join(str(one.number) for one in practised_stages())
         raise ReviewError(f"stage {number}: no questions yet, expected one of {ready}.")
     states, _ = _states(now)
-    opened = {entry["id"] for store in (progress.GUESSES, progress) for entry in store.entries()}
+    opened = _opened()
     known = [trap for trap in traps if trap.id in opened] or traps
     found = [(trap, states.get(trap.id, NEW)) for trap in known]
     today = now.date()
@@ -263,11 +263,20 @@ def nothing_due(now: datetime) -> str:
     if coming:
         day, trap = coming
         left = (day - now.date()).days
-        return (f"Nothing is due. Next: trap {trap.id}, {trap.name}, on {day} "
+        return (f"Nothing is due. Next: trap {trap.id}, {_name(trap)}, on {day} "
                 f"({left} day{'s' * (left != 1)}).")
     kept = "" if STORE.path() else " Reviews are not kept: DLSYS_PROGRESS is off."
     return ("Nothing is planned yet: a wrong guess, a mistake with a name or a solved exercise "
             f"comes back after {INTERVALS[0]} days.{kept} To practise now: dlsys review --all 01")
+
+
+def _opened() -> set[str]:
+    """The traps that were guessed, or whose exercise was tried."""
+    return {entry["id"] for store in (progress.GUESSES, progress) for entry in store.entries()}
+
+
+def _name(trap: Trap) -> str:
+    return trap_names.shown_name(trap, trap.id in _opened())
 
 
 def verdict(item: Item, question: Question, right: bool) -> list[str]:
@@ -276,7 +285,7 @@ def verdict(item: Item, question: Question, right: bool) -> list[str]:
     number = int(trap.id[:2])
     lesson = f"{paths.MY_WORK.name}/{paths.lesson_copy(number).name} (dlsys start {number})"
     told = [f"{'✓ Right' if right else '✗ Wrong'}. Computed: {question.shown}.", question.why]
-    return told if right else [*told, f"Read again: trap {trap.id}, {trap.name}, in {lesson}"]
+    return told if right else [*told, f"Read again: trap {trap.id}, {_name(trap)}, in {lesson}"]
 
 
 def now() -> datetime:

@@ -148,8 +148,12 @@
     return `your answers to other stages ${skip ? "suggest it" : "leave it open"}`;
   }
 
-  function list(title, places, now, skip) {
+  const time = (places) => {
     const minutes = places.reduce((sum, n) => sum + items[n].minutes, 0);
+    return minutes < 120 ? `${minutes} minutes` : `${Math.round(minutes / 60)} hours`;
+  };
+
+  function list(title, places, now, skip) {
     const found = written("section");
     const rows = written("ul");
     for (const n of places) {
@@ -157,16 +161,34 @@
       row.append(written("a", `${items[n].id} ${items[n].title}`, { href: items[n].page }), `, ${items[n].minutes} minutes: ${why(now, n, skip)}`);
       rows.append(row);
     }
-    found.append(written("h2", `${title}, ${minutes < 120 ? `${minutes} minutes` : `${Math.round(minutes / 60)} hours`}`), rows);
+    found.append(written("h2", `${title}, ${time(places)}`), rows);
+    return found;
+  }
+
+  // A list for each stage, folded: its name and time first.
+  function byStage(title, places, now, skip) {
+    const found = written("section");
+    found.append(written("h2", `${title}, ${time(places)}`));
+    for (const stage of new Set(places.map((n) => items[n].stage))) {
+      const ours = places.filter((n) => items[n].stage === stage);
+      const name = `${stage} ${items[ours[0]].of}`;
+      const folded = written("details");
+      const rows = list(name, ours, now, skip).querySelector("ul");
+      folded.append(written("summary", `${name}: ${ours.map((n) => items[n].id).join(", ")}, ${time(ours)}`), rows);
+      found.append(folded);
+    }
     return found;
   }
 
   function tell() {
     const now = belief(mine);
-    const take = items.map((_, n) => n).filter((n) => now.known[n] < model.skip);
-    const skip = items.map((_, n) => n).filter((n) => now.known[n] >= model.skip);
+    const order = items.map((_, n) => n);
+    const failed = (n) => mine.some((one) => one.id === items[n].id && !one.right);
+    const take = order.filter((n) => now.known[n] < model.skip).sort((a, b) => failed(b) - failed(a) || a - b);
+    const skip = order.filter((n) => now.known[n] >= model.skip);
     let spent = 0;
-    const today = take.filter((n, k) => { spent += items[n].minutes; return !k || spent <= model.today; });
+    const end = take.findIndex((n, k) => { spent += items[n].minutes; return k && spent > model.today; });
+    const today = end < 0 ? take : take.slice(0, end);
     const head = written("h2", `${mine.filter((one) => one.right).length} of ${mine.length} right`, { tabindex: "-1" });
     const wrong = written("ul");
     for (const one of mine.filter((each) => !each.right)) {
@@ -176,9 +198,10 @@
     }
     root.replaceChildren(head);
     if (today.length) root.append(list("Today", today, now, false));
-    const later = take.slice(today.length);
-    if (later.length) root.append(list("After that", later, now, false));
-    if (skip.length) root.append(list("Skip", skip, now, true));
+    if (today.length && items[today[0]].minutes > model.today) root.append(written("p", `No trap that you need first fits into ${model.today} minutes. This one can be taken in two parts: stop after its repair.`));
+    const later = take.slice(today.length).sort((a, b) => a - b);
+    if (later.length) root.append(byStage("After that", later, now, false));
+    if (skip.length) root.append(byStage("Skip, since you probably know it", skip, now, true));
     if (wrong.children.length) root.append(written("h2", "What was wrong or skipped"), wrong);
     root.append(button("Answer anew", () => { mine = []; keep(KEY, mine); ask(); }));
     head.focus();

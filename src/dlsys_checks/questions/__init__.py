@@ -70,7 +70,11 @@ class Question:
     @property
     def shown(self) -> str:
         """The answer as a learner reads it."""
-        return self.options[int(self.answer) - 1] if self.options else shown(self.answer)
+        return self.shown_answer(self.answer)
+
+    def shown_answer(self, value: float) -> str:
+        """A number that was given as an answer, as a learner reads it."""
+        return self.options[int(value) - 1] if self.options else shown(value)
 
     def read(self, typed: str) -> float:
         """The number that was typed. Raises AnswerError, in one line, for anything else."""

@@ -96,9 +96,10 @@ def restored_epoch(rng):
     losses += [round(losses[-1] + 0.3, 1), round(losses[-1] - 0.1, 1), round(losses[-1] + 0.5, 1)]
     return whole(
         f"The validation losses are {losses}. min_delta is 0.2, the patience is 5, and epochs are "
-        "counted from 0. Which epoch's weights are restored?", losses.index(min(losses)),
-        "The weights with the lowest loss are restored, whether that loss was progress or "
-        "not.", at - 1, len(losses) - 1)
+        "counted from 0. The loop saves the weights at each new lowest loss and restores the last "
+        "ones that it saved. Which epoch's weights are restored?", losses.index(min(losses)),
+        "The weights with the lowest loss are saved, even if that loss counts as no progress for "
+        "the patience.", at - 1, len(losses) - 1)
 
 
 ask("06.3", {"p": (0.5, 0.6, 0.7, 0.8), "patience": range(3, 7)}, lambda p, patience: number(

@@ -116,7 +116,7 @@ ask("10.4", {"first": range(1000, 5001), "second": range(100, 901)}, lambda firs
 
 # ---- 10.5 loading
 
-ask("10.5", {"layers": range(2, 31), "matrices": range(1, 8)}, lambda layers, matrices: whole(
+ask("10.5", {"layers": range(2, 31), "matrices": range(2, 8)}, lambda layers, matrices: whole(
     f"peft has saved LoRA for {matrices} matrices in each of {layers} layers. You pass the file to "
     "`load_state_dict(strict=False)` of a model with a new adapter. How many tensors in the file "
     "match no name?", 2 * layers * matrices,

@@ -23,13 +23,14 @@ ask("13.1", {"readers": range(4, 10), "gone": range(1, 4)}, lambda readers, gone
     "reference count be?", readers - gone,
     "It counts the requests that still hold the block. At 0 the block is free.", 0,
     readers))
-ask("13.1", {"user": ("A", "B", "the first one", "the second one")}, lambda user: choice(
-    f"A shared block is freed when the first of its two readers ends. {user} still reads it. Then "
-    "a stranger's request comes in. What happens?",
-    f"{user} reads the stranger's keys, and no error is raised",
+ask("13.1", {"gone, user": (("A", "B"), ("B", "A"), ("R1", "R2"), ("R2", "R1"))},
+    lambda gone, user: choice(
+    f"Requests {min(gone, user)} and {max(gone, user)} share a block. When {gone} ends, the block "
+    f"is freed, although {user} still reads it. Then a new request comes in. What happens?",
+    f"{user} reads the new request's keys, and no error is raised",
     "The block is overwritten while a table still points to it.",
     "the server raises an error about a block without an owner",
-    "the stranger has to wait until the block is free", f"{user} reads zeros"))
+    "the new request has to wait until the block is free", f"{user} reads zeros"))
 ask("13.1", {"size": (8, 16), "tokens": lambda size: [n for n in range(20, 61) if n % size]},
     lambda size, tokens: whole(
         f"A block holds {size} tokens. A second request shares a prompt of {tokens} tokens and "
