@@ -3,6 +3,7 @@
 The searching itself, by simulated solvers and by cheats, is in test_exam_solvers.py.
 """
 
+import io
 import json
 import re
 from datetime import timedelta
@@ -17,6 +18,7 @@ from dlsys import (
     assignments,
     cli,
     exam,
+    exam_checks,
     exam_desk,
     exam_names,
     exam_sheet,
@@ -355,6 +357,19 @@ def test_a_name_is_heard_and_a_second_one_counts(desk, book):
     assert "is named: nothing was recorded" in ask(desk, 1, "name", a_wrong_name(1))
     assert desk.happened(SHEET, TICKET, 1).names[1] == drawn()[0].name
     assert len(book) == 2
+
+
+def test_reading_costs_nothing_once_the_case_is_named(desk):
+    part = drawn()[FAULTY - 1].fault.part
+    other = next(one for one in faults.PARTS if one != part)
+    assert f"Paid {numbers.READ} of" in ask(desk, FAULTY, "read", other)
+    ask(desk, FAULTY, "name", the_right_name(FAULTY))
+    assert f"Paid {numbers.READ} of" in ask(desk, FAULTY, "read", part)
+    found = desk.happened(SHEET, TICKET, FAULTY)
+    assert part in laws.read_parts(found)
+    ask(desk, FAULTY, "look", "clip")
+    paid = numbers.READ + numbers.price_of("clip")
+    assert f"Paid {paid} of" in ask(desk, FAULTY, "receipt")
 
 
 def test_a_third_name_does_not_count(desk):
@@ -836,7 +851,7 @@ def quick(monkeypatch):
 def test_what_was_not_named_comes_back_in_review_once(own, kept, quick, capsys):
     (kept / "80_exam_a.ipynb").write_text("{}")
     for _ in range(2):
-        assert cli.main(["exam", "a", "--debrief"]) == 0
+        assert cli.main(["exam", "a", "--debrief", "--yes"]) == 0
     missed = {case.name for case in drawn(ticket=sheet.OWN) if case.fault}
     later = review.now() + timedelta(days=review.INTERVALS[0])
     assert review.due(review.now()) == []
@@ -845,6 +860,36 @@ def test_what_was_not_named_comes_back_in_review_once(own, kept, quick, capsys):
     assert "Not named: " in capsys.readouterr().out
     assert cli.main(["exam", "b", "--debrief"]) == 2
     assert "no sheet of form B" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("said", "ends"), [("y", True), ("n", False), ("", False)])
+def test_a_debrief_asks_before_it_ends_the_exam(own, kept, quick, capsys, monkeypatch, said, ends):
+    (kept / "80_exam_a.ipynb").write_text("{}")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{said}\n"))
+    assert cli.main(["exam", "a", "--debrief"]) == 0
+    out = capsys.readouterr().out
+    assert "50 points are still open" in out
+    assert ("what was planted" in out) is ends
+    assert exam_checks.desk().happened(SHEET, sheet.OWN, 1).over is ends
+
+
+def test_a_debrief_that_nobody_answers_goes_on(own, kept, quick, capsys, monkeypatch):
+    (kept / "80_exam_a.ipynb").write_text("{}")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert cli.main(["exam", "a", "--debrief"]) == 2
+    assert "add --yes" in capsys.readouterr().err
+    assert not exam_checks.desk().happened(SHEET, sheet.OWN, 1).over
+
+
+def test_the_debrief_counts_the_points_of_each_case(own, kept, quick, capsys):
+    (kept / "80_exam_a.ipynb").write_text("{}")
+    for row in (1, 2, 3, 4, 5, 6, 7):
+        progress.record(f"{SHEET}.{row}", "pass")
+    assert cli.main(["exam", "a", "--debrief", "--yes"]) == 0
+    out = capsys.readouterr().out
+    assert "  case 1: 10 of 10\n" in out
+    assert "  case 2: 1 of 10. Not: the first try, the evidence, the fix, within twice" in out
+    assert "  11 of 50 in all" in out
 
 
 def test_no_command_shows_an_answer_before_the_end(own, kept, quick, capsys):

@@ -21,6 +21,7 @@ from dlsys import exam_checks
 from dlsys.check_stub import CheckStub
 from dlsys.exam_checks import SheetError
 from dlsys_helpers import paths, progress
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 
 PORT = 8229
@@ -194,6 +195,8 @@ def add_parser(commands) -> None:
     parser.add_argument("--debrief", action="store_true",
                         help="end the exam and show the faults, the numbers that reveal them, and "
                              "what to read")
+    parser.add_argument("--yes", action="store_true",
+                        help="with --debrief: end the exam without asking")
     desk = parser.add_argument_group("dlsys exam serve")
     desk.add_argument("--out", type=Path, default=Path("exam"), metavar="FOLDER",
                       help="where the key and the record are; continues what is there (default: "
@@ -216,7 +219,7 @@ def run(args: argparse.Namespace) -> int:
     from dlsys_checks.exam import sheet
     form = args.form.upper()
     if args.debrief:
-        return _debrief(form)
+        return _debrief(form, args.yes)
     last = _last_round(form)
     turn = max(_last_round("A"), _last_round("B"), 0) if last < 0 else last
     if args.new:
@@ -272,8 +275,8 @@ def _place(number: int, args: argparse.Namespace) -> tuple[str, str]:
     return told["ticket"], address
 
 
-def _debrief(form: str) -> int:
-    """End the exam on the learner's last sheet of a form. Raises SheetError."""
+def _debrief(form: str, sure: bool) -> int:
+    """End the exam on the learner's last sheet of a form, after asking. Raises SheetError."""
     from dlsys_checks.exam import sheet
     turn = _last_round(form)
     if turn < 0:
@@ -284,8 +287,48 @@ def _debrief(form: str) -> int:
     if found:
         raise SheetError("exam: this sheet is your class's. After the exam, run exam.debrief() in "
                          "its notebook.")
-    print(exam_checks.desk().ask(number, sheet.OWN, 1, "debrief"))
+    desk, open_ = exam_checks.desk(), _open(number)
+    if open_ and not desk.happened(number, sheet.OWN, 1).over and not (sure or _ends(open_)):
+        print("The exam goes on.")
+        return 0
+    print(desk.ask(number, sheet.OWN, 1, "debrief"))
+    print(_points(number))
     return 0
+
+
+def _open(number: int) -> list[Trap]:
+    """The rows of a sheet that earned no points so far."""
+    from dlsys_checks.exam import sheet
+    solved = progress.solved()
+    return [row for row in sheet.traps(number) if row.id not in solved]
+
+
+def _ends(open_: list[Trap]) -> bool:
+    """Whether the learner wants to end an exam with these open rows. Raises SheetError."""
+    points = sum(row.points for row in open_)
+    print(f"The debrief ends the exam for good, and {points} points are still open.")
+    try:
+        return input("End it? y or n > ").strip().lower() in ("y", "yes")
+    except EOFError:
+        raise SheetError("debrief: got no answer, and the exam goes on. To end it without being "
+                         "asked, add --yes.") from None
+
+
+def _points(number: int) -> str:
+    """The points of each case, and which rows are missing."""
+    from dlsys_checks.exam import sheet
+    missing = _open(number)
+    lines = ["\nPoints"]
+    for case in range(1, sheet.CASES + 1):
+        rows = [row for row in sheet.traps(number) if sheet.place(row.id)[0] == case]
+        lost = [row for row in rows if row in missing]
+        points = sum(row.points for row in rows)
+        lines.append(f"  case {case}: {points - sum(row.points for row in lost)} of {points}"
+                     + "".join(f"{', ' if k else '. Not: '}{row.title.partition(': ')[2]}"
+                               for k, row in enumerate(lost)))
+    whole = sum(row.points for row in sheet.traps(number))
+    return "\n".join([*lines, f"  {whole - sum(row.points for row in missing)} of {whole} in all, "
+                      "as dlsys check counted them"])
 
 
 def _file(number: int) -> Path:

@@ -146,7 +146,7 @@ class Desk:
         now = self.happened(at.number, at.ticket, at.place)
         bought = f": {', '.join(now.paid)}" if now.paid else ""
         free = " This case is free." if at.place < 1 else ""
-        return f"Paid {numbers.price(now.paid)} of {numbers.BUDGET}{bought}.{free}"
+        return f"Paid {numbers.price(now.charged)} of {numbers.BUDGET}{bought}.{free}"
 
     def _paid(self, at: Place, word: str, shown: str) -> str:
         """Note what is bought before it is seen."""
@@ -154,7 +154,9 @@ class Desk:
         if now.over:
             return f"{shown}This sheet is over: nothing was recorded."
         if word not in now.paid:
-            self.note({"sheet": at.number, "ticket": at.ticket, "case": at.place, "paid": word})
+            free = word.startswith("read ") and at.drawn.name in now.names
+            self.note({"sheet": at.number, "ticket": at.ticket, "case": at.place, "paid": word,
+                       **({"free": True} if free else {})})
         return f"{shown}{self._receipt(at, '')}"
 
     def _debrief(self, number: int, ticket: str) -> str:

@@ -17,6 +17,7 @@ MOST_WORDS, MOST_LETTERS = 30, 300  # of an answer: one fault, in a sentence
 LEAST = 0.65  # a score that names a fault
 LEAST_KNOWN = 2  # words that the list has
 AHEAD = 1.15  # how many times the second score the first has to be
+ASIDE_WORDS, ASIDE = 3, 1.4  # so few words, with a score below this, add to a fault and name none
 LIKELY = 0.5  # how much the finder's own likelihoods count compared with the words of the list
 
 HEALTHY = "healthy"  # what is written where nothing is wrong
@@ -51,8 +52,9 @@ def heard(text: object) -> Heard:
         return Heard("", f"name: these words are too few, or not known here. {ASK}")
     if not best:
         return Heard("", f"name: these words name no fault that is known here. {ASK}")
-    clauses = {name for part in CLAUSES.split(text) for _, name, sure in [_named(part)] if sure}
-    if not ahead or len(clauses - {""}) > 1:
+    others = {name for part in CLAUSES.split(text) for _, name, sure in [_named(part)]
+              if sure and name not in ("", best) and not _aside(part)}
+    if not ahead or others:
         return Heard("", "name: these words fit two faults or more. Say more exactly what is "
                      "wrong, and name only one.")
     return Heard(best)
@@ -69,6 +71,11 @@ def _named(text: str) -> tuple[bool, str, bool]:
         return False, "", False
     (best, first), (_, second), *_ = ranked(text)
     return True, best if first >= LEAST else "", first >= AHEAD * second
+
+
+def _aside(part: str) -> bool:
+    """Whether a clause says too little to name a second fault, such as "and are not restored"."""
+    return len(part.split()) <= ASIDE_WORDS and ranked(part)[0][1] < ASIDE
 
 
 @functools.lru_cache(4096)

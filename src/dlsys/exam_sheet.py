@@ -96,6 +96,7 @@ the fault shows only healthy numbers.
 **Points.** Each case is worth 10: 1 for the right name and 1 if it is your first, 1 for the
 evidence, 2 for the fix, 2 if you paid at most {twice}, and 3 more if you paid at most {budget}.
 So if you buy everything, you earn at most half. Until a case is named, nothing else in it counts.
+Once it is named rightly, reading parts for the fix costs nothing.
 
 **Name.** Write one sentence in English: what the code does wrong, and where. If nothing is wrong,
 write the one word "healthy". The words are compared

@@ -212,7 +212,7 @@ def law_once(answer: Any, drawn: Drawn, happened: Happened) -> None:
 def _spent(answer: Any, drawn: Drawn, happened: Happened, most: int) -> None:
     """Raise Broken unless the search was so cheap; a guess without evidence is no search."""
     law_evidence(answer, drawn, happened)
-    spent = numbers.price(happened.paid)
+    spent = numbers.price(happened.charged)
     if spent > most:
         raise Broken("price", spent, f"{most} or less")
 

@@ -22,12 +22,22 @@ TRIES = 2  # names for a case
 
 @dataclass(frozen=True)
 class Happened:
-    """What happened to one case: the words of what was paid, each name that was tried, the end."""
+    """What happened to one case: what was bought, each name that was tried, the end.
+
+    free: of `paid`, the parts that were read after the right name. They cost nothing, so that a
+    fix never costs points.
+    """
 
     paid: tuple[str, ...] = ()
     names: tuple[str, ...] = ()  # as they were understood, in their order
     said: tuple[str, ...] = ()  # as they were written
     over: bool = False
+    free: tuple[str, ...] = ()
+
+    @property
+    def charged(self) -> tuple[str, ...]:
+        """What counts towards the price."""
+        return tuple(word for word in self.paid if word not in self.free)
 
     def tried_out(self, right: str) -> bool:
         """Whether no further name counts."""
@@ -43,7 +53,8 @@ def happened(entries: Iterable[dict], number: int, ticket: str, case: int) -> Ha
         tuple(dict.fromkeys(entry["paid"] for entry in mine
                             if "paid" in entry and entry["case"] == case)),
         tuple(str(entry.get("heard", "")) for entry in named),
-        tuple(entry["said"] for entry in named), any("missed" in entry for entry in mine))
+        tuple(entry["said"] for entry in named), any("missed" in entry for entry in mine),
+        tuple(entry["paid"] for entry in mine if entry.get("free") is True and "paid" in entry))
 
 
 def now() -> str:

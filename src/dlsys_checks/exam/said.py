@@ -13,7 +13,10 @@ SAID = {
         labels are shifted against the images
         images and labels are misaligned
         labels rolled by one
-        wrong labels, each image has the label of another""",
+        wrong labels, each image has the label of another
+        images and labels are in a different order
+        images and labels were shuffled separately
+        labels are not in the same row as their images""",
     "02.4": """losses of half batches are added up, not averaged
         gradient accumulation does not divide by the number of micro batches
         accumulated loss is not scaled
@@ -49,11 +52,14 @@ SAID = {
     "04.2": """learning rate is too high
         learning rate 0.4 is far too large for Adam
         step size too big
-        rate of SGD used with AdamW""",
+        rate of SGD used with AdamW
+        the learning rate is far too high
+        the peak rate is too high, so training diverges""",
     "04.5": """learning rate is too low
         learning rate far too small to learn
         step size too tiny
-        rate 1e-5, the weights hardly move""",
+        rate 1e-5, the weights hardly move
+        the learning rate is far too low""",
     "04.3": """the schedule steps once per epoch instead of once per batch
         scheduler.step is called too rarely
         the learning rate schedule never finishes its warmup
@@ -109,7 +115,9 @@ SAID = {
     "10.4": """the head is not saved in the checkpoint
         the kept state lacks the head, strict=False hides it
         checkpoint without the classifier
-        the last layer is missing from the saved state""",
+        the last layer is missing from the saved state
+        the checkpoint of the best epoch leaves out the weights of the head
+        the kept state is incomplete, the weights of the head are missing from it""",
     "09.8": """weights in bfloat16
         the model is trained in pure bfloat16 without float32 master weights
         updates are rounded away in bf16
