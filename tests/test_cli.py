@@ -231,6 +231,11 @@ def test_an_unreadable_worksheet_gets_a_clear_message_and_stays(course, case, ca
     assert path.read_bytes() == data
 
 
+def test_a_stage_without_a_worksheet_is_told_its_own_command(course):
+    with pytest.raises(worksheets.WorksheetError, match=r"no such file.*with: dlsys start 5"):
+        worksheets.read(course / "my-work" / "05_normalization.ipynb")
+
+
 def test_what_is_no_file_gets_a_clear_message(course):
     saved(course, *ANSWERS, name="01_activations.ipynb")
     with pytest.raises(worksheets.WorksheetError, match=r"is a folder.*holds: 01_activations"):

@@ -383,3 +383,12 @@ def test_the_page_of_the_book_says_what_the_record_says():
     assert f"contains {100 * every['found']:.0f} % of the gaps" in told
     assert all(f"| {kind} | {100 * measured.RECORD.entry(kind)['found']:.0f} %" in told
                for kind in measured.KINDS)
+
+
+def test_an_answer_can_be_changed_before_it_counts_and_q_stops(monkeypatch):
+    for said, found in (("b", None), ("y", True), ("n", False)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"what\n{said}\n"))
+        assert placement._sure() is found
+    monkeypatch.setattr("sys.stdin", io.StringIO("q\n"))
+    with pytest.raises(EOFError):
+        placement._sure()

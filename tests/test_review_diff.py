@@ -812,3 +812,10 @@ def test_the_page_shows_the_numbers_of_the_terminal(page):
     opened(page, CHANGED)
     shown = page.locator(".lines label span").all_text_contents()
     assert shown == [reading.numbered(line) for line in CHANGED.diff if line.sign != "@"]
+
+
+def test_q_stops_at_every_question(monkeypatch):
+    for word in ("q", "QUIT"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"none\n{word}\n"))
+        with pytest.raises(EOFError):
+            review_diff.asked("", reading.confidence)

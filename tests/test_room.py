@@ -12,7 +12,7 @@ import pytest
 from rooms import Learner, Running, running, send, shown, wait
 
 from dlsys import cli
-from dlsys.room import log, questions, report, results, rounds
+from dlsys.room import command, log, questions, report, results, rounds
 from dlsys_checks import registry
 from dlsys_helpers import catalog, paths, room_client
 from dlsys_helpers.stages import SPAN, STAGES, stage
@@ -389,8 +389,10 @@ def test_joining_guessing_checking_and_leaving_as_a_learner(served, my_work, cap
     out = capsys.readouterr().out
     assert "never code, and no name" in out
     assert re.search(rf"Type {served.code}-[A-Z]{{8}} there", out)
+    assert shown(served.port, "watch", key=served.secret)["here"] == 1  # before it says anything
     assert cli.main(join) == 0
     assert "already" in capsys.readouterr().out
+    assert command.over_room() == ""
     assert room_client.file().stat().st_mode & 0o077 == 0
     assert served.step("ask", trap="08.2") == 200
     room_client.tell_guess("08.2", {"guess": 40.0, "sure": True})
@@ -409,6 +411,19 @@ def test_joining_guessing_checking_and_leaving_as_a_learner(served, my_work, cap
     assert not room_client.file().exists()
     room_client.tell_guess("08.2", {"guess": 1.0, "sure": True})
     assert room_client._QUEUE.unfinished_tasks == 0
+
+
+def test_a_check_says_when_the_room_has_gone(my_work):
+    assert command.over_room() == ""
+    room_client.join({"address": "http://127.0.0.1:9/", "code": "RTLCMV", "cookie": "x"})
+    assert command.over_room().startswith("The room RTLCMV no longer answers, so nothing was told")
+
+
+def test_the_number_behind_a_count_is_no_difference():
+    found = {item.trap.id: item.found for item in questions.of_stage(stage(5))}
+    assert "without BatchNorm: 0." in found["05.1"]
+    assert " minus " not in found["05.1"]
+    assert " minus " in found["05.5"]  # asked how two compare
 
 
 def test_a_phone_and_a_notebook_of_one_person_count_once(tmp_path, my_work, capsys):

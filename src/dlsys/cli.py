@@ -41,7 +41,7 @@ from dlsys.placement import add_parser as add_placement
 from dlsys.release import add_parser as add_release
 from dlsys.review import add_parser as add_review
 from dlsys.review_diff import add_parser as add_review_diff
-from dlsys.room.command import add_join, add_leave
+from dlsys.room.command import add_join, add_leave, over_room
 from dlsys.room.command import add_parser as add_room
 from dlsys.slides import add_parser as add_slides
 from dlsys.terminal import bold, new_table, say, styled
@@ -179,7 +179,10 @@ def run_check(args: argparse.Namespace) -> int:
     for id, verdict in report.verdicts.items():
         if verdict.status != "missing":
             progress.record(id, verdict.status, verdict.misconception)
-    room_client.tell_verdicts(*report.verdicts.values())
+    if over := over_room():
+        print(over, file=sys.stderr)
+    else:
+        room_client.tell_verdicts(*report.verdicts.values())
     if args.json:
         print(json.dumps(_as_data(worksheet, report), indent=1))
     else:
@@ -343,6 +346,9 @@ def _mark(right: bool | None, unknown: str = "", more: str = ""):
 def _add_exam(table, exam: start_page.StageState) -> None:
     """Rows for an exam sheet and its cases."""
     form = exam.stage.stem[3:].replace("_", "-")  # as `dlsys check` takes it: exam-a
+    if start_page.is_at_desk(exam):
+        table.add_row(bold(form), bold(exam.stage.title), "", start_page.AT_DESK, "", "")
+        return
     table.add_row(bold(form), bold(exam.stage.title), "", "", "",
                   f"{exam.points}/{exam.possible}")
     for case in start_page.cases(exam):

@@ -88,6 +88,8 @@ class Exam:
         """
         if not isinstance(dlsys_helpers.check, CheckStub):
             self.show(1, "debrief")
+            if not exam_checks.in_sandbox():
+                _come_back(self.number, self.ticket)
 
     def show(self, place: int, what: str, text: str = "") -> None:
         """Print what the desk answers, or in one line why it does not."""
@@ -102,6 +104,7 @@ class Exam:
         if self.address:
             told = sent(self.address, "ask", number=self.number, ticket=self.ticket, place=place,
                         what=what, text=text)
+            _keep_missed(self.number, self.ticket, told.get("missed"))
             return str(told.get("text", ""))
         return exam_checks.desk().ask(self.number, self.ticket, place, what, text)
 
@@ -119,6 +122,27 @@ def sit(number: int, ticket: str = "", address: str = "") -> Exam:
         sheet.known(number)
         ticket = ticket or sheet.OWN
     return Exam(number, ticket, address)
+
+
+def _keep_missed(number: int, ticket: str, missed: object) -> None:
+    """Note once in the learner's own record what a class's desk says was not named."""
+    from dlsys_checks.exam import ledger
+    if type(missed) is not list or not all(type(id) is str for id in missed):
+        return
+    if not ledger.happened(ledger.STORE.entries(), number, ticket, 1).over:
+        ledger.STORE.append({"sheet": number, "ticket": ticket, "case": 0, "missed": missed[:5],
+                             "time": ledger.now()})
+
+
+def _come_back(number: int, ticket: str) -> None:
+    """Plan in review what was not named in a sheet that is over, and say until when it comes."""
+    from dlsys import review
+    from dlsys_checks.exam import ledger
+    missed = [id for entry in ledger.STORE.entries()
+              if (entry["sheet"], entry.get("ticket")) == (number, ticket)
+              for id in entry.get("missed", ())]
+    if day := review.come_back(missed, review.now()):
+        print(f"What you did not name comes back until {day}: dlsys review")
 
 
 def sent(address: str, path: str, **parts: object) -> dict[str, Any]:
@@ -220,10 +244,10 @@ def run(args: argparse.Namespace) -> int:
     form = args.form.upper()
     if args.debrief:
         return _debrief(form, args.yes)
-    last = _last_round(form)
-    turn = max(_last_round("A"), _last_round("B"), 0) if last < 0 else last
+    last, newest = _last_round(form), max(_last_round("A"), _last_round("B"))
+    turn = max(newest, 0) if last < 0 else last
     if args.new:
-        turn = max(_last_round("A"), _last_round("B")) + 1
+        turn = newest if last < newest else newest + 1
     if turn >= sheet.ROUNDS:
         raise SheetError(f"exam: you have all {sheet.ROUNDS} pairs of sheets. To sit one again, "
                          "move your sheets and .exam-key away from my-work.")
@@ -234,42 +258,93 @@ def _write(number: int, args: argparse.Namespace) -> int:
     """Make the sheet, unless it is there."""
     from dlsys import exam_sheet, work_folder
     from dlsys_checks.exam import sheet
-    path, form = _file(number), sheet.form_and_round(number)[0]
-    ticket, address = sheet.OWN, ""
-    if not path.exists():
-        ticket, address = _place(number, args)
+    path, (form, turn) = _file(number), sheet.form_and_round(number)
+    matched = _source(_file(sheet.number_of(sheet.FORMS.replace(form, ""), turn)))
+    asked, ticket, address = args.at or sheet.desk_of(matched), sheet.OWN, ""
+    if path.exists() and asked and not sheet.desk_of(_source(path)):
+        _remove_unused(number)
+    if path.exists():
+        _tell_name(_source(path), args.name)
+    else:
+        ticket, address = _place(number, asked, sheet.opened(matched), args.name)
     text = json.dumps(exam_sheet.notebook(number, ticket, address), indent=1) + "\n"
     made = work_folder.keep(path, text.encode(), "the exam")
     print(f"{'Your exam is' if made else 'It exists and stays as it is:'} "
           f"{paths.MY_WORK.name}/{path.name}. Open it in JupyterLab ({work_folder.open_lab()}).")
     if made and not address:
         print(f"Check all of it with: dlsys check exam-{form.lower()}")
-    if made:
-        other = "ab".replace(form.lower(), "")
-        print(f"The matched form: dlsys exam {other}{' --at ' + address if address else ''}")
+    if made and not matched:
+        other = sheet.FORMS.replace(form, "")
+        new = " --new" if _last_round(other) >= 0 else ""
+        print(f"The matched form: dlsys exam {other.lower()}{new}")
     if earlier := _earlier():
         print(f"{paths.MY_WORK.name}/{earlier[-1].name} {sheet.OLD}")
     return 0
 
 
-def _place(number: int, args: argparse.Namespace) -> tuple[str, str]:
-    """Ticket and address of a new sheet: those of the matched form, or new ones at a desk."""
+def _remove_unused(number: int) -> None:
+    """Remove a sheet of the learner's own that nobody has touched. Raises SheetError if one has.
+
+    Without it, a sheet at a class's desk has its place.
+    """
+    from dlsys import exam_sheet
+    from dlsys_checks.exam import ledger, sheet
+    path = _file(number)
+    plain = [cell["source"] for cell in exam_sheet.notebook(number)["cells"]]
+    begun = any((entry["sheet"], entry.get("ticket")) == (number, sheet.OWN)
+                for entry in ledger.STORE.entries())
+    if begun or _sources(path) != plain:
+        raise SheetError(f"exam: {paths.MY_WORK.name}/{path.name} is a sheet of your own that you "
+                         "have begun. To sit this form at your class's desk, move that file away "
+                         "and run this command again.")
+    path.unlink()
+
+
+def _sources(path: Path) -> list[str]:
+    """The cells of a notebook; [] if it is none."""
+    try:
+        return ["".join(cell["source"]) for cell in json.loads(path.read_bytes())["cells"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _source(path: Path) -> str:
+    """A sheet's code as text; "" if it is not there."""
+    return "\n".join(_sources(path)) if path.exists() else ""
+
+
+def is_at_desk(number: int) -> bool:
+    """Whether the learner's sheet with this number is at a class's desk."""
+    from dlsys_checks.exam import sheet
+    return bool(sheet.desk_of(_source(_file(number))))
+
+
+def _tell_name(source: str, name: str) -> None:
+    """Tell a class's desk the name of a sheet that was begun without one."""
+    from dlsys_checks.exam import sheet
+    address, opened = sheet.desk_of(source), sheet.opened(source)
+    if name and address:
+        sent(address, "begin", number=opened[0], ticket=opened[1], name=name[:80])
+
+
+def _place(number: int, at: str, matched: tuple[int, str] | None, name: str) -> tuple[str, str]:
+    """Ticket and address of a new sheet: those of the matched form, or new ones at a desk.
+
+    at: the address of the desk, "" for the learner's own.
+    """
     from dlsys.room.command import whole_address
     from dlsys_checks.exam import sheet
-    if not args.at:
+    if not at:
         if not exam_checks.has_desk():
             raise SheetError(exam_checks.NO_DESK)
         return sheet.OWN, ""
     try:
-        address = whole_address(args.at)
+        address = whole_address(at)
     except UserError:
-        raise SheetError(f"--at: got {args.at[:80]!r}, expected the address that your instructor "
+        raise SheetError(f"--at: got {at[:80]!r}, expected the address that your instructor "
                          "gave you, such as http://192.168.1.20:8229/") from None
-    form, turn = sheet.form_and_round(number)
-    other = _file(sheet.number_of(sheet.FORMS.replace(form, ""), turn))
-    found = sheet.opened(other.read_text("utf-8", "replace")) if other.exists() else None
-    mine = found[1] if found and found[1] != sheet.OWN else ""
-    told = sent(address, "begin", number=number, ticket=mine, name=args.name[:80])
+    mine = matched[1] if matched and matched[1] != sheet.OWN else ""
+    told = sent(address, "begin", number=number, ticket=mine, name=name[:80])
     if not sheet.TICKET.fullmatch(str(told.get("ticket"))):
         raise SheetError(f"exam: {address} answers, but is not an exam. Check the address.")
     return told["ticket"], address
@@ -291,7 +366,9 @@ def _debrief(form: str, sure: bool) -> int:
     if open_ and not desk.happened(number, sheet.OWN, 1).over and not (sure or _ends(open_)):
         print("The exam goes on.")
         return 0
+    print("The cases are measured once more, which can take a minute.", flush=True)
     print(desk.ask(number, sheet.OWN, 1, "debrief"))
+    _come_back(number, sheet.OWN)
     print(_points(number))
     return 0
 

@@ -71,9 +71,9 @@ class Desk:
                    for entry in self.entries() if "begun" in entry)
 
     def begun_by(self, number: int, ticket: str) -> str:
-        """The name with which a sheet was begun."""
-        return next(entry["begun"] for entry in self.entries() if "begun" in entry
-                    and (entry["sheet"], entry.get("ticket")) == (number, ticket))
+        """The first name with which a sheet was begun, "" if it has none."""
+        return next((entry["begun"] for entry in self.entries() if entry.get("begun")
+                     and (entry["sheet"], entry.get("ticket")) == (number, ticket)), "")
 
     def row(self, id: str, ticket: str) -> laws.Row:
         """The exercise of a row, for this ticket."""
@@ -158,6 +158,13 @@ class Desk:
             self.note({"sheet": at.number, "ticket": at.ticket, "case": at.place, "paid": word,
                        **({"free": True} if free else {})})
         return f"{shown}{self._receipt(at, '')}"
+
+    def missed(self, number: int, ticket: str) -> list[str]:
+        """The faults of a sheet that were not named, once its exam is over."""
+        if not (self.own or self.over):
+            return []
+        return debrief.missed(list(draws.cases(self.key, number, ticket)), [
+            self.happened(number, ticket, place) for place in range(1, sheet.CASES + 1)])
 
     def _debrief(self, number: int, ticket: str) -> str:
         if not (self.own or self.over):

@@ -12,16 +12,27 @@ from typing import NamedTuple
 
 from dlsys import find
 from dlsys_checks.exam import said
+from dlsys_diffs.reading import SCORERS
 
 MOST_WORDS, MOST_LETTERS = 30, 300  # of an answer: one fault, in a sentence
 LEAST = 0.65  # a score that names a fault
 LEAST_KNOWN = 2  # words that the list has
+# These words name no fault.
+SIGNS = "loss accuracy model training learn, does not learn, well bad low high go down name fault"
 AHEAD = 1.15  # how many times the second score the first has to be
 ASIDE_WORDS, ASIDE = 3, 1.4  # so few words, with a score below this, add to a fault and name none
 LIKELY = 0.5  # how much the finder's own likelihoods count compared with the words of the list
 
 HEALTHY = "healthy"  # what is written where nothing is wrong
+_IT = r"(?:it|this|all|everything|(?:the|this) (?:script|code|case|run|model|training))"
+WELL = re.compile(rf"(?:{_IT} (?:is|looks|seems) )?(?:healthy|fine|ok|okay|correct)|"
+                  r"(?:there is )?(?:nothing|no (?:fault|bug|error|problem))(?: is)?(?: wrong)?"
+                  rf"(?: here| in it| (?:with|in) {_IT})?")  # a clause that says so, in other words
 CLAUSES = re.compile(r"[,;:/\n]|\.\s|\b(?:or|and)\b", re.I)  # between them a text may change faults
+# A prompt and what is ignored can be part of a fault here, and orders to a scorer cannot.
+ADDRESSES = re.compile(rf"\b(?:{SCORERS}|(?:ignore|forget) (?:all|any|everything|the above|these|"
+                       r"previous|what)|(?:reward|believe|trust) (?:me|this)|my answer|say:? that)"
+                       r"\b")
 ASK = "Write one sentence in English that says what the code does wrong and where."
 
 
@@ -42,14 +53,21 @@ def heard(text: object) -> Heard:
     if type(text) is not str or not text.strip():
         return Heard("", f"name: got {'nothing' if type(text) is str else type(text).__name__}. "
                      f"{ASK}")
-    if text.strip().lower() == HEALTHY:
+    clauses = [part for part in map(_plain, CLAUSES.split(text)) if part]
+    well = [bool(WELL.fullmatch(part)) for part in clauses]
+    if clauses and all(well):
         return Heard(HEALTHY)
     if len(text) > MOST_LETTERS or len(text.split()) > MOST_WORDS:
         return Heard("", f"name: got {len(text.split())} words, {len(text)} characters; expected "
                      f"at most {MOST_WORDS} and {MOST_LETTERS}. Name one fault.")
+    if ADDRESSES.search(text.lower()):
+        return Heard("", "name: this speaks to whoever judges it; words are only compared. "
+                     f"{ASK}")
+    if any(well):
+        return Heard("", f'name: this says "{HEALTHY}" and something else. Say one of them.')
     known, best, ahead = _named(text)
     if not known:
-        return Heard("", f"name: these words are too few, or not known here. {ASK}")
+        return Heard("", f"name: these words are too few, not English, or not known here. {ASK}")
     if not best:
         return Heard("", f"name: these words name no fault that is known here. {ASK}")
     others = {name for part in CLAUSES.split(text) for _, name, sure in [_named(part)]
@@ -60,17 +78,28 @@ def heard(text: object) -> Heard:
     return Heard(best)
 
 
+def _plain(text: str) -> str:
+    """A clause in small letters, without what is not a letter at its ends."""
+    return re.sub(r"^\W+|\W+$", "", " ".join(text.lower().split()))
+
+
 def _named(text: str) -> tuple[bool, str, bool]:
     """Whether enough words are known, the fault that fits best, and whether no other fits nearly.
 
     The fault is "" if none fits well enough.
     """
     nears = find.asked_of(_index(), text).nears
-    if sum(len(words.split()) for token, words in find.tokens(text)
-           if nears.get(token)) < LEAST_KNOWN:
+    known = [(token, words) for token, words in find.tokens(text) if nears.get(token)]
+    if (sum(len(words.split()) for _, words in known) < LEAST_KNOWN
+            or {token for token, _ in known} <= _signs()):
         return False, "", False
     (best, first), (_, second), *_ = ranked(text)
     return True, best if first >= LEAST else "", first >= AHEAD * second
+
+
+@functools.cache
+def _signs() -> set[str]:
+    return {token for token, _ in find.tokens(SIGNS)}
 
 
 def _aside(part: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -55,6 +56,9 @@ class Counter:
             self.desk.note({"sheet": number, "ticket": ticket, "case": 0, "time": ledger.now(),
                             "begun": clean(str(told.get("name", "")), NAME)})
             self.tickets.add((number, ticket))
+        elif told.get("name") and not self.desk.begun_by(number, ticket):
+            self.desk.note({"sheet": number, "ticket": ticket, "case": 0, "time": ledger.now(),
+                            "begun": clean(str(told["name"]), NAME)})
         return {"ticket": ticket}
 
     def ask(self, told: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +70,9 @@ class Counter:
         if self.asked.spent(ticket):
             raise ExamError("exam: too many questions in a minute. Wait a little.")
         self.asked.count(ticket)
-        return {"text": self.desk.ask(number, ticket, place, told.get("what"), told.get("text"))}
+        text = self.desk.ask(number, ticket, place, told.get("what"), told.get("text"))
+        missed = {"missed": self.desk.missed(number, ticket)}
+        return {"text": text, **(missed if told.get("what") == "debrief" else {})}
 
 
 def application(counter: Counter) -> Any:
@@ -115,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.port <= 65535:
         raise ExamError(f"--port: got {args.port}, expected 0 to 65535; 0 takes a free one.")
     desk = exam_desk.of_class(args.out, args.over, make=not args.over)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     try:
         asyncio.run(_serve(Counter(desk), args))
     except OSError as error:

@@ -200,6 +200,7 @@ AFTER_CLASS = (
     ("markdown", """## Afterwards
 
 Hand in this notebook. When your instructor has ended the exam, the debrief shows for each case what
-was planted, the number that reveals it, and which trap to read: remove the `#`."""),
+was planted, the number that reveals it, and which trap to read: remove the `#`. Faults that you did
+not name then come back in `dlsys review`."""),
     ("code", "# exam.debrief()"),
 )

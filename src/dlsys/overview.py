@@ -91,7 +91,7 @@ def _exercise(rows: list[start_page.StageState]) -> str:
 
 def unknown(asked: str, known: Sequence[str]) -> str:
     """One line for a command that does not exist; it names the one that was likely meant."""
-    near = difflib.get_close_matches(asked[:40], known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(asked[:40], known, n=1, cutoff=0.6)
     meant = f"did you mean {near[0]}?" if near else "expected one that `dlsys` shows."
     return f"no command {asked[:40]!r}, {meant} See all of them: dlsys"
 

@@ -203,6 +203,9 @@ def ask(id: str, place: int, number: int) -> dict:
     review.show(question, f"{place} · stage {int(id[:2])}")
     value = _read(question)
     sure = value is not None and _sure()
+    while sure is None:
+        value = _read(question)
+        sure = value is not None and _sure()
     right = value is not None and question.right(value)
     return placed.record(id, run=number, right=right, sure=sure, skipped=value is None,
                          options=len(question.options),
@@ -230,11 +233,14 @@ def _read(question: Question) -> float | None:
             print(error)
 
 
-def _sure() -> bool:
-    while (said := input("Are you sure? y or n > ").strip().lower()) not in (
-            "y", "yes", "n", "no"):
-        print(f"sure: got {said[:20]!r}, expected y or n.")
-    return said[0] == "y"
+def _sure() -> bool | None:
+    """Whether the learner is sure; None for an answer that was mistyped."""
+    while (said := input("Are you sure? y or n, or b to change your answer > ").strip().lower()
+           ) not in ("y", "yes", "n", "no", "b"):
+        if said == QUIT:
+            raise EOFError
+        print(f"sure: got {said[:20]!r}, expected y, n or b.")
+    return None if said == "b" else said[0] == "y"
 
 
 def tell(found: Plan, minutes: int) -> None:

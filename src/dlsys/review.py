@@ -11,7 +11,7 @@ import random
 import secrets
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
@@ -214,6 +214,12 @@ def _planned(states: dict[str, State], now: datetime) -> list[tuple[date, Item]]
         if day and questions.exist(int(trap.id[:2])):
             found.append((day, Item(trap, state, day <= now.date())))
     return found
+
+
+def come_back(ids: Collection[str], now: datetime) -> date | None:
+    """The day by which all of these traps that are planned have come back; None if none is."""
+    return max((day for day, item in _planned(_states(now)[0], now) if item.trap.id in ids),
+               default=None)
 
 
 def practice(number: int, now: datetime) -> list[Item]:

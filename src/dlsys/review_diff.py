@@ -10,6 +10,7 @@ decided whenever a score is shown.
 import argparse
 import random
 import secrets
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from dlsys.terminal import ask, bold, filled, new_table, paragraph, say, styled
@@ -173,8 +174,8 @@ def review(case: Case, repeated: bool) -> None:
         begun.keep(mark=ask_mark(begun))
         say("")
     if "confidence" not in begun.given:
-        begun.keep(confidence=ask("How sure are you that this change is faulty, 0 to 100?",
-                                  reading.confidence, AnswerError))
+        begun.keep(confidence=asked("How sure are you that this change is faulty, 0 to 100?",
+                                    reading.confidence))
     if sees_nothing(begun.given):
         begun.keep(**{"run": "", **begun.given, "consequence": NOTHING, "repair": NOTHING})
         return tell(reviewed(begun))
@@ -183,14 +184,22 @@ def review(case: Case, repeated: bool) -> None:
         options("What would somebody notice? A number, or your own words.",
                 [case.consequences[n] for n in order],
                 NOTHING_BAD)
-        begun.keep(consequence=ask("", lambda text: reading.consequence(text, case, order),
-                                   AnswerError))
+        begun.keep(consequence=asked("", lambda text: reading.consequence(text, case, order)))
     order = shuffled(case, len(case.repairs), begun.order + 1)
     options("Which edit of the changed files repairs it? A number, or the new lines.",
             [repair_shown(case, n) for n in order], "Leave it as it is.")
-    answer = ask("", lambda text: reading.repair(text, case, order), AnswerError)
+    answer = asked("", lambda text: reading.repair(text, case, order))
     begun.keep(**{"run": "", **begun.given, "repair": answer})
     tell(reviewed(begun))
+
+
+def asked(question: str, read: Callable[[str], int]) -> int:
+    """An answer, asked for until it is one. Raises EOFError for `q`, as at the mark."""
+    def read_or_stop(text: str) -> int:
+        if text.strip().lower() in ("q", "quit"):
+            raise EOFError
+        return read(text)
+    return ask(question, read_or_stop, AnswerError)
 
 
 def sees_nothing(given: dict) -> bool:

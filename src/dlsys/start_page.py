@@ -7,13 +7,23 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import assignments, placement, reading_time, review, trap_names, windows, work_folder
+from dlsys import (
+    assignments,
+    exam,
+    placement,
+    reading_time,
+    review,
+    trap_names,
+    windows,
+    work_folder,
+)
 from dlsys_checks.questions import AnswerError
 from dlsys_helpers import cards, catalog, paths, progress, without_widgets
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES, Stage
 
+AT_DESK = "at your instructor's desk"  # instead of points, which a learner's machine has not
 SOLVED, TRIED, UNTOUCHED = "solved", "tried", "untouched"
 
 
@@ -100,10 +110,15 @@ def exams() -> list[StageState]:
             if number in judged or _learners_file(assignments.stage(number)).exists()]
 
 
-def cases(exam: StageState) -> list[CaseState]:
+def is_at_desk(row: StageState) -> bool:
+    """Whether a sheet is at a class's desk, where only its instructor knows the points."""
+    return exam.is_at_desk(row.stage.number)
+
+
+def cases(row: StageState) -> list[CaseState]:
     """The rows of a sheet by case."""
     return [CaseState(title, tuple(rows)) for title, rows in groupby(
-        exam.traps, key=lambda row: row.trap.title.partition(":")[0])]
+        row.traps, key=lambda row: row.trap.title.partition(":")[0])]
 
 
 class Known(NamedTuple):
@@ -299,8 +314,11 @@ def _exam_card(row: StageState) -> str:
     path, foot = _learners_file(row.stage), ""
     if path.exists():
         foot = f'<p class="foot">{cards.link(path, "Continue your sheet")}</p>'
-    return (f'<li class="{_state(row)}"><div><small>Exam · {row.points} of {row.possible} points'
-            f"</small></div><strong>{_text(row.stage.title)}</strong>"
+    points = f"{row.points} of {row.possible} points"
+    if is_at_desk(row):
+        points, lines = AT_DESK, ""
+    return (f'<li class="{_state(row)}"><div><small>Exam · {points}</small></div>'
+            f"<strong>{_text(row.stage.title)}</strong>"
             f"<p>{_text(row.stage.promise)}</p><ul>{lines}</ul>{foot}</li>\n")
 
 

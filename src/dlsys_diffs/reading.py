@@ -25,10 +25,10 @@ STEM = 5  # letters by which two words count as one
 NO_WORDS = {"the", "and", "its", "that", "with", "are", "for", "not", "one", "than", "any", "more",
             "all", "was", "has", "been", "this", "from", "into", "instead", "other", "which",
             "but", "have", "will", "does", "too", "only", "after", "before"}
-# Said to a reader that decides, never of a training run.
-ADDRESSES = re.compile(r"\b(?:ignore|matcher|grader|instructions?|prompt|correct (?:answer|option)|"
-                       r"right (?:answer|option)|full (?:points|marks)|give me|accept this|"
-                       r"option \d)\b")
+# Said to a reader that decides, never of a training run. The exam has the same words.
+SCORERS = (r"matcher|grader|instructions?|(?:correct|right) (?:answer|option)|"
+           r"the answer is|full (?:points|marks)|give (?:me|full)|accept this|option \d")
+ADDRESSES = re.compile(rf"\b(?:ignore|prompt|{SCORERS})\b")
 
 
 class AnswerError(UserError):

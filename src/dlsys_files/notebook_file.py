@@ -59,16 +59,17 @@ def _bytes(path: Path, name: str) -> bytes:
             raise WorksheetError(f"{name}: {oversize(path.stat().st_size)} {_ADVICE['large']}")
         return path.read_bytes()
     except FileNotFoundError:
-        raise WorksheetError(f"{name}: no such file. {_offer(paths.MY_WORK)}") from None
+        raise WorksheetError(f"{name}: no such file. {_offer(paths.MY_WORK, path)}") from None
     except OSError as error:
         raise WorksheetError(f"{name}: cannot be read ({error.strerror}).") from None
 
 
-def _offer(folder: Path) -> str:
-    """Which notebooks the folder holds, or how to start one."""
+def _offer(folder: Path, asked: Path = Path()) -> str:
+    """Which notebooks the folder holds, or how to start one, if possible the one asked for."""
     found = [path.name for path in in_folder(folder)]
     if not found:
-        return "Start a worksheet with: dlsys start 1"
+        stage = re.match(r"0?([1-9]|1\d)_", asked.name, re.A)
+        return f"Start a worksheet with: dlsys start {stage[1] if stage else 1}"
     return f"{folder.name}/ holds: {', '.join(found[:3])}{', ...' if len(found) > 3 else ''}"[:150]
 
 

@@ -152,7 +152,9 @@ class Judge:
             raise submitted_notebook.Refused(
                 "is an exam sheet that was not begun at this desk: its first cell has no ticket "
                 "that the desk gave out.")
-        notebook.notes.append(f"Sheet {opened[1]}, begun as {clean(desk.begun_by(*opened), 80)!r}.")
+        begun = clean(desk.begun_by(*opened), 80)
+        notebook.remarks.append(f"Sheet {opened[1]}, begun as {begun!r}.")
+        notebook.sheet.update(ticket=opened[1], begun=begun)
         return [self._drawn(trap, draw, desk.row(trap.id, opened[1]))
                 for trap in assignments.traps(notebook.stage)]
 
@@ -459,7 +461,8 @@ class GradingSession:
                 "points": sum(e["points"] for e in exercises),
                 "possible": sum(e["possible"] for e in exercises),
                 "exercises": exercises, "cells": self._reports(self.attempt), "notes": self.notes,
-                "remarks": self.notebook.remarks, "short": self.notebook.short}
+                "remarks": self.notebook.remarks, "short": self.notebook.short,
+                **({"sheet": self.notebook.sheet} if self.notebook.sheet else {})}
 
     def _entry(self, paper: Paper) -> dict[str, Any]:
         verdict = self._with_reason_for_end(self.verdicts[paper.exercise.id])

@@ -174,7 +174,8 @@ def _post_join(address: str, code: str, name: str, cookie: str) -> tuple[dict, s
 
     cookie: who this is in that room already; "" for nobody.
     """
-    asked = request.Request(f"{address}join", json.dumps({"code": code, "name": name}).encode(),
+    body = json.dumps({"code": code, "name": name, "stays": True}).encode()
+    asked = request.Request(f"{address}join", body,
                             {"Content-Type": "application/json", "Cookie": cookie})
     try:
         with request.urlopen(asked, timeout=PATIENCE) as answer:
@@ -197,6 +198,15 @@ def _why(refused: error.HTTPError) -> str:
         return clean(json.loads(refused.read(2000))["error"])
     except (ValueError, KeyError, TypeError, OSError):
         return f"the address answers {refused.code}, so it is not a room. Check the address."
+
+
+def over_room() -> str:
+    """What to say of a room that was joined and no longer answers; "" if it does, or none was."""
+    room = room_client.joined()
+    if not room or _answers(room):
+        return ""
+    return (f"The room {clean(room['code'])} no longer answers, so nothing was told to it. "
+            "To leave it: dlsys leave")
 
 
 def _answers(joined: dict[str, str]) -> bool:

@@ -324,6 +324,9 @@ class JoinHandler(Handler):
                                "device shows. Without them you join as a new participant.")
         live.joins.count(ip)
         who = self._as(person)
+        if data.get("stays") is True:  # a terminal, which opens no page
+            live.seen[who] = time.monotonic()
+            live.changed.notify_all()
         live.name(who, self.text(data, "name"))
         self.set_signed_cookie(COOKIE, who, expires_days=2, httponly=True, samesite="Lax",
                                path=self.settings["prefix"])

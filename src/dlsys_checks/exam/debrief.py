@@ -19,8 +19,7 @@ def text(number: int, cases: list[Drawn], happened: list[Happened]) -> str:
                   f"  {complaints_line(drawn)}"]
         lines += _about(drawn) if drawn.fault else _healthy(drawn)
     names = missed(cases, happened)
-    lines += ["", f"Not named: {', '.join(names)}. In two days they come back: dlsys review"
-              if names else "You have named every fault."]
+    lines += ["", f"Not named: {', '.join(names)}" if names else "You have named every fault."]
     return "\n".join(lines)
 
 

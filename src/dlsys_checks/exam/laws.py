@@ -67,15 +67,31 @@ class Row(Exercise):
         return Verdict("pass", self.id)
 
     def judge(self, cases, outcomes) -> Verdict:
-        """The verdict of the grader; the same for every unnamed case, whatever is planted."""
-        return self._waits() or self.first_failure(cases, outcomes)
+        """The verdict of the grader; the same for every unnamed case, whatever is planted.
+
+        What was handed in gets no further name.
+        """
+        waits = self._waits()
+        if waits and self.happened.names:
+            return Verdict("wrong", self.id, f"Case {self.function[-1]}: {self._tried()} "
+                           "Nothing else of a case counts without the right name.")
+        return waits or self.first_failure(cases, outcomes)
+
+    def _tried(self) -> str:
+        """What the names were understood as that were wrong so far."""
+        heard = [name if name not in faults.FAULTS else faults.FAULTS[name].name
+                 for name in self.happened.names]
+        return f"you named {' and '.join(heard)}, and that is not it."
 
     def _waits(self) -> Verdict | None:
         """What is said while the case has no name and may still get one; None if it has."""
         open_ = self.drawn.name not in self.happened.names
         if open_ and not self.happened.tried_out(self.drawn.name):
-            return Verdict("todo", self.id, f"Case {self.function[-1]} has no name yet. Name it "
-                           f'first: exam.case({self.function[-1]}).name("...")')
+            case, said = self.function[-1], "has no name yet. Name it first"
+            if self.happened.names:
+                said = f"is not named rightly: {self._tried()} You have a second try"
+            return Verdict("todo", self.id,
+                           f'Case {case} {said}: exam.case({case}).name("...")')
         return None
 
 

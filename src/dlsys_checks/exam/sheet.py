@@ -21,7 +21,8 @@ ROWS = (("the name", 1), ("the first try", 1), ("the evidence", 1), ("the fix", 
 NAME, FIRST_TRY, EVIDENCE, FIX, TWICE, ONCE = range(len(ROWS))
 TICKET = re.compile(r"[BCDFGHJKLMNPQRSTVWXZ]{8}")  # whose sheet it is: letters that spell no word
 OWN = "LLLLLLLL"  # the ticket of a sheet of one's own
-SIT = re.compile(r"""\bsit\(\s*(\d\d)\s*,\s*\\?["']([A-Z]{8})\\?["']""", re.A)
+SIT = re.compile(r"""\bsit\(\s*(\d\d)\s*,\s*\\?["']([A-Z]{8})\\?["']"""
+                 r"""(?:\s*,\s*\\?["']([^\s"'\\]+))?""", re.A)
 OLD = ("is a sheet of version 1.1 or earlier, whose cases came with the course. It stays as it is, "
        "and this version neither checks nor grades it. Hand it in where version 1.1 grades, or "
        "begin a new one: dlsys exam a")
@@ -50,6 +51,12 @@ def opened(source: str) -> tuple[int, str] | None:
     """Number and ticket of the sheet that some code opens at a class's desk; None for none."""
     found = SIT.search(source)
     return (int(found[1]), found[2]) if found else None
+
+
+def desk_of(source: str) -> str:
+    """The address of the desk at which some code opens a sheet; "" for none."""
+    found = SIT.search(source)
+    return (found[3] or "") if found else ""
 
 
 def number_of(form: str, turn: int) -> int:

@@ -1,7 +1,8 @@
 """Hand-ins that do not count as they are: why, and what learner and instructor should do.
 
-They are of another stage, no worksheet at all, of a person whom the gradebook does not know, or of
-two people with one number. None of them keeps the others from their points.
+They are of another stage, no worksheet at all, of a person whom the gradebook does not know, of
+two people with one number, or an exam sheet of somebody else. None of them keeps the others from
+their points.
 """
 
 from __future__ import annotations
@@ -78,11 +79,16 @@ def noted(results: Sequence[Result], places: Sequence[Place], asked: Collection[
     fine = {owner(r) for r in graded if r["stage"] in (stages_for(r) or [r["stage"]])}
     people = {owner(r): r for r in graded}.values()
     twins = Counter((_source(r), r["learner"]["id"]) for r in people)
+    sheets: dict[tuple, set[str]] = {}
+    for r in graded:
+        if "sheet" in r:
+            sheets.setdefault(_ticket(r), set()).add(r["learner"]["name"])
     done = []
     for result in results:
         stages = stages_for(result)
         file = _file(stages or ([usual] if usual else ()))
-        found = _why(result, stages, file, {p.source: p for p in places}, twins)
+        found = _why(result, stages, file, {p.source: p for p in places}, twins) or (
+            _whose(result, sheets))
         if found and owner(result) in fine and found["kind"] in ("refused", "stage"):
             found |= {"step": "Nothing: a different hand-in of this learner counts.", "you": ""}
         done.append({**result, "stray": found} if found else result)
@@ -141,3 +147,34 @@ def _why(result: Result, stages: Collection[int], file: str, places: Mapping[str
                 "you": "Tell your instructor: two hand-ins have your number.",
                 "step": "Look at both and remove one; neither is filled in."}
     return {}
+
+
+def _ticket(result: Result) -> tuple:
+    return result["stage"], result["sheet"]["ticket"]
+
+
+def _whose(result: Result, sheets: Mapping[tuple, Collection[str]]) -> dict[str, Any]:
+    """Kind, reason and steps of an exam sheet that may be somebody else's; {} for any other.
+
+    The learner reads the reason, so it names nobody. Points stay until the instructor decides.
+    """
+    if "sheet" not in result:
+        return {}
+    begun, who = result["sheet"]["begun"], sorted(sheets.get(_ticket(result), ()))
+    if len(who) > 1:
+        reason = "is an exam sheet that more than one learner handed in."
+    elif begun and not _same_person(begun, result["learner"]):
+        reason = "is an exam sheet that was begun under another name."
+    else:
+        return {}
+    return {"kind": "sheet", "reason": reason, "you": "Tell your instructor whose sheet it is.",
+            "step": f"Begun as {begun or 'nobody'!r}, handed in by {', '.join(who)}. Its points "
+                    "count; where they should not, say so in overrides.csv."}
+
+
+def _same_person(begun: str, learner: Mapping[str, str]) -> bool:
+    """Whether a typed name and a learner have a word in common, as "Ada" and "Lovelace, Ada"."""
+    known = " ".join(str(learner.get(key, "")) for key in ("name", "download_name", "raw", "id"))
+    together = "".join(re.findall(r"\w+", known.casefold()))
+    words = re.findall(r"\w+", begun.casefold())
+    return any(word in together for word in words)

@@ -22,7 +22,7 @@ function join(problem = "") {
     el("label", { for: "code" }, "The six letters on the wall"), code,
     el("button", {}, "Join"), el("p", { class: "problem", role: "alert" }, problem));
   put(heading("Join the room"), form,
-    el("p", { class: "soft" }, "No account. Your answers are counted, nothing else."));
+    el("p", { class: "soft" }, "No account. Your answers are counted, and a name only if you give one."));
   if (!problem && /^[a-z]{6}(-[a-z]{8})?$/i.test(code.value)) enter();
 }
 

@@ -84,9 +84,9 @@ function fit() {
 window.addEventListener("resize", () => room && fit());
 
 const TOLD = { closed: () => "Closed.",
-  open: () => `Asked: ${room.change ? room.change.title : room.question.text}`,
+  open: () => `Asked: ${(room.change ? room.change.title : room.question.text).replaceAll("`", "")}`,
   shown: () => "The counts are shown.", score: () => "The room's score is shown.",
-  revealed: () => room.results.heading ?? `Measured: ${room.results.measured}`,
+  revealed: () => room.results.heading ?? `Measured: ${room.results.measured.replaceAll("`", "")}`,
   exercise: () => `Exercise ${room.trap} has begun.` };
 
 function steps() {

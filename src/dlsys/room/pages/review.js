@@ -54,6 +54,7 @@ function grid(heads, rows) {
 
 // ---- a participant's form
 
+const ACCUSED = 50; // above it, a change is called faulty
 const SURE = [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100];
 
 // send({ mark, confidence, consequence }, problem) is called once all are chosen. The consequences
@@ -80,6 +81,12 @@ export function form(change, given, send) {
   node.addEventListener("change", go);
   node.addEventListener("submit", (event) => {
     event.preventDefault();
+    if (chosen("mark") === "none" && chosen("confidence") > ACCUSED && !node.dataset.asked) {
+      node.dataset.asked = "1";
+      problem.textContent = "You marked nothing, and you think that the change is faulty. "
+        + "Mark a line, lower your confidence, or send it as it is.";
+      return;
+    }
     send({ mark: chosen("mark"), confidence: chosen("confidence"),
       consequence: chosen("consequence") }, problem);
   });
