@@ -675,8 +675,8 @@ claim("SGD at 0.2: loss without a master, divided by with one",
 # **Told:** gradients are noisy anyway, so rounding the weights costs nothing.
 # **Measured:** with SGD at a learning rate of 0.2, that is nearly true. With SGD at 0.02,
 # and with Adam at its default learning rate, the classifier without a master learns less
-# in the same number of steps. Under `autocast` the weights are the master: they stay in
-# `float32`.
+# in the same number of steps. Under `autocast` the weights of a `float32` model are the
+# master: they stay in `float32`.
 
 # %% trap="09.8" role="exercise" points=3 difficulty=2 minutes=10
 def master_step(weights: list, grads: list, state: dict, lr: float,
@@ -1563,8 +1563,9 @@ def find_waits(events: list) -> list[str]:
 # **Keep:** every time Python asks the GPU for a value, it waits for the queue to drain:
 # `item()`, `tolist()`, `print`, `if` on a tensor, indexing with a boolean mask. Keep sums
 # on the device and read them now and then. **In your own code:** look for `aten::item`,
-# `aten::is_nonzero` and `aten::nonzero` in a trace of one step; on a GPU,
-# `torch.cuda.set_sync_debug_mode("warn")` names the lines. **Seen in the wild:**
+# `aten::is_nonzero`, `aten::nonzero` and copies to the CPU (such as `tolist()`) in a
+# trace of one step; on a GPU, `torch.cuda.set_sync_debug_mode("warn")` names the lines.
+# **Seen in the wild:**
 # [`meta-pytorch/torchtune#522`](https://github.com/meta-pytorch/torchtune/pull/522):
 # `loss.item()` in each step waited for `40` to `50` ms, and is now called only where the
 # loss is logged;
@@ -3282,9 +3283,11 @@ draw_tree({"net": "after fully_shard", "optimizer": "made before it",
 
 # %% [markdown] trap="09.13" role="repair"
 # The order that works is model, shard, optimizer. A forward pass between sharding the
-# model and making the optimizer is a second way to lose the parameters without an error.
-# During the forward pass, the model holds whole tensors. The outermost module keeps them
-# until a backward pass ends, so an optimizer made before then holds the whole tensors.
+# model and making the optimizer is a second way to lose parameters without an error.
+# During the forward pass, the model holds whole tensors. The outermost module keeps its
+# own until a backward pass ends, so an optimizer made before then holds them whole. Here
+# all four tensors are its own; layers that are sharded by themselves get their shards
+# back after their forward pass.
 
 # %% trap="09.13" role="repair"
 early = ordered("shard, optimizer")

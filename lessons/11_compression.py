@@ -1071,10 +1071,10 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # ## Distilling a language model
 #
 # A language model predicts a token at every position, so the teacher provides a soft
-# target at every position. Two more things help: the student can start from some of the
-# teacher's layers, and it can imitate the teacher's *hidden states* between the blocks.
-# [DistilBERT](https://arxiv.org/abs/1910.01108) does both: it starts from six of its
-# teacher's twelve layers, and imitates the last hidden state.
+# target at every position. Two more things can help: the student can start from some of
+# the teacher's layers, and it can imitate the teacher's *hidden states* between the
+# blocks. [DistilBERT](https://arxiv.org/abs/1910.01108) does both: it starts from six of
+# its teacher's twelve layers, and imitates the last hidden state.
 #
 # The teacher here is a transformer with four blocks that learns a language of 16 tokens,
 # in which each token depends on the two tokens before it. (A folded cell draws the text
@@ -3289,8 +3289,8 @@ claim("bytes of a column index",
 # *TorchScript* was torch's first way out of Python. `torch.jit.trace` records one run
 # (trap 11.6), and `torch.jit.script` compiles a subset of Python, with its branches and
 # loops, so that C++ can run the result without Python. Both functions now warn that they
-# are deprecated and name `torch.export` instead. You will still meet TorchScript files in
-# older services.
+# are deprecated and name `torch.compile` and `torch.export` instead. You will still meet
+# TorchScript files in older services.
 #
 # Here are the first three ways in the table, for the large classifier from above:
 

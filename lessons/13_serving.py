@@ -2359,7 +2359,7 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 # **Keep:** compute the log-probability of a token under the distribution that the token
 # was sampled from, including the temperature and the top-p cut. Any other number is
 # meaningless. **In your own code:** before the first update, *every* ratio has to be 1 up
-# to rounding. The mean ratio does not show this, so print the largest and the mean
+# to rounding. A mean ratio of 1 does not show this, so print the largest and the mean
 # absolute log ratio, and the probability mass that the cut keeps. **Source:**
 # [huggingface/trl 6789](https://github.com/huggingface/trl/issues/6789), with the closed
 # form. **Seen in the wild:** the same thread reports the fault. And in [huggingface/trl
@@ -3047,7 +3047,8 @@ answers_here
 # second, and with 4 bits (groups of 32) 196.80. The reported bandwidth divided by the
 # tokens per second is the amount that the model reads for one token: 13.3, 6.9 and 4.4
 # GB. So from the bytes alone you would expect 1.9 and 3.0 times the speed, not two and
-# four times, because scales are part of the size. **Source:** [pytorch-labs/gpt-fast,
+# four times. With 4 bits, about a fifth of the bytes are the scales and zeros of the
+# groups. **Source:** [pytorch-labs/gpt-fast,
 # README](https://github.com/pytorch-labs/gpt-fast/blob/0f925b5d4ce457b89a7ca6c9ce50f42bf2576945/README.md),
 # "Benchmarks".
 

@@ -674,9 +674,9 @@ claim("a group of equal rewards, nothing added: nan advantages",
 # a batch. Then no `view` is right, however the list is sorted. Identify each group by the
 # id of its prompt.
 #
-# *The division* by the standard deviation is itself disputed. It gives more weight to
-# prompts whose answers are nearly all right or nearly all wrong. Dr. GRPO leaves it out
-# ([Liu and others](https://arxiv.org/abs/2503.20783)).
+# *The division* by the standard deviation is itself disputed. It gives prompts whose
+# answers are nearly all right or nearly all wrong more weight than they would have
+# without it. Dr. GRPO leaves it out ([Liu and others](https://arxiv.org/abs/2503.20783)).
 
 # %% trap="14.2" role="exercise" points=3 difficulty=2 minutes=12
 def group_advantage(rewards: torch.Tensor,

@@ -444,9 +444,9 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** a layer that is cut over ranks needs two sums: one of its outputs in the
-# forward pass, and one of its input's gradients in the backward pass. **In your own
-# code:** every few hundred steps, compare digests of all copies (norms, embeddings,
+# **Keep:** two matrices, cut by units, then by inputs, need two sums: one of the outputs
+# in the forward pass, and one of the input's gradients in the backward pass. **In your
+# own code:** every few hundred steps, compare digests of all copies (norms, embeddings,
 # biases) across the ranks. Also compare the first gradient with a single rank's.
 # **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
@@ -2055,8 +2055,9 @@ draw_lanes({f"rank {rank}, {lane}": [
 
 # %% [markdown] trap="15.7" role="repair"
 # Put the traces of all ranks on one clock, and measure from the *last* call on. Then
-# simulate each cure before you pay for it. With batches of equal length, each rank would
-# compute for the mean of the two times in each step, and neither would wait.
+# simulate each cure before you pay for it. If time is proportional to length, equal
+# batches make each rank compute for the mean of the two times in each step, and neither
+# waits.
 
 # %% trap="15.7" role="repair"
 def transfers():
@@ -3047,14 +3048,15 @@ answers_here
 # layers only over fast links, and no further than memory requires. The 400 GB/s assumed
 # here is close to a published measurement: [366 GB/s for large
 # sums](https://waynehacking8.github.io/blog/nccl-nvlink-bandwidth/) among four H100 GPUs,
-# calculated as for a ring, although their switch can also compute sums. NVLink has a
-# bandwidth of 450 GB/s in one direction.
+# calculated as for a ring, although their switch can also compute sums. The NVLink of an
+# H100 has a bandwidth of 450 GB/s in one direction.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A layer that is split across ranks needs two sums: one of its outputs in the forward
-#   pass, and one of its input's gradients in the backward pass.
+# - Two matrices that are split over ranks, the first by units and the second by inputs,
+#   need two sums: one of the outputs in the forward pass, and one of the input's gradients
+#   in the backward pass.
 # - Divide the loss where the whole step is known. Do not divide a gradient that already
 #   contains earlier passes.
 # - Position, label and mask belong to the whole sequence.

@@ -377,7 +377,7 @@ ask("09.13", {"rows": range(16, 73, 8), "columns": range(3, 41), "world": (2, 4,
         "its values does a rank hold between the steps?", rows * columns // world,
         "fully_shard cuts along the rows.", rows * columns, rows // world))
 ask("09.13", {"rate": (0.01, 0.003, 0.001)}, lambda rate: choice(
-    f"Which order trains the model with AdamW at {rate} under FSDP2?",
+    f"One fully_shard call cuts the whole model. Which order trains it with AdamW at {rate}?",
     "model, fully_shard, optimizer, forward",
     "The optimizer has to hold the sharded parameters that fully_shard made.",
     "model, optimizer, fully_shard, forward", "model, fully_shard, forward, optimizer"))
