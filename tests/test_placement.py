@@ -287,6 +287,9 @@ def test_start_page_and_progress_follow_the_plan(capsys):
     stage, trap = start_page.next_up(start_page.summary())
     assert (stage.number, trap) == (int(first.id[:2]), first)
     assert f"Next: dlsys start {stage.number}, trap {first.id}" in [*overview.next_steps()]
+    page = start_page.next_step_html()
+    assert f"Start lesson {stage.number} with trap {first.id}</a>" in page
+    assert "<code>dlsys placement</code>" in page
     progress.record(first.id, "pass")
     assert placement.next_trap() != first
 

@@ -99,9 +99,9 @@ So if you buy everything, you earn at most half. Until a case is named, nothing 
 Once it is named rightly, reading parts for the fix costs nothing.
 
 **Name.** Write one sentence in English: what the code does wrong, and where. If nothing is wrong,
-write the one word "healthy". The words are compared
-as the symptom finder compares them. You are told how they were understood. Two names count; words
-that name nothing, or several faults, use up no try.
+write "healthy", or that nothing is wrong. The words are compared as the symptom finder compares
+them. You are told how they were understood. Two names count; words that name nothing, or several
+faults, use up no try.
 
 **Evidence** is one number that you paid for and that shows *which* fault it is. For a healthy case
 it is a number that could have shown a fault behind this complaint, and does not.

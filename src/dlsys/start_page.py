@@ -215,9 +215,10 @@ def next_step_html() -> str:
     except UserError as error:
         return f"<p>{_text(str(error))}</p>"
     [row] = [row for row in rows if row.stage == stage]
-    lesson, sheet = started.lesson, started.path
+    lesson, sheet, plan = started.lesson, started.path, placement.next_trap()
     if not any(map(touched, row.traps)):
-        first, words = lesson, f"Start lesson {stage.number}"
+        first = lesson
+        words = f"Start lesson {stage.number}" + (f" with trap {plan.id}" if plan else "")
     else:
         guessed = next(one for one in row.traps if one.trap == trap).guess
         first, words = (sheet if guessed else lesson), f"Continue with {trap.id}"
@@ -226,6 +227,9 @@ def next_step_html() -> str:
     other = sheet if first == lesson else lesson
     due = len(review.due(review.now()))
     asks = f"<p>{due} question{'s' * (due != 1)} due, at the end of this page.</p>" if due else ""
+    if plan:
+        asks += ("<p>Your placement says what to take and what to skip: "
+                 "<code>dlsys placement</code></p>")
     return (f'<p style="margin:.8em 0">{button}</p><p>{_text(stage.title)}. Opens {what[0]}, '
             f"<code>{first.parent.name}/{first.name}</code>; {what[1]} is "
             f"{cards.link(other, f'{other.parent.name}/{other.name}')}.</p>{asks}")
