@@ -1536,9 +1536,9 @@ claim("steps: static batch, divided by continuous", long_way / short_way,
 # A prefill is one long step, and while it runs no other request gets a letter. So a
 # server can cut the prompt into pieces and run each piece in the same step as other
 # requests' decoding. This is *chunked prefill*. In the explorer below, choose the load,
-# the memory and how prompts are read. Guess first: smaller pieces reduce either the
-# longest wait between two tokens or the p99 of these waits, which 99 % of them stay
-# below. Which one?
+# the memory and how prompts are read. Guess first: with room for 40,000 tokens, pieces of
+# 512 reduce either the longest wait between two tokens or the p99 of these waits, which
+# 99 % of them stay below. Which one?
 
 # %% role="explore" explorer="scheduler"
 from dlsys_helpers.explorers.scheduler import scheduler
@@ -1546,12 +1546,14 @@ from dlsys_helpers.explorers.scheduler import scheduler
 scheduler
 
 # %% [markdown] role="explore"
-# When prompts are read in pieces, the longest wait falls, because no step is longer than
-# a piece. The p99 rises, because more steps contain a piece of a prompt, and the first
-# token comes later. Servers report these waits as *ITL* (inter-token latency, the time
-# between two tokens) or *TPOT* (time per output token, its mean over an answer), next to
-# *TTFT* (time to first token). *Goodput* is the number of requests per second that stay
-# within the limits set for both of these waits.
+# With room for 40,000 tokens, the longest wait falls when prompts are read in pieces,
+# because no step is longer than a piece. With pieces of 512, the p99 rises, because more
+# steps contain a piece of a prompt, and the first token comes later. With pieces of 128,
+# these steps are so short that the p99 falls as well, but the first token comes later
+# still. Servers report these waits as *ITL* (inter-token latency, the time between two
+# tokens) or *TPOT* (time per output token, its mean over an answer), next to *TTFT* (time
+# to first token). *Goodput* is the number of requests per second that stay within the
+# limits set for both of these waits.
 
 # %% [markdown] trap="13.5" role="situation" core=true fault="a refused draft is replaced by a draw from the whole target" symptom="speculative decoding changes what the model writes, at the right acceptance rate"
 # ## A cheap writer and an expensive judge
@@ -2676,7 +2678,7 @@ claim("greedy tokens by hand and by generate: fraction that agree",
 
 # %% [markdown] role="concept"
 # Now put a short row into a batch with a long one, and let `generate` find drafts in the
-# text itself (`prompt_lookup_num_tokens`). The tokens stay the same.
+# text itself (`prompt_lookup_num_tokens`). Nearly all tokens stay the same.
 
 # %% role="concept"
 batch = torch.cat([F.pad(small, (20, 0)), torch.randint(1, 64, (1, 32))])

@@ -1549,9 +1549,9 @@ answers_here
 # time. So query it once, before training, and store one number per answer, the sum of its
 # tokens' log-probabilities. You then keep 8 bytes per pair instead of a model of 16 GB.
 # With an adapter (LoRA) you need no second model, because the policy with its adapter
-# switched off is the reference. If you do have to call the reference during training,
-# process one row at a time. (For the policy, going row by row saves nothing, because the
-# backward pass keeps all rows.)
+# switched off is the reference, if training began with a new adapter. If you do have to
+# call the reference during training, process one row at a time. (For the policy, going
+# row by row saves nothing, because the backward pass keeps all rows.)
 
 # %% [markdown] role="summary"
 # ## What you take with you
