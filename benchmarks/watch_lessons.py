@@ -40,6 +40,7 @@ ON_PURPOSE: dict[tuple[str, str], str] = {
     ("07-9-repair-1", "reshape-for-permute"): "reshape beside permute, on twelve numbers",
     ("07-9-more-1", "reshape-for-permute"): "claims about those twelve numbers",
     ("08-concept-21", "no-causal-mask"): "the block that 08.1's broken run calls without a mask",
+    ("08-12-more-1", "untied"): "a model loaded with assign=True, to compare its parameters",
     ("10-concept-12", "nothing-loaded"): "the helper through which 10.5's broken load runs",
     ("12-6-folklore-1", "sum-keeps-graphs"): "a running sum of losses, to count what it holds",
     ("12-11-repair-2", "smoothing-over-inf"): "smoothing over masked classes, with a guard",

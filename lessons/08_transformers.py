@@ -6,10 +6,10 @@
 # continues a prompt token by token. Every shape is right and nothing raises an error.
 #
 # Attention accepts almost any tensors whose shapes fit. A mask, the order of the axes and
-# a few flags decide which token may look at which, and nothing checks that they say what
-# you mean. This stage first builds attention, heads and positions. It then takes up these
-# choices one by one, measures what each does, and goes down to the kernels that do the
-# work.
+# a few flags decide which token may look at which, but nothing checks that they say what
+# you mean. This stage first builds attention, heads and positions. Then it takes up these
+# choices one by one, measures the effect of each, and goes down to the kernels that do
+# the work.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -43,13 +43,14 @@ begin(SEED, THREADS, DEVICE)
 # ## Attention is an average that chooses its weights
 #
 # In "the cat ran, and then it hid", what is *it*? A token's meaning depends on other
-# tokens, near or far, and the text decides which ones. A convolution always looks at the
+# tokens, near or far, and the text decides which tokens. A convolution always looks at the
 # same neighbours. *Attention* lets each token choose where to look.
 #
-# Each token has three vectors: a *query* (what it looks for), a *key* (what it can be found
-# by) and a *value* (what it passes on). The example below has four tokens with hand-made
-# vectors. The first component of a key or a value stands for "noun", the second for "verb".
-# "it" looks for nouns, "cat" for verbs, and "the" for nothing.
+# Each token has three vectors: a *query* (what the token looks for), a *key* (by what
+# other tokens find it) and a *value* (what it passes on). The example below has four
+# tokens with hand-made vectors. The first component of a key or a value stands for
+# "noun", the second for "verb". "it" looks for nouns, "cat" for verbs, and "the" for
+# nothing.
 
 # %% role="concept"
 words = ["the", "cat", "ran", "it"]
@@ -128,18 +129,18 @@ print({f"D {size}": f"raw {raw:.2f}, divided {divided:.2f}"
        for size, (raw, divided) in entropies.items()})
 
 # %% role="concept"
-claim("D 256, raw scores: entropy over 100 keys; at most ln 100, 4.61",
+claim("D 256, raw scores: entropy over 100 keys, at most ln 100 = 4.61",
       entropies[256][0], below=1)
-claim("the same scores, divided by the root of D: entropy",
+claim("D 256, scores divided by the root of D: entropy over 100 keys",
       entropies[256][1], above=3.9)
 claim("divided: entropy at D 256 minus entropy at D 16",
       entropies[256][1] - entropies[16][1], expected=0, within=0.15)
 
 # %% [markdown] role="concept"
-# The entropy is high if many keys share the weight, and zero if one key has all of it. A
-# softmax that has chosen one key passes almost no gradient, because the slope of a weight
-# p is p (1 - p). Drag `d` along the curve below, and guess at each setting how many keys
-# still matter.
+# The entropy is high if many keys share the weight, and zero if one key has all the
+# weight. A softmax that has chosen one key passes almost no gradient, because the slope
+# of a weight p is p (1 - p). Drag `d` along the curve below, and guess at each setting
+# how many keys still matter.
 
 # %% role="explore" explorer="softmax_scale"
 from dlsys_helpers.explorers.softmax_scale import softmax_scale
@@ -151,10 +152,10 @@ softmax_scale
 #
 # One set of weights gives each token one average. But a token may need two things at
 # once, such as the token before it and the first token of the row. If each of these two
-# tokens gets half of the weight, the result is the mean of their values, and the mean no
+# tokens gets half of the weight, the result is the mean of two values, and the mean no
 # longer shows what came from which token. *Heads* are several attention operations that
-# run side by side. Each head has its own queries, keys and values, and their results are
-# kept apart:
+# run side by side. Each head has its own queries, keys and values, and the results of the
+# heads are kept apart:
 
 # %% role="concept"
 look_back = torch.eye(5).roll(1, 0)              # row t looks at t - 1
@@ -178,13 +179,14 @@ draw_grids(
               "one head": "both, mixed for good"},
     title="Two heads keep apart what one head averages",
     alt="Three grids of five tokens. In the first each row has the cell "
-        "left of the diagonal filled, in the second the first cell. The "
-        "third has both, each half as dark.")
+        "left of the diagonal filled, in the second the first cell. In the "
+        "third both cells are filled, each half as dark.")
 
 # %% role="concept"
 claim("tokens 1 and 2 exchanged, one head: the last token's result moves",
       (last[1][0] - last[2][0]).abs().max(), expected=0)
-claim("the same with two heads", (last[1][1] - last[2][1]).abs().max(),
+claim("tokens 1 and 2 exchanged, two heads: the last token's result moves",
+      (last[1][1] - last[2][1]).abs().max(),
       expected=1)
 
 # %% [markdown] role="explore"
@@ -229,13 +231,13 @@ claim("split into heads and merged: largest change",
 # %% [markdown] role="concept"
 # SDPA cannot check the order of the axes. If you leave out the transpose, it reads `(B,
 # T, H, D)` as `T` heads of `H` tokens. Each token then attends only to its own heads, no
-# token sees any other, and the result still has the right shape.
+# token looks at any other token, and the result still has the right shape.
 #
 # **Heads divide the width of a token; they do not add to it.** Eight heads have as many
-# parameters as one and need as many multiplications, because each of them is an eighth as
-# wide. Only the number of attention weights grows, because every head has its own table
-# of `T` times `T` weights. This number also grows with the square of the text length, so
-# twice as many tokens need four times as many scores.
+# parameters as one head and need as many multiplications, because each head is an eighth
+# as wide. Only the number of attention weights grows, because every head has its own
+# table of `T` times `T` weights. The number of weights also grows with the square of the
+# text length, so twice as many tokens need four times as many scores.
 
 # %% role="concept"
 layers = {heads: nn.MultiheadAttention(64, heads) for heads in (1, 8)}
@@ -246,9 +248,10 @@ _, patterns = layers[8](*[torch.randn(5, 1, 64)] * 3,
                         average_attn_weights=False)
 
 # %% role="concept"
-claim("parameters with 8 heads minus those with one",
+claim("parameters with 8 heads minus parameters with one",
       count[8] - count[1], expected=0)
-claim("attention weights with 8 heads, as a multiple of those with one",
+claim("attention weights with 8 heads, as a multiple of the weights with "
+      "one",
       patterns.numel() / one_pattern.numel(), expected=8)
 claim("GB of scores in one layer: 32 heads, 4,096 tokens, 16 bits",
       32 * 4096**2 * 2 / 1e9, expected=1.07, within=0.01)
@@ -256,9 +259,9 @@ claim("GB of scores in one layer: 32 heads, 4,096 tokens, 16 bits",
 # %% [markdown] role="concept"
 # ## Attention does not know the order
 #
-# "The dog bit the man" and "the man bit the dog" contain the same tokens. Attention sees a
-# *set* of keys and values. If you shuffle keys and values together, every result stays the
-# same.
+# "The dog bit the man" and "the man bit the dog" contain the same tokens. Attention works
+# on a *set* of keys and values. If keys and values move into a new order, the same for
+# both, every result stays the same.
 
 # %% role="concept"
 q, k, v = torch.randn(3, 1, 2, 5, 8)
@@ -267,7 +270,7 @@ in_order, any_order = attention(q, k, v), attention(
     q, k[:, :, order], v[:, :, order])
 
 # %% role="concept"
-claim("keys and values shuffled: largest change of a result",
+claim("keys and values in a new order: largest change of a result",
       (in_order - any_order).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
@@ -276,13 +279,13 @@ claim("keys and values shuffled: largest change of a result",
 #
 # | positions | added or turned | beyond the trained length |
 # |---|---|---|
-# | learned, `nn.Embedding` | a learned vector is added to the token | no such row: an error |
+# | learned, `nn.Embedding` | a learned vector is added to the token | no such row, so an error |
 # | sinusoidal | a fixed vector is added to the token | defined for each position |
 # | RoPE (trap 08.10) | queries and keys are turned | defined for each position |
 #
 # Sinusoidal positions add a vector of sines and cosines of the position, at speeds from
-# fast to slow, like the hands of a clock. Any two positions that are k apart differ by
-# the same rotation.
+# fast to slow, like the hands of a clock. Any two positions k apart differ by the same
+# rotation.
 
 # %% role="concept"
 def sinusoids(places, d=32):
@@ -302,10 +305,10 @@ gap = (turned - table[505:555]).abs().max()
 draw_grids(
     {"16 positions, 32 values": (sinusoids(16) + 1) / 2},
     rows="position", columns="fast sines ... slow, fast cosines ... slow",
-    title="Fast values change with every position, slow ones hardly",
+    title="Fast values change with every position, slow values hardly",
     alt="A grid of 16 positions and 32 values. The leftmost columns change "
-        "from row to row, the columns further right more slowly; the same "
-        "again in the right half.")
+        "from row to row, the columns further right more slowly; the right "
+        "half has the same pattern.")
 
 # %% role="concept"
 try:
@@ -315,27 +318,26 @@ except IndexError:
     learned_ends = True
 
 # %% role="concept"
-claim("learned positions: a row longer than the table raises an error",
+claim("learned positions: a text longer than the table raises an error",
       learned_ends, expected=True)
-claim("sinusoids from position 500 on, turned by the angles of five "
-      "positions: gap to the sinusoids five later", gap, below=1e-3)
+claim("sinusoids from position 500 on, turned by five positions' angles: "
+      "gap to the sinusoids five positions later", gap, below=1e-3)
 
 # %% [markdown] role="concept"
-# A *defined* position is not always one that the model can use. Whether it can use a
-# position that it has never seen has to be measured, as the section *Further* does for
-# sinusoids and RoPE.
+# A model cannot always use a *defined* position. Whether it can use positions beyond the
+# trained length has to be measured, as the section *Further* does for sinusoids and RoPE.
 #
 # ## A transformer is a stack of blocks
 
 # %% [markdown] role="concept"
 # Each *block* adds two things to the stream of token vectors: what attention fetches from
-# other tokens, and what two linear layers make of each token by itself. These two layers
-# are the *feed-forward network* (FFN), which widens each token's vector from $d$ to $4d$
-# values, applies GELU, and returns to $d$. Attention moves information between tokens,
-# and the FFN computes on each token alone. The FFN holds $8d^2$ of the block's roughly
-# $12d^2$ weights. The norms are inside the branches (stage 5). A block passes its keyword
-# arguments, `**mask`, on to attention. These arguments determine which token may look at
-# which.
+# other tokens, and what two linear layers compute from each token by itself. These two
+# layers are the *feed-forward network* (FFN), which widens each token's vector from $d$
+# to $4d$ values, applies GELU, and returns to $d$. Attention moves information between
+# tokens, and the FFN works on each token separately. The FFN holds $8d^2$ of the block's
+# roughly $12d^2$ weights. The norms are inside the branches (stage 5). A block passes its
+# keyword arguments, `**mask`, on to attention. These arguments determine which token may
+# look at which.
 
 # %% role="concept"
 class Block(nn.Module):
@@ -363,14 +365,14 @@ draw_blocks(
         "h (B, T, d)", "LayerNorm", "two linear layers: each token alone",
         "+", "h (B, T, d)"]},
     bypass={"a block": [(0, 3), (4, 7)]},
-    title="Both branches are added to what passes by",
+    title="Both branches are added to the stream",
     alt="A column of blocks: h, a norm and attention, then a sum; the new "
         "h, a norm and two linear layers, then a sum. One path leads from "
         "each h around its branch to the next sum.")
 
 # %% role="concept"
 class LM(nn.Module):
-    """Tokens (B, T) -> logits (B, T, vocab) of the token asked for."""
+    """Tokens (B, T) -> logits (B, T, vocab) of the token to predict."""
 
     def __init__(self, vocab, places, d=32, heads=4, layers=1):
         super().__init__()
@@ -386,10 +388,10 @@ class LM(nn.Module):
         return self.head(self.norm(h))
 
 # %% [markdown] role="concept"
-# Many language models share one table between their first and their last layer. The first
-# layer looks up a vector for each token, the last one compares a vector with every token
-# of the vocabulary, and both have `vocab` times `d` weights. Sharing this table is called
-# *weight tying*:
+# Many language models share one table between the first and the last layer. The first
+# layer looks up a vector for each token, the last layer compares a vector with every
+# token of the vocabulary, and both layers have `vocab` times `d` weights. Sharing this
+# table is called *weight tying*:
 
 # %% role="concept"
 tied = LM(1000, places=8)
@@ -412,9 +414,9 @@ claim("parameters saved by tying, vocabulary times width", free - shared,
 # `nn.init.normal_(model.token.weight, std=0.02)`.
 #
 # In training each position sees the *true* tokens before it (*teacher forcing*). When the
-# model generates text, it sees tokens that it has sampled itself, and a bad token becomes
-# part of its own input. The model never saw such a text in training. This mismatch is
-# called *exposure bias*.
+# model generates text, its input is tokens that it has sampled itself, so a bad token
+# becomes part of the input. In training the input never contained such mistakes. This
+# mismatch is called *exposure bias*.
 
 # %% role="concept" tags=["plumbing"]
 def nll(logits, ids):
@@ -422,7 +424,7 @@ def nll(logits, ids):
     return F.cross_entropy(logits.flatten(0, -2), ids.flatten())
 
 def train(model, draw, steps, lr=1e-2):
-    """Adam on the loss that draw(model) returns, a new one each step."""
+    """Adam on the loss of draw(model), with new data at each step."""
     opt, losses = torch.optim.Adam(model.parameters(), lr=lr), []
     for _ in range(steps):
         loss = draw(model)
@@ -435,11 +437,11 @@ def train(model, draw, steps, lr=1e-2):
 # %% [markdown] trap="08.1" role="situation" core=true fault="the causal mask is missing" symptom="language model: training loss far too low, near zero, generates garbage, causal mask missing"
 # ## Dice, and a model that predicts them
 #
-# You test your model on text whose best possible loss you know: each token is the roll of a
-# fair 16-sided die. Spreading the probability evenly costs ln 16, or `2.77` nats, per token.
-# You train on rows of 8 tokens, and after 200 steps the loss is about `0.36`.
+# You test your model on text whose best possible loss you know: each token is the roll of
+# a fair 16-sided die. Spreading the probability evenly costs $\ln 16 \approx 2.77$ nats
+# per token. You train on rows of 8 tokens, and after 200 steps the loss is about `0.36`.
 #
-# Then you use the model. You give it the first tokens of a new row, and score its
+# Then you use the model. You give it the first tokens of a new row and score its
 # prediction for the token that follows. You repeat this with 1 to 8 tokens given, and
 # take the mean of the eight losses.
 
@@ -492,7 +494,7 @@ plot_columns(
     reference=(math.log(VOCAB), "ln 16, an even guess"),
     title="Only the last position has a loss",
     alt="Eight columns, one for each position. The first seven are near "
-        "zero, the last one reaches the line of ln 16.")
+        "zero, and the last column reaches the line of ln 16.")
 
 # %% [markdown] trap="08.1" role="why"
 # In training, the model can see the answer. Position `t` has to predict the token at
@@ -500,8 +502,8 @@ plot_columns(
 # the last position has nothing to copy, so the model has a loss only there.
 #
 # At inference the row ends at position `t`. Every position that predicts is then the last
-# one, and the token that the model has learned to copy is missing. The model does worse
-# than a uniform guess, which is at least never confidently wrong.
+# position, and the token that the model has learned to copy is missing. The model does
+# worse than a uniform guess, which is at least never confidently wrong.
 
 # %% trap="08.1" role="why"
 causal = torch.ones(T, T).tril()
@@ -512,17 +514,18 @@ draw_grids(
     {"no mask": torch.ones(T, T), "causal": causal,
      "packed: 3 + 5": packed},
     marks={"no mask": answer}, rows="asks", columns="looks at",
-    captions={"no mask": "row t sees its answer, t + 1",
-              "causal": "itself and before",
-              "packed: 3 + 5": "and no other document"},
+    captions={"no mask": "row t looks at its answer, t + 1",
+              "causal": "itself and earlier tokens",
+              "packed: 3 + 5": "only its own document"},
     legend="the token that the row has to predict",
     title="The mask decides who may look where",
     alt="Three grids of eight by eight. Without a mask all cells are full, "
-        "and the one right of the diagonal is marked. Causal: a triangle. "
-        "Packed: two triangles, of three and of five rows.")
+        "and the cell right of the diagonal is marked. The causal mask is "
+        "a triangle. The packed mask is two triangles, of three and of "
+        "five rows.")
 
 # %% [markdown] trap="08.1" role="repair"
-# The *causal* mask lets a position look at itself and at what came before. One argument
+# The *causal* mask lets a position look at itself and at earlier positions. One argument
 # of `scaled_dot_product_attention` (SDPA) turns it on: `is_causal=True`.
 
 # %% trap="08.1" role="repair"
@@ -538,7 +541,7 @@ claim("causal: loss for the token after a prefix, in nats", prefix_c.mean(),
 
 # %% [markdown] trap="08.1" role="repair"
 # You do not need dice to find such a leak. Change the last token of a row, and check that
-# the logits at all positions before it do not move.
+# the logits at all earlier positions do not move.
 
 # %% trap="08.1" role="repair"
 @torch.no_grad()
@@ -564,15 +567,15 @@ claim("a fresh model, causal: earlier logits move by", leaks[1],
 # each position in turn. In the exercise, you write such a probe for any model.
 
 # %% [markdown] trap="08.1" role="more" topics="the loss in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · the whole row in, logits shifted"
-# **The loss in training.** The entire training loss comes from the last position, which
-# is one of eight. In the probe, change real tokens rather than pads. An untrained model
-# already shows the leak, unless its branches start at zero. In that case, the leak
-# appears only after a few training steps.
+# **The loss in training.** The entire training loss comes from the last of eight
+# positions. In the probe, change real tokens rather than pads. An untrained model already
+# shows the leak, unless its branches start at zero. In that case, the leak appears only
+# after a few training steps.
 
 # %% trap="08.1" role="more"
 claim("loss as in training, in nats; ln 16 is 2.77", by_place.mean(),
       below=0.6)
-claim("largest loss as in training, the last position left out",
+claim("largest loss as in training, without the last position",
       by_place[:-1].max(), below=0.1)
 claim("causal: loss as in training, in nats", by_place_c.mean(),
       expected=math.log(16), within=0.1)
@@ -580,7 +583,7 @@ claim("a fresh model without a mask: earlier logits move by", leaks[0],
       above=0.01)
 
 # %% [markdown] trap="08.1" role="more"
-# **Masks by hand.** Where `is_causal` is not enough, you build the mask yourself. In a
+# **Masks by hand.** If `is_causal` is not enough, build the mask yourself. In a
 # boolean mask, `True` means *may look* in SDPA and *may not* look in
 # `nn.MultiheadAttention` (MHA); trap 08.2 draws both masks. SDPA and MHA both add a float
 # mask to the scores: 0 leaves a score unchanged, and minus infinity forbids the key.
@@ -606,9 +609,9 @@ claim("four ways to write one mask: largest gap",
 
 # %% [markdown] trap="08.1" role="more"
 # **Rows without a key.** If you pass SDPA a causal mask written for MHA, each position
-# looks only at what comes *after* it, so the last position has nothing to look at. For
-# such a row SDPA returns zeros on a CPU. MHA returns NaN if it also returns its weights,
-# which is its default. With `need_weights=False`, MHA calls SDPA, except with
+# looks only at *later* positions, so the last position has nothing to look at. For such a
+# row, SDPA returns zeros on a CPU. MHA returns NaN if it also returns its weights, as it
+# does by default. With `need_weights=False`, MHA calls SDPA, except with
 # `batch_first=True` in eval mode and without gradients, where MHA's fast path also
 # returns NaN. And if you build a float mask by multiplying by minus infinity, the mask is
 # NaN where it should be 0, because zero times infinity is NaN.
@@ -624,17 +627,17 @@ claim("SDPA, polarity of MHA: largest value at the last position",
       flipped[:, :, -1].abs().max(), expected=0)
 claim("MHA, all keys forbidden: fraction of NaN",
       lost.isnan().float().mean(), expected=1)
-claim("fraction of the allowed pairs whose product is NaN",
+claim("fraction of the allowed pairs with a product of NaN",
       product.isnan().sum() / keep.sum(), expected=1)
 
 # %% [markdown] trap="08.1" role="more"
 # **Packed documents.** Packing several short documents into one row wastes no positions
-# on pads, but no document may look at another one. With a mask, the scores between
+# on pads, but no document may look at another document. With a mask, the scores between
 # documents are computed and then thrown away.
 # [`varlen_attn`](https://docs.pytorch.org/docs/stable/nn.attention.varlen.html) of
 # `torch.nn.attention.varlen` takes the documents end to end, `(tokens, H, D)`, together
 # with their boundaries `[0, 3, 8]`, and never computes scores between documents;
-# `window_size=(-1, 0)` makes it causal. Its kernel exists only for CUDA, but on any
+# `window_size=(-1, 0)` makes it causal. The kernel exists only for CUDA, but on any
 # machine you can compute what it has to return:
 
 # %% trap="08.1" role="more"
@@ -645,9 +648,9 @@ alone = torch.cat([F.scaled_dot_product_attention(
     for start, stop in zip(borders, borders[1:])], 2)
 
 # %% trap="08.1" role="more"
-claim("documents of 3 and 5 tokens, under a packed mask and each by "
-      "itself: largest gap", (in_row - alone).abs().max(), below=1e-5)
-claim("pairs within the documents as a fraction of the causal row's",
+claim("documents of 3 and 5 tokens, under a packed mask or each by itself: "
+      "largest gap", (in_row - alone).abs().max(), below=1e-5)
+claim("pairs within the documents, as a fraction of the causal row's pairs",
       packed.sum() / causal.sum(), expected=21 / 36, within=1e-6)
 
 # %% [markdown] trap="08.1" role="more"
@@ -656,13 +659,14 @@ claim("pairs within the documents as a fraction of the causal row's",
 # of `torch.nn.attention` accepts `"FA3"` or `"FA4"` if the package for that version is
 # installed. FlashAttention-4 was written for NVIDIA's Blackwell GPUs, whose tensor cores
 # are so fast that the exponentials become the bottleneck. So it computes some of the
-# exponentials in software, and rescales (trap 08.4) only when it has to ([Zadouri et
+# exponentials in software and rescales (trap 08.4) only when it has to ([Zadouri et
 # al.](https://arxiv.org/abs/2603.05451), abstract). Whichever kernel runs, compare packed
 # documents with the same documents one at a time.
 #
-# **The whole row in.** In the trap, the last token was cut off before the model saw the
-# row. Many libraries pass in the whole row and shift the logits afterwards. If whole rows
-# go in without a mask, every position that has to predict a token can see its answer:
+# **The whole row in.** In the trap, the last token was cut off before the row went into
+# the model. Many libraries pass in the whole row and shift the logits afterwards. If
+# whole rows go in without a mask, every position that has to predict a token can look at
+# the answer:
 
 # %% trap="08.1" role="more"
 def shifted_loss(model):
@@ -677,24 +681,23 @@ claim("whole rows, logits shifted, no mask: last loss in training",
       shifted[-1], below=0.1)
 
 # %% [markdown] trap="08.1" role="folklore"
-# **Told:** without the mask the training loss goes to zero, and at inference the model
-# writes random tokens. **Measured, on dice:** the loss goes to zero if the model gets
-# whole rows. If the last token is cut off first, the last position has nothing to copy,
-# and its loss of ln 16 remains, averaged over the row. And at inference, a model that has
-# only seen rows of one length predicts worse than a uniform guess: its loss is above ln
-# 16.
+# **Told:** Without the mask the training loss goes to zero, and at inference the model
+# writes random tokens. **Measured, on dice:** The loss goes to zero if the model gets
+# whole rows. If the last token is cut off, the last position has nothing to copy, and its
+# loss of ln 16 remains, averaged over the row. At inference, a model trained only on rows
+# of one length predicts worse than a uniform guess: its loss is above ln 16.
 
 # %% trap="08.1" role="exercise" points=3 difficulty=2 minutes=10
 def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
     """Measure how far each position leaks into the outputs before it.
 
     For every position t, replace x[:, t] by others[:, t] and nothing else,
-    and run the model again. Entry t is the largest absolute change of any
-    output before position t, over all rows. Entry 0 is 0.0.
+    and run the model again. Over all rows, entry t is the largest absolute
+    change of any output before position t. Entry 0 is 0.0.
 
     Args:
         model: maps (N, T, ...) to (N, T, ...).
-        x, others: one shape, (N, T, ...) with T >= 1, float32 or int64.
+        x, others: of one shape, (N, T, ...) with T >= 1, float32 or int64.
 
     Returns:
         A list of T floats.
@@ -728,10 +731,10 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 #    afterwards.
 
 # %% [markdown] trap="08.1" role="keep"
-# **Keep:** a model that predicts the next token must not see it. If the loss on new
-# tokens is lower than possible, something leaks. Change a token and check whether earlier
-# logits move. **In your own code:** run your `leak` on a fresh model before you train,
-# with two batches of tokens. **Source:** [torch's documentation of
+# **Keep:** A model that predicts the next token must not have it as input. If the loss on
+# new tokens is lower than possible, something leaks. Change a token and check whether
+# earlier logits move. **In your own code:** Before you train, run your `leak` on a fresh
+# model with two batches of tokens. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 # and [of
 # nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html):
@@ -741,15 +744,15 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 # causal mask in a release; the reporter saw the loss on random tokens fall to almost
 # zero. [alex-matton/causal-transformer-decoder
 # 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1): a user trained a
-# decoder without any mask, although running it without one is valid only for inference.
-# [unslothai/unsloth 1207](https://github.com/unslothai/unsloth/issues/1207): packed
-# samples could look at each other, because no mask separated them.
+# decoder without any mask, although running the decoder without a mask is valid only for
+# inference. [unslothai/unsloth 1207](https://github.com/unslothai/unsloth/issues/1207):
+# packed samples could look at each other, because no mask separated them.
 
 # %% [markdown] role="concept"
 # ## A mask is minus infinity
 #
-# A language model is trained on all positions of a row in one pass, so the row that it
-# reads contains the answers. A model that can look ahead only has to copy the next token.
+# A language model is trained on all positions of a row in one pass, so the input row
+# contains the answers. A model that can look ahead only has to copy the next token.
 # `is_causal=True` hides the later tokens. But how do you hide something from an average?
 #
 # Think of people in a queue: everyone can see those in front, and nobody can look back. In
@@ -773,7 +776,7 @@ print("sums of the rows:", [round(s, 2) for s in again.sum(-1).tolist()])
 # %% [markdown] role="concept"
 # That works. But look at what a softmax does: it divides `exp(score)` by the sum of all
 # `exp(score)`. Leaving a position out is the same as giving it an `exp(score)` of 0, and
-# the score whose exponential is 0 is minus infinity. One line zeroes the forbidden
+# the score with an exponential of 0 is minus infinity. One line zeroes the forbidden
 # weights and renormalises each row:
 
 # %% role="concept"
@@ -782,7 +785,7 @@ hidden = raw.masked_fill(~allowed, -math.inf).softmax(-1)
 # %% role="concept"
 claim("weights renormalised, or scores of minus infinity: largest gap",
       (again - hidden).abs().max(), below=1e-6)
-claim("largest sum of a row but the last, before dividing",
+claim("largest sum of a row except the last, before dividing",
       zeroed.sum(-1)[:3].max(), below=1)
 
 # %% role="concept"
@@ -796,16 +799,16 @@ draw_grids(
     title="Minus infinity before the softmax is zero after it",
     alt="Four grids of four by four. The first is full; the second has "
         "only the lower triangle; the third and the fourth have the same "
-        "triangle, darker, and look alike.")
+        "triangle, but darker, and look alike.")
 
 # %% [markdown] role="concept"
-# Minus infinity also avoids dividing by a sum of allowed weights that has underflowed
-# to 0. In a row where nothing is allowed, however, this softmax returns NaN, as one of
-# the next traps shows.
+# Minus infinity also avoids a division by a sum of allowed weights that has underflowed
+# to 0. In a row without any allowed key, however, this softmax returns NaN, as trap 08.2
+# shows.
 #
 # Every mask is built in this way, from a rule about a pair of positions. For a causal
 # mask, the key must not come after the query. For a *sliding window*, the key must also
-# be at most a fixed number of positions back, which makes a long text cheaper. If a
+# be at most a fixed number of positions back, which makes long texts cheaper. If a
 # function has a flag for the rule, use the flag. With `is_causal=True` a kernel knows the
 # triangle and can skip the hidden scores, nearly half of the work. A triangle that you
 # pass as a tensor is treated like any other mask.
@@ -820,17 +823,17 @@ by_mask = F.scaled_dot_product_attention(q, k, v, attn_mask=triangle)
 print(window_of_3.int())
 
 # %% role="concept"
-claim("causal by flag and by a mask of bools: largest gap",
+claim("causal by flag and by a boolean mask: largest gap",
       (by_flag - by_mask).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
 # SDPA chooses the kernel. For a test, `sdpa_kernel` forces one kernel: `MATH` is the
 # plain formula, and `FLASH_ATTENTION` is the kernel of trap 08.4. On NVIDIA GPUs the
-# flash kernel requires 16-bit tensors and compute capability 8.0 or more, and accepts
-# no custom mask. FlashAttention-2 also works on blocks of queries in parallel, and
-# rescales less often than the first version did. FlashAttention-3, for Hopper cards,
-# overlaps copies, matrix products and softmax, and can use FP8. If no allowed kernel
-# fits, SDPA raises an error.
+# flash kernel requires 16-bit tensors and compute capability 8.0 or more, and accepts no
+# custom mask. FlashAttention-2 also works on blocks of queries in parallel, and rescales
+# less often than the first version. FlashAttention-3, for Hopper cards, overlaps copies,
+# matrix products and softmax, and can use FP8. If no allowed kernel fits, SDPA raises an
+# error.
 
 # %% role="concept"
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -845,14 +848,14 @@ claim("the kernel that SDPA chooses and the formula: largest gap",
 # %% [markdown] trap="08.2" role="situation" core=true fault="padding is attended to" symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
 # ## Three tokens of nothing
 #
-# You put two questions into one batch, one with eight tokens and one with five, and
-# extend the shorter row with three *pads*. The tokenizer returns a mask, 1 for a token
-# and 0 for a pad, and you forget to pass it to an untrained `nn.MultiheadAttention`
-# (MHA).
+# You put two questions into one batch, one with eight tokens and one with five tokens,
+# and extend the shorter row with three *pads*. The tokenizer returns a mask, 1 for a
+# token and 0 for a pad, and you forget to pass the mask to an untrained
+# `nn.MultiheadAttention` (MHA).
 #
-# Then you change the pads and nothing else, first in this row and then in 64 more rows of five
-# tokens and three pads. A reviewer has warned you: "To attention a pad is a key like any
-# other, so the five tokens average over it."
+# Then you change the pads and nothing else, first in this row and then in 64 more rows of
+# five tokens and three pads. A reviewer has warned you: "To attention a pad is a key like
+# any other, so the five tokens also average over pads."
 
 # %% trap="08.2" role="break"
 real = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])    # (B, T)
@@ -898,20 +901,20 @@ plot_columns(
     marks=("pad 6", "pad 7", "pad 8"), xlabel="key",
     ylabel="% of the five tokens' attention",
     title="A pad gets about as much attention as a token",
-    alt="Eight columns of similar height: five for tokens, and three for "
-        "pads, which are marked.")
+    alt="Eight columns of similar height: five for tokens and three for "
+        "pads. The pads are marked.")
 
 # %% [markdown] trap="08.2" role="why"
-# A softmax gives every key some weight, and a pad has a score like any other key. So
-# the result is nearly a mean of eight values, and you replaced three of them. Suppose
-# that each value has a variance of 1. The sum of all eight then has variance 8. The
-# change is three new values minus three old ones, so its variance is 6. The result
-# therefore moves by $\sqrt{6 / 8}$ of its size, nearly nine tenths.
+# A softmax gives every key some weight, and a pad has a score like any other key. So the
+# result is nearly a mean of eight values, three of which you replaced. Suppose that each
+# value has a variance of 1. The sum of all eight then has variance 8. The change is three
+# new values minus three old values, so its variance is 6. The result therefore moves by
+# $\sqrt{6 / 8}$ of its size, nearly nine tenths.
 #
 # MHA and SDPA both take a mask over the *keys*, but `True` means opposite things in the
-# two. In MHA's `key_padding_mask`, `True` marks a key to ignore, where the tokenizer
-# has 0. In SDPA's `attn_mask`, `True` marks a key to look at, and the mask is broadcast
-# to `(B, H, T, T)`.
+# two functions. In MHA's `key_padding_mask`, `True` marks a key to ignore, where the
+# tokenizer's mask has 0. In SDPA's `attn_mask`, `True` marks a key to look at, and the
+# mask is broadcast to `(B, H, T, T)`.
 
 # %% trap="08.2" role="why"
 tokens_of = (real[1] == 1).expand(8, 8)          # row looks at column
@@ -923,9 +926,9 @@ draw_grids(
               "MHA's in SDPA": "inverted: looks only at pads"},
     legend="a pad that is looked at",
     title="One intention, two masks: True means opposite things",
-    alt="Three grids of eight by eight. For SDPA the five columns of "
-        "tokens are filled, for MHA the three columns of pads. The third "
-        "grid equals the second, and its filled cells are marked.")
+    alt="Three grids of eight by eight. For SDPA the tokens' five columns "
+        "are filled, for MHA the pads' three columns. The third grid "
+        "equals the second, and its filled cells are marked.")
 
 # %% trap="08.2" role="repair"
 def heads_of(x):
@@ -941,11 +944,11 @@ with torch.no_grad():
     by_sdpa = mha.out_proj(merge(by_sdpa))
 
 # %% trap="08.2" role="repair"
-claim("both APIs, each with its own mask: largest gap",
+claim("SDPA and MHA, each with its own mask: largest gap",
       (masked - by_sdpa).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="repair"
-# SDPA accepts each of three wrong masks without an error. If you pass it an identity
+# SDPA accepts three wrong masks without an error. If you pass it an identity
 # matrix as values, the result is the attention weights themselves:
 
 # %% trap="08.2" role="repair"
@@ -970,17 +973,18 @@ plot_bars(
      "1 and 0 as floats": 100 * shares["floats"],
      "queries masked": 100 * shares["queries"]},
     xlabel="% of the tokens' attention on pads",
-    title="Only with the keys masked do pads get nothing",
-    alt="Five bars. The share is zero only with the keys masked. The "
-        "inverted mask makes it 100 %, floats halve the share without a "
-        "mask, and masked queries leave it unchanged.")
+    title="Only with the keys masked do pads get no attention",
+    alt="Five bars. Only with the keys masked is the share zero. With the "
+        "inverted mask it is 100 %, with floats it is half the share "
+        "without a mask, and with masked queries it is as large as without "
+        "a mask.")
 
 # %% trap="08.2" role="repair"
 claim("inverted: fraction of the attention that goes to pads",
       shares["inverted"], expected=1, within=1e-4)
 
-# %% [markdown] trap="08.2" role="more" topics="other pads · floats, and the wrong axis · integers · rows of pads alone"
-# **With the right mask** no weight falls on a pad, and different pads change nothing.
+# %% [markdown] trap="08.2" role="more" topics="other pads · floats, and the wrong axis · integers · rows of only pads"
+# **With the right mask,** pads get no weight, and different pads change nothing.
 
 # %% trap="08.2" role="more"
 claim("fraction of the tokens' attention that goes to pads", on_pads,
@@ -995,20 +999,20 @@ claim("other pads, masked: results of the tokens move by",
 # **Wrong masks.** With the inverted mask, the row without pads has nothing to attend to,
 # so its result is zero. A float mask is *added* to the scores, so a mask of 1 and 0
 # favours the tokens only a little. A mask over the queries silences the pads' own rows,
-# while the tokens still look at pads.
+# but the tokens still look at pads.
 
 # %% trap="08.2" role="more"
 claim("inverted: largest weight in the row without any pad",
       inverted[0].abs().max(), expected=0)
-claim("floats, or queries masked: smaller fraction on pads",
+claim("floats, or queries masked: smaller of the two fractions on pads",
       min(shares["floats"], shares["queries"]), above=0.1)
 
 # %% [markdown] trap="08.2" role="more"
-# SDPA at least refuses the **integers** that the tokenizer returns. **A row of pads
-# alone** becomes NaN if MHA returns its weights, in training as well. (Trap 08.1 covers
-# MHA without returned weights.) One NaN in a batch reaches the loss. Even if the loss
-# leaves pads out, the NaN still reaches the gradients. To avoid the NaN, let each pad
-# look at itself, so that every row has at least one key.
+# SDPA at least refuses the tokenizer's **integers**. **A row of only pads** becomes NaN
+# if MHA returns its weights, in training as well. (Trap 08.1 covers MHA without returned
+# weights.) One NaN in a batch reaches the loss. Even if the loss leaves out pads, the NaN
+# still reaches the gradients. To avoid the NaN, let each pad look at itself, so that
+# every row has at least one key.
 
 # %% trap="08.2" role="more"
 try:
@@ -1021,13 +1025,13 @@ nothing = mha(x, x, x, key_padding_mask=torch.ones(2, 8) == 1)[0]
 
 # %% trap="08.2" role="more"
 claim("SDPA refuses a mask of integers", refused, expected=True)
-claim("MHA in training on rows of pads alone: fraction of NaN",
+claim("MHA in training on rows of only pads: fraction of NaN",
       nothing.isnan().float().mean(), expected=1)
 
 # %% [markdown] trap="08.2" role="folklore"
-# **Told:** pass `scaled_dot_product_attention` the key padding mask of
-# `nn.MultiheadAttention`, expanded to four axes. **Measured:** that mask is the opposite
-# of the right one. The tokens then attend to pads only, the output for a row without pads
+# **Told:** Pass `scaled_dot_product_attention` the key padding mask of
+# `nn.MultiheadAttention`, expanded to four axes. **Measured:** That mask is the opposite
+# of the right one. The tokens then attend only to pads, the output for a row without pads
 # is zero, and no error is raised.
 
 # %% trap="08.2" role="exercise" points=3 difficulty=2 minutes=10
@@ -1044,7 +1048,7 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 
     Returns:
         A bool mask (B, 1, T, T), True where the row's position may look at
-            the column's.
+        the column's position.
 
     real is unchanged, and a later call does not change this mask.
     Example: for [[1, 1, 0]] the mask is [[[[True, False, False], [True,
@@ -1061,28 +1065,28 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="08.2" role="hint"
 # 1. Ask three questions about each pair: is the column at or before the row, is the column a token, and is the row a token?
-# 2. `tokens[:, :, None]` says whether the row is a token, and `tokens[:, None, :]` whether the column is; `&` combines them.
+# 2. `tokens[:, :, None]` says whether the row is a token, and `tokens[:, None, :]` whether the column is a token; `&` combines the two.
 # 3. Every position may look at itself, token or pad: `| torch.eye(T, dtype=torch.bool)`. Add the axis for the heads at the end.
 
 # %% [markdown] trap="08.2" role="keep"
-# **Keep:** attention does not know what a pad is. Mask the *keys* that are pads, and
-# check what `True` means in the function you call. **In your own code:** run the same
+# **Keep:** Attention does not know what a pad is. Mask the *keys* that are pads, and
+# check what `True` means in the function you call. **In your own code:** Run the same
 # sequence alone and in a padded batch, and compare the outputs. **Source:** [torch's
 # documentation of
 # nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html),
 # `key_padding_mask`. **Seen in the wild:** [OpenNMT/OpenNMT-py
-# 2532](https://github.com/OpenNMT/OpenNMT-py/pull/2532): batches with sequences of mixed
-# length gave worse answers, because the padding mask was applied only in the first
-# decoding step.
+# 2532](https://github.com/OpenNMT/OpenNMT-py/pull/2532): batches of sequences with
+# different lengths gave worse answers, because the padding mask was applied only in the
+# first decoding step.
 
 # %% [markdown] trap="08.3" role="situation" fault="a masked model is asked for the next token" symptom="BERT or another masked language model generates badly, perplexity of a masked model, next token from an MLM"
 # ## Filling gaps, and writing on
 #
 # Two models with the same layers learn the same language, in which a token follows a rule
-# in four of five cases and is random otherwise. You train one like GPT: with a causal
-# mask, each position predicts the token after it. You train the other like BERT: the
-# model sees the whole row, in which some tokens are replaced by a `[MASK]`, and predicts
-# the replaced tokens.
+# in four out of five cases and is random otherwise. You train the first model like GPT:
+# with a causal mask, each position predicts the next token. You train the second model
+# like BERT: its input is the whole row, in which some tokens are replaced by a `[MASK]`,
+# and it predicts the replaced tokens.
 #
 # In the middle of a row, the second model's loss for a masked token is about half of the
 # first model's loss for the next token. Now the second model has to continue a text. You
@@ -1093,7 +1097,7 @@ WORDS, MASK, ROW = 8, 8, 8                       # [MASK] is token 8
 rule = torch.randperm(WORDS, generator=torch.Generator().manual_seed(0))
 
 def sentences(n):
-    """Rows (n, ROW): four tokens in five obey the rule, one is random."""
+    """Rows (n, ROW): four of five tokens obey the rule, one is random."""
     columns = [torch.randint(WORDS, (n,))]
     while len(columns) < ROW:
         thrown = torch.randint(WORDS, (n,))
@@ -1158,28 +1162,29 @@ plot_columns(
     reference=(entropy, "entropy of the next token"),
     title="Low in a gap, high after the text",
     alt="Three columns. A horizontal line is the entropy of the next "
-        "token. In a gap the masked model's loss is about half of it. The "
-        "causal model's loss is at the line, and the masked model's loss "
-        "after the text is above it.")
+        "token. In a gap the masked model's loss is about half the "
+        "entropy. The causal model's loss is at the line, and the masked "
+        "model's loss after the text is above the line.")
 
 # %% trap="08.3" role="look"
 measured("08.3", 2)
 
 # %% trap="08.3" role="look"
-claim("loss of the masked model after the text minus the causal model's",
+claim("loss of the masked model after the text minus loss of the causal "
+      "model",
       written - causal, above=0.01)
 
 # %% [markdown] trap="08.3" role="why"
-# A gap has a neighbour on each side, and the one on the right is informative, because the
+# A gap has a neighbour on each side, and the right neighbour is informative, because the
 # model can reason backwards from it. At the end of a text, there is no right neighbour.
 # So no model can have a loss below the entropy of the next token, which the rule of this
-# language determines. And the masked model was trained on whole rows of eight tokens, so
-# it never saw a shorter row.
+# language determines. And the masked model was trained on whole rows of eight tokens,
+# never on a shorter row.
 
 # %% [markdown] trap="08.3" role="repair"
-# The two losses measure answers to different questions. To compare the models, ask both
-# the same question: what is the next token, given the tokens before it? The causal model
-# was trained on that question, and it reaches the lowest possible loss.
+# The two losses belong to different questions. To compare the models, ask both the same
+# question: what is the next token, given the tokens before it? The causal model was
+# trained on that question and reaches the lowest possible loss.
 
 # %% trap="08.3" role="repair"
 print(f"entropy {entropy:.2f} nats, causal model {causal:.2f}")
@@ -1189,20 +1194,20 @@ claim("loss of the causal model minus the entropy, in nats",
       causal - entropy, above=-0.05, below=0.1)
 
 # %% [markdown] trap="08.3" role="more" topics="the loss in a gap · logits read one position off"
-# **In a gap**, a model that sees both sides can have a loss below the entropy of the next
-# token.
+# **In a gap**, a model with both sides in view can have a loss below the entropy of the
+# next token.
 
 # %% trap="08.3" role="more"
 claim("loss for a masked token, both neighbours in view, minus the causal "
-      "model's for a next one", in_gap - causal, below=-0.2)
+      "model's loss for a next token", in_gap - causal, below=-0.2)
 claim("entropy minus the masked model's loss in the gap, in nats",
       entropy - in_gap, above=0.2)
 
 # %% [markdown] trap="08.3" role="more"
 # **One position off.** A worse mistake also runs without an error: you pass the masked
-# model the whole row, and read its logits at position t as the prediction for t + 1. But
+# model the whole row and read the logits at position t as the prediction for t + 1. But
 # the model was trained to predict the token at position t itself, so it mostly repeats
-# the token that it sees there.
+# the input token at t.
 
 # %% trap="08.3" role="more"
 with torch.no_grad():
@@ -1213,14 +1218,16 @@ print(f"logits read as the next token: {shifted:.1f} nats; "
       f"they name the token in view in {copied:.0%}")
 
 # %% trap="08.3" role="more"
-claim("loss of logits taken one position off; an even guess has 2.08",
+claim("loss of logits taken one position off; a uniform guess has 2.08",
       shifted, above=2.2)
-claim("fraction of positions at which it names the token in view", copied,
+claim("fraction of positions at which the logits name the token in view",
+      copied,
       above=0.5)
 
 # %% trap="08.3" role="exercise" points=3 difficulty=3 minutes=15
 def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
-    """Return each next token's loss under a masked model: nats, (N, T - 1).
+    """Return each next token's loss in nats, (N, T - 1), under a masked
+    model.
 
     Entry [n, t - 1] is -ln p of ids[n, t]. For this entry, the model sees
     the tokens before position t, a mask_id at position t and nothing after
@@ -1249,20 +1256,22 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="08.3" role="hint"
-# 1. The model looks at every position, so anything that it must not see cannot be in the row. Make one call for each t, with `ids[:, :t]` and one mask.
-# 2. Its logits at position t belong to the token at position t. Nothing is shifted.
+# 1. The model looks at every position, so the row must not contain anything that the model must not see. Make one call for each t, with `ids[:, :t]` and one mask.
+# 2. The logits at position t belong to the token at position t. Nothing is shifted.
 # 3. `F.cross_entropy(logits, ids[:, t], reduction="none")` returns one value per row; stack these along axis 1.
 
 # %% [markdown] trap="08.3" role="keep"
-# **Keep:** compare losses only between models that answer the same question. A masked model
-# fills gaps with both sides in view; to predict the next token, use a model trained to predict
-# the next token. **In your own code:** before you compare two losses, write down what each
-# model saw. **Source:** [Devlin et al. 2018, "BERT"](https://arxiv.org/abs/1810.04805),
-# section 3.1. **Seen in the wild:** [huggingface/transformers
+# **Keep:** Compare losses only between models that answer the same question. A masked
+# model fills gaps with both sides in view; to predict the next token, use a model that
+# was trained for it. **In your own code:** Before you compare two losses, write down what
+# each model had as input. **Source:** [Devlin et al. 2018,
+# "BERT"](https://arxiv.org/abs/1810.04805), section 3.1. **Seen in the wild:**
+# [huggingface/transformers
 # 13818](https://github.com/huggingface/transformers/issues/13818): a user asked BERT and
-# RoBERTa for next tokens, got a very large perplexity, and saw simple sentences ranked wrong.
-# [huggingface/transformers 3927](https://github.com/huggingface/transformers/issues/3927): a
-# user compared a masked perplexity with the perplexity of GPT-2.
+# RoBERTa for next tokens, got a very large perplexity and saw simple sentences ranked
+# wrong. [huggingface/transformers
+# 3927](https://github.com/huggingface/transformers/issues/3927): a user compared a masked
+# perplexity with the perplexity of GPT-2.
 
 # %% [markdown] role="concept"
 # ## BERT, GPT and T5 in one table
@@ -1276,19 +1285,19 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # | decoder (GPT) | causal | the next token | writing |
 # | encoder and decoder (T5) | text: pads; answer: causal | the next token of the answer | translating, summarising |
 #
-# **BERT** sees both sides of every token. To classify a text, you put a special token,
-# `[CLS]`, in front of it, pass that token's final vector to a linear head, and fine-tune
-# the head and the layers on labelled texts. **GPT** sees what came before, so it can
-# continue any text, and every task can be written as a text to continue. **T5** reads the
-# text with an encoder and writes the answer with a decoder. T5 is trained by *span
-# corruption*: a few neighbouring tokens of a text are replaced by one marker, and T5 has
-# to write the missing tokens. For the text "the cat sat on the warm mat", T5 reads "the
-# cat `<1>` the `<2>` mat" and writes "`<1>` sat on `<2>` warm". The answer is short, so a
-# training step costs less than if T5 wrote the whole text again.
+# **BERT** looks at both sides of every token. To classify a text, you put a special
+# token, `[CLS]`, in front of the text, pass that token's final vector to a linear head,
+# and fine-tune the head and the layers on labelled texts. **GPT** looks only at earlier
+# tokens, so it can continue any text, and every task can be written as a text to
+# continue. **T5** reads the text with an encoder and writes the answer with a decoder. T5
+# is trained by *span corruption*: a few neighbouring tokens of a text are replaced by one
+# marker, and T5 has to write the missing tokens. For the text "the cat sat on the warm
+# mat", T5 reads "the cat `<1>` the `<2>` mat" and writes "`<1>` sat on `<2>` warm". The
+# answer is short, so a training step costs less than if T5 wrote the whole text again.
 #
-# The two halves of T5 meet in *cross-attention*: the queries come from the answer, the
-# keys and values from the text. The rest of a block is similar in all three models.
-# BERT's norms come after the sums, GPT-2's at the start of each branch (stage 5).
+# The two halves of T5 meet in *cross-attention*: the queries come from the answer, and
+# the keys and values from the text. The rest of a block is similar in all three models.
+# BERT's norms come after the sums, GPT-2's norms at the start of each branch (stage 5).
 
 # %% role="concept"
 cross = nn.MultiheadAttention(32, 4, batch_first=True)
@@ -1297,7 +1306,7 @@ read, looked = cross(answer, text, text)
 print("result", tuple(read.shape), "weights", tuple(looked.shape))
 
 # %% role="concept"
-claim("cross-attention: keys that each token of the answer looks at",
+claim("cross-attention: keys that each answer token looks at",
       looked.shape[-1], expected=7)
 
 # %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
@@ -1324,10 +1333,10 @@ def written_out(q, k, v):
     return scores.softmax(-1) @ v
 
 def add_tile(top, total, out, q, keys, values):
-    """Adds one tile of keys to what a block of queries (..., M, E) has.
+    """Adds a tile of keys to the running sums of a block of queries.
 
     top (..., M, 1): the largest score so far; total (..., M, 1): the sum of
-    exp(score - top); out (..., M, E): the values, weighted by these.
+    exp(score - top); out (..., M, E): the values weighted by these.
     """
     scores = q @ keys.mT / math.sqrt(q.shape[-1])
     new = torch.maximum(top, scores.amax(-1, keepdim=True))
@@ -1337,7 +1346,7 @@ def add_tile(top, total, out, q, keys, values):
 
 # %% trap="08.4" role="break"
 def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
-    """The same, for 128 queries at a time and tiles of 128 keys.
+    """Like written_out, for 128 queries and tiles of 128 keys at a time.
 
     fetch(part) stands for moving a part from memory to the chip.
     """
@@ -1395,7 +1404,7 @@ measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
 # its traffic:
 
 # %% trap="08.4" role="look"
-claim("bytes moved in tiles, 8,192 tokens as a multiple of 4,096",
+claim("bytes moved in tiles, 8,192 tokens as a multiple of 4,096 tokens",
       moved[8192][1]
       / moved[4096][1], above=3.8)
 
@@ -1405,14 +1414,14 @@ plot_bars(
      for k, name in enumerate(("written out", "tiled"))
      for n in (4096, 8192)},
     xlabel="MB moved",
-    title="Tiles move a quarter, and grow fourfold",
+    title="Tiles move a quarter, but also grow fourfold",
     alt="Four bars. Written out, 8,192 tokens move four times the bytes of "
-        "4,096. In tiles, both move a quarter of that, and again the "
-        "second is four times the first.")
+        "4,096 tokens. In tiles, both bars are a quarter as long, and "
+        "again 8,192 tokens move four times the bytes.")
 
 # %% [markdown] trap="08.4" role="why"
 # Without a mask, each query block reads all keys and values. With twice the tokens, twice
-# as many blocks read twice as much each, so traffic grows fourfold. Tiling saves only a
+# as many blocks each read twice as much, so traffic grows fourfold. Tiling saves only a
 # constant factor, because every fetched tile serves 128 queries.
 
 # %% trap="08.4" role="why"
@@ -1429,7 +1438,7 @@ draw_ranks(
     title="Queries stay; keys and values pass by, once for each block",
     alt="Four steps with two rows, memory and chip. A block of queries "
         "moves to the chip and stays; tiles of keys and values follow one "
-        "by one; for the next block of queries they come again.")
+        "by one; for the next block of queries the tiles come again.")
 
 # %% [markdown] trap="08.4" role="repair"
 # A softmax divides by a sum over *all* keys. Why are single tiles enough? Keep the
@@ -1459,7 +1468,7 @@ off = (tiled(q, k, v) - written_out(q, k, v)).abs().max()
 claim("tiles of 128 keys: largest gap to the formula", off, below=1e-4)
 
 # %% [markdown] trap="08.4" role="repair"
-# Memory in use now grows only linearly, as in torch's attention:
+# Memory in use now grows only linearly, as with torch's attention:
 
 # %% trap="08.4" role="repair"
 torch_s = F.scaled_dot_product_attention
@@ -1475,26 +1484,26 @@ plot_bars(
     {f"{sizes[k]:,} tokens, {name}": values[k] / 2**20
      for name, values in kept.items() for k in (-2, -1)},
     xlabel="MiB in use at one time",
-    title="Memory grows fourfold, or with torch twofold",
+    title="Written out, memory grows fourfold, with torch twofold",
     alt="Four bars. Written out, 2,048 tokens need four times the memory "
-        "of 1,024. torch's attention needs far less, and twice as much for "
-        "2,048.")
+        "of 1,024 tokens. torch's attention needs far less memory, for "
+        "2,048 tokens twice as much as for 1,024.")
 
 # %% trap="08.4" role="repair"
 claim("torch's, bytes in use: 2,048 tokens as a multiple of 1,024",
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
 # %% [markdown] trap="08.4" role="repair"
-# Drag in the next tile, and older terms shrink by `fix`. Then switch off a correction. Rows
-# whose first tile holds the largest score hide the mistake.
+# Drag in the next tile, and older terms shrink by `fix`. Then switch off a correction.
+# Rows with the largest score in the first tile hide the mistake.
 
 # %% role="explore" explorer="online_softmax"
 from dlsys_helpers.explorers.online_softmax import online_softmax
 
 online_softmax
 
-# %% [markdown] trap="08.4" role="more" topics="the running sum alone · products and rounding · what a real kernel adds"
-# **The running sum alone** is computed here for one row of scores:
+# %% [markdown] trap="08.4" role="more" topics="only the running sum · products and rounding · what a real kernel adds"
+# **Only the running sum** is computed here, for one row of scores:
 
 # %% trap="08.4" role="more"
 def online(scores, tile):
@@ -1524,8 +1533,8 @@ claim("without a maximum the sum overflows", math.isinf(bare),
 
 # %% [markdown] trap="08.4" role="more"
 # **Nothing is left out.** Without a mask, tiled attention needs as many multiplications
-# as the formula, and a few more exponentials. In float32, the rounding errors of tiled
-# attention are no larger. In `float16` a flash kernel rounds less, because scores, maxima
+# as the formula and a few more exponentials. In float32, its rounding errors are no
+# larger. In `float16` a flash kernel rounds less than the formula, because scores, maxima
 # and sums stay in float32 on the chip. Only the exponentials are rounded to `float16`,
 # for the product with the values.
 
@@ -1542,28 +1551,28 @@ claim("written out, bytes in use: 2,048 tokens as a multiple of 1,024",
       within=0.2)
 claim("in tiles, bytes in use: 2,048 tokens as a multiple of 1,024",
       size[2048] / size[1024], expected=2, within=0.1)
-claim("products in tiles as a multiple of the formula's",
+claim("products in tiles as a multiple of the formula's products",
       flops(lambda: tiled(q, k, v)) / flops(lambda: written_out(q, k, v)),
       expected=1)
 claim("4,096 tokens, 16 bits, 128 queries a block: bytes moved by the "
-      "formula as a multiple of those in tiles",
+      "formula as a multiple of the bytes in tiles",
       moved[4096][0] / moved[4096][1], above=3, below=5)
 
 # %% [markdown] trap="08.4" role="more"
 # **A real kernel** does more than our count assumes. The L2 cache, which is on the chip
 # but larger and slower than the memories in the table, answers many of the reads; our
-# count leaves it out. The backward pass recomputes the scores, so it needs five matrix
-# products instead of four. Under a causal mask the kernel skips nearly half of the tiles
-# of a long text. Test a kernel of your own with scores in the thousands, ragged tiles and
-# rows without any key. The GPU section at the end measures the time.
+# count leaves this cache out. The backward pass recomputes the scores, so it needs five
+# matrix products instead of four. Under a causal mask the kernel skips nearly half of the
+# tiles of a long text. Test your own kernel with scores in the thousands, ragged tiles
+# and rows without any key. The GPU section at the end measures the time.
 
 # %% [markdown] trap="08.4" role="folklore"
-# **Told:** flash attention makes the traffic linear in the number of tokens. **Counted**
+# **Told:** Flash attention makes the traffic linear in the number of tokens. **Counted**
 # for blocks of 128 queries and heads of 64 values, without the L2 cache: the memory *in
 # use* is linear, but the bytes *moved* are not. The paper proves this: flash attention
-# moves on the order of $N^2 d^2 / M$ values if the chip has room for $M$ of them, and the
-# formula moves on the order of $N d + N^2$. At 1,024 tokens and with the backward pass,
-# its authors measured `4.4` GB of traffic on an A100, compared with `40.3` GB for the
+# moves on the order of $N^2 d^2 / M$ values if the chip has room for $M$ values, and the
+# formula moves on the order of $N d + N^2$. At 1,024 tokens, including the backward pass,
+# the authors measured `4.4` GB of traffic on an A100, compared with `40.3` GB for the
 # formula, nine times as much.
 
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
@@ -1572,9 +1581,9 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     """Attend causally from M queries to a cache, tile keys at a time.
 
     The queries are the last M of the length filled positions, so query i
-    sees the keys 0 to i + length - M. A query that sees none returns zeros.
-    Scores are divided by sqrt(D); they may reach tens of thousands, of
-    either sign.
+    sees the keys 0 to i + length - M. A query that sees no key returns
+    zeros. Scores are divided by sqrt(D); they may reach tens of thousands,
+    of either sign.
 
     Args:
         q, k, v: (M, D), (N, D), (N, E), float32, M, D and E >= 1, in any
@@ -1610,14 +1619,14 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # %% [markdown] trap="08.4" role="hint"
 # 1. Go through the keys tile by tile, and keep three things per query: the largest score so far, the sum of the weights and the weighted sum of the values. When a tile has a larger score, multiply both sums by exp(old largest - new largest). Let the loop end at `length`, and slice k and v yourself, so that the last tile may be short and no empty slot is read, because a weight of zero times NaN is NaN.
 # 2. Query `i` sees key `j` if `j <= i + length - M`. Set all other scores of the tile to minus infinity.
-# 3. A row that has seen no key has a top of minus infinity, and infinity minus infinity is NaN. For such a row subtract 0 instead; its sum stays 0, and you divide by 1.
+# 3. A query that has seen no key so far has a largest score of minus infinity, and infinity minus infinity is NaN. For such a query subtract 0; its sum stays 0, and you divide by 1.
 
 # %% [markdown] trap="08.4" role="keep"
-# **Keep:** with a running maximum, a running sum and one correction factor, you can
+# **Keep:** With a running maximum, a running sum and one correction factor, you can
 # compute a softmax tile by tile. Memory then grows linearly with the sequence, but
-# arithmetic and traffic grow quadratically. **In your own code:** look for a tensor of
+# arithmetic and traffic grow quadratically. **In your own code:** Look for a tensor of
 # shape `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure, because
-# on a CPU dropout or a mask with gradients makes it write the matrix out. **Source:**
+# on a CPU dropout or a mask with gradients makes it write out the matrix. **Source:**
 # [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the
 # online softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the
 # A100's memories, section 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1
@@ -1627,7 +1636,7 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # 3, for the rounding error in 16 bits, measured against float64: 1.9e-4, compared with
 # 3.2e-4 for the formula. **Seen in the wild:** [tracel-ai/cubecl
 # 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a key were NaN in the
-# reference and finite in the kernel, and the test let that pass. [pytorch/pytorch
+# reference but finite in the kernel, and the test let that pass. [pytorch/pytorch
 # 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN at a masked position
 # reached the result.
 
@@ -1659,20 +1668,21 @@ guess("08.5",
 share = by_record / table_bytes
 shifted = moved(lambda i: FLOAT * (i + 1))
 print(f"of {table_bytes} bytes {by_record} travel, "
-      f"{WARP * FLOAT} of them are used")
+      f"{WARP * FLOAT} bytes are used")
 print(f"side by side, from byte 4: {shifted} bytes travel")
 
 # %% trap="08.5" role="look"
 measured("08.5", shifted, right=(160, 160))
 
 # %% trap="08.5" role="look"
-claim("bytes moved as a multiple of the table's", share, expected=1)
+claim("bytes moved as a multiple of the table's bytes", share, expected=1)
 
 # %% [markdown] trap="08.5" role="why"
 # Memory is not read one value at a time. The 32 threads of a *warp* issue their loads
 # together, and memory answers in whole *sectors* of 32 bytes. A record of eight floats
 # fills one sector, so each thread touches a different sector. Side by side, 32 masses
-# fill four sectors, and if they do not start where a sector starts, they touch five.
+# fill four sectors. If the first mass is not at the start of a sector, they touch five
+# sectors.
 
 # %% trap="08.5" role="why"
 records, masses = torch.full((8, 8), 0.25), torch.zeros(8, 8)
@@ -1681,15 +1691,16 @@ masses[0] = 1
 draw_grids(
     {"by record": records, "masses side by side": masses},
     captions={"by record": "dark: read; pale: moved for nothing",
-              "masses side by side": "one sector, and all of it is read"},
+              "masses side by side": "one sector, all of it read"},
     rows="sector", columns="float",
     title="Eight threads move eight sectors, or only one",
     alt="Two grids of eight sectors with eight floats. By record, all "
-        "sectors are moved, and one float of each is read. Side by side, "
-        "only the first sector is moved, and all its floats are read.")
+        "sectors are moved, and one float of each sector is read. Side by "
+        "side, only the first sector is moved, and all its floats are "
+        "read.")
 
 # %% [markdown] trap="08.5" role="repair"
-# Change the layout: put all masses side by side, so that one sector brings eight of them.
+# Change the layout: put all masses side by side, so that one sector brings eight masses.
 # Loads of neighbouring threads that fall into few sectors are called *coalesced*.
 
 # %% trap="08.5" role="repair"
@@ -1701,14 +1712,14 @@ print(f"side by side {by_field} bytes travel; sectors from the last to "
       f"the first: {backwards}")
 
 # %% trap="08.5" role="repair"
-claim("masses side by side: bytes moved as a multiple of those used",
+claim("masses side by side: bytes moved as a multiple of the bytes used",
       by_field / (WARP * FLOAT), expected=1)
 
 # %% trap="08.5" role="repair"
 plot_columns(
     strides, xlabel="floats from thread to thread", ylabel="sectors per "
                                                            "warp",
-    title="From a stride of eight each thread has its own sector",
+    title="From a stride of eight on, each thread has its own sector",
     alt="Six columns: 4, 8 and 16 sectors at strides 1, 2 and 4, then 32 "
         "sectors at strides 8, 16 and 32.")
 
@@ -1725,9 +1736,9 @@ from dlsys_helpers.explorers.warp_addresses import warp_addresses
 warp_addresses
 
 # %% [markdown] trap="08.5" role="more" topics="order, starts and strides · down a column · caches"
-# The **order** of the threads within a warp costs nothing. At stride 1, a start that is one
-# value off costs one more sector. For values of 4 bytes, the number of sectors stops growing
-# at stride 8, because from there on each thread has a sector of its own.
+# The **order** of the threads within a warp costs nothing. At stride 1, a start that is
+# one value off costs one more sector. For values of 4 bytes, the number of sectors stops
+# growing at stride 8, because from there on each thread has its own sector.
 
 # %% trap="08.5" role="more"
 claim("sectors at stride 8 as a multiple of stride 1",
@@ -1748,18 +1759,18 @@ down = moved(lambda i: row_step * i) // SECTOR
 print(f"along a row {along} sectors, down a column {down}")
 
 # %% trap="08.5" role="more"
-claim("sectors down a column as a multiple of those along a row",
+claim("sectors down a column as a multiple of the sectors along a row",
       down / along, expected=8)
 
 # %% [markdown] trap="08.5" role="more"
 # **Caches.** We count the bytes of one load, not its time. A cache may still hold a
-# sector when the next load needs the rest of it, and then no bytes are wasted. A kernel
-# that reads *all* fields one after the other can rely on the cache. A copy that starts
-# one value off also profits from the cache: counted in sectors, it should reach four
-# fifths of the full rate, but NVIDIA measured about nine tenths on a V100, because the
-# next warp used the rest of the fifth sector. On the other hand, memory may send up to
-# four sectors to the L2 cache when only one was requested, so strides above 8 can still
-# cost time.
+# sector when the next load needs the rest of the sector, so that no bytes are wasted. A
+# kernel that reads *all* fields one after the other can rely on the cache. A copy that
+# starts one value off also profits from the cache: by the sector count, it should reach
+# four fifths of the full rate, but NVIDIA measured about nine tenths on a V100, because
+# the next warp used the rest of the fifth sector. On the other hand, memory may send up
+# to four sectors to the L2 cache when only one was requested, so strides above 8 can
+# still cost time.
 
 # %% trap="08.5" role="exercise" points=3 difficulty=2 minutes=15
 def sectors(addresses: list, size: int) -> list:
@@ -1794,11 +1805,11 @@ def sectors(addresses: list, size: int) -> list:
 # 3. The last byte is `first + size - 1`. Skip `None`; `0` is an address.
 
 # %% [markdown] trap="08.5" role="keep"
-# **Keep:** a warp moves whole sectors of 32 bytes, so let neighbouring threads read
-# neighbouring values. **In your own code:** look at what the thread's index is multiplied
-# by. In Nsight Compute, read `Sectors/Req` in the table of the L1 cache: the ideal is 4
-# for 32-bit values side by side and 8 for 64-bit ones. **Source:** [CUDA C++ Best
-# Practices
+# **Keep:** A warp moves whole sectors of 32 bytes, so let neighbouring threads read
+# neighbouring values. **In your own code:** Look at the factor by which the thread's
+# index is multiplied. In Nsight Compute, read `Sectors/Req` in the table of the L1 cache:
+# the ideal is 4 for 32-bit values side by side and 8 for 64-bit values. **Source:** [CUDA
+# C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#coalesced-access-to-global-memory),
 # section 10.2.1, "Coalesced Access to Global Memory": sectors of 32 bytes from compute
 # capability 6.0 on, the order within a warp, and the V100's copies (10.2.1.3); [CUDA
@@ -1814,11 +1825,11 @@ def sectors(addresses: list, size: int) -> list:
 # ## Columns that nobody uses
 #
 # To transpose a matrix without strided access, you fetch a tile of 32 x 32 floats into
-# *shared memory*, a small memory on the chip for the threads of a block. You fill it row
-# by row and read it out column by column. Shared memory has no sectors; it is divided
-# into 32 *banks*. Word `w` of 4 bytes is in bank `w % 32`, and a bank returns one word
-# per *turn*. Your profiler reports conflicts, and a forum answer tells you to make the
-# tile wider and leave the last columns empty. You make the tile 40 columns wide.
+# *shared memory*, a small memory on the chip for the threads of a block. You fill the
+# tile row by row and read it out column by column. Shared memory has no sectors; it is
+# divided into 32 *banks*. Word `w` of 4 bytes is in bank `w % 32`, and a bank returns one
+# word per *turn*. Your profiler reports conflicts, and a forum answer tells you to make
+# the tile wider and leave the last columns empty. You make the tile 40 columns wide.
 
 # %% trap="08.6" role="break"
 def turns(words):
@@ -1860,12 +1871,13 @@ plot_columns(
     xlabel="columns of the tile", ylabel="turns for one column",
     title="Only odd widths read a column in one turn",
     alt="A chart with one column for each width from 32 to 41 and for 48. "
-        "Odd widths take 1 turn, 32 takes 32, 40 takes 8 and 48 takes 16.")
+        "Odd widths take 1 turn, a width of 32 takes 32 turns, 40 takes 8 "
+        "and 48 takes 16.")
 
 # %% [markdown] trap="08.6" role="why"
-# With rows of 32 words, a whole column is in one bank. With 33 words, each row begins one bank
-# later, so a column visits every bank once. With 40 words, each row begins eight banks later,
-# so every fourth row is back at the first bank.
+# With rows of 32 words, a whole column is in one bank. With 33 words, each row begins one
+# bank later, so a column visits every bank once. With 40 words, each row begins eight
+# banks later, so every fourth row is back at the first bank.
 
 # %% trap="08.6" role="why"
 draw_grids(
@@ -1875,8 +1887,8 @@ draw_grids(
     rows="row", columns="bank",
     title="At a width of 33, a column's words are in different banks",
     alt="Three grids of eight rows and 32 banks. At a width of 32 all "
-        "words are in bank 0. At 33 they form a diagonal, each word in its "
-        "own bank. At 40 four banks have two words each.")
+        "words are in bank 0. At 33 the words form a diagonal, each word "
+        "in its own bank. At 40 four banks have two words each.")
 
 # %% [markdown] trap="08.6" role="repair"
 # What matters is the step from thread to thread. With a step of `s` words, the number of
@@ -1896,23 +1908,24 @@ claim("turns are gcd(step, 32) for steps of 1 to 199", agree,
       expected=True)
 
 # %% [markdown] trap="08.6" role="more" topics="other widths · one word for all · wider reads, and what turns cost"
-# The next cell counts the turns for **other widths**, and for **one word for all**
-# threads. If all threads read the same word, the bank returns it once, to all of them.
+# The next cell counts the turns for **other widths** and for **one word for all**
+# threads. If all threads read the same word, the bank returns it once, to all threads.
 # Only reads of *different* words in one bank wait for each other.
 
 # %% trap="08.6" role="more"
 claim("turns for a column, 32 wide", found[32][1], expected=32)
 claim("turns for a column, 33 wide", found[33][1], expected=1)
-claim("turns where all read one word", same_word, expected=1)
-claim("turns where they read two words of one bank", two_words, expected=2)
+claim("turns if all threads read one word", same_word, expected=1)
+claim("turns if the threads read two words of one bank",
+      two_words, expected=2)
 
 # %% [markdown] trap="08.6" role="more"
 # **Wider reads.** This model is for reads of 4 bytes per thread. A bank returns no more
-# than 4 bytes per turn, so 8 bytes per thread take at least two turns, and `16` bytes
-# four. NVIDIA's guides do not say which threads share a turn. And the number of turns is
-# not the running time of a kernel. In one of NVIDIA's matrix products, each column of a
-# tile fell into a single bank; one more column raised the effective bandwidth on a V100
-# from `140.2` to `199.4` GB/s.
+# than 4 bytes per turn, so 8 bytes per thread take at least two turns, and 16 bytes at
+# least four turns. NVIDIA's guides do not say which threads share a turn. And the number
+# of turns is not the running time of a kernel. In one of NVIDIA's matrix products, each
+# column of a tile fell into a single bank; one more column raised the effective bandwidth
+# on a V100 from `140.2` to `199.4` GB/s.
 
 # %% trap="08.6" role="exercise" points=2 difficulty=2 minutes=10
 def conflict_degree(addresses: list) -> int:
@@ -1920,7 +1933,7 @@ def conflict_degree(addresses: list) -> int:
 
     A word is 4 bytes and begins at a multiple of 4, and word w is in bank w
     % 32. In a turn, each bank returns one word, to all threads that read
-    any byte of it. If no thread reads, there is no turn.
+    any of its bytes. If no thread reads, there is no turn.
 
     Args:
         addresses: for each of at most 32 threads, the byte that it reads, 0
@@ -1944,9 +1957,9 @@ def conflict_degree(addresses: list) -> int:
 # 3. The answer is the size of the largest set, and 0 if there is none.
 
 # %% [markdown] trap="08.6" role="keep"
-# **Keep:** a bank of shared memory returns different words one after the other. Make each
-# row one word longer, and the words of a column will be in different banks. **In your own
-# code:** write down the step between neighbouring threads in words; 32 threads evenly
+# **Keep:** A bank of shared memory returns different words one after the other. If each
+# row is one word longer, the words of a column are in different banks. **In your own
+# code:** Write down the step between neighbouring threads in words; 32 threads evenly
 # spaced by an odd step have no conflicts. If a warp reads parts of two columns, count the
 # turns. **Source:** [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#shared-memory-and-memory-banks),
@@ -1959,8 +1972,8 @@ def conflict_degree(addresses: list) -> int:
 # ## A branch for one thread in twenty
 #
 # Most values take a short path of 10 instructions. One in twenty, at random, is an
-# outlier and takes a long path of 100. "Rare enough," says the review. "On average it
-# adds 5 of the 100 instructions."
+# outlier and takes a long path of 100 instructions. "Rare enough," says the review. "On
+# average it adds 5 of the 100 instructions."
 #
 # The 32 threads of a warp issue their instructions together. Where the threads of a warp
 # disagree, the warp executes both paths, and the threads that are not on the current path
@@ -1987,7 +2000,7 @@ guess("08.7",
 share = outlier.any(1).float().mean().item()
 print(f"warps with an outlier: {share:.0%}, expected "
       f"{1 - 0.95 ** 32:.0%}")
-print(f"instructions issued over those the threads needed: "
+print("instructions issued, divided by instructions needed: "
       f"{issued(outlier) / wanted:.1f}")
 
 # %% trap="08.7" role="look"
@@ -1998,9 +2011,9 @@ claim("fraction of warps that execute the long path", share,
       expected=1 - 0.95 ** 32, within=0.03)
 
 # %% [markdown] trap="08.7" role="why"
-# A warp skips the long path only if all 32 of its threads take the short one, which is
-# rare with 32 random values. So put values that take the same path side by side: sort
-# them, or write the outliers into a list and pass it to a second kernel.
+# A warp skips the long path only if all 32 threads take the short path, which is rare
+# with 32 random values. So put values that take the same path side by side: sort them, or
+# write the outliers into a list and pass the list to a second kernel.
 
 # %% trap="08.7" role="repair"
 together = outlier.flatten().sort().values.view(WARPS, 32)
@@ -2018,17 +2031,18 @@ draw_grids(
     marks=shown, rows="warp", columns="thread",
     legend="takes the long path",
     captions={"as they come": "pale: waits for the long path"},
-    title="One outlier holds up a warp; sorted, they share warps",
+    title="One outlier holds up a warp; sorted outliers share warps",
     alt="Two grids of warps by 32 threads. As they come, most rows hold an "
-        "outlier, and the rest of the row waits. Sorted, outliers fill "
-        "rows of their own, and no other row waits.")
+        "outlier, and the rest of the row waits. Sorted, the outliers fill "
+        "whole rows, and no other row waits.")
 
 # %% trap="08.7" role="repair"
-claim("sorted: instructions issued, as a multiple of those needed",
+claim("sorted: instructions issued, as a multiple of the instructions "
+      "needed",
       issued(together) / wanted, below=1.05)
 
 # %% [markdown] trap="08.7" role="repair"
-# Sorting costs time as well, and it scatters the addresses (trap 08.5). Measure whether
+# Sorting also costs time and scatters the addresses (trap 08.5). Measure whether
 # sorting pays off.
 
 # %% [markdown] trap="08.7" role="more" topics="where the boundary falls · predicates · warps that stay split"
@@ -2038,31 +2052,31 @@ claim("sorted: instructions issued, as a multiple of those needed",
 # such as `if i % 2`, splits every warp.
 
 # %% trap="08.7" role="more"
-claim("instructions issued, as a multiple of those needed",
+claim("instructions issued, as a multiple of the instructions needed",
       issued(outlier) / wanted, above=5.5, below=6.8)
 claim("even against odd, as a multiple of first half against second",
       issued(stripes) / issued(halves), expected=2)
 
 # %% [markdown] trap="08.7" role="more"
-# Our count leaves out two things. **Predicates:** if a path has only a few instructions,
+# Our count leaves out two things. **Predicates:** If a path has only a few instructions,
 # the compiler may do without a branch. Every warp then issues both paths, even if its
 # threads agree, and a *predicate* determines which threads keep the result. Sorting saves
-# nothing in that case, but there was little to save. **Warps that stay split:** threads
-# that took different paths need not rejoin where the paths end. Since Volta a warp may
-# stay split, and the code that follows is issued once for each part; `__syncwarp()` makes
-# the parts of the warp rejoin.
+# nothing in that case, but there was little to save. **Warps that stay split:** Threads
+# that took different paths need not rejoin at the end of the paths. Since Volta a warp
+# may stay split, and the code that follows is issued once for each part; `__syncwarp()`
+# makes the parts rejoin.
 
 # %% trap="08.7" role="exercise" points=2 difficulty=2 minutes=10
 def warp_passes(paths: list, lengths: dict) -> int:
     """Count the instructions that the warps of a block issue at a branch.
 
-    A warp is 32 consecutive threads; the last one may have fewer. It issues
-    each path that at least one of its threads takes, once, while the other
-    threads wait.
+    A warp is 32 consecutive threads; the last one may have fewer. For each
+    path that at least one of its threads takes, a warp issues the
+    instructions once, while the other threads wait.
 
     Args:
-        paths: for each thread, in order, the name of the path that it
-            takes, or None if it has already left.
+        paths: for each thread, in order, the name of its path, or None if
+            it has already left.
         lengths: the number of instructions on each path, by name, 0 or
             more; two paths may have the same length.
 
@@ -2079,17 +2093,18 @@ def warp_passes(paths: list, lengths: dict) -> int:
 
 # %% [markdown] trap="08.7" role="hint"
 # 1. Go through `paths` in slices of 32. Within a slice, only which names occur matters, not how often.
-# 2. `set(paths[start:start + 32])` has each name once; remove `None` from it.
+# 2. `set(paths[start:start + 32])` has each name once; remove `None` from this set.
 # 3. Add up `lengths[name]` for the names of each set, over all slices; the last slice may be short.
 
 # %% [markdown] trap="08.7" role="keep"
-# **Keep:** a warp issues every path that at least one of its 32 threads takes, so one thread
-# in twenty is not rare. Group values that take the same path. **In your own code:** ask
-# whether a condition is the same for the whole warp; in Nsight Compute, under "Warp State
-# Statistics", read `Avg. Active Threads Per Warp`, and next to it `Avg. Not Predicated Off
-# Threads Per Warp`. **Source:** [CUDA C++ Best Practices
+# **Keep:** A warp issues every path that at least one of its 32 threads takes, so one
+# thread in twenty is not rare. Group values that take the same path. **In your own
+# code:** Ask whether a condition is the same for the whole warp; in Nsight Compute, under
+# "Warp State Statistics", read `Avg. Active Threads Per Warp` and, next to it, `Avg. Not
+# Predicated Off Threads Per Warp`. **Source:** [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#branching-and-divergence),
-# section 13.1, "Branching and Divergence", and 13.2, "Branch Predication"; [CUDA Programming
+# section 13.1, "Branching and Divergence", and 13.2, "Branch Predication"; [CUDA
+# Programming
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/03-advanced/advanced-kernel-programming.html),
 # section 3.2.2.1, "SIMT Execution Model".
 
@@ -2097,7 +2112,7 @@ def warp_passes(paths: list, lengths: dict) -> int:
 # ## A chain of small steps
 #
 # You write the activation GELU as nine torch operations, such as multiply, add and tanh.
-# Each operation is a *kernel* of its own. The host launches the kernel, which reads its
+# Each operation is a separate *kernel*. The host launches the kernel, which reads its
 # input from memory and writes its output back. Assume that the host can launch one kernel
 # every four microseconds, and that the device, an H200, moves 4.8 TB per second. A single
 # *fused* kernel could do all nine operations in one pass. You compare the chain with the
@@ -2130,7 +2145,7 @@ times = {name: [predicted(2**n, *args) for n in range(12, 29, 2)]
          for name, args in (("chain", (chain.orders, travel)),
                             ("fused", (fused.orders, 2)))}
 gain = {2**n: a / b for n, a, b in zip(range(12, 29, 2), *times.values())}
-print(f"{chain.orders} launches, {travel} tensors that travel, for "
+print(f"{chain.orders} launches, {travel} tensors that travel, fused "
       f"{fused.orders} and 2: {gain[2**28]:.0f} times at 2^28 numbers")
 
 # %% trap="08.8" role="look"
@@ -2144,24 +2159,23 @@ claim("predicted gain for 2^28 values", gain[2**28], expected=11,
 plot_lines(
     [2**n for n in range(12, 29, 2)], times, xlabel="values of 16 bits",
     ylabel="microseconds, predicted", logx=True, logy=True,
-    title="First launches decide, then traffic, and the fused kernel saves "
-          "both",
+    title="Launches decide, then traffic, and the fused kernel saves both",
     alt="Two lines on log axes, chain above fused. Both are flat for few "
-        "values and rise in proportion for many. They are about a factor "
-        "of ten apart at both ends.")
+        "values and rise in proportion for many. The lines are about a "
+        "factor of ten apart at both ends.")
 
 # %% [markdown] trap="08.8" role="why"
 # On small tensors, a chain takes as long as all of its launches together, whatever the
 # operations compute. On large tensors, memory traffic determines the time, because each
-# step writes its result to memory and the next step reads it back. The fused kernel reads
-# once, computes on the chip, and writes once.
+# step writes its result to memory and the next step reads the result back. The fused
+# kernel reads once, computes on the chip and writes once.
 
 # %% [markdown] trap="08.8" role="repair"
-# `F.gelu` is such a fused kernel. What does a kernel look like from the inside? It is a
-# *program* that is started many times. Each instance knows its own number and handles one
-# block of positions. The last block is seldom full, and a kernel that does not mask it
-# reads and writes memory that is not its own. In the cell below, two functions stand in
-# for the device's load and store:
+# `F.gelu` is such a fused kernel. What does a kernel look like from the inside? A kernel
+# is a *program* that is started many times. Each instance knows its own number and
+# handles one block of positions. The last block is seldom full, and a kernel that does
+# not mask this block reads and writes memory that is not its own. In the cell below, two
+# functions stand in for the device's load and store:
 
 # %% trap="08.8" role="repair"
 memory = {"x": torch.randn(10), "y": torch.full((10,), math.nan)}
@@ -2188,13 +2202,13 @@ claim("largest gap to 2 x over ten values in blocks of four",
 # %% [markdown] trap="08.8" role="more" topics="where launch and traffic are equal · counts of the chain"
 # **Launch and traffic are equal** in time at several million values, for one operation
 # that reads and writes each value. Most activation tensors of a small model have far
-# fewer values. So predict both times, for launches and for traffic, before you fuse.
+# fewer values. So before you fuse, predict both times, for launches and for traffic.
 
 # %% trap="08.8" role="more"
 even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
 claim("values at which launch and traffic are equal, in millions",
       even / 1e6, expected=4.8)
-claim("launches of the chain as a multiple of the fused one",
+claim("launches of the chain as a multiple of the fused kernel's launches",
       chain.orders / fused.orders, above=7)
 claim("predicted gain for 4,096 values", gain[4096],
       expected=chain.orders)
@@ -2205,9 +2219,9 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
     """Run one program of a kernel that writes y = a * sigmoid(a) * b.
 
     load("a", places) and load("b", places) return the values at these
-    positions; store("y", places, values) writes one value to each. places
-    is an int64 tensor (m,) of positions from 0 to n - 1; the memory beyond
-    belongs to somebody else.
+    positions; store("y", places, values) writes one value to each position.
+    places is an int64 tensor (m,) of positions from 0 to n - 1; the memory
+    beyond belongs to somebody else.
 
     Program p handles `block` positions beginning at p * block, or as many
     as are left. There are as many programs as n needs. They run in any
@@ -2227,32 +2241,32 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 
 # %% [markdown] trap="08.8" role="hint"
 # 1. Which positions belong to this program? Write them down for the example first.
-# 2. Load a and b into variables, compute with those, and store once. `torch.sigmoid` is safe for large values.
-# 3. The first position is `program * block`; the last one is below `n` and below the first position of the next program.
+# 2. Load a and b into variables, compute with these variables, and store once. `torch.sigmoid` is safe for large values.
+# 3. The first position is `program * block`; the last position is below `n` and below the first position of the next program.
 
 # %% [markdown] trap="08.8" role="keep"
-# **Keep:** on small tensors kernel launches determine the time, on large tensors memory
+# **Keep:** On small tensors kernel launches determine the time, on large tensors memory
 # traffic does, and a fused kernel saves both. If you write a kernel, mask the last block.
-# **In your own code:** count the operations between two matrix products. `torch.compile`
+# **In your own code:** Count the operations between two matrix products. `torch.compile`
 # fuses chains, and CUDA graphs launch many kernels at once. **Source:** [NVIDIA, "Getting
 # Started with CUDA Graphs"](https://developer.nvidia.com/blog/cuda-graphs/) measures a
 # chain of 20 kernels of 2.9 us each on a V100: 9.6 us per kernel if the host waits for
-# each, 3.8 us if it launches ahead, and 3.4 us as a graph. So our four microseconds are
-# the time between two launches, rounded.
+# each kernel, 3.8 us if the host launches ahead, and 3.4 us as a graph. So our four
+# microseconds are the rounded time between two launches.
 
 # %% [markdown] role="concept"
 # ## The roof over a kernel
 #
 # Trap 08.8 counted launches and bytes. A third limit is arithmetic. A GPU can move only
-# so many bytes and do only so many operations per second. The number of operations that a
-# kernel does for each byte, its *arithmetic intensity*, determines which limit it
-# reaches. A plot of both limits is a *roofline*. On the slope of the roofline, a kernel
-# waits for memory (*memory-bound*). Under the flat roof, a kernel computes as fast as the
-# device can (*compute-bound*). A kernel so small that its launch takes longer than its
-# traffic or its arithmetic is *launch-bound*.
+# so many bytes and do only so many operations per second. A kernel's number of operations
+# per byte, its *arithmetic intensity*, determines which limit it reaches. A plot of both
+# limits is a *roofline*. On the roofline's slope, a kernel waits for memory
+# (*memory-bound*). Under the flat roof, a kernel computes as fast as the device can
+# (*compute-bound*). A kernel so small that its launch takes longer than its traffic or
+# its arithmetic is *launch-bound*.
 #
 # Choose a kernel and a sequence length below. Which form of attention leaves the slope?
-# And where on the roofline does decoding a single token lie, whatever the length?
+# And where on the roofline is the decoding of a single token, whatever the length?
 
 # %% role="explore" explorer="roofline"
 from dlsys_helpers.explorers.roofline import roofline
@@ -2274,7 +2288,7 @@ roofline
 #    far below both roofs, look at the addresses (08.5, 08.6) and branches (08.7).
 #
 # The cell below traces three steps on this CPU. Each step sends the same 512 rows through
-# the same two layers, and each has a fault of its own. Read the rows of each trace, and
+# the same two layers, and each step has a different fault. Read each trace's rows, and
 # name the fault before you open the cell that defines the steps.
 
 # %% role="concept" tags=["plumbing"]
@@ -2324,8 +2338,8 @@ for name, rows in TRACES.items():
 # %% [markdown] role="concept"
 # Which step waits for the host, and which for launches? And how would you repair the step
 # that waits for neither? The times depend on your machine. The numbers of calls, FLOPs
-# and bytes depend only on the step, and would be the same on a GPU. So the four
-# questions, written as code, use only calls, FLOPs and bytes:
+# and bytes depend only on the step and would be the same on a GPU. So the four questions,
+# written as code, use only calls, FLOPs and bytes:
 
 # %% role="concept"
 def what_holds(rows):
@@ -2350,33 +2364,33 @@ claim("trace A is held by memory, B by the host, C by launches",
       expected=True)
 claim("the two layers without any of the faults: compute",
       found["the two layers alone"] == "compute", expected=True)
-claim("calls that fetch a number in B, with all norms at once",
+claim("calls that fetch a value in B, with all norms at once",
       sum(row[1] for row in mended if row[0] == "_local_scalar_dense"),
       expected=0)
 
 # %% [markdown] role="concept"
 # In A, a long tensor goes to memory and back for each of two dozen small operations. Fuse
-# them, as in trap 08.8. In B, the host fetches the norm of every row separately. Compute
-# all norms first, and then fetch them in one call. Once that fault is repaired, B shows a
-# second one, hundreds of small norms, so ask the questions again after each repair. In C,
-# two matrix products are followed by sixteen hundred operations on 64 values each.
-# Compile them, or fuse them by hand. The limits in the code are rules of thumb: ten FLOPs
-# per byte is roughly a CPU's ridge. A GPU's ridge is higher, and a step that is limited
-# by compute here may be limited by memory or launches there. A trace from a GPU also
-# contains the device's own times. If the device's times add up to far less than the
-# wall-clock time, the device waited, as it would in B and C.
+# these operations, as in trap 08.8. In B, the host fetches each row's norm separately.
+# Compute all norms first, and then fetch them in one call. Once this fault is repaired, B
+# shows a second fault, hundreds of small norms, so ask the questions again after each
+# repair. In C, two matrix products are followed by sixteen hundred operations on 64
+# values each. Compile these operations, or fuse them by hand. The limits in the code are
+# rules of thumb: ten FLOPs per byte is roughly a CPU's ridge. A GPU's ridge is higher, so
+# a step that is limited by compute on a CPU may be limited by memory or launches on a
+# GPU. A trace from a GPU also contains the device's own times. If these times add up to
+# far less than the wall-clock time, the device waited, as it would in B and C.
 #
 # A trace says which operation is slow. Two tools that need a GPU say why:
 #
 # - `nsys profile -o step python train.py`, then `nsys stats step.nsys-rep`: these
-#   commands list how often each kernel, copy and call ran, and how long it took. Open the
+#   commands list how often each kernel, copy and call ran and how long it took. Open the
 #   same file in Nsight Systems to see the timeline, and look for gaps between kernels.
 # - `ncu --set full -k regex:flash -c 1 python train.py`: this command examines the first
 #   kernel whose name matches. "GPU Speed Of Light Throughput" shows what fraction of both
 #   roofs the kernel reaches. "Memory Workload Analysis" shows the sectors per request of
-#   08.5 and the bank conflicts of 08.6. "Warp State Statistics" shows what warps wait
-#   for, and the active threads of 08.7. "Occupancy" shows what fraction of its maximum
-#   number of warps a multiprocessor can hold.
+#   08.5 and the bank conflicts of 08.6. "Warp State Statistics" shows what warps wait for
+#   and the active threads of 08.7. "Occupancy" shows what fraction of its maximum number
+#   of warps a multiprocessor can hold.
 #
 # The output of both tools is explained in the [user guide of Nsight
 # Systems](https://docs.nvidia.com/nsight-systems/UserGuide/index.html) and in the
@@ -2415,9 +2429,9 @@ claim("parts of the step that the file names",
 #
 # You replace your hand-written attention with `F.scaled_dot_product_attention` and pass
 # on the old dropout rate, `dropout_p=0.1`. In training, dropout sets each attention
-# weight to zero with this probability p and divides the others by 1 - p. A review comment
-# says: "This is a function; it cannot know that you called `eval()`." Now you serve the
-# model: you call `eval()` and `no_grad()`, and send the same input twice.
+# weight to zero with this probability p and divides the remaining weights by 1 - p. A
+# review comment says: "This is a function; it cannot know that you called `eval()`." Now
+# you serve the model: you call `eval()` and `no_grad()` and send the same input twice.
 
 # %% trap="08.9" role="break"
 class Attention(nn.Module):
@@ -2456,16 +2470,16 @@ print(f"two calls in eval mode differ by {difference:.0%} of their size")
 measured("08.9", 100 * difference, right=(35, 60))
 
 # %% trap="08.9" role="look"
-claim("difference of two calls in eval mode, as a fraction of the result",
+claim("difference between two calls in eval mode, as a fraction of the "
+      "result",
       difference, above=0.35, below=0.6)
 
 # %% [markdown] trap="08.9" role="why"
 # SDPA is a function, so it has no mode and does what `dropout_p` says (stage 5). The
 # review comment is right. And a dropout rate of a tenth is not small. If the values
-# scatter around zero, each weight that is dropped or enlarged changes the sum in
-# proportion, and the outputs of two calls differ by about $\sqrt{2p}$ of their size. If
-# attention is spread over many keys whose values have much in common, the difference is
-# smaller.
+# scatter around zero, each dropped or enlarged weight changes the sum in proportion, and
+# the outputs of two calls differ by about $\sqrt{2p}$ of their size. If attention is
+# spread over many keys whose values have much in common, the difference is smaller.
 
 # %% trap="08.9" role="why"
 scored = [torch.linspace(-1, 1, 96).sin().view(1, 1, 12, 8)] * 2
@@ -2478,8 +2492,9 @@ draw_grids(
     marks={name: w == 0 for name, w in calls.items()}, rows="query",
     columns="key", legend="weight dropped",
     title="Each call drops different weights",
-    alt="Two grids of twelve by twelve attention weights. In each, about a "
-        "tenth of the cells is marked as dropped, but not the same cells.")
+    alt="Two grids of twelve by twelve attention weights. In each grid, "
+        "about a tenth of the cells is marked as dropped, but not the same "
+        "cells.")
 
 # %% [markdown] trap="08.9" role="repair"
 # The mode of the *module* has to decide. The grad mode is no substitute, because a model
@@ -2503,24 +2518,24 @@ mha = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True).eval()
 gaps["MHA"] = (mha(x, x, x)[0] - mha(x, x, x)[0]).abs().max().item()
 
 # %% trap="08.9" role="repair"
-claim("by the module's mode, and MHA: gap of two calls in eval mode",
+claim("by the module's mode, and MHA: gap between two calls in eval mode",
       max(gaps["ByMode"], gaps["MHA"]), expected=0)
 
 # %% [markdown] trap="08.9" role="more" topics="the root of 2p, and the grad mode · axes without a transpose"
-# The next cell compares **the root of 2p** with what was measured, and tries a rate that
-# follows the grad mode:
+# The next cell compares **the root of 2p** with the measured difference and tries a rate
+# that follows the grad mode:
 
 # %% trap="08.9" role="more"
-claim("the rule of the root of 2p, minus what was measured",
+claim("the root of 2p minus the measured difference",
       math.sqrt(2 * 0.1) - difference, expected=0, within=0.08)
-claim("by grad mode: gap of two calls in eval mode with gradients",
+claim("by grad mode: gap between two calls in eval mode with gradients",
       gaps["ByGrad"], above=0.01)
 
 # %% [markdown] trap="08.9" role="more"
 # **Axes without a transpose.** SDPA also accepts the axes in the wrong order. If you
 # forget the transpose, it reads `(B, T, H, D)` as T heads of H tokens. Each token then
-# attends only to its own heads, and no token sees any other. The result still has the
-# right shape.
+# attends only to its own heads and to no other token. The result still has the right
+# shape.
 
 # %% trap="08.9" role="more"
 def without_transpose(x):
@@ -2537,13 +2552,15 @@ with torch.no_grad():
     together = (layer(changed) - layer(x))[:, :-1]
 
 # %% trap="08.9" role="more"
-claim("no transpose: other tokens move when the last one changes, by",
+claim("no transpose: other tokens' results move when the last token "
+      "changes, by",
       apart.abs().max(), below=1e-6)
-claim("right axes: other tokens move when the last one changes, by",
+claim("right axes: other tokens' results move when the last token changes, "
+      "by",
       together.abs().max(), above=1e-3)
 
 # %% [markdown] trap="08.9" role="folklore"
-# **Told:** dropout in SDPA only works in training mode. **Measured:** SDPA also drops
+# **Told:** Dropout in SDPA only works in training mode. **Measured:** SDPA also drops
 # weights in eval mode and under `no_grad`. `nn.MultiheadAttention` is a module and checks
 # its mode.
 
@@ -2554,9 +2571,9 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 
     Every token looks at all tokens of its row. If training is True, each
     attention weight is set to zero with probability p, 0 <= p < 1,
-    independently of the others and newly drawn at every call; the remaining
-    weights are divided by 1 - p. If training is False, nothing is dropped
-    and nothing is drawn, whether gradients are on or off.
+    independently of the others and with a new draw at every call; the
+    remaining weights are divided by 1 - p. If training is False, nothing is
+    dropped and nothing is drawn, whether gradients are on or off.
 
     Args:
         x, weight: (B, T, d) and (3d, d), float32, in any memory order.
@@ -2577,12 +2594,12 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 
 # %% [markdown] trap="08.9" role="hint"
 # 1. `chunk(3, -1)` gives q, k and v, each (B, T, d). Split d into (heads, d / heads) and bring the heads before the tokens.
-# 2. `dropout_p` is p in training and zero otherwise. Go by the argument, not by the grad mode.
+# 2. `dropout_p` is p in training and zero otherwise. Follow the argument, not the grad mode.
 # 3. On the way back, move the heads after the tokens again, then flatten the last two axes.
 
 # %% [markdown] trap="08.9" role="keep"
-# **Keep:** a function has no train or eval mode. Write `dropout_p=self.p if self.training
-# else 0.0`. **In your own code:** call the model twice in eval mode, and compare the
+# **Keep:** A function has no train or eval mode. Write `dropout_p=self.p if self.training
+# else 0.0`. **In your own code:** Call the model twice in eval mode and compare the
 # outputs. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 # warns about this. **Seen in the wild:** [huggingface/pytorch-image-models
@@ -2596,20 +2613,20 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # %% [markdown] role="concept"
 # ## Positions that turn
 #
-# `LM` above adds a learned vector for each position. Llama and many other models instead
-# rotate queries and keys by an angle that grows with the position. This is a *rotary
-# embedding* (RoPE). `rotate` turns pairs of values like the hands of a clock, each pair
-# at its own speed: $(a, b)$ becomes $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi +
-# b \cos \varphi)$. Component i of a head is paired with component i + D/2.
+# `LM` above adds a learned vector for each position. Llama and many other models rotate
+# queries and keys by an angle that grows with the position. This is a *rotary embedding*
+# (RoPE). `rotate` turns pairs of values like the hands of a clock, each pair at its own
+# speed: $(a, b)$ becomes $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi + b \cos
+# \varphi)$. Component i of a head is paired with component i + D/2.
 #
 # If you turn a query by $\alpha$ and a key by $\beta$, the angle between them changes by
 # $\alpha - \beta$. So only the distance between two positions enters the score. In texts
-# longer than those in training, the model meets new angles. *NTK-aware scaling* raises
-# the base `10000` of the speeds. The fast pairs keep their speed, and the slow ones turn
-# even more slowly: the slowest pair stays within the angles seen in training, and the
-# pairs before it go a little beyond them. For texts `s` times as long, the base is
-# multiplied by $s^{D/(D-2)}$. With `D` = 128 and `s` = 4, it becomes about 40,900, and
-# the slowest pair turns at exactly a quarter of its speed.
+# longer than the training texts, new angles occur. *NTK-aware scaling* raises the base of
+# the speeds, 10000. The fast pairs keep their speed, and the slow pairs turn even more
+# slowly: the slowest pair stays within the angles of training, and the pairs before it go
+# a little beyond these angles. For texts `s` times as long, the base is multiplied by
+# $s^{D/(D-2)}$. With `D` = 128 and `s` = 4, it becomes about 40,900, and the slowest pair
+# turns at exactly a quarter of its speed.
 
 # %% role="concept"
 def rotate(x, place):
@@ -2626,8 +2643,8 @@ def rotate(x, place):
 #
 # A causal model generates text token by token. The keys and values of old tokens do not
 # change, so you keep them in a *KV cache* and compute attention only for the newest
-# token: one query against five keys, the last of which is its own. You leave the
-# attention layer as it was in training, with `is_causal=True`.
+# token: one query against five keys, the last of which belongs to the newest token. You
+# leave the attention layer unchanged from training, with `is_causal=True`.
 
 # %% trap="08.10" role="break"
 q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))    # (B, H, T, D)
@@ -2651,14 +2668,14 @@ print(f"its result and the first token's value: gap {to_first:.0e}")
 measured("08.10", 0)
 
 # %% trap="08.10" role="look"
-claim("its result minus the value of the first token", to_first,
+claim("newest token's result minus the first token's value", to_first,
       below=1e-6)
 
 # %% [markdown] trap="08.10" role="why"
-# `is_causal=True` draws the triangle from the *upper left* corner, so query 0 sees only
-# key 0. That corner is right if there are as many queries as keys. With a cache, query 0
-# is the newest token and key 0 the oldest, so the triangle belongs in the *lower right*
-# corner.
+# `is_causal=True` draws the triangle from the *upper left* corner, so query 0 looks only
+# at key 0. That corner is right if there are as many queries as keys. With a cache, query
+# 0 belongs to the newest token and key 0 to the oldest, so the triangle belongs in the
+# *lower right* corner.
 
 # %% trap="08.10" role="why"
 computed, cached = 1.0, 0.3
@@ -2672,7 +2689,7 @@ draw_grids(
     captions={"the prompt": "all three are new",
               "the fourth token": "pale: from the cache",
               "the fifth": "the cache has grown"},
-    title="Only one column is computed, the others are kept",
+    title="Only one column is computed, the other columns are kept",
     alt="Three grids of query, key and value over five tokens. For the "
         "prompt, three columns are computed. Then each step computes one "
         "column, while keys and values of earlier tokens come from the "
@@ -2691,7 +2708,7 @@ draw_grids(
     alt="Two grids of two queries and five keys. With is_causal, the "
         "triangle starts at the first key, and the rest is hidden. As "
         "meant, the first query may look at all keys except the last, and "
-        "the second query at all of them.")
+        "the second query at all keys.")
 
 # %% [markdown] trap="08.10" role="repair"
 # A single query needs no causal mask. Several queries, as when a prompt arrives in pieces,
@@ -2707,14 +2724,15 @@ three = [F.scaled_dot_product_attention(q[:, :, -3:], k, v, attn_mask=mask)
          for mask in (shifted, causal_lower_right(3, 5))]
 
 # %% trap="08.10" role="repair"
-claim("three queries, lower right, two ways: gap to running the whole row",
+claim("three queries, lower right, two ways: gap to a run over the whole "
+      "row",
       max((y - whole[:, :, -3:]).abs().max() for y in three), below=1e-5)
 
 # %% [markdown] trap="08.10" role="repair"
 # The *positions* have to continue as well. Suppose that the model rotates queries and
 # keys with RoPE. With the cache, the newest token has position 4. A function that counts
-# from 0 at each call puts it at position 0, so its distances to all cached keys are wrong
-# by four.
+# from 0 at each call puts this token at position 0, so the distances to all cached keys
+# are wrong by four.
 
 # %% trap="08.10" role="repair" compare=false
 place = torch.arange(5)
@@ -2731,7 +2749,8 @@ for start in (4, 0):
 print({f"place {start}": f"{gap:.1e}" for start, gap in gaps.items()})
 
 # %% trap="08.10" role="repair"
-claim("newest token at position 0: gap to running the whole row", gaps[0],
+claim("newest token at position 0: gap to a run over the whole row",
+      gaps[0],
       above=1e-3)
 
 # %% [markdown] trap="08.10" role="repair"
@@ -2745,14 +2764,15 @@ from dlsys_helpers.explorers.attention_mask import attention_mask
 attention_mask
 
 # %% [markdown] trap="08.10" role="more" topics="the right ways, measured · order, and RoPE"
-# **The right ways** return what a run over the whole row returns. Pads on the left and empty
-# slots of a cache still have to be hidden, even from a single query.
+# **The right ways** return the same as a run over the whole row. Pads on the left and
+# empty cache slots still have to be hidden, even from a single query.
 
 # %% trap="08.10" role="more"
 claim("newest token with cache and without: gap", gap, above=0.1)
-claim("one query without a mask: gap to running the whole row",
+claim("one query without a mask: gap to a run over the whole row",
       (one - whole[:, :, -1:]).abs().max(), below=1e-5)
-claim("newest token at position 4: gap to running the whole row", gaps[4],
+claim("newest token at position 4: gap to a run over the whole row",
+      gaps[4],
       below=1e-5)
 
 # %% [markdown] trap="08.10" role="more"
@@ -2785,7 +2805,7 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 
     Args:
         q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, in any
-            memory order; no step changes them, not even a later one.
+            memory order; no step changes them, not even a later step.
         cache: a dict, empty at the first step. After each step its "k" and
             "v" hold the keys and values of all tokens so far, (B, H, t, D),
             with the keys rotated.
@@ -2810,22 +2830,22 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="08.10" role="hint"
-# 1. How many tokens came before? The length of the third axis of `cache["k"]` says so; an empty cache has none. The new positions begin there.
+# 1. How many tokens came before? Their number is the length of the third axis of `cache["k"]`; for an empty cache it is 0. The new positions begin there.
 # 2. Rotate the new keys, append them to the cache along axis 2, store both, then attend.
 # 3. Query i may see keys 0 to past + i: `torch.ones(n, past + n, dtype=torch.bool).tril(past)`.
 
 # %% [markdown] trap="08.10" role="keep"
-# **Keep:** with a cache that keeps every token, the new queries are the *last* rows of
+# **Keep:** With a cache that keeps every token, the new queries are the *last* rows of
 # the whole triangle, so the mask and the positions have to begin where the cache ends.
-# **In your own code:** run a prompt in one call and in pieces, and compare the logits.
+# **In your own code:** Run a prompt in one call and in pieces, and compare the logits.
 # **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html);
 # [Su et al. 2021, "RoFormer"](https://arxiv.org/abs/2104.09864), section 3.2.2, for RoPE;
-# its equation 15 pairs neighbouring values instead. **Seen in the wild:**
-# [pytorch/pytorch 144858](https://github.com/pytorch/pytorch/issues/144858): a single
-# query saw only the earliest key, and each step returned the same vector.
-# [pytorch/pytorch 110144](https://github.com/pytorch/pytorch/issues/110144): the same
-# happened with two new tokens on a cache of four.
+# its equation 15 pairs neighbouring values. **Seen in the wild:** [pytorch/pytorch
+# 144858](https://github.com/pytorch/pytorch/issues/144858): a single query looked only at
+# the earliest key, so each step returned the same vector. [pytorch/pytorch
+# 110144](https://github.com/pytorch/pytorch/issues/110144): the same happened with two
+# new tokens on a cache of four.
 
 # %% [markdown] role="concept"
 # ## What a cache weighs, and grouped queries
@@ -2834,10 +2854,11 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 #
 # $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot H_{kv} \cdot D \cdot T \cdot \mathrm{bytes\ per\ number}$$
 #
-# In *grouped-query attention* (GQA), several query heads share one head of keys and values
-# ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245), section 2.2); the number of groups
-# is $H_{kv}$. The sizes below are for 32 layers of 32 heads with 128 values each, in 16 bits,
-# as in Llama 2 with 7 billion weights, which does not share heads.
+# In *grouped-query attention* (GQA), several query heads share one head of keys and
+# values ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245), section 2.2); the
+# number of groups is $H_{kv}$. The sizes below are for 32 layers of 32 heads with 128
+# values each, in 16 bits, as in Llama 2 with 7 billion weights, which has no shared
+# heads.
 
 # %% role="concept"
 def kv_cache_bytes(tokens, layers=32, kv_heads=32, head_dim=128, size=2):
@@ -2867,18 +2888,18 @@ draw_boxes(
         ("16,384 tokens, 32 heads", kv_cache_bytes(16384) / 1e9),
         ("16,384 tokens, 8 groups",
          kv_cache_bytes(16384, kv_heads=8) / 1e9))},
-    title="The cache grows with the tokens, and shrinks with the groups",
+    title="The cache grows with the tokens and shrinks with the groups",
     alt="Three stacks of keys and values. Four times the tokens take four "
-        "times the bytes; with 8 groups instead of 32 heads, they take a "
-        "quarter of that.")
+        "times the bytes; with 8 groups instead of 32 heads, these tokens "
+        "take a quarter of the bytes.")
 
 # %% [markdown] trap="08.11" role="situation" fault="batch_first is missing: attention mixes the batch" symptom="transformer predictions depend on the batch, accuracy changes with batch size, batch_first"
 # ## Eight rows of a digit
 #
-# You treat a digit as eight tokens, one for each row of eight pixels, and run two of torch's
-# encoder layers on them. The model trains in seconds and gets about nine of ten test digits
-# right, in batches of 32. Nothing in it normalises over the batch, dropout is off, and you
-# call `eval()`.
+# You treat a digit as eight tokens, one for each row of eight pixels, and run two of
+# torch's encoder layers on them. The model trains in seconds and gets about nine out of
+# ten test digits right, in batches of 32. Nothing in it normalises over the batch,
+# dropout is off, and you call `eval()`.
 #
 # Then a user sends one digit at a time.
 
@@ -3020,9 +3041,9 @@ claim("batch_first, other rows replaced: a logit of row 0 moves by",
 # %% trap="08.11" role="exercise" points=3 difficulty=2 minutes=15
 def batch_dependence(model: nn.Module, x: torch.Tensor,
                      others: torch.Tensor) -> float:
-    """Measure how far the output for x[0] moves when other rows change.
+    """Measure how far the output for x[0] moves when the other rows change.
 
-    The result is the largest absolute change of a value of output 0,
+    The result is the largest absolute change of any value in output 0,
     measured in eval mode and without building a graph.
 
     Args:
@@ -3031,9 +3052,10 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
         others: (N - 1, ...), the rows that replace x[1:].
 
     The model may write into its input, but x and others are unchanged.
-    Afterwards the grad mode is what it was. So is the model, whose buffers
-    do not change in eval mode: every module's training flag, all parameters
-    and buffers, and their dtype, gradients and requires_grad.
+    Afterwards the grad mode is what it was. The model, whose buffers do not
+    change in eval mode, is also what it was: every module's training flag,
+    all parameters and buffers, and their dtype, gradients and
+    requires_grad.
     Example: for a model that subtracts the mean of the batch, x [[1.],
     [3.]] and others [[7.]], the output for row 0 moves from -1 to -3, so
     the result is 2.
@@ -3055,23 +3077,245 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 # 3. A model's parts may be in different modes. Save `(module, module.training)` for all of `model.modules()` and restore them one by one.
 
 # %% [markdown] trap="08.11" role="keep"
-# **Keep:** attention mixes along the axis that it treats as the sequence. If that axis is the
-# batch, the model looks healthy until its batches change. Pass `batch_first=True` if your
-# tensors have the batch first. **In your own code:** replace the other rows of a batch and
-# compare the output for row 0. **Source:** [torch's documentation of
+# **Keep:** Attention mixes along the axis that it treats as the sequence. If that axis is
+# the batch, the model looks healthy until its batches change. Pass `batch_first=True` if
+# your tensors have the batch first. **In your own code:** Replace the other rows of a
+# batch and compare the output for row 0. **Source:** [torch's documentation of
 # nn.TransformerEncoderLayer](https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html):
 # `batch_first` is False by default. **Seen in the wild:** [IBM/TabFormer
-# 14](https://github.com/IBM/TabFormer/pull/14): the batch was in the first dimension, "which
-# causes an incorrect computation"; the fix was merged. [Exorust/TorchLeet
-# 5](https://github.com/Exorust/TorchLeet/issues/5): an exercise without `batch_first` trains
-# to a high loss.
+# 14](https://github.com/IBM/TabFormer/pull/14): the batch was in the first dimension,
+# "which causes an incorrect computation"; the fix was merged. [Exorust/TorchLeet
+# 5](https://github.com/Exorust/TorchLeet/issues/5): an exercise without `batch_first`
+# trains to a high loss.
+
+# %% [markdown] trap="08.12" role="situation" fault="tied weights come untied on the meta device" symptom="All keys matched successfully, and the loaded language model is bad; lm_head and embedding differ; tied weights not tied after to_empty or load_state_dict assign=True; too many parameters"
+# ## One table, two names
+#
+# Your language model shares one table between its first and its last layer. Your trainer
+# builds the model on the *meta device*, as is usual for large models. There, a tensor has
+# a shape but no memory. Then `to_empty` allocates the memory, and `draw` fills it.
+#
+# Your texts are written in a language of 16 tokens. After each token, one token follows
+# with a probability of 1/2, another with 1/4, a third with 1/8, and so on. After 300 steps
+# the model has a loss of about `1.4` on new text, nearly the best possible one. The server
+# builds the same model without the meta device and loads the trained state.
+# `load_state_dict` answers `<All keys matched successfully>`.
+
+# %% trap="08.12" role="break"
+class TiedLM(LM):
+    """A language model with one table for its first and last layer."""
+
+    def __init__(self, vocab, places):
+        super().__init__(vocab, places)
+        self.head.weight = self.token.weight
+        self.draw()
+
+    def draw(self):
+        for layer in self.modules():
+            if hasattr(layer, "reset_parameters"):
+                layer.reset_parameters()
+        nn.init.normal_(self.token.weight, std=0.02)
+
+# %% trap="08.12" role="break"
+chances = 0.5 ** torch.arange(1.0, 17)           # 1/2, 1/4, 1/8, ...
+follows = torch.stack([chances[torch.randperm(16)] for _ in range(16)])
+
+def spoken(rows):
+    """Token ids (rows, 17) of texts in the language."""
+    ids = torch.randint(16, (rows, 1))
+    while ids.shape[1] < 17:
+        drawn = torch.multinomial(follows[ids[:, -1]], 1)
+        ids = torch.cat([ids, drawn], 1)
+    return ids
+
+def loss_on(model, ids):
+    return nll(model(ids[:, :-1], is_causal=True), ids[:, 1:])
+
+# %% trap="08.12" role="break"
+with torch.device("meta"):
+    trainee = TiedLM(16, 16)
+trainee.to_empty(device="cpu")
+trainee.draw()
+_ = train(trainee, lambda model: loss_on(model, spoken(32)), steps=300)
+server = TiedLM(16, 16)
+answer = server.load_state_dict(trainee.state_dict())
+
+# %% trap="08.12" role="guess"
+guess("08.12",
+      "What is the server's loss on new text?",
+      choices=["about `1.4`, as in the trainer",
+               "between `1.6` and `2.2`",
+               "more than `2.2`"])
+
+# %% trap="08.12" role="look"
+new = spoken(256)
+with torch.no_grad():
+    loss_in = {"trainer": loss_on(trainee, new).item(),
+               "server": loss_on(server, new).item()}
+size = {name: sum(p.numel() for p in model.parameters())
+        for name, model in (("trainer", trainee), ("server", server))}
+print(answer)
+print("loss:", {name: round(loss, 2) for name, loss in loss_in.items()},
+      "uniform guess:", round(math.log(16), 2))
+print("parameters:", size)
+
+# %% trap="08.12" role="look"
+measured("08.12", 2)
+
+# %% trap="08.12" role="look"
+claim("loss in the server, in nats", loss_in["server"], above=2.2)
+
+# %% [markdown] trap="08.12" role="look"
+# The trainer's model has more parameters than the server's. The difference is exactly one
+# table:
+
+# %% trap="08.12" role="look"
+claim("parameters in the trainer minus parameters in the server",
+      size["trainer"] - size["server"], expected=16 * 32)
+
+# %% [markdown] trap="08.12" role="why"
+# A parameter cannot leave the meta device. So `to_empty` replaces it by a new one, in one
+# module after the other, and the embedding and the head now have a table *each*: they have
+# come untied. The trainer's model trains both tables, and works. The server's model has only
+# one. `load_state_dict` copies `token.weight` into it, and then `head.weight` into the same
+# memory, which overwrites the embedding. Every key has matched, but the server looks up its
+# tokens in the head's table.
+
+# %% trap="08.12" role="why"
+def shown(table):
+    """The first entries of a table, scaled to between 0 and 1."""
+    part = table.detach()[:8, :12]
+    return 0.5 + part / part.abs().max() / 2
+
+draw_grids({"trainer: token.weight": shown(trainee.token.weight),
+            "trainer: head.weight": shown(trainee.head.weight),
+            "server: its only table": shown(server.token.weight)},
+           rows="token", columns="component",
+           title="The server's only table is the trainer's head",
+           alt="Three grids of 8 tokens by 12 components. The trainer's "
+               "embedding and head differ. The server's table is equal to "
+               "the trainer's head.")
+
+# %% trap="08.12" role="why"
+claim("server's only table minus the trainer's head, largest gap",
+      (server.token.weight - trainee.head.weight).abs().max(), expected=0)
+
+# %% [markdown] trap="08.12" role="repair"
+# Tie the two layers again as soon as the memory is allocated, before `draw` fills it and
+# before the optimizer gets the parameters:
+
+# %% trap="08.12" role="repair" tags=["for-repair"]
+with torch.device("meta"):
+    tied_again = TiedLM(16, 16)
+tied_again.to_empty(device="cpu")
+tied_again.head.weight = tied_again.token.weight
+tied_again.draw()
+train(tied_again, lambda model: loss_on(model, spoken(32)), steps=300)
+server.load_state_dict(tied_again.state_dict())
+with torch.no_grad():
+    again = [loss_on(model, new).item() for model in (tied_again, server)]
+print("loss in the trainer and in the server:",
+      *(f"{loss:.2f}" for loss in again))
+
+# %% trap="08.12" role="repair"
+claim("tied again: loss in the server minus loss in the trainer",
+      again[1] - again[0], expected=0, within=1e-5)
+
+# %% [markdown] trap="08.12" role="repair"
+# With one table the loss is often somewhat higher than with two, but the server now has
+# the same loss as the trainer.
+
+# %% [markdown] trap="08.12" role="more" topics="load_state_dict(assign=True) · deepcopy · two tables"
+# `load_state_dict(state, assign=True)` replaces the parameters by the tensors of the state,
+# which avoids a copy. It unties as well. In the state of a tied model both names share
+# their memory, and so do the two new parameters. But an optimizer sees two parameters and
+# changes this memory twice in each step. A `deepcopy` keeps the tie. Two tables are a valid
+# design as well, if both programs have two; then the loss before the repair is the right one:
+
+# %% trap="08.12" role="more"
+with torch.device("meta"):
+    assigned = TiedLM(16, 16)
+assigned.load_state_dict(tied_again.state_dict(), assign=True)
+first, last = assigned.token.weight, assigned.head.weight
+copied = copy.deepcopy(tied_again)
+
+# %% trap="08.12" role="more"
+claim("loss in the trainer before the repair", loss_in["trainer"],
+      below=1.55)
+claim("assign=True: are the two still one parameter", first is last,
+      expected=False)
+claim("assign=True: do they share their memory",
+      first.data_ptr() == last.data_ptr(), expected=True)
+claim("deepcopy: are the two still one parameter",
+      copied.head.weight is copied.token.weight, expected=True)
+
+# %% trap="08.12" role="exercise" points=3 difficulty=3 minutes=15
+def load_tied(model: nn.Module, state: dict) -> None:
+    """Load a state with assign=True, and keep every tie.
+
+    Names that are one parameter before the call are one parameter
+    afterwards. state may have only some of their names; if it has several,
+    their values have to be equal.
+
+    Args:
+        model: any module. A parameter can have several names.
+        state: tensors by name. It has at least one name of every parameter,
+            and all buffers. It is left unchanged.
+
+    Raises:
+        ValueError: names of one parameter have different values in state.
+            The model is then left as it was.
+
+    Every parameter uses the memory of a tensor in state and keeps its
+    requires_grad. The model may be on the meta device.
+    """
+    # BEGIN SOLUTION
+    names = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        names.setdefault(p, []).append(name)
+    full = dict(state)
+    for group in names.values():
+        values = [state[name] for name in group if name in state]
+        if not all(torch.equal(value, values[0]) for value in values):
+            raise ValueError(f"{group} have different values.")
+        full |= dict.fromkeys(group, values[0])
+    model.load_state_dict(full, assign=True)
+    for first, *others in names.values():
+        for name in others:
+            owner, _, last = name.rpartition(".")
+            setattr(model.get_submodule(owner), last,
+                    model.get_parameter(first))
+    # END SOLUTION
+
+# %% [markdown] trap="08.12" role="hint"
+# 1. `model.named_parameters(remove_duplicate=False)` yields every name. Collect the names
+#    of each parameter before you load; a parameter can be a key of a dict.
+# 2. Give `load_state_dict` all names, and compare the values before you call it.
+# 3. For a name such as `a.b.weight`, set the attribute `weight` of
+#    `model.get_submodule("a.b")`.
+
+# %% [markdown] trap="08.12" role="keep"
+# **Keep:** tied weights are one parameter in two modules. A call that gives each module
+# new parameters unties them, such as `to_empty` from the meta device, or
+# `load_state_dict(assign=True)`. Tie them again right after such a call, before you make the
+# optimizer. **In your own code:** assert `model.head.weight is model.token.weight` there,
+# and compare the number of parameters with the number that you expect. **Source:** [torch's
+# documentation of
+# load_state_dict](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.load_state_dict),
+# on `assign`. **Seen in the wild:** [Modalities/modalities
+# 357](https://github.com/Modalities/modalities/issues/357): on the meta device, the tied
+# weights differ after the initialisation. [facebookresearch/lingua
+# 75](https://github.com/facebookresearch/lingua/pull/75): FSDP "was silently giving
+# different weight for the embedding and output linear", and loading without FSDP tied them
+# again. [pytorch/pytorch 188346](https://github.com/pytorch/pytorch/issues/188346):
+# `assign=True` unties.
 
 # %% [markdown] role="concept"
 # ## Further: positions beyond the trained length
 #
-# No trap needs this section, which begins with a small measurement: one causal attention
-# layer learns to name the token two positions back, on rows of 16 random tokens from a
-# vocabulary of 8. Then the trained layer gets longer rows.
+# The traps do not need this section. It begins with a small measurement: on rows of 16
+# random tokens from a vocabulary of 8, one causal attention layer learns to name the
+# token two positions back. Then the trained layer gets longer rows.
 
 # %% role="concept"
 class Back(nn.Module):
@@ -3114,24 +3358,24 @@ for kind, rope in (("sinusoids", False), ("RoPE", True)):
     print(kind, {n: f"{share:.2f}" for n, share in reached[kind].items()})
 
 # %% role="concept"
-claim("rows of 16, as trained: lower accuracy of the two",
+claim("rows of 16, as trained: lower of the two accuracies",
       min(reached[kind][16] for kind in reached), above=0.95)
-claim("rows of 256: higher accuracy at the end; guessing has 0.125",
+claim("rows of 256: higher of the two accuracies at the end; guessing has "
+      "0.125",
       max(reached[kind][256] for kind in reached), below=0.5)
 
 # %% [markdown] role="concept"
-# Both models are accurate at the length that they were trained on, and little better than
-# guessing at 16 times that length. This result is for one small layer and one task. For
-# longer texts, you can squeeze the positions of RoPE into the old range: position $m$
-# counts as $m L / L'$, where $L$ is the trained length and $L'$ the new one, and the
-# model is trained a little longer. LLaMA went from 2,048 tokens to 32,768 within 1,000
-# steps in this way ([Chen et al. 2023](https://arxiv.org/abs/2306.15595), section 2.3 and
-# equation 4).
+# Both models are accurate at the trained length, but little better than guessing at 16
+# times that length. This result is for one small layer and one task. For longer texts,
+# you can squeeze the positions of RoPE into the old range: position $m$ counts as $m L /
+# L'$, where $L$ is the trained length and $L'$ the new length, and the model is trained a
+# little longer. LLaMA went from 2,048 tokens to 32,768 within 1,000 steps in this way
+# ([Chen et al. 2023](https://arxiv.org/abs/2306.15595), section 2.3 and equation 4).
 
 # %% [markdown] role="concept"
 # ### A GPT in seconds
 #
-# Python's own help pages are a text that you already have. The class `LM` from above,
+# Python's own help pages are a text you already have. The class `LM` from above,
 # with two blocks, reads them letter by letter under a causal mask. Before training the
 # model writes random letters; afterwards it writes strings that look roughly like words.
 
@@ -3153,7 +3397,7 @@ def letters_loss(model):
 # %% role="concept"
 @torch.no_grad()
 def write(model, prompt, n=80):
-    """n letters after the prompt, each drawn from what model predicts."""
+    """n letters after the prompt, each drawn from the prediction."""
     row = torch.tensor([[number[letter] for letter in prompt]])
     for _ in range(n):
         logits = model(row[:, -SPAN:], is_causal=True)[0, -1]
@@ -3176,8 +3420,8 @@ claim("loss after 300 steps, in nats per letter", end, below=2.7)
 # ### The same in a library
 #
 # Hugging Face's `transformers` builds a Llama from a configuration, without any download.
-# Its layers work like the ones in this stage: RoPE with the same pairs, grouped queries
-# and a cache. One of its attention layers, rebuilt by hand from the functions above,
+# Its layers work like this stage's: RoPE with the same pairs, grouped queries and a
+# cache. One of the library's attention layers, rebuilt by hand from the functions above,
 # returns the same values. And the library's decoding from a cache agrees with a run over
 # the whole row.
 
@@ -3218,7 +3462,7 @@ with torch.no_grad():
     rest = llama(ids[:, 7:], past_key_values=first.past_key_values)
 
 # %% role="concept"
-claim("one layer of the library and the same by hand: largest gap",
+claim("one layer of the library and the same layer by hand: largest gap",
       (own - noted["out"]).abs().max(), below=1e-5)
 claim("seven tokens, then three from the cache: gap to the whole row",
       (rest.logits - logits[:, 7:]).abs().max(), below=1e-4)
@@ -3235,7 +3479,7 @@ claim("seven tokens, then three from the cache: gap to the whole row",
 # values, `tl.dot` multiplies matrices, and a GPU runs one copy of the program for each
 # block of queries. Where there is no GPU, the set-up cell sets `TRITON_INTERPRET=1`
 # before triton is imported, and the same source runs on a CPU. Triton's own packages are
-# only for Linux. On other systems the cells below say so in one line and show what was
+# only for Linux. On other systems the cells below say so in one line and show values
 # recorded on Linux. First comes the step of the online softmax:
 
 # %% role="concept" tags=["used-on-gpu"]
@@ -3249,7 +3493,7 @@ except ImportError:                    # macOS, Windows: kernels to read
 
 @triton.jit
 def fold(top, total, out, scores, values):
-    """One tile of keys, folded into what a block of queries has."""
+    """One tile of keys, folded into a block's running sums."""
     new = tl.maximum(top, tl.max(scores, 1))
     base = tl.where(new == float("-inf"), 0.0, new)
     fix, p = tl.exp(top - base), tl.exp(scores - base[:, None])
@@ -3258,8 +3502,8 @@ def fold(top, total, out, scores, values):
     return new, total * fix + tl.sum(p, 1), out
 
 # %% [markdown] role="concept"
-# Then comes the loop over the tiles. Rows and columns beyond the end are masked at each load
-# and at the store, and query `i` sees the keys up to `i + N - M`.
+# Then comes the loop over the tiles. Rows and columns beyond the end are masked at each
+# load and at the store, and query `i` looks at the keys up to `i + N - M`.
 
 # %% role="concept" tags=["plumbing", "used-on-gpu"]
 @triton.jit
@@ -3319,15 +3563,15 @@ claim("largest gap between the kernel and float64, over five laws",
 # %% [markdown] role="concept"
 # A kernel that passes here has correct arithmetic, in float32, on these cases. But the
 # interpreter runs one program after the other. A pass proves neither the precision on a
-# GPU nor that programs running at the same time do not interfere with each other. On a
-# machine with a GPU, the same cells run the same kernel on the GPU, under the same tests;
-# `"ieee"` requests all 32 bits in its products.
+# GPU nor that simultaneous programs do not interfere with each other. On a machine with a
+# GPU, the same cells run the same kernel on the GPU, under the same tests; `"ieee"`
+# requests all 32 bits in its products.
 
 # %% [markdown] role="concept"
 # ### Two faults that the interpreter hides, and how to see them
 #
 # A store without a mask writes beyond the end, and nothing complains, because the memory
-# there belongs to the same process. So pass the kernel a piece of a larger tensor, and
+# there belongs to the same process. So pass the kernel a piece of a larger tensor and
 # check the *guards*, the values after that piece.
 
 # %% role="concept"
@@ -3347,7 +3591,7 @@ def overwritten(masked):
 broken = recorded("guards") if triton is absent else {
     masked: overwritten(masked) for masked in (False, True)}
 print(f"guards overwritten: {broken[False]} without a mask, "
-      f"{broken[True]} with one")
+      f"{broken[True]} with a mask")
 
 # %% role="concept"
 claim("guards overwritten without a mask", broken[False], expected=28)
@@ -3393,23 +3637,23 @@ print("of 400 numbers were counted:", counted)
 claim("numbers counted, one program after the other", counted["in turn"],
       expected=400)
 claim("numbers counted, interleaved", counted["interleaved"], below=350)
-claim("numbers counted, interleaved, a set of bins for each program",
+claim("numbers counted, interleaved, with bins for each program",
       counted["interleaved, own bins"], expected=400)
 
 # %% [markdown] role="concept"
 # If the programs run one after the other, as in the interpreter, the fault is invisible.
-# With many bins and few collisions it can also stay hidden among programs that run at the
-# same time. Give each program its own bins and add them up at the end, or use
+# With many bins and few collisions, the fault can also stay hidden among simultaneous
+# programs. Give each program its own bins and add up the bins at the end, or use
 # `tl.atomic_add`, which no other program can interrupt.
 
 # %% [markdown] role="concept"
 # ### Compiled, not guessed
 #
-# No GPU is needed to compile for one. `compiled` passes the same source to Triton's
-# compiler, for 16-bit tensors and tiles of 64, and reads the machine code: registers per
-# thread, shared memory per block, instructions that *spill* registers to memory, and
-# instructions on tensor cores. Occupancy, the fraction of its maximum number of warps
-# that a multiprocessor can hold at a time, then follows from the resources of a
+# You can compile for a GPU without having one. `compiled` passes the same source to
+# Triton's compiler, for 16-bit tensors and tiles of 64, and reads the machine code:
+# registers per thread, shared memory per block, instructions that *spill* registers to
+# memory, and instructions on tensor cores. Occupancy, the fraction of its maximum number
+# of warps that a multiprocessor can hold at a time, then follows from the resources of a
 # multiprocessor ([CUDA Programming
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html),
 # section 5.1.3, tables 30 and 31).
@@ -3431,29 +3675,30 @@ turing, ampere, hopper = table
 # %% role="concept"
 claim("instructions on tensor cores, sm_75", turing.tensor_cores,
       expected=0)
-claim("the same, the smaller of sm_80 and sm_90",
+claim("instructions on tensor cores, the smaller of sm_80 and sm_90",
       min(ampere.tensor_cores, hopper.tensor_cores), above=1)
-claim("spills, sm_75 minus the most of the others",
+claim("spills, sm_75 minus the larger of sm_80 and sm_90",
       turing.spills - max(ampere.spills, hopper.spills), above=100)
 
 # %% [markdown] role="concept"
 # The same source becomes three different programs. For `sm_75`, a T4, this compiler uses
 # no tensor cores, although the device has some, because Triton supports NVIDIA's devices
-# only from `sm_80` on. This program multiplies with thousands of FFMA instructions, and
-# its accumulators do not fit into the registers. So do not promise any speed on a T4. For
-# `sm_90`, a handful of tensor-core instructions do what takes dozens on `sm_80`, because
-# each covers a larger product. An occupancy of an eighth or a quarter need not be a
-# fault. Such kernels get their speed from large tiles, not from many warps, and beyond
-# some point more warps do not help ([CUDA C++ Best Practices
+# only from `sm_80` on. The `sm_75` program multiplies with thousands of FFMA
+# instructions, and its accumulators do not fit into the registers. So do not promise any
+# speed on a T4. For `sm_90`, a handful of tensor-core instructions do what takes dozens
+# on `sm_80`, because each instruction covers a larger product. An occupancy of an eighth
+# or a quarter need not be a fault. Such kernels get their speed from large tiles, not
+# from many warps, and beyond some point more warps do not help ([CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#occupancy),
 # section 11.1).
 
 # %% [markdown] role="concept"
 # ### A sliding window
 #
-# With a window of `W` keys, a query sees only its last `W` keys. Written as a mask, the window
-# saves nothing, because all scores are computed and then hidden. Flex attention takes the mask
-# as a function and, compiled for a GPU, skips the blocks that contain no allowed pair:
+# With a window of `W` keys, a query looks only at the last `W` keys. As a mask, the
+# window saves nothing, because all scores are computed and then hidden. Flex attention
+# takes the mask as a function and, compiled for a GPU, skips the blocks that contain no
+# allowed pair:
 
 # %% role="concept"
 import warnings
@@ -3479,7 +3724,7 @@ claim("fraction of blocks computed, by flex attention minus by hand",
 
 # %% [markdown] role="concept"
 # Flex attention also runs uncompiled, here on a shorter row. Without a compiler it
-# computes all scores, as its own warning says. So on a CPU you can test whether the mask
+# computes all scores, as its warning says. So on a CPU you can test whether the mask
 # function says what you mean, but not how much the window saves.
 
 # %% role="concept"
@@ -3502,13 +3747,13 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. A language model trains to a loss far below that of any published model on the same
-# text. What do you do first?**
+# **1. A language model trains to a loss far below the loss of any published model on the
+# same text. What do you do first?**
 #
-# - [ ] save the model and write a report :: Treat a loss that seems impossible as a leak until
-#   you have ruled that out.
-# - [x] change tokens of a row and check whether earlier logits move :: They must not move. The
-#   test takes a few lines and no training.
+# - [ ] save the model and write a report :: Treat a loss that seems impossible as a leak
+#   until you have ruled out a leak.
+# - [x] change tokens of a row and check whether earlier logits move :: They must not
+#   move. The test takes a few lines of code and no training.
 # - [ ] add dropout, because the model has overfitted :: Overfitting shows on new text. A leak
 #   makes the loss low there as well.
 
@@ -3518,56 +3763,60 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # - [ ] an error, because the shapes do not fit :: The shapes can fit, and nothing checks what
 #   True means.
 # - [ ] nothing, because both accept boolean masks :: Both do, but with opposite meanings.
-# - [x] tokens look at exactly what was forbidden, and rows with nothing forbidden give zeros :: True means "ignore" in one and "may look" in the other.
+# - [x] tokens look at exactly the forbidden keys, and rows without a forbidden key give
+#   zeros :: True means "ignore" in nn.MultiheadAttention and "may look" in
+#   scaled_dot_product_attention.
 
 # %% [markdown] role="quiz"
 # **3. A batch is padded. In the mask you forbid the rows of the pads (the queries) and leave
 # the columns alone. The tokens**
 #
-# - [x] still look at pads :: Columns are keys. A mask over the queries only silences what pads
-#   compute, which nothing uses.
+# - [x] still look at pads :: Columns are keys. A mask over the queries only silences the
+#   pads' outputs, which nothing uses.
 # - [ ] are right, because a pad is masked either way :: Rows say which token looks, columns
 #   say which token is looked at.
-# - [ ] are NaN :: A row without keys returns zeros or NaN, but here those are the rows of the
-#   pads.
+# - [ ] are NaN :: A row without keys returns zeros or NaN, but here only the pads' rows
+#   have no keys.
 
 # %% [markdown] role="quiz"
-# **4. With a cache, generation produces a different text than it does without one. You
+# **4. With a cache, generation produces a different text than without a cache. You
 # pass in the whole prompt, then one token at a time, always with is_causal=True. Which
 # step is the first to go wrong?**
 #
 # - [ ] the prompt :: There are as many queries as keys, and both corners agree.
-# - [x] the first single token, because its one query sees only the first key :: The triangle
-#   starts in the upper left corner.
-# - [ ] none, because one query needs no causal mask :: It needs no mask, but here it gets one.
+# - [x] the first single token, because the one query looks only at the first key :: The
+#   triangle starts in the upper left corner.
+# - [ ] none, because one query needs no causal mask :: One query needs no mask, but here
+#   it gets one.
 
 # %% [markdown] role="quiz"
 # **5. You test whether a model mixes the rows of a batch by permuting them. The outputs are permuted in the same way. So**
 #
 # - [ ] the rows are independent :: A model that subtracts the batch's mean passes this test.
-# - [x] this shows nothing; replace the other rows, and look at row 0 :: Only a change of the
-#   other rows can show it.
+# - [x] this shows nothing; replace the other rows, and look at row 0 :: Only a change of
+#   the other rows can show the mixing.
 # - [ ] the model is in train mode :: This test cannot see the mode.
 
 # %% [markdown] role="quiz"
 # **6. A masked model has a loss of 0.5 nats in a gap, and a causal model 0.8 nats for the
 # next token of the same text. Which model do you use to generate text?**
 #
-# - [ ] the masked model, because its loss is lower :: Its question was easier, because it saw
-#   what comes after the gap.
-# - [x] the causal model :: It was trained and measured on the question that writing asks.
+# - [ ] the masked model, because its loss is lower :: Its question was easier, because
+#   the input contained what comes after the gap.
+# - [x] the causal model :: The causal model was trained and measured on the question that
+#   writing asks.
 # - [ ] either, once a temperature is set :: A temperature does not change what a model was
 #   trained to predict.
 
 # %% [markdown] role="quiz"
 # **7. A flash kernel returns the same values as attention written out. It is faster because**
 #
-# - [ ] it skips keys whose weight is small :: It multiplies every query with every key that is
-#   not masked.
+# - [ ] it skips keys whose weight is small :: The kernel multiplies every query with
+#   every key that is not masked.
 # - [ ] its traffic is linear in the number of tokens :: Without a cache, each block of queries
 #   still reads all keys and values. That is quadratic, with a small factor.
-# - [x] scores and weights never travel to memory :: They exist on the chip for one tile, and
-#   then they are gone.
+# - [x] scores and weights never travel to memory :: Scores and weights exist on the chip
+#   for one tile, and then they are gone.
 
 # %% [markdown] role="quiz"
 # **8. Your online softmax is right on rows with falling scores, and wrong on rows with rising
@@ -3581,18 +3830,18 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # %% [markdown] role="quiz"
 # **9. Thread `i` reads the float at position `4 i`. A warp moves**
 #
-# - [ ] 4 sectors, because it reads 128 bytes :: It uses 128 bytes, but they are 16 bytes
-#   apart.
+# - [ ] 4 sectors, because it reads 128 bytes :: The warp uses 128 bytes, but its floats
+#   are 16 bytes apart.
 # - [x] 16 sectors :: Two threads share each sector of 32 bytes.
-# - [ ] 32 sectors, one for each thread :: That takes a step of at least eight floats.
+# - [ ] 32 sectors, one for each thread :: This would take a step of at least eight floats.
 
 # %% [markdown] role="quiz"
 # **10. All 32 threads of a warp read the same word of shared memory. How many turns does this
 # take?**
 #
-# - [x] one turn :: The bank returns the word to all threads that want it.
-# - [ ] 32 turns, because they want the same bank :: Only different words in one bank wait for
-#   each other.
+# - [x] one turn :: The bank returns the word to all threads that read it.
+# - [ ] 32 turns, because they read from the same bank :: Only different words in one bank
+#   wait for each other.
 # - [ ] two turns, one for each half of the warp :: Two turns are the minimum for 8 bytes per
 #   thread, not for a word that all threads share.
 
@@ -3603,7 +3852,7 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # - [ ] one in a hundred :: That is the fraction of threads.
 # - [x] more than one in four :: A warp skips the branch only if all 32 threads do, and 0.99 to
 #   the power of 32 is 0.72.
-# - [ ] nearly all :: That would take about ten threads in a hundred.
+# - [ ] nearly all :: This would take about ten threads in a hundred.
 
 # %% [markdown] role="quiz"
 # **12. A profile shows 5,000 kernel calls of 2 us each in a step of 30 ms. What do you
@@ -3613,20 +3862,20 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 #   between them.
 # - [x] fusing the kernels, or launching them as a graph :: The launches take longer than the
 #   work.
-# - [ ] a larger learning rate :: It does not change the time of a step.
+# - [ ] a larger learning rate :: The learning rate does not change the time of a step.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what the counts promise
 #
 # On a GPU you can check three counts of this stage against a clock: attention written out
-# compared with flash, strided reads, and a chain of small steps. The kernel of this stage, so
+# compared with flash, strided reads, and a chain of small steps. This stage's kernel, so
 # far only interpreted, runs as machine code there, and its result is again compared with
 # float64.
 #
-# **Before you run anything:** take 8,192 tokens and 16 heads of 128 values. How many GiB
-# do the scores take in 16 bits? What is the ratio of the bytes moved at stride 8 to those
-# moved at stride 1? And if you run ten operations on 4,096 values, what fraction of the
-# time goes to the launches?
+# **Before you run anything:** Take 8,192 tokens and 16 heads of 128 values. How many GiB
+# do the scores take in 16 bits? What is the ratio of the bytes moved at stride 8 to the
+# bytes moved at stride 1? And if you run ten operations on 4,096 values, what fraction of
+# the time is spent on the launches?
 #
 # The published figures come from other devices and other shapes. On an A100, FlashAttention-2
 # was 3 to 10 times as fast as attention written out in PyTorch, with lengths from 512 to
@@ -3727,7 +3976,7 @@ def addresses():
 
 # %% role="gpu"
 def doubled(form):
-    """Extra memory at 8,192 tokens, as a multiple of that at 4,096."""
+    """Extra memory at 8,192 tokens, as a multiple of 4,096 tokens."""
     return (attention.value("peak_mb", form=form, n=8192)
             / attention.value("peak_mb", form=form, n=4096))
 
@@ -3771,26 +4020,26 @@ answers
 # %% [markdown] role="gpu"
 # **On the H100 of the record** flash attention reaches 36 % of the card's peak rate,
 # close to the published 35 %. Torch's `math` form takes 16 times as long and needs 9.9 GB
-# of extra memory where flash needs 34 MB. Memory traffic does not explain all of this
+# of extra memory, where flash needs 34 MB. Memory traffic does not explain all of this
 # difference. Even with 16-bit inputs, the `math` form computes in float32. So each tensor
-# of scores takes 4 GiB, not the 2 GiB that you counted, and the products do not run at
-# the 16-bit rate.
+# of scores takes 4 GiB, not 2 GiB as you counted, and the products do not run at the
+# 16-bit rate.
 #
-# For one head, the kernel of this stage, a page of Triton, takes only 7 % longer than
-# torch's, although it also computes the masked half of the scores. But a single head does
-# not keep the whole card busy: torch needs 118 µs for it. In the run with sixteen heads,
-# torch needs only 96 µs per head, although that run has no mask and therefore twice the
-# products. Bytes and launches cost about as much as you counted: stride 8 takes 4.2 times
-# as long as stride 1, and ten small operations take 9.8 times as long as one. One small
-# operation takes 7.6 µs; trap 08.8 assumes four.
+# For one head, this stage's kernel, a page of Triton, takes only 7 % longer than torch's
+# kernel, although it also computes the masked half of the scores. But a single head does
+# not keep the whole card busy: torch needs 118 µs for one head. In the run with sixteen
+# heads, torch needs only 96 µs per head, although that run has no mask and therefore
+# twice the products. Bytes and launches cost about as much as you counted: stride 8 takes
+# 4.2 times as long as stride 1, and ten small operations take 9.8 times as long as one.
+# One small operation takes 7.6 µs; trap 08.8 assumes 4 µs.
 #
-# **Keep:** count bytes, sectors and launches before you measure. If a run takes longer
+# **Keep:** Count bytes, sectors and launches before you measure. If a run takes longer
 # than these counts explain, use the profiler. Compare recorded times with the datasheet
-# of the device they came from. **Source:** [Dao 2023](https://arxiv.org/abs/2307.08691),
-# section 4.1, for an A100: up to 73 % of the datasheet's rate, and the factors of 3 to
-# 10; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), abstract and section 4.1, for
-# an H100, in 16 bits and with 16,384 tokens in a batch, 16 heads of 128 values among its
-# cases: FlashAttention-2 reaches 35 %, their own kernel up to 75 %.
+# of the same device. **Source:** [Dao 2023](https://arxiv.org/abs/2307.08691), section
+# 4.1, for an A100: up to 73 % of the datasheet's rate, and the factors of 3 to 10; [Shah
+# et al. 2024](https://arxiv.org/abs/2407.08608), abstract and section 4.1, for an H100,
+# in 16 bits and with 16,384 tokens in a batch, 16 heads of 128 values among its cases:
+# FlashAttention-2 reaches 35 %, their own kernel up to 75 %.
 
 # %% [markdown] role="summary"
 # ## What you take with you
@@ -3807,6 +4056,8 @@ answers
 #   the cache ends.
 # - Attention mixes along the axis that it treats as the sequence. Change the other rows
 #   of a batch, and compare row 0 of the output.
+# - Tied weights are one parameter in two modules. `to_empty` from the meta device and
+#   `assign=True` untie them, so tie them again before you make the optimizer.
 # - A function has no mode, so pass p as `dropout_p` in training and zero otherwise.
 # - A masked and a causal model answer different questions, so do not compare their losses.
 # - A softmax does not need a whole row at once: a running maximum, a running sum and one
@@ -3822,4 +4073,4 @@ answers
 # - Even without a GPU you can compile a kernel and read its registers, spills and tensor-core
 #   instructions.
 #
-# **Next:** stage 9 trains on more than one device, and in fewer bits.
+# **Next:** Stage 9 trains on more than one device, and in fewer bits.

@@ -58,7 +58,7 @@ from tools import (
 )
 
 BOOK = ROOT / "book"
-FRAMES_INSIDE = 9_000  # compressed bytes of an explorer's frames up to which they lie in its page
+FRAMES_INSIDE = 5_000  # compressed bytes of an explorer's frames up to which they lie in its page
 
 # Roles whose markdown gets a separate block; course.css colours them.
 FRAMED = {"folklore", "exercise", "keep", "quiz", "next"}

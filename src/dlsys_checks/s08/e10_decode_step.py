@@ -21,7 +21,7 @@ ex.promise_table("""
 result | Compute causal attention of the n newest tokens, with cache and RoPE. | result
 new    | Args: q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, | result; cache
 order  | in any memory order; | raised RuntimeError
-left   | no step changes them, not even a later one. | values changed
+left   | no step changes them, not even a later step. | values changed
 empty  | cache: a dict, empty at the first step. | step 1; raised KeyError
 cache  | After each step its "k" and "v" hold the keys and values of all tokens so far, (B, H, t,
          D), with the keys rotated. | cache
@@ -47,7 +47,7 @@ def cases(g):
         q, k, v = (torch.randn(batch, heads, total, dim, generator=g) for _ in range(3))
         return name, {"q": q * scale, "k": k, "v": v, "sizes": list(sizes),
                       "base": 50.0 + 100 * float(torch.rand((), generator=g)), "twins": twins}
-    return [one("one by one", [1] * whole(4, 8)),
+    return [one("tokens one by one", [1] * whole(4, 8)),
             one("a prompt, then one by one", [whole(4, 7), 1, 1, 1], shape=(2, 3, 6)),
             one("pieces of many sizes", [2, whole(3, 6), 1, whole(2, 5), 3],
                 shape=(whole(2, 4), whole(2, 5), 4)),
@@ -192,12 +192,12 @@ wrong = ex.edits(step)
 ONES = "torch.ones(n, past + n).tril(past).bool()"
 wrong("using is_causal, whose triangle starts in the upper left corner", "causal",
       "torch.ones(n, past + n).tril(past)", "torch.ones(n, past + n).tril()")
-wrong("using no mask, so that a piece sees its own future", "causal", ONES, "None")
+wrong("using no mask, so that a piece looks at its own future", "causal", ONES, "None")
 wrong("using no mask as soon as there is a cache", "causal",
       ONES, "None if past else torch.ones(n, n).tril().bool()")
 wrong("using is_causal for a piece of several tokens, cache or not", "causal",
       ONES, "torch.ones(n, past + n).tril().bool() if n > 1 else None")
-wrong("forbidding a token to look at itself, except the first", "causal",
+wrong("forbidding every token except the first to look at itself", "causal",
       "n =",
       "def mask(n, past): keep = torch.ones(n, past + n).tril(past - 1).bool(); keep[0, 0] = "
       "True; return keep\n    n =", ONES, "mask(n, past)")
@@ -263,7 +263,7 @@ def in_place(q, k, v, cache, rotate):
     return out
 
 
-@ex.wrong("putting the given v itself into the cache and growing it in place", breaks="left")
+@ex.wrong("putting the given v itself into the cache and growing v in place", breaks="left")
 def grown_in_place(q, k, v, cache, rotate):
     held = dict(cache)
     out = step(q, k, v, held, rotate)

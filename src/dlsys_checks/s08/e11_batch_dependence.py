@@ -14,20 +14,20 @@ ex = exercise("08.11", "batch_dependence", seen=("kind", "x", "others", "weight"
               says="result")
 
 ex.promise_table("""
-result    | Measure how far the output for x[0] moves when other rows change. | result
+result    | Measure how far the output for x[0] moves when the other rows change. | result
 model     | Args: model: maps (N, ...) to (N, ...), one output per row. | case attention across the
-            batch; images; one number a row; sums by row; three axes in the output; columns first in
-            memory
+            batch; images; one value per row; sums by row; three axes in the output; columns first
+            in memory
 x         | x: (N, ...) with N >= 2, | case two rows; many rows; the example
 tokens    | float32 or int64, | case tokens, by their embedding
 memory    | in any memory order. | case columns first in memory
 others    | others: (N - 1, ...), the rows that replace x[1:]. | result
-largest   | The result is the largest absolute change of a value of output 0, | result
+largest   | The result is the largest absolute change of any value in output 0, | result
 eval      | measured in eval mode | result; calls in train mode
 no graph  | and without building a graph. | calls with gradients
 grad mode | Afterwards the grad mode is what it was. | grad mode after the call
-modes     | So is the model, whose buffers do not change in eval mode: every module's training flag,
-            | training flags
+modes     | The model, whose buffers do not change in eval mode, is also what it was: every module's
+            training flag, | training flags
 buffers   | all parameters and buffers, | weights and buffers
 facts     | and their dtype, gradients and requires_grad. | properties of parameters
 writes    | The model may write into its input, but x and others are unchanged. | case a model that
@@ -56,12 +56,12 @@ def cases(g):
             one("dropout", "dropout", whole(3, 7), 4),
             one("images", "mean", whole(3, 7), 2, 3, 5),
             one("three axes in the output", "mean", whole(3, 7), 3, 2),
-            one("one number a row", "flat", whole(3, 7), 4),
+            one("one value per row", "flat", whole(3, 7), 4),
             one("a small dependence", "mean", whole(3, 6), 4, scale=1e-3),
             one("a tiny dependence", "mean", whole(3, 6), 4, scale=1e-7),
             one("a large dependence", "mean", whole(3, 6), 4, scale=1e4),
             one("two rows", "mean", 2, 4), one("many rows", "mean", whole(40, 60), 4),
-            one("the last row alone counts", "last", whole(4, 8), 4),
+            one("only the last row counts", "last", whole(4, 8), 4),
             one("a model that writes", "writes", whole(3, 7), 4),
             one("a model that writes, no dependence", "writes rows", whole(3, 7), 4),
             one("sums by row", "mean", whole(3, 6), 6),
@@ -247,7 +247,7 @@ wrong("restoring modes by module type", "modes",
       "modes =",
       "kinds = {type(m): m.training for m in model.modules()}; modes =",
       "return out", "for m in model.modules(): m.training = kinds[type(m)]\n    return out")
-wrong("treating a change below 1e-6 as none", "largest",
+wrong("treating a change below 1e-6 as no change", "largest",
       "return out", "return out if out > 1e-6 else 0.0")
 
 
@@ -270,7 +270,7 @@ wrong("giving the model's own mode to all its modules", "modes",
       "modes =", "own_mode = model.training; modes =",
       "return out", "model.train(own_mode); return out")
 wrong("building a graph", "no graph", "False", "True")
-wrong("resetting running statistics first", "buffers",
+wrong("resetting the running statistics before the forward pass", "buffers",
       "modes =",
       "for norm in model.modules():\n        if isinstance(norm, nn.BatchNorm1d): "
       "norm.reset_running_stats()\n    modes =")

@@ -14,16 +14,16 @@ ex = exercise("08.1", "leak", seen=("kind", "x", "others", "weight"), says="entr
 
 ex.promise_table("""
 whole     | Measure how far each position leaks into the outputs before it. | entry
-model     | Args: model: maps (N, T, ...) to (N, T, ...). | case the mean of all places; attention
-            without a mask; more axes; numbers without axes; tokens, by their embedding
-sizes     | x, others: one shape, (N, T, ...) with T >= 1, | case one place; two places; many
-            places; one row; many rows
+model     | Args: model: maps (N, T, ...) to (N, T, ...). | case the mean of all positions;
+            attention without a mask; more axes; no axes after T; tokens, by their embedding
+sizes     | x, others: of one shape, (N, T, ...) with T >= 1, | case one position; two positions;
+            many positions; one row; many rows
 tokens    | float32 or int64. | case tokens, by their embedding
 list      | Returns: A list of T floats. | type of the; number of entries
 alone     | For every position t, replace x[:, t] by others[:, t] and nothing else, and run the
             model again. | entry
-entry     | Entry t is the largest absolute change of any output before position t, | entry
-rows      | over all rows. | entry
+rows      | Over all rows, | entry
+entry     | entry t is the largest absolute change of any output before position t. | entry
 first     | Entry 0 is 0.0. | entry 0
 eval      | The model runs in eval mode | entry; calls in train mode
 no graph  | and without building a graph. | calls with gradients
@@ -51,21 +51,21 @@ def cases(g):
     example = {"kind": "next", "x": torch.tensor([[1.0, 2.0, 3.0]]), "weight": torch.zeros(4, 4),
                "others": torch.tensor([[5.0, 5.0, 9.0]])}
     return [one("no leak", "causal", whole(2, 5), whole(4, 9), 4),
-            one("the mean of all places", "mean", whole(2, 5), whole(4, 9), 4),
+            one("the mean of all positions", "mean", whole(2, 5), whole(4, 9), 4),
             one("attention without a mask", "attention", whole(2, 4), whole(3, 7), 4),
-            one("the next place alone", "next", whole(2, 5), whole(4, 9), 4),
-            one("two places on", "second", whole(2, 5), whole(4, 9), 4),
-            one("the last place alone", "last", whole(2, 5), whole(4, 9), 4),
+            one("only the next position", "next", whole(2, 5), whole(4, 9), 4),
+            one("two positions ahead", "second", whole(2, 5), whole(4, 9), 4),
+            one("only the last position", "last", whole(2, 5), whole(4, 9), 4),
             one("only output 0 looks ahead", "first", whole(2, 5), whole(4, 9), 4),
-            one("one row only leaks", "one row", whole(3, 6), whole(4, 8), 4),
+            one("only one row leaks", "one row", whole(3, 6), whole(4, 8), 4),
             one("dropout", "dropout", whole(2, 5), whole(4, 9), 4),
             one("a tiny leak", "mean", whole(2, 5), whole(4, 9), 4, scale=1e-7),
             one("a large leak", "mean", whole(2, 5), whole(4, 9), 4, scale=1e4),
             one("more axes", "mean", whole(2, 4), whole(3, 6), 2, 3),
-            one("numbers without axes", "mean", whole(2, 5), whole(4, 9)),
+            one("no axes after T", "mean", whole(2, 5), whole(4, 9)),
             one("tokens, by their embedding", "tokens", whole(2, 5), whole(4, 9)),
-            one("one place", "mean", whole(2, 5), 1, 4), one("two places", "mean", 2, 2, 4),
-            one("many places", "mean", 2, whole(40, 60), 4), one("one row", "mean", 1, 5, 4),
+            one("one position", "mean", whole(2, 5), 1, 4), one("two positions", "mean", 2, 2, 4),
+            one("many positions", "mean", 2, whole(40, 60), 4), one("one row", "mean", 1, 5, 4),
             one("many rows", "one row", whole(40, 60), 4, 4), ("the example", example)]
 
 
@@ -193,22 +193,22 @@ def probed(model, x, others, *, size=lambda change: change.abs().max().item()):
 
 wrong = ex.edits(probed)
 BEFORE, START, END = "[:, :t]", "modes =", "return found"
-wrong("counting the output at the position itself, which may change",
+wrong("counting the output at the changed position itself, which may change",
       "entry", BEFORE, "[:, :t + 1]")
-wrong("looking at the later outputs instead of the earlier ones", "entry",
+wrong("looking at the later outputs instead of the earlier outputs", "entry",
       BEFORE, "[:, t:]")
 wrong("looking at all outputs", "entry",
       "(model(changed).detach() - before)[:, :t]", "model(changed).detach() - before")
 wrong("looking only at the output right before the position", "entry", BEFORE, "[:, t - 1:t]")
 wrong("looking only at the first output", "entry", BEFORE, "[:, :1]")
-wrong("using one row only", "rows", BEFORE, "[:1, :t]")
+wrong("using only one row", "rows", BEFORE, "[:1, :t]")
 wrong("changing everything from the position on", "alone",
       "[:, t] =", "[:, slice(t, None)] =", "others[:, t]", "others[:, slice(t, None)]")
-wrong("changing the positions before it as well", "alone",
+wrong("changing the earlier positions as well", "alone",
       "[:, t] =", "[:, slice(0, t + 1)] =", "others[:, t]", "others[:, slice(0, t + 1)]")
 wrong("only ever changing the last position", "alone",
       "[:, t] =", "[:, -1] =", "others[:, t]", "others[:, -1]")
-wrong("changing the position after it", "alone",
+wrong("changing the next position instead", "alone",
       "[:, t] =", "[:, slice(t + 1, t + 2)] =", "others[:, t]", "others[:, slice(t + 1, t + 2)]")
 wrong("using one copy for all positions, so that earlier changes stay", "alone",
       "[:, t] =", "[:, slice(1, t + 1)] =", "others[:, t]", "others[:, slice(1, t + 1)]")
@@ -228,7 +228,7 @@ ex.wrong("taking the sum of the changes", probed, breaks="entry",
          size=lambda c: c.abs().sum().item())
 ex.wrong("answering yes or no instead of the size", probed, breaks="entry",
          size=lambda c: float(c.abs().max() > 1e-5))
-ex.wrong("treating a change below 1e-6 as none", probed, breaks="entry",
+ex.wrong("treating a change below 1e-6 as no change", probed, breaks="entry",
          size=lambda c: c.abs().max().item() if c.abs().max() > 1e-6 else 0.0)
 wrong("returning only the largest entry", "list",
       END, "return max(found)", says="type of the result")

@@ -15,11 +15,11 @@ ex.promise_table("""
 mask    | Build the SDPA mask for a causal model whose rows are padded. | mask
 kinds   | Args: real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32, | case bool;
           float32; float32, no pads
-sizes   | with B and T >= 1, | case one token; one pad; a row; many places
+sizes   | with B and T >= 1, | case one token; one pad; one row; many positions
 memory  | in any memory order. | case a transposed tensor; a crop; one row, expanded
 places  | Pads may be on the right, on the left or in between. | mask
-form    | Returns: A bool mask (B, 1, T, T), True where the row's position may look at the column's.
-          | mask
+form    | Returns: A bool mask (B, 1, T, T), True where the row's position may look at the column's
+          position. | mask
 tokens  | A token may look at itself and at the tokens before it, but not at pads. | mask
 pads    | A pad may look only at itself, so no row is empty. | mask
 left    | real is unchanged, | values changed
@@ -58,11 +58,11 @@ def cases(g):
             one("bool", anywhere().bool()), one("float32", anywhere().float()),
             one("float32, no pads", torch.ones(2, whole(3, 7))),
             one("no pads", torch.ones(whole(2, 4), whole(3, 7), dtype=torch.int64)),
-            one("a row of pads alone", rows([0, whole(2, 5)], whole(5, 8))),
-            one("a row", rows([whole(2, 4)], whole(5, 8))),
+            one("a row of nothing but pads", rows([0, whole(2, 5)], whole(5, 8))),
+            one("one row", rows([whole(2, 4)], whole(5, 8))),
             one("one token", torch.ones(1, 1, dtype=torch.int64)),
             one("one pad", torch.zeros(1, 1, dtype=torch.int64)),
-            one("many places", rows([whole(30, 60), 140], whole(150, 170))),
+            one("many positions", rows([whole(30, 60), 140], whole(150, 170))),
             one("the example", torch.tensor([[1, 1, 0]]))]
 
 
@@ -138,7 +138,7 @@ wrong("returning integers instead of bool", "form",
 wrong("leaving out the axis for the heads",
       "form", "return out", "return out[:, 0]", says="shape of the mask")
 wrong("swapping rows and columns", "form", "return out", "return out.mT")
-ex.wrong("returning the padding mask alone, of shape (B, 1, 1, T)",
+ex.wrong("returning only the padding mask, of shape (B, 1, 1, T)",
          lambda real: real.bool()[:, None, None, :], says="shape of the mask", breaks="form")
 wrong("using only the causal mask, without the pads", ("tokens", "pads"),
       "mask = mask & tokens[:, None, :]\n    mask = mask & tokens[:, :, None]", "pass")
@@ -148,7 +148,7 @@ wrong("masking queries instead of keys", "tokens", "mask = mask & tokens[:, None
 wrong("masking keys, but letting pads look at tokens", "pads",
       "mask = mask & tokens[:, :, None]", "pass")
 wrong("combining only the keys' padding mask and the causal mask, so that pads look at tokens or "
-      "nothing",
+      "at nothing",
       "pads",
       "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
       "pass")

@@ -14,14 +14,14 @@ ex = exercise("08.3", "next_token_nll", seen=("ids", "mask_id", "table", "scale"
               says="nats")
 
 ex.promise_table("""
-result    | Return each next token's loss under a masked model: nats, (N, T - 1). | nats
+result    | Return each next token's loss in nats, (N, T - 1), under a masked model. | nats
 ids       | ids: (N, T) int64 with T >= 2, | case two tokens; one row; a long row
 memory    | in any memory order. | case ids transposed
 left      | ids is unchanged. | values of ids changed
 in text   | mask_id: the token that marks a gap; it may also occur in the text. | case masks in the
             text
 model     | Args: model: maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab), float32; every
-            position sees all others. | calls with rows too long; nats; raised
+            position sees all others. | calls with rows that are too long; nats; raised
 entry     | Entry [n, t - 1] is -ln p of ids[n, t]. | nats
 before    | For this entry, the model sees the tokens before position t, | nats
 mask      | a mask_id at position t | nats
@@ -119,7 +119,7 @@ def law(out, ids, mask_id, table, scale, order):
     expect_equal("calls of the model with gradients on", out["tracked"], 0, "Work under no_grad.")
     expect_equal("grad mode after the call (made with it on, then off)", out["after"], [1, 0],
                  "Use with torch.no_grad().")
-    expect_equal("calls with rows too long", out["longer"], 0)
+    expect_equal("calls with rows that are too long", out["longer"], 0)
     expect_equal("values of ids changed", out["changed"], 0)
     expect_close("nats under no_grad", out["off"], right, atol=2e-5 * max(1.0, scale))
 
@@ -149,7 +149,7 @@ wrong("using the last visible token's logits for the next token, without a mask"
       MASK, "ids[:, :t]", "t], ids[", "t - 1], ids[")
 
 
-@ex.wrong("making one call on the whole row and shifting its logits by one",
+@ex.wrong("making one call on the whole row and shifting the logits by one",
           breaks=("mask", "place", "behind", "before"))
 @torch.no_grad()
 def whole_row(model, ids, mask_id):
@@ -160,7 +160,7 @@ wrong("using the logits one position too early", "place", "t], ids[", "t - 1], i
 wrong("scoring the token one position earlier", "entry", "ids[:, t]", "ids[:, t - 1]")
 wrong("keeping only the last token visible",
       "before", "[:, :t]", "[:, t - 1:t]", "t], ids[", "1], ids[")
-wrong("masking the tokens before as well, except the first", "before", "[:, :t], mask",
+wrong("masking the earlier tokens as well, except the first", "before", "[:, :t], mask",
       "[:, :1], mask.expand(-1, t)")
 wrong("using a different token as the mask", "mask", "1), mask_id", "1), (mask_id + 1) % 5")
 wrong("taking the softmax first and its logarithm afterwards, which can be infinite", "large",
@@ -184,7 +184,7 @@ wrong("scoring the first token as well", "result",
       says="shape of the nats")
 wrong("calling the model on rows one position too long", "model",
       "mask, found =", "model(F.pad(ids, (0, 1), value=mask_id)); mask, found =",
-      says="rows too long")
+      says="too long")
 wrong("scoring at most 16 positions", "ids", "return out", "out[:, 16:] = 0; return out")
 
 

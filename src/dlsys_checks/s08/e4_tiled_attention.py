@@ -21,8 +21,8 @@ ex.promise("attention", "Attend causally from M queries to a cache,", says=ROWS)
 ex.promise("tile", "tile keys at a time.", says=ROWS,
            cases=("a ragged last tile", "one key more than a tile", "tiles of one key",
                   "a tile larger than the cache", "the largest score first",
-                  "the largest score last", "NaN behind a ragged end",
-                  "infinity behind a ragged end", "columns first in memory",
+                  "the largest score last", "NaN after a ragged end",
+                  "infinity after a ragged end", "columns first in memory",
                   "every second slot of a cache"))
 ex.promise("shapes", "Args: q, k, v: (M, D), (N, D), (N, E), float32, M, D and E >= 1,",
            says=("rows of attention", "raised"))
@@ -33,7 +33,7 @@ ex.promise("filled", "length: 0 <= length <= N; slots after it (NaN, inf) change
            says=ROWS)
 ex.promise("corner", "The queries are the last M of the length filled positions, so query i sees "
                      "the keys 0 to i + length - M.", says=ROWS)
-ex.promise("no key", "A query that sees none returns zeros.", says=ROWS,
+ex.promise("no key", "A query that sees no key returns zeros.", says=ROWS,
            cases=("more queries than keys", "an empty cache", "no slots"))
 ex.promise("scale", "Scores are divided by sqrt(D);", says=ROWS)
 ex.promise("thousands", "they may reach tens of thousands, of either sign.", says=ROWS,
@@ -98,8 +98,8 @@ def cases(g):
             one("a cache half full", 6, 12, 4, n=29),
             one("values wider than keys", 5, 8, 4, d=3, e=8),
             one("NaN in the empty slots", 5, 8, 4, n=15, empty=nan),
-            one("NaN behind a ragged end", 3, 10, 4, n=15, empty=nan),
-            one("infinity behind a ragged end", 3, 11, 4, n=15, empty=math.inf),
+            one("NaN after a ragged end", 3, 10, 4, n=15, empty=nan),
+            one("infinity after a ragged end", 3, 11, 4, n=15, empty=math.inf),
             one("one query", 1, 4 * number(2, 5), 4, n=20),
             one("one key", 1, 1, 1, n=2, empty=nan),
             one("more queries than keys", 10, 6, 3, n=8, empty=nan),
@@ -196,8 +196,8 @@ def law(out, q, k, v, length, tile, sizes, order):
     expect_equal("bytes by which the largest tensor grows from a cache of 32 slots to one of 128",
                  out["grown"], 0, "Keep one tile at a time.")
     expect_equal("surplus values in the largest tensor for tiles of 2 keys, 64 queries",
-                 out["wide"], 0, "Keep to the tile that is asked for.")
-    expect_equal("library functions called", out["library"], [], "Write it by hand.")
+                 out["wide"], 0, "Use the given tile size.")
+    expect_equal("library functions called", out["library"], [], "Write the attention by hand.")
 
 
 # ---- wrong, by name
@@ -234,7 +234,7 @@ wrong("exponentiating the scores without first subtracting their maximum", "thou
       LOW, "(0)", NEW, "top")
 wrong("clamping scores at 80 instead of subtracting a maximum", "thousands",
       LOW, "(0)", NEW, "top", SCORES, f"({SCORES}).clamp(max=80)")
-wrong("using only this tile's maximum and rescaling the sums to it", "attention",
+wrong("using only the current tile's maximum and rescaling the sums to it", "attention",
       NEW, "own")
 wrong("starting the running maximum at 0", "thousands", LOW, "(0)")
 wrong("starting the running maximum at a finite number, such as -1000", "thousands",
@@ -242,7 +242,7 @@ wrong("starting the running maximum at a finite number, such as -1000", "thousan
 
 
 # https://github.com/Dao-AILab/flash-attention/issues/2082
-wrong("going from the last tile to the first and keeping 0 as a hidden tile's maximum", "thousands",
+wrong("going from the last tile to the first and using 0 as a hidden tile's maximum", "thousands",
       TILES, f"reversed({TILES})", "top = new", "top = base")
 wrong("rescaling the sum of weights, but not the output", "attention", "out * fix", "out")
 wrong("rescaling the output, but not the sum of weights", "attention", "total * fix", "total")
@@ -300,14 +300,14 @@ wrong("leaving out the causal mask", "attention",
 wrong("aligning the causal mask to the upper left corner", "corner", "length - m", "0")
 wrong("hiding a query's own key", "corner", "length - m", "length - len(q) - 1")
 wrong("showing a query one key too many", "corner", "length - m", "length - len(q) + 1")
-wrong("aligning the corner to the end of the cache, empty slots included", "corner",
+wrong("aligning the causal mask to the end of the cache, including empty slots", "corner",
       "length - m", "len(k) - len(q)")
 wrong("masking the scores of empty slots, but still multiplying their NaN by 0", "filled",
       "offset =", "stop = len(k); offset =", "0, length", "0, stop", "tile, length", "tile, stop")
-wrong("reading the whole cache, empty slots included", "filled", "m, d =",
+wrong("reading the whole cache, including empty slots", "filled", "m, d =",
       "length = len(k); m, d =")
-wrong("returning NaN for a query that sees no key", "no key", "total, 0.0", "total, math.nan")
-wrong("using a large negative score, so that a query that sees no key averages all of them",
+wrong("returning NaN for a query without any key", "no key", "total, 0.0", "total, math.nan")
+wrong("using a large negative score, so that a query without any key averages all keys",
       "no key", "offset, -math.inf", "offset, -1e9")
 wrong("returning NaN for an empty cache", "filled",
       "return found", "return found + (0 if length else math.nan)")

@@ -18,22 +18,22 @@ ex.promise("each warp", "List how many sectors each warp of a block touches.",
            says=COUNT)
 ex.promise("addresses", "Args: addresses: for each thread, the byte where its read begins, 0 or "
                         "more. Addresses need not rise, and several may be equal.", says=COUNT,
-           cases=("a permutation", "everybody reads one number", "far away", "scattered",
+           cases=("a permutation", "all threads read one value", "far away", "scattered",
                   "from the last to the first", "beyond 2^40", "any number of bytes"))
 ex.promise("none", "A thread that reads nothing has None.", says=(*COUNT, "raised"),
-           cases=("a tail that is masked", "every second thread", "a warp that reads nothing",
+           cases=("a masked tail", "every second thread", "a warp that reads nothing",
                   "half of the first warp reads nothing", "a whole block that reads nothing"))
 ex.promise("left", "The list is unchanged.", says=("inputs after the call",))
 ex.promise("warps", "A warp is 32 consecutive threads; the last one may have fewer.", says=COUNT,
-           cases=("two warps on the same numbers", "a short last warp", "three threads",
+           cases=("two warps on the same values", "a short last warp", "three threads",
                   "no thread", "two warps apart", "many warps", "the example"))
 ex.promise("sector", f"A sector is {SECTOR} bytes and begins at a multiple of {SECTOR}.",
            says=COUNT)
 ex.promise("across", "A thread reads size bytes, 1 to 16; if they are in two sectors, it touches "
                      "both.", says=COUNT,
            cases=("records of 12 bytes", "one byte off", "pairs across the border",
-                  "single bytes", "four numbers a thread", "scattered", "three bytes a thread",
-                  "five bytes a thread", "any number of bytes"))
+                  "single bytes", "four values per thread", "scattered", "three bytes per thread",
+                  "five bytes per thread", "any number of bytes"))
 ex.promise("example", f"Example: sectors([0, 4, 64, None], 4) is [{1 + (SECTOR <= 64)}].",
            cases=("the example",))
 
@@ -54,18 +54,18 @@ def cases(g):
     anywhere = torch.randint(0, 3000 * SECTOR // 32, (70,), generator=g).tolist()
     cut = number(5, 28)
     return [("side by side", strided(32, 4, base=base)),
-            ("every second number", strided(32, 8, base=base)),
-            ("every third number", strided(32, 12)),
-            ("one number from each sector", strided(32, SECTOR)),
-            ("one number off", strided(32, 4, base=base + odd)),
+            ("every second value", strided(32, 8, base=base)),
+            ("every third value", strided(32, 12)),
+            ("one value from each sector", strided(32, SECTOR)),
+            ("one value off", strided(32, 4, base=base + odd)),
             ("far away", strided(32, 4096 * number(1, 9), base=base)),
             ("a permutation", {"addresses": [base + 4 * k for k in order], "size": 4}),
             ("from the last to the first", {"addresses": [8 * k for k in range(31, -1, -1)],
                                             "size": 8}),
-            ("everybody reads one number", strided(32, 0, base=base)),
+            ("all threads read one value", strided(32, 0, base=base)),
             ("scattered", {"addresses": anywhere, "size": 12}),
-            ("three bytes a thread", strided(32, 3, 3, base=base + 1)),
-            ("five bytes a thread", strided(32, SECTOR, 5, base=SECTOR - 4)),
+            ("three bytes per thread", strided(32, 3, 3, base=base + 1)),
+            ("five bytes per thread", strided(32, SECTOR, 5, base=SECTOR - 4)),
             ("any number of bytes", {"addresses": anywhere[:40], "size": number(1, 17)}),
             ("beyond 2^40", {"addresses": [base + 8 * (k // 2) + (k % 2) * 2**40
                                            for k in range(32)], "size": 4}),
@@ -74,14 +74,14 @@ def cases(g):
             ("one byte off", strided(32, 16, 16, base=17)),
             ("pairs across the border", strided(32, 2 * SECTOR, 8, base=SECTOR - 4)),
             ("single bytes", strided(32, 1, 1)),
-            ("four numbers a thread", strided(64, 16, 16)),
-            ("two warps on the same numbers", {"addresses": [4 * k for k in range(32)] * 2,
+            ("four values per thread", strided(64, 16, 16)),
+            ("two warps on the same values", {"addresses": [4 * k for k in range(32)] * 2,
                                                "size": 4}),
             ("two warps apart", strided(64, 4 * number(3, 7))),
             ("a short last warp", strided(32 + number(3, 30), 8)),
             ("three threads", strided(3, 40)),
             ("no thread", strided(0, 4)),
-            ("a tail that is masked", kept(strided(64, 4), lambda i: i < 32 + cut)),
+            ("a masked tail", kept(strided(64, 4), lambda i: i < 32 + cut)),
             ("every second thread", kept(strided(32, 16), lambda i: i % 2)),
             ("half of the first warp reads nothing",
              kept(strided(64, 12), lambda i: not 3 <= i < 20)),
@@ -186,7 +186,7 @@ def cached(addresses, size):
     return found
 
 
-wrong("using warps of 64, as on devices of other makers",
+wrong("using warps of 64, as on other makers' devices",
       ("warps", "across", "none", "addresses"),
       ", 32", ", 64", "k + 32", "k + 64")
 wrong("using half warps of 16, as on the oldest devices",

@@ -20,18 +20,18 @@ ex.promise("turns", "Count the turns that shared memory needs for one read by a 
 ex.promise("addresses", "Args: addresses: for each of at most 32 threads, the byte that it reads, "
                         "0 or more,", says=TURNS)
 ex.promise("none", "or None for a thread that reads nothing.", says=(*TURNS, "raised"),
-           cases=("half a column", "every second thread", "nobody reads", "no thread",
+           cases=("half a column", "every second thread", "no thread reads", "no thread",
                   "the example"))
 ex.promise("banks", "A word is 4 bytes and begins at a multiple of 4, and word w is in bank w % "
                     "32.",
            says=TURNS)
-ex.promise("one word", "In a turn, each bank returns one word, to all threads that read any byte "
-                       "of it.", says=TURNS,
-           cases=("everybody reads one word", "most threads on one word", "single bytes",
-                  "pairs share a word", "two words of a bank, many readers", "half words",
+ex.promise("one word", "In a turn, each bank returns one word, to all threads that read any of "
+                       "its bytes.", says=TURNS,
+           cases=("all threads read one word", "most threads on one word", "single bytes",
+                  "pairs share a word", "two words in one bank, many threads", "half words",
                   "the example"))
 ex.promise("idle", "If no thread reads, there is no turn.", says=TURNS,
-           cases=("nobody reads", "no thread"))
+           cases=("no thread reads", "no thread"))
 ex.promise("left", "The list is unchanged.", says=("inputs after the call",))
 ex.promise("example", "Example: conflict_degree([0, 128, 2, None]) is 2.", cases=("the example",))
 
@@ -63,17 +63,17 @@ def cases(g):
         "a column of 32": words(32), "a column of 33": words(33),
         "a column of 40": words(40), "a column of 64": words(64),
         "a permutation": [4 * k for k in order],
-        "everybody reads one word": [4 * base] * 32, "single bytes": [*range(32)],
+        "all threads read one word": [4 * base] * 32, "single bytes": [*range(32)],
         "half words": [2 * k for k in range(32)],
         "pairs share a word": [4 * 16 * (k // 2) for k in range(32)],
-        "two words of a bank, many readers": [4 * (base + 32 * k) for k in readers],
+        "two words in one bank, many threads": [4 * (base + 32 * k) for k in readers],
         "a crowded bank": crowded(number(12, 29)), "another crowded bank": crowded(number(12, 29)),
         "anywhere": anywhere, "far away": [4 * base + 2**k for k in (7, 16, 20, 31, 32, 40)],
         "most threads on one word": [4 * base] * 20 + [4 * base + 4 + 128 * (k % 3)
                                                        for k in range(9)],
         "half a column": [a if i < 16 else None for i, a in enumerate(words(32))],
         "every second thread": [a if i % 2 else None for i, a in enumerate(words(16))],
-        "nobody reads": [None] * 32, "no thread": [], "three threads": words(32, 3),
+        "no thread reads": [None] * 32, "no thread": [], "three threads": words(32, 3),
         "one thread": [4 * base], "the example": [0, 128, 2, None]}
     return [(name, {"addresses": addresses}) for name, addresses in cases.items()]
 
@@ -120,7 +120,7 @@ def by_step(addresses):
 ex.wrong("putting 32 consecutive words into one bank",
          lambda addresses: max(Counter(w // 32 for w in {a // 4 for a in addresses if a is not
              None}).values(), default=0), breaks="banks")
-wrong("counting extra turns only, without the first",
+wrong("counting only extra turns, without the first turn",
       "turns", "return out", "return max(0, out - 1)")
 ex.wrong("counting the banks in use",
          lambda addresses: len({a // 4 % 32 for a in addresses if a is not None}), breaks="turns")
@@ -129,7 +129,7 @@ ex.wrong("dividing the number of words by 32, rounded up",
          breaks="turns")
 ex.wrong("counting one turn for every word",
          lambda addresses: len({a // 4 for a in addresses if a is not None}), breaks="turns")
-wrong("answering only 1 or 2, without or with a conflict", "turns", "return out",
+wrong("answering only 1 without a conflict and 2 with a conflict", "turns", "return out",
       "return min(2, out)")
 wrong("wrapping addresses beyond 4 KiB", "addresses",
       "in addresses", "in [None if a is None else a % 4096 for a in addresses]")

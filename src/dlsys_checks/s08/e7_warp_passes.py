@@ -17,22 +17,23 @@ WARP = 32
 ISSUED = ("instructions issued", "type of the")
 ex.promise("issued", "Count the instructions that the warps of a block issue at a branch.",
            says=ISSUED)
-ex.promise("paths", "Args: paths: for each thread, in order, the name of the path that it takes,",
+ex.promise("paths", "Args: paths: for each thread, in order, the name of its path,",
            says=ISSUED)
 ex.promise("none", "or None if it has already left.", says=(*ISSUED, "raised"),
-           cases=("some have left", "a warp that has left", "all have left", "the example",
-                  "many have left the first warp", "names that look like others"))
+           cases=("some threads have left", "a warp that has left", "all threads have left",
+                  "the example",
+                  "many threads have left the first warp", "names that look like others"))
 ex.promise("equal", "two paths may have the same length.", says=ISSUED,
            cases=("two paths of one length",))
 ex.promise("left", "paths and lengths are unchanged.", says=("inputs after the call",))
 ex.promise("lengths", "lengths: the number of instructions on each path, by name, 0 or more;",
            says=ISSUED,
-           cases=("a path that nobody takes", "a path without instructions", "many paths",
-                  "even and odd", "one path", "some have left", "halves"))
+           cases=("a path that no thread takes", "a path without instructions", "many paths",
+                  "even and odd threads", "one path", "some threads have left", "halves"))
 ex.promise("warps", f"A warp is {WARP} consecutive threads; the last one may have fewer.",
            says=ISSUED)
-ex.promise("once", "It issues each path that at least one of its threads takes, once, while the "
-                   "other threads wait.",
+ex.promise("once", "For each path that at least one of its threads takes, a warp issues the "
+                   "instructions once, while the other threads wait.",
            says=ISSUED)
 ex.promise("example", 'Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.',
            cases=("the example",))
@@ -51,7 +52,7 @@ def cases(g):
     tail = number(3, WARP - 2)
     cases = {
         "one path": (["left"] * 2 * WARP, lengths),
-        "even and odd": (["left", "right"] * WARP, lengths),
+        "even and odd threads": (["left", "right"] * WARP, lengths),
         "halves": (["left"] * WARP + ["right"] * WARP, lengths),
         "the last thread of a warp": (["left"] * (WARP - 1) + ["right"] + ["left"] * WARP,
                                       lengths),
@@ -60,8 +61,8 @@ def cases(g):
         "a rare path": (rare, lengths), "sorted": (sorted(rare), lengths),
         "many paths": (many, {f"case {k}": 2 + int(n) for k, n in enumerate(
             torch.randperm(39, generator=g)[:7])}),
-        "a path that nobody takes": (["left", "right"] * (WARP // 2), {**lengths, "never": c}),
-        "many have left the first warp": ([None] * number(WARP // 3, 3 * WARP // 4 + 1)
+        "a path that no thread takes": (["left", "right"] * (WARP // 2), {**lengths, "never": c}),
+        "many threads have left the first warp": ([None] * number(WARP // 3, 3 * WARP // 4 + 1)
                                           + ["left"] * WARP, lengths),
         "names that look like others": (["None", "a", "A", None] * (WARP // 4) + ["left", ""] * 9,
                                         {"None": a, "a": b, "A": c, "left": a, "": b}),
@@ -75,9 +76,9 @@ def cases(g):
         "a short last warp": (["left"] * WARP + ["right", "left"] * tail, lengths),
         "three threads": (["right", "left", "right"], lengths),
         "one thread": (["right"], lengths), "no thread": ([], lengths),
-        "some have left": (gone, lengths),
+        "some threads have left": (gone, lengths),
         "a warp that has left": (["left"] * WARP + [None] * WARP + ["right"] * WARP, lengths),
-        "all have left": ([None] * (WARP + 8), lengths),
+        "all threads have left": ([None] * (WARP + 8), lengths),
         "the example": (["a", "b", "a", None], {"a": 5, "b": 2})}
     return [(name, {"paths": paths, "lengths": lengths})
             for name, (paths, lengths) in cases.items()]
@@ -130,7 +131,7 @@ def all_once_parted(paths, lengths):
 ex.wrong("counting a warp's longest path for each path it takes",
          lambda paths, lengths: sum(len({*warp} - {None}) * issued(warp, lengths, how="max") for
              warp in [paths[k:k + WARP] for k in range(0, len(paths), WARP)]), breaks="once")
-wrong("counting a path once although no thread takes it", "lengths",
+wrong("counting a path that no thread takes", "lengths",
       "total =",
       "idle = [n for name, n in lengths.items() if name not in paths] if len(lengths) == 3 else "
       "[]; total =", "return total", "return total + sum(idle)")

@@ -18,7 +18,8 @@ ex.promise("one program", "Run one program of a kernel that writes y = a * sigmo
 ex.promise("load", "load(\"a\", places) and load(\"b\", places) return the values at these "
                    "positions;",
            says=(*NUMBERS, "raised"))
-ex.promise("store", "store(\"y\", places, values) writes one value to each.", says=(*NUMBERS,
+ex.promise("store", "store(\"y\", places, values) writes one value to each position.",
+           says=(*NUMBERS,
            "raised"))
 ex.promise("places", "places is an int64 tensor (m,) of positions from 0 to n - 1; the memory "
                      "beyond belongs to somebody else.",
@@ -33,7 +34,7 @@ ex.promise("once", "Load each value once, and store nothing but y.",
            says=("times that", "other than y"))
 ex.promise("large", "a may reach 1000 and b a million, of either sign, and y must stay finite.",
            says=NUMBERS,
-           cases=("large numbers", "large numbers below zero", "a large b"))
+           cases=("large values", "large negative values", "a large b"))
 ex.promise("example", "Example: with n 5 and block 4, program 1 loads and stores only position 4.",
            cases=("the example",))
 
@@ -51,19 +52,19 @@ def cases(g):
         return torch.randperm(count, generator=g).tolist()
 
     odd = int(torch.randint(2, 8, (), generator=g))
-    large = one("large numbers", 24, 8)[1]
+    large = one("large values", 24, 8)[1]
     large["a"] = torch.linspace(20, 1000, 24)
     below = {**large, "a": -large["a"]}
     return [one("whole blocks", 32, 8), one("a ragged tail", 24 + odd, 8),
-            one("one number beyond a block", 9, 8), one("one program", 8, 8),
-            one("fewer numbers than a block", 3, 16), one("one number", 1, 4),
+            one("one value beyond a block", 9, 8), one("one program", 8, 8),
+            one("fewer values than a block", 3, 16), one("one value", 1, 4),
             one("blocks of one", 6, 1), one("many programs", 130, 4),
             one("backwards", 29, 8, lambda count: [*range(count)][::-1]),
-            one("mixed up", 61, 8, mixed), one("two kernels in turn", 21, 8, mixed),
+            one("programs mixed up", 61, 8, mixed), one("two kernels in turn", 21, 8, mixed),
             one("blocks of six", 20, 6), one("blocks of five", 5 * odd, 5),
             ("a large b", {**large, "a": torch.linspace(-40, 6, 24),
                            "b": torch.linspace(1e6, -9e5, 24)}),
-            ("large numbers", large), ("large numbers below zero", below),
+            ("large values", large), ("large negative values", below),
             ("the example", {"a": torch.tensor([1.0, -2.0, 0.0, 0.5, 3.0]),
                              "b": torch.ones(5), "block": 4, "programs": [1, 0],
                              "other": 0})]
@@ -168,14 +169,14 @@ wrong("using no mask, so that the last program runs beyond the end", ("places", 
       "start =", "stop = (program + 1) * block; start =")
 wrong("going one position beyond the end", "places",
       "start =", "stop = min(n + 1, (program + 1) * block); start =")
-wrong("loading without a mask and storing with one", "places",
+wrong("loading without a mask but storing with a mask", "places",
       RANGE, "places = program * block + torch.arange(block)",
       "store(", "inside = places < n; store(",
       "places, a * torch.sigmoid(a) * b", "places[inside], (a * torch.sigmoid(a) * b)[inside]")
 
 
 # https://github.com/Dao-AILab/flash-attention/pull/2822
-@ex.wrong("storing without a mask and loading with one", breaks=("places", "example"))
+@ex.wrong("storing without a mask but loading with a mask", breaks=("places", "example"))
 def store_unmasked(load, store, n, block, program):
     places = program * block + torch.arange(block)
     inside, y = places < n, torch.zeros(block)
@@ -189,7 +190,7 @@ wrong("wrapping positions beyond the end to the beginning", ("programs", "exampl
 wrong("dealing positions to the programs in turn: p, then p plus the number of programs",
       "programs",
       RANGE, "places = torch.arange(program, n, -(-n // block))")
-wrong("clamping positions beyond the end to the last one", ("programs", "once"),
+wrong("clamping positions beyond the end to the last position", ("programs", "once"),
       RANGE, "places = (program * block + torch.arange(block)).clamp(max=n - 1)")
 
 

@@ -31,7 +31,7 @@ tokens     | Every token looks at all tokens of its row. | result in eval
 dropped    | If training is True, each attention weight is set to zero with probability p, 0 <= p <
              1, | fraction of weights; weights in training
 one by one | independently of the others | neighbours; weights in training
-anew       | and newly drawn at every call; | equal calls; fraction of weights
+anew       | and with a new draw at every call; | equal calls; fraction of weights
 divided    | the remaining weights are divided by 1 - p. | weights in training
 eval       | If training is False, nothing is dropped and nothing is drawn, | result in eval; draws
              in eval
@@ -61,7 +61,7 @@ def cases(g):
     return [one("two heads", whole(2, 4), whole(4, 7), 2, 8, 0.0),
             one("many heads", 2, whole(3, 6), whole(5, 8), 8, 0.0),
             one("one head", whole(2, 4), whole(4, 7), 1, 12, 0.0),
-            one("heads of one number", 2, whole(3, 6), whole(3, 6), 1, 0.0),
+            one("heads of one value", 2, whole(3, 6), whole(3, 6), 1, 0.0),
             one("one token", whole(2, 4), 1, 2, 4, 0.0),
             one("one row", 1, whole(4, 7), 3, 8, 0.0),
             one("columns first in memory", 2, whole(4, 7), 2, 6, 0.0, order="columns"),
@@ -159,7 +159,7 @@ def law(out, x, weight, heads, p, calls, order):
     expect_length("calls in eval", out["eval"], 2)
     for grad, got in zip(("on", "off"), out["eval"], strict=True):
         expect_close(f"result in eval, gradients {grad}", got, right, rtol=1e-3, atol=1e-5)
-    expect_equal("draws in eval", out["drawn"], 0, "Nothing is drawn.")
+    expect_equal("draws in eval", out["drawn"], 0, "Draw nothing in eval.")
     expect_length("calls in training", out["trained"], calls)
     for got in out["trained"]:
         expect_like("result in training", got, right)
