@@ -3,7 +3,7 @@
 #
 # You train a small network to recognise handwritten digits, and on your laptop it gets 97
 # out of 100 right. You deploy the network, add an alarm for the digit 8, and try a deeper
-# version. Each step looks like a formality, and each one fails without an error message.
+# version. Each step looks like a formality, but each fails without an error message.
 #
 # The mistakes in this stage come down to three things: what a layer computes, how its
 # weights are initialised, and what its output means. This stage first builds a network
@@ -39,15 +39,14 @@ begin(SEED, THREADS, DEVICE)
 # well. A *perceptron* finds such a rule from examples. It is the smallest model that
 # learns, and everything else in this course is built from it.
 #
-# Describe each image by two numbers: the average brightness of the eight pixels in its
-# middle, and the average brightness of all its other pixels. Then each image is a point
-# in the plane.
+# Describe each image by two numbers: the average brightness of the eight middle pixels,
+# and the average brightness of all other pixels. Then each image is a point in the plane.
 #
 # PyTorch keeps numbers in a *tensor*, an array with a shape such as `(1300, 64)`: 1,300
 # rows of 64 numbers. `digits()` returns images and their *labels*, the digits that the
 # images show: 1,300 images to learn from, and 497 to test on. A condition in brackets
-# picks rows, so `x_train[y_train < 2]` are the images whose label is 0 or 1. `.view(-1,
-# 8, 8)` turns each row of 64 numbers back into 8 rows of 8 pixels.
+# picks rows, so `x_train[y_train < 2]` holds the images labelled 0 or 1. `.view(-1, 8,
+# 8)` turns each row of 64 numbers back into 8 rows of 8 pixels.
 #
 # `middle` is a *mask*, a grid of True and False. (A tensor's `dtype` is the type of its
 # values, and `torch.bool` is the type of True and False.) The mask is True for the
@@ -76,11 +75,11 @@ print(f"{len(points)} images, {points.shape[1]} numbers each")
 # zero, and the points with $z = 0$ form a line. So choosing the weights and the bias
 # means choosing a line. The weights turn the line, and the bias shifts it.
 #
-# The code below writes the sum as `x @ w + b`. For an image with the values 2 and 3,
-# and the weights 5 and $-1$, `x @ w` is $2 \cdot 5 + 3 \cdot (-1) = 7$. If `x` holds
-# one image per row, `x @ w + b` is one $z$ for each image. To find the fraction of
-# right answers, the code compares each answer with the label, turns True into 1 and
-# False into 0, and takes the mean:
+# The code below writes the sum as `x @ w + b`. For an image with the values 2 and 3, and
+# the weights 5 and $-1$, `x @ w` is $2 \cdot 5 + 3 \cdot (-1) = 7$. If `x` holds one
+# image per row, `x @ w + b` computes one $z$ per image. To find the fraction of right
+# answers, the code compares each answer with the label, turns True into 1 and False into
+# 0, and takes the mean:
 
 # %% role="concept"
 def says_one(x, w, b):
@@ -92,9 +91,9 @@ print(f"fraction right, with nothing learned yet: {blank:.2f}")
 
 # %% [markdown] role="concept"
 # The learning rule looks at one image at a time. If the perceptron is right, the rule
-# changes nothing. If it missed a one, the rule adds the image's two numbers to the
-# weights and 1 to the bias, so that $z$ increases for this image. If it took a zero for a
-# one, the rule subtracts the same amounts.
+# changes nothing. If the perceptron missed a one, the rule adds the image's two numbers
+# to the weights and 1 to the bias, so that $z$ increases for this image. If the
+# perceptron took a zero for a one, the rule subtracts the same amounts.
 
 # %% role="concept"
 i = int(is_one.argmax())                         # the first one
@@ -137,8 +136,8 @@ for number, style in ((1, ":"), (30, "-")):
 ax.set(xlim=(-0.02, 1.02), ylim=(0.15, 0.5))
 ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 show(ax.figure, alt="Two clouds of points, zeros on the left and ones on "
-     "the right, with a few points of each in the other cloud. Of the two "
-     "lines, the one after the last pass runs between the clouds.")
+     "the right, with a few points of each in the other cloud. After the "
+     "last pass, the line runs between the clouds.")
 
 # %% [markdown] role="concept"
 # The perceptron learns quickly:
@@ -153,8 +152,8 @@ claim("fraction of the images that the final line gets right", final,
 # order to blame, or is there no line to find? You can try the learning rule in the
 # explorer below. Move the first slider, and watch each correction turn the line, until
 # every point is on the correct side. The second plot shows the number of mistakes in each
-# pass of the training. Then drag the large point, which should be a "yes", into the other
-# cloud. Is there still a pass without a mistake?
+# pass. Then drag the large point, which should be a "yes", into the other cloud. Is there
+# still a pass without a mistake?
 
 # %% role="explore" explorer="perceptron"
 from dlsys_helpers.explorers.perceptron import perceptron
@@ -207,8 +206,8 @@ claim("mistakes in the last pass", wrong, above=0)
 # not be positive there.
 #
 # Two lines together can solve XOR. One neuron asks whether at least one input is 1, a
-# second neuron asks whether both are 1, and a third says "yes" if the first neuron says
-# "yes" and the second does not.
+# second neuron asks whether both inputs are 1, and a third neuron says "yes" if the first
+# neuron says "yes" and the second neuron does not.
 #
 # Two neurons have two rows of weights, which form a matrix `W`. To compute all sums at
 # once, multiply the inputs by `W.T`, the *transpose* of `W`, in which the rows of `W` are
@@ -244,29 +243,29 @@ draw_tree({"x1": "1", "x2": "0", "at least one": f"{least}",
           [("x1", "at least one"), ("x2", "at least one"), ("x1", "both"),
            ("x2", "both"), ("at least one", "exactly one"),
            ("both", "exactly one")],
-          title="Two neurons look at the inputs, a third at those two",
+          title="Two neurons look at the inputs, a third at the first two",
           alt="A network drawn from top to bottom. The inputs x1 = 1 and "
               "x2 = 0 each have an arrow to both hidden neurons, which are "
-              "at least one = 1 and both = 0. Arrows lead from these to "
-              "the output, exactly one = 1.")
+              "at least one = 1 and both = 0. Each hidden neuron has an "
+              "arrow to the output, exactly one = 1.")
 
 # %% [markdown] role="concept"
 # ## From one neuron to a network
 #
-# Neurons that look at the same inputs form a *layer*. The weights of a layer, one row
-# for each neuron, form a matrix, so one matrix product, `x @ W.T`, computes the whole
-# layer. The output of the first layer is the input of the second. A layer between the
-# input and the output is called *hidden*, and several layers in a row form a
-# *multilayer perceptron* (MLP). After each hidden layer comes a function $\sigma$, the
-# *activation*. In the XOR network above, the activation was the comparison with zero.
-# This is what three layers compute, from the input $x$ to the output:
+# Neurons that look at the same inputs form a *layer*. A layer's weights, one row per
+# neuron, form a matrix, so one matrix product, `x @ W.T`, computes the whole layer. The
+# first layer's output is the second layer's input. A layer between the input and the
+# output is called *hidden*, and several layers in a row form a *multilayer perceptron*
+# (MLP). After each hidden layer comes a function $\sigma$, the *activation*. In the XOR
+# network above, the activation was the comparison with zero. This is what three layers
+# compute, from the input $x$ to the output:
 #
 # $$h_1 = \sigma(W_1 x + b_1) \qquad h_2 = \sigma(W_2 h_1 + b_2) \qquad
 # \text{out} = W_3 h_2 + b_3$$
 #
 # Computing this from left to right is the *forward pass*. Here is the forward pass for
 # the 64 pixels of a digit and ten outputs, one per digit, with the activation *ReLU*,
-# $\max(0, z)$. `nn` is PyTorch's collection of layers, and `F` is its collection of
+# $\max(0, z)$. `nn` is PyTorch's collection of layers, and `F` is PyTorch's collection of
 # functions:
 
 # %% role="concept"
@@ -283,7 +282,7 @@ print(*(tuple(a.shape) for a in (x, h1, h2, by_hand)), sep=" -> ")
 # same. `nn.Sequential` calls its layers one after the other, so it does the same forward
 # pass in one line. In a class of your own, `__init__` creates the layers, and `forward`
 # says in which order they run. PyTorch finds every layer that you assign to `self`, and
-# with it the layer's *parameters*, the weights and biases that training changes:
+# also the layer's *parameters*, the weights and biases that training changes:
 
 # %% role="concept"
 class MLP(nn.Module):
@@ -302,12 +301,12 @@ print(f"{count:,} parameters: weights and biases")
 
 # %% role="concept"
 gap = max((net(x) - by_hand).abs().max() for net in (chain, MLP()))
-claim("largest gap between the three ways to write it", gap, below=1e-5)
+claim("largest gap between the three forward passes", gap, below=1e-5)
 claim("parameters, counted by hand", count,
       expected=(64 * 32 + 32) + (32 * 16 + 16) + (16 * 10 + 10))
 
 # %% [markdown] role="concept"
-# To look inside a network, call its layers one by one, and print what comes out of each:
+# To look inside a network, call its layers one by one and print each layer's output:
 #
 # ```python
 # for layer in chain:
@@ -315,9 +314,9 @@ claim("parameters, counted by hand", count,
 #     print(layer, tuple(x.shape), f"{x.mean():.2f} {x.std():.2f}")
 # ```
 #
-# A wrong shape, a mean far from the means of the neighbouring layers, or a standard
-# deviation near zero tells you which layer to look at. (For a network that is more than a
-# list of layers, use *hooks*, as trap 12.1 does.)
+# A wrong shape, a mean far from the neighbouring layers' means, or a standard deviation
+# near zero tells you which layer to look at. (For a network that is more than a list of
+# layers, use *hooks*, as trap 12.1 does.)
 #
 # Why do we need activations at all? Without an activation between them, two linear layers
 # collapse into a single layer: $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. The
@@ -326,7 +325,7 @@ claim("parameters, counted by hand", count,
 # %% role="concept"
 A, B = nn.Linear(2, 32), nn.Linear(32, 1)
 merged = corners @ (B.weight @ A.weight).T + (B.weight @ A.bias + B.bias)
-claim("largest gap between two layers and the one they collapse into",
+claim("largest gap between the two layers and the merged layer",
       (B(A(corners)) - merged).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
@@ -341,7 +340,7 @@ claim("largest gap between two layers and the one they collapse into",
 # better. For a choice among ten digits, we use the cross-entropy loss. `F.cross_entropy`
 # turns the ten outputs into probabilities with a *softmax*, which raises $e$ to the power
 # of each output and divides each result by the sum of all ten. The function then takes
-# the negative logarithm of the right digit's probability, and returns the mean over the
+# the negative logarithm of the right digit's probability and returns the mean over the
 # images. A *uniform guess* gives each of the ten digits the same probability, 1/10. Its
 # loss is $-\ln(1/10) = \ln 10$, or about 2.3, and the unit of this loss is called the
 # *nat*. Stage 3 explains where this loss comes from and checks its formulas numerically.
@@ -353,16 +352,16 @@ loss = F.cross_entropy(net(x), y)
 print(f"loss of the untrained network: {loss.item():.2f}")
 
 # %% role="concept"
-claim("its distance from the loss of a uniform guess, ln 10",
+claim("distance of this loss from ln 10, the loss of a uniform guess",
       (loss - torch.tensor(10.0).log()).abs(), below=0.3)
 
 # %% [markdown] role="concept"
 # **Step 2: which way is less wrong?** Nudge one weight up a little, and see how much the
 # loss changes. The change in the loss divided by the nudge is the *slope*. The slopes for
 # all weights together are the *gradient*. `loss.backward()` computes all slopes in one
-# pass and stores each slope in the `.grad` of its weight. (This is why an activation has
-# to bend rather than jump. The comparison with zero jumps, and its slope is zero nearly
-# everywhere.)
+# pass and stores each slope in its weight's `.grad`. (Training needs these slopes, so an
+# activation has to bend rather than jump. The comparison with zero jumps, and its slope
+# is zero nearly everywhere.)
 #
 # To find the slopes, PyTorch records every operation on a weight, and `backward` goes
 # back through this record. The cell below checks one slope from `backward` by nudging the
@@ -387,8 +386,8 @@ claim("gap between the two slopes", (slope - bias.grad[3]).abs(),
 # **Step 3: take a small step that way.** From each weight, subtract its slope times a
 # small *learning rate*. Training a network means repeating these three steps over and
 # over, each time with a *batch*, a few images drawn at random. The object that changes
-# the weights is called an *optimizer*, and the plainest one is `torch.optim.SGD`. Its
-# `step()` does the subtraction, and its `zero_grad()` clears the old slopes, because
+# the weights is called an *optimizer*, and the plainest optimizer is `torch.optim.SGD`.
+# Its `step()` does the subtraction, and its `zero_grad()` clears the old slopes, because
 # `backward` adds the new slopes to whatever `.grad` already holds:
 
 # %% role="concept"
@@ -422,8 +421,8 @@ plot_lines(range(10, 501, 10), {"loss": smooth}, xlabel="step",
 # From here on, `fit` runs this loop, so that the lessons need not repeat it. You pass it
 # the number of `steps`, the learning rate `lr` and, if you need a loss other than the
 # cross-entropy, the `loss`. By default, `fit` uses the optimizer *Adam*, which gives each
-# weight a step size of its own (stage 4). With SGD and the same random numbers, `fit` and
-# the loop above agree to the last digit:
+# weight its own step size (stage 4). With SGD and the same random numbers, `fit` and the
+# loop above agree to the last digit:
 
 # %% role="concept"
 def fresh():
@@ -441,7 +440,7 @@ claim("largest gap between our losses and those of fit",
 
 # %% [markdown] role="concept"
 # For a yes-or-no question, one output is enough. The *sigmoid*, $1 / (1 + e^{-z})$, turns
-# any number $z$ into a probability between 0 and 1, and the loss that goes with it is
+# any number $z$ into a probability between 0 and 1, and the matching loss is
 # `F.binary_cross_entropy_with_logits`.
 #
 # Classification questions come in three kinds. A *binary* question is a single yes or no:
@@ -454,8 +453,8 @@ claim("largest gap between our losses and those of fit",
 # `(N,)` into `(N, 1)`, and `[:, 0]` takes the column out again. When you only want a
 # network's outputs, you need no slopes, so you put the call inside `torch.no_grad()`. The
 # first trap is about the output of a model that answers a binary question. (A trap's
-# number is only its name. The lesson presents each trap once you know what it needs, so
-# 01.2 comes first and 01.1 fourth.)
+# number is only its name. The lesson presents each trap once you know what the trap
+# needs, so 01.2 comes first and 01.1 fourth.)
 
 # %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
@@ -497,7 +496,7 @@ claim("fraction of the eights that the alarm finds", recall(alarm),
       below=0.6)
 
 # %% [markdown] trap="01.2" role="look"
-# Nine images in ten are not eights. For most of these images, the alarm is rightly
+# Nine out of ten images are not eights. For most of these images, the alarm is rightly
 # silent, and every such image counts towards the accuracy:
 
 # %% trap="01.2" role="look"
@@ -505,9 +504,9 @@ claim("accuracy of the alarm", right, above=0.9)
 
 # %% [markdown] trap="01.2" role="why"
 # The output is a *logit*, the logarithm of the odds, which can be any real number. A
-# probability of one half corresponds to a logit of 0. With your threshold of `0.5`, an
-# image needs a probability of 0.622 to raise the alarm, and many eights get less than
-# that.
+# probability of one half corresponds to a logit of 0. With your threshold of 0.5, an
+# image needs a probability of 0.622 to raise the alarm, and many eights get a lower
+# probability.
 
 # %% trap="01.2" role="why"
 ax = new_axes("Many eights score between 0 and your threshold",
@@ -525,8 +524,8 @@ for cut, name in ((0.0, "one half"), (0.5, "yours")):
                 textcoords="offset points")
 ax.legend(loc="upper left")
 show(ax.figure, alt="Histograms of the scores. Most other digits are far "
-     "below zero. The eights spread around zero, and a good part of them "
-     "fall between the two thresholds.")
+     "below zero. The eights spread around zero, and many of the eights "
+     "are between the two thresholds.")
 
 # %% trap="01.2" role="repair"
 needed = torch.tensor(0.5).sigmoid().item()
@@ -539,8 +538,8 @@ claim("additional eights found, as a fraction of all eights",
       recall(repaired) - recall(alarm), above=0.08)
 
 # %% [markdown] trap="01.2" role="more" topics="a threshold at logit 0 · the eights that are still missed · a sigmoid inside the model"
-# You can put the score through a sigmoid and compare the result with 0.5, or compare
-# the logit with zero. Both comparisons raise the same alarms.
+# You can put the score through a sigmoid and compare the probability with 0.5, or compare
+# the score itself with 0. Both comparisons raise the same alarms.
 
 # %% trap="01.2" role="more"
 claim("lowest score (no probability is negative)", score.min(), below=0)
@@ -569,7 +568,7 @@ claim("accuracy of an alarm that never rings", (~truth).float().mean(),
       above=0.88)
 
 # %% [markdown] trap="01.2" role="more"
-# If the model itself ends in a sigmoid, it needs the loss that expects probabilities:
+# A model that itself ends in a sigmoid needs a loss that expects probabilities:
 
 # %% trap="01.2" role="more"
 def recall_of(loss):
@@ -590,8 +589,8 @@ claim("fraction of eights found, loss for probabilities",
 claim("fraction of eights found, loss for logits", logits, below=0.1)
 
 # %% [markdown] trap="01.2" role="folklore"
-# **Told:** put a sigmoid at the end of the model, so that it outputs probabilities.
-# **Measured:** a final sigmoid is right for `binary_cross_entropy`, which expects
+# **Told:** Put a sigmoid at the end of the model, so that it outputs probabilities.
+# **Measured:** A final sigmoid is right for `binary_cross_entropy`, which expects
 # probabilities. Trained with `binary_cross_entropy_with_logits`, a model that ends in a
 # sigmoid finds almost no eights. With a loss that expects logits, leave the sigmoid out
 # of the model, and apply it only where you use the output.
@@ -619,25 +618,25 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="01.2" role="hint"
-# 1. For each kind, ask which probabilities have to add up to one: those in a row, those in a column, or none?
+# 1. For each kind, ask which probabilities have to add up to one: all in a row, all in a column, or none?
 # 2. The softmax of a single value is always 1. Two of the three kinds need the same function.
 # 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. `dim` is the axis along which the probabilities add up to one.
 
 # %% [markdown] trap="01.2" role="keep"
-# **Keep:** a model that ends in a linear layer returns logits, and a probability of one
+# **Keep:** A model that ends in a linear layer returns logits, and a probability of one
 # half corresponds to a logit of 0. When one class is rare, accuracy hides a wrong
-# threshold, so look at the recall, which is the fraction of the rare class that you find.
-# **In your own code:** print the minimum and the maximum of the values that you compare
-# with a threshold. **Source:** Bishop 2006, *Pattern Recognition and Machine Learning*,
-# section 4.2.
+# threshold, so look at the recall, the fraction of the rare class that you find. **In
+# your own code:** Print the minimum and the maximum of the values that you compare with a
+# threshold. **Source:** Bishop 2006, *Pattern Recognition and Machine Learning*, section
+# 4.2.
 
 # %% [markdown] role="concept"
 # ## What the activation buys
 #
-# Take points in a square, and label each by whether its two coordinates have different
-# signs. This is XOR with many points, so no line separates the two labels. Train a
-# three-layer network on these points: once without an activation, once with tanh, and
-# once with ReLU.
+# Take points in a square, and label each point by whether its two coordinates have
+# different signs. This is XOR with many points, so no line separates the two labels.
+# Train a three-layer network on these points: once without an activation, once with tanh,
+# and once with ReLU.
 
 # %% role="concept"
 x_xor, y_xor = xor_quadrants(1000, seed=SEED)
@@ -663,13 +662,13 @@ claim("fraction right with ReLU", scores["ReLU"], above=0.9)
 
 # %% role="concept"
 plot_bars(scores, xlabel="fraction of new points right",
-          title="Without an activation, three layers do little but guess",
+          title="Without an activation, three layers hardly beat guessing",
           alt="Three bars of accuracy: below three quarters without an "
               "activation, above nine tenths with tanh and with ReLU.")
 
 # %% [markdown] role="concept"
-# The explorer below shows the boundary that a network has drawn after some steps of
-# training. Switch the activation off, then on, and watch the boundary bend.
+# The explorer below shows the boundary that a network draws after some training steps.
+# Switch the activation off, then on, and watch the boundary bend.
 
 # %% role="explore" explorer="decision_surface"
 from dlsys_helpers.explorers.decision_surface import decision_surface
@@ -680,13 +679,12 @@ decision_surface
 # ## Choosing an activation
 #
 # In principle, nearly any function that bends will do (a polynomial will not). In
-# practice, two things matter: the values that the function returns, and its slope,
-# which multiplies the gradient of every earlier layer. `requires_grad=True` asks
-# PyTorch to record every operation on a tensor, as it does for weights, and
-# `torch.autograd.grad` returns the slopes instead of storing them in `.grad`. This
-# function needs a single number to start from, so the cell sums the values. Each value
-# depends only on its own $z$, so the slope of the sum with respect to one $z$ is the
-# slope of that value alone:
+# practice, two things matter: the function's values, and its slope, which multiplies the
+# gradient of every earlier layer. `requires_grad=True` asks PyTorch to record every
+# operation on a tensor, as it does for weights, and `torch.autograd.grad` returns the
+# slopes instead of storing them in `.grad`. `grad` needs a single number to start from,
+# so the cell sums the values. Each value depends only on its own $z$, so the slope of the
+# sum with respect to one $z$ is the slope of that value alone:
 
 # %% role="concept"
 z = torch.linspace(-4, 4, 81, requires_grad=True)
@@ -706,7 +704,7 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
                "height is a quarter.")
 
 # %% [markdown] role="concept"
-# This table lists the usual activations. You may skip its last column for now, because it
+# This table lists the usual activations. You may skip the last column for now, because it
 # names networks that later stages explain. CNNs, such as EfficientNet, process images
 # (stage 7). The language models BERT, GPT-2 and LLaMA, and also vision transformers, are
 # built from *transformer* blocks (stage 8). A *recurrent* network reads a sequence step
@@ -723,21 +721,20 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
 # | sigmoid $s$ | $1 / (1 + e^{-z})$ | $s (1 - s)$, at most 1/4 | gates, yes-or-no outputs |
 # | tanh | $(e^z - e^{-z}) / (e^z + e^{-z})$ | $1 - \tanh^2$, at most 1 | recurrent states |
 #
-# *In hidden layers*, begin with ReLU. It needs only a comparison, about half of its
-# outputs are exactly zero, and where a unit is on, its slope of 1 does not shrink the
+# *In hidden layers*, begin with ReLU. ReLU needs only a comparison, about half of its
+# outputs are exactly zero, and where a unit is on, the slope of 1 does not shrink the
 # gradient. In a transformer, use GELU or SiLU, as the published models do. ReLU
 # multiplies $z$ by either 0 or 1. GELU multiplies $z$ by a factor that rises smoothly
 # from 0 to 1: $\Phi(z)$, the probability that a standard normal variable is below $z$. So
 # GELU's slope is not zero for slightly negative inputs, and a gradient still gets
-# through. If you need a value between two limits, prefer tanh to the sigmoid. The outputs
-# of a sigmoid are all positive, so they push the next layer's sums in one direction.
+# through. If you need a value between two limits, prefer tanh to the sigmoid. A sigmoid's
+# outputs are all positive, so they push the next layer's sums in one direction.
 #
 # *At the output* of a classifier, use no activation. Return the weighted sums, and choose
 # a loss that expects them, such as `cross_entropy`.
 #
-# The slope of ReLU is undefined exactly at 0, where the function bends. PyTorch uses a
-# slope of 0 at that point. This rarely matters, because a weighted sum is hardly ever
-# exactly 0.
+# ReLU's slope is undefined exactly at 0, where the function bends. PyTorch uses a slope
+# of 0 there. This rarely matters, because a weighted sum is hardly ever exactly 0.
 
 # %% role="concept"
 at = torch.tensor([0.0, -0.5], requires_grad=True)
@@ -767,10 +764,10 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
 #
-# Somebody wanted a layer whose outputs are mostly zero, and set the biases of its ReLU
-# units to $-5$. You want to catch such accidents. A blog post tells you how: count each
-# unit's zeros, and raise an alarm if a unit returns zero for more than 20 % of the rows.
-# First you try this detector on a *healthy* layer of 64 units, fresh from its init.
+# Somebody wanted a layer whose outputs are mostly zero, and set its ReLU biases to $-5$.
+# You want to catch such accidents. A blog post tells you how: count each unit's zeros,
+# and raise an alarm if a unit returns zero for more than 20 % of the rows. First you try
+# this detector on a *healthy* layer of 64 units, fresh from its init.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -807,29 +804,29 @@ claim("healthy units that the detector flags, of 64",
       alarms["healthy"], above=60)
 
 # %% [markdown] trap="01.4" role="look"
-# No unit of the healthy layer is dead, although some are off for most rows. The sunk
-# layer's units are all dead, that is, off for every row:
+# In the healthy layer no unit is dead, although some units are off for most rows. In the
+# sunk layer every unit is dead:
 
 # %% trap="01.4" role="look"
 claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 
 # %% [markdown] trap="01.4" role="why"
-# Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is off
-# for half the rows on average. That is healthy. *Dead* means that the unit is off for
-# every row. Its slope is then zero everywhere, so its weights get no gradient. The unit
-# recovers only if its inputs change, or through momentum and weight decay, which need no
-# gradient.
+# Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is, on
+# average, off for half of the rows. That is healthy. *Dead* means that the unit is off
+# for every row. Its slope is then zero everywhere, so its weights get no gradient. The
+# unit recovers only if its inputs change, or through momentum and weight decay, which
+# need no gradient.
 
 # %% trap="01.4" role="why"
 zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
                for name, layer in (("healthy", healthy), ("sunk", sunk))}
 plot_lines(range(1, 65), {**zero_shares, "alarm": [0.2] * 64},
            xlabel="units, sorted", ylabel="fraction of rows with output 0",
-           title="Half off is health, off for every row is death",
+           title="Off for half of the rows is healthy, off for all is dead",
            alt="Fraction of rows with output zero for 64 sorted units. The "
                "healthy units are spread around one half, and nearly all "
-               "of them are above the alarm at one fifth. The sunk units "
-               "are all at one.")
+               "healthy units are above the alarm at one fifth. The sunk "
+               "units are all at one.")
 
 # %% trap="01.4" role="repair"
 target = x_normal.sum(1).sign().clamp(min=0).long()
@@ -875,8 +872,8 @@ activations
 
 # %% [markdown] trap="01.4" role="more" topics="leaky layers are nearly linear · GELU, tanh and NaN · what a large rate does · the alarm on digits"
 # The sunk layer is the first layer of its network, so training does not change its
-# inputs. Without weight decay, and once the optimizer's momentum has died away, the dead
-# units of a first layer stay as they are.
+# inputs. Without weight decay, and once the optimizer's momentum has died away, a first
+# layer's dead units stay as they are.
 
 # %% trap="01.4" role="more"
 share = (healthy(x_normal) < 0).float().mean()
@@ -889,10 +886,10 @@ claim("fraction right with the dead layer", score_dead, below=0.6)
 
 # %% [markdown] trap="01.4" role="more"
 # Far below zero, a leaky unit computes a straight line, so a layer of such units learns
-# only linear tasks while its units stay there. The slope is not zero, so a long run or a
-# high rate can bring them back. A line gets at most about three quarters of the XOR
-# points right, and many lines get fewer than half. On these points, compare a leaky layer
-# whose biases are all $-5$ with a fresh ReLU layer:
+# only linear tasks as long as its units stay there. The slope is not zero, so a long run
+# or a high rate can bring the units back. A line gets at most about three quarters of the
+# XOR points right, and many lines get fewer than half right. On these points, compare a
+# leaky layer whose biases are all $-5$ with a fresh ReLU layer:
 
 # %% trap="01.4" role="more"
 bends = {}
@@ -912,9 +909,9 @@ claim("fraction right on XOR, fresh ReLU", bends["ReLU, fresh"],
       above=0.9)
 
 # %% [markdown] trap="01.4" role="more"
-# Counting zeros misses two more kinds of trouble. Far above zero, tanh returns 1 and,
-# in float32 (the usual type of a tensor), has a slope of zero. And a layer whose
-# outputs are all NaN has no zeros either.
+# Counting zeros misses two more kinds of trouble. Far above zero, tanh returns 1 and, in
+# float32 (the usual tensor type), has a slope of zero. And a layer whose outputs are all
+# NaN has no zeros either.
 
 # %% trap="01.4" role="more"
 depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
@@ -933,19 +930,19 @@ claim("units that count as off in a layer of NaN",
       off_for_all(broken_layer), expected=0)
 
 # %% [markdown] trap="01.4" role="more"
-# Can training kill units? Train 64 ReLU units on the digits using SGD with a learning
-# rate of 2, nearly seven times the rate that trained the first network of this stage.
-# Then lower the rate to 0.1 and keep training. A second network gets a rate of 100 and
-# a different loss, the *squared error* `F.mse_loss`: the mean of the squared
-# differences between outputs and targets. To compare ten outputs with a label,
-# `F.one_hot` writes the label as nine zeros and a 1.
+# Can training kill units? Train 64 ReLU units on the digits with SGD at a learning rate
+# of 2, nearly seven times the rate of this stage's first network. Then lower the rate to
+# 0.1 and keep training. A second network gets a rate of 100 and a different loss, the
+# *squared error* `F.mse_loss`: the mean of the squared differences between outputs and
+# targets. To compare ten outputs with a label, `F.one_hot` writes the label as nine zeros
+# and a 1.
 
 # %% trap="01.4" role="more"
 def digit_net():
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 def zeros(net):
-    """How many of 64 units are flagged, and how many off for all rows."""
+    """How many units are flagged, and how many are off for all rows."""
     h = net[1](net[0](x_train))
     return flagged(h), off_for_all(h)
 
@@ -962,7 +959,8 @@ print(f"fraction off for every row: {start[1] / 64:.1f} fresh, "
 claim("fresh units off for every row, of 64", start[1], below=16)
 claim("units off for every row after 200 steps at rate 2", burnt.sum(),
       above=40)
-claim("of these, back after 300 steps at rate 0.1", back.sum(), expected=0)
+claim("of these units, back after 300 steps at rate 0.1", back.sum(),
+      expected=0)
 
 # %% trap="01.4" role="more"
 one_hot = F.one_hot(y_train, 10).float()
@@ -979,9 +977,9 @@ claim("is the last loss finite, for squared error at rate 100",
       torch.tensor(losses[-1]).isfinite(), expected=False)
 
 # %% [markdown] trap="01.4" role="more"
-# The gradient of the squared error grows with the error. So at a rate of 100, every step
-# makes the error larger, until the loss is no longer finite. The network trained at a
-# normal rate gets the digits right, and it still sets off the alarm:
+# The squared error's gradient grows with the error. So at a rate of 100, every step makes
+# the error larger, until the loss is no longer finite. The network trained at a normal
+# rate gets the digits right, but it still sets off the alarm:
 
 # %% trap="01.4" role="more"
 claim("fresh units that the 20 % alarm flags on digits", start[0],
@@ -991,13 +989,13 @@ claim("fraction of the digits that the trained network gets right",
       accuracy(good, x_test, y_test), above=0.93)
 
 # %% [markdown] trap="01.4" role="folklore"
-# **Told:** a unit that returns zero for more than 20 % of the rows is in trouble.
-# **Measured:** this alarm flags over 60 of 64 healthy units on normal inputs and over 20
-# of 64 fresh units on the digits. It also flags over 10 units of a trained network that
-# gets the digits right. **Told:** GELU units cannot die. **Measured:** in float32, the
-# slope of GELU at $-10$ is exactly zero. **Told:** a large learning rate kills units.
-# **Measured:** it does. On the digits, SGD at a rate of 2 kills over 40 of 64 units, and
-# none of them recovers in 300 steps at a rate of 0.1.
+# **Told:** A unit that returns zero for more than 20 % of the rows is in trouble.
+# **Measured:** This alarm flags over 60 of 64 healthy units on normal inputs and over 20
+# of 64 fresh units on the digits. The alarm also flags over 10 units of a trained network
+# that gets the digits right. **Told:** GELU units cannot die. **Measured:** In float32,
+# GELU's slope at $-10$ is exactly zero. **Told:** A large learning rate kills units.
+# **Measured:** It does. On the digits, SGD at a rate of 2 kills over 40 of 64 units, and
+# none of these units recovers in 300 steps at a rate of 0.1.
 
 # %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
 def dead_units(h: torch.Tensor) -> int:
@@ -1026,9 +1024,10 @@ def dead_units(h: torch.Tensor) -> int:
 # 3. `NaN == 0` is False, so a column of NaN would count as alive. Test for NaN with `isnan` before you count.
 
 # %% [markdown] trap="01.4" role="keep"
-# **Keep:** a ReLU unit is dead if it returns zero for *every* input. Returning zero for half
-# of the inputs is healthy. **In your own code:** run a large batch, check a layer's outputs
-# `h` for NaN, and then count the dead units with `(h == 0).all(0).sum()`. **Source:** [Lu et al. 2019, "Dying ReLU and
+# **Keep:** A ReLU unit is dead if it returns zero for *every* input. Returning zero for
+# half of the inputs is healthy. **In your own code:** Run a large batch, check a layer's
+# outputs `h` for NaN, and then count the dead units with `(h == 0).all(0).sum()`.
+# **Source:** [Lu et al. 2019, "Dying ReLU and
 # Initialization"](https://arxiv.org/abs/1903.06733).
 
 # %% [markdown] role="concept"
@@ -1069,7 +1068,7 @@ plot_lines(grid[::8].tolist(),
 # Four layers of two units, eight units in all, make 16 straight pieces. In a single
 # hidden layer, every ReLU unit bends the curve at one point, so eight units make at most
 # nine pieces. In a single layer, the number of pieces grows in proportion to the number
-# of units. With every further layer of two such units, it doubles ([Telgarsky
+# of units. Every further layer of two such units doubles the number of pieces ([Telgarsky
 # 2016](https://arxiv.org/abs/1602.04485)). But we chose these weights by hand. Depth
 # makes such functions cheap, but it does not promise that training finds them, and the
 # gradient has to get through every layer that you add.
@@ -1085,8 +1084,8 @@ claim("most pieces, among 100 random layers of eight units", max(random),
 # %% [markdown] role="concept"
 # ## What the universal approximation theorem says
 #
-# A network with one hidden layer and enough units can come as close as you like to any
-# continuous function on a closed, bounded region, if its activation is not a polynomial
+# If its activation is not a polynomial, a network with one hidden layer and enough units
+# can come as close as you like to any continuous function on a closed, bounded region
 # ([Leshno and others 1993](https://doi.org/10.1016/S0893-6080(05)80131-5)). The theorem
 # is a statement about *existence*. It does not say
 #
@@ -1095,10 +1094,10 @@ claim("most pieces, among 100 random layers of eight units", max(random),
 # - what the network answers for inputs that it has never seen.
 #
 # Whether training finds the weights is easy to measure. Two hidden units are enough for
-# XOR: you have seen the weights for units that jump, and suitable weights also exist
-# for ReLU. Now train fifty networks that start from different random weights, and count
-# how many find a solution. (The folded code trains all fifty at once. Each tensor in
-# that code has an extra first axis, with one entry per network. For such a stack of
+# XOR: you have seen the weights for units that jump, and suitable weights also exist for
+# ReLU. Now train fifty networks that start from different random weights, and count how
+# many find a solution. (The folded code trains all fifty at once. Each tensor in the
+# folded code has an extra first axis, with one entry per network. For such a stack of
 # matrices, `@` multiplies the matrices of each network separately. `expand` repeats the
 # four labels for every network, and `reduction="sum"` adds up the losses instead of
 # averaging them.)
@@ -1124,10 +1123,10 @@ found = {f"{width} units": found_xor(width) for width in (2, 4, 8, 16)}
 
 # %% role="concept"
 plot_bars(found, xlabel="fraction of 50 random starts that solve XOR",
-          title="Two units can solve XOR, but training often misses it",
+          title="Two units can solve XOR, but training often fails",
           alt="Four bars: the fraction of starts that succeed with 2, 4, 8 "
-              "and 16 units. It grows with the width, from a minority with "
-              "two units to nearly 1 with sixteen.")
+              "and 16 units. The fraction grows with the width, from a "
+              "minority with two units to nearly 1 with sixteen.")
 
 # %% role="concept"
 claim("fraction of starts that solve XOR, two units", found["2 units"],
@@ -1142,12 +1141,13 @@ claim("fraction of starts that solve XOR, sixteen units",
 # %% [markdown] role="concept"
 # ## A gradient on its way back
 #
-# In step 2 of training, the slope for a weight in the first layer has to come from the
-# loss, which is at the other end of the network. The gradient travels back layer by
-# layer. Follow it by hand through three layers, each with one unit, one weight and a
-# sigmoid. If a layer's input increases a little, its sum changes by the weight times that
-# amount, and its output by the slope of the sigmoid times the change in the sum. So each
-# layer multiplies the gradient by its weight and by the slope of its sigmoid:
+# In step 2 of training, the slope for a first-layer weight has to come from the loss,
+# which is at the other end of the network. The gradient travels back layer by layer.
+# Follow the gradient by hand through three layers, each with one unit, one weight and a
+# sigmoid. If a layer's input increases a little, the layer's sum changes by the weight
+# times the increase, and the layer's output changes by the sigmoid's slope times the
+# change in the sum. So each layer multiplies the gradient by its weight and by its
+# sigmoid's slope:
 
 # %% role="concept"
 weights, a, product = [1.5, -2.0, 0.5], torch.tensor(1.0), 1.0
@@ -1160,7 +1160,7 @@ back, = torch.autograd.grad(h, a)
 print(f"by hand {product:.5f}, by autograd {back:.5f}")
 
 # %% role="concept"
-claim("gap between the two", (back - product).abs(), below=1e-6)
+claim("gap between the two results", (back - product).abs(), below=1e-6)
 
 # %% [markdown] role="concept"
 # This product is all that the chain rule says (stage 2 follows it through whole layers
@@ -1177,9 +1177,9 @@ claim("gap between the two", (back - product).abs(), below=1e-6)
 # units, each with a sigmoid, and the loss stays at the level of guessing. "A sigmoid's
 # slope is at most 0.25, and the eight slopes multiply," says a comment in the review. "So
 # the first layer's gradient is $0.25^8$ times the last layer's. Use ReLU, because its
-# slope is 1." You build both stacks with PyTorch's default weights, and train the one
-# with ReLU. In the untrained stack of sigmoids, you divide the first layer's gradient
-# norm by the last layer's.
+# slope is 1." You build both stacks with PyTorch's default weights, and train the ReLU
+# stack. You leave the sigmoid stack untrained, and divide its first layer's gradient norm
+# by its last layer's.
 
 # %% trap="01.3" role="break"
 def stack(activation, init=None, depth=8, width=32):
@@ -1197,7 +1197,7 @@ def stack(activation, init=None, depth=8, width=32):
 
 # %% trap="01.3" role="break"
 def gradient_norms(model):
-    """Norm of every layer weight gradient on 256 digits, in order."""
+    """Norm of each layer's weight gradient on 256 digits, in order."""
     weights = [m.weight for m in model if isinstance(m, nn.Linear)]
     loss = F.cross_entropy(model(x_train[:256]), y_train[:256])
     return [g.norm().item() for g in torch.autograd.grad(loss, weights)]
@@ -1210,8 +1210,9 @@ first, *_, last = gradient_norms(sigmoids)
 
 # %% trap="01.3" role="guess" quoted="wrong"
 guess("01.3",
-      "How does the ratio of the first to the last gradient norm compare "
-      "with the review's prediction?",
+      "In the untrained sigmoid stack, you divide the first layer's "
+      "gradient norm by the last layer's. How does this ratio compare with "
+      "the review's prediction?",
       choices=["about the same, within a factor of three",
                "less than a tenth as large",
                "more than ten times as large"])
@@ -1226,11 +1227,11 @@ print(f"test digits right with eight layers of ReLU: {share:.2f}")
 measured("01.3", 1)
 
 # %% trap="01.3" role="look"
-claim("first over last gradient, fresh stack", first / last,
+claim("first gradient norm divided by the last, fresh", first / last,
       below=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="look"
-# So the slopes are only half of the story. And the stack of ReLUs, whose slope is 1, has
+# So the slopes are only half of the story. And the ReLU stack, whose slope is 1, has
 # learned nothing:
 
 # %% trap="01.3" role="look"
@@ -1238,14 +1239,14 @@ claim("fraction right with eight default ReLU layers, SGD at 0.03",
       share, below=0.3)
 
 # %% [markdown] trap="01.3" role="why"
-# Every layer multiplies the gradient by its slope **and** by its weights. A unit adds
-# up $n$ independent products of an input and a weight. The variances of the products
-# add up as well, so to keep a signal at the same size, the weights need a variance of
-# about $1 / n$ (*Xavier* init, for tanh). Before a ReLU, they need $2 / n$ (*He* init),
-# because ReLU sets half of the values to zero. The default weights of `nn.Linear` have
-# a variance of only $1 / (3n)$, which is six times too small for ReLU. Every layer
-# passes on a smaller gradient than it received, and hardly any gradient reaches the
-# first layer. Choose the activation and the init together.
+# Every layer multiplies the gradient by its slope **and** by its weights. A unit adds up
+# $n$ independent products of an input and a weight. The variances of the products add up
+# as well, so to keep a signal at the same size, the weights need a variance of about $1 /
+# n$ (*Xavier* init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU
+# sets half of the values to zero. The default weights of `nn.Linear` have a variance of
+# only $1 / (3n)$, which is six times too small for ReLU. So each layer shrinks the
+# gradient, and hardly any reaches the first layer. Choose the activation and the init
+# together.
 
 # %% trap="01.3" role="why"
 he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
@@ -1261,13 +1262,13 @@ plot_lines(range(1, 10), norms, xlabel="layer, input to output", logy=True,
            ylabel="norm of the weight gradient",
            title="Activation and init belong together",
            alt="Four lines: the gradient norm of each layer. Towards the "
-               "input, the sigmoids' line falls by six orders of "
-               "magnitude and default ReLU's line by two. ReLU with He "
-               "and tanh with Xavier stay level.")
+               "input, the line for sigmoids falls by six orders of "
+               "magnitude and the line for default ReLU by two. The lines "
+               "for ReLU with He and tanh with Xavier stay level.")
 
 # %% trap="01.3" role="why"
-claim("first over last gradient, default ReLU", ratios["ReLU, default"],
-      below=0.1)
+claim("first gradient norm divided by the last, default ReLU",
+      ratios["ReLU, default"], below=0.1)
 
 # %% trap="01.3" role="repair"
 fit(stacks["ReLU + He"], x_train, y_train, steps=300, lr=3e-2,
@@ -1280,28 +1281,28 @@ claim("fraction right with the same ReLU layers and He init", share_he,
       above=0.5)
 
 # %% [markdown] trap="01.3" role="more" topics="what the quarter bounds · sigmoids at ten times the rate · tanh with Xavier"
-# With He and with Xavier init, the first gradient is of the same order of magnitude as
-# the last one. (For a square layer, Xavier's rule, $2 / (\text{fan-in} +
-# \text{fan-out})$, is the same as $1 / n$. The fan-out is the number of outputs.) If
-# the sigmoids get large weights (`gain=4` makes Xavier's weights four times as large),
-# the ratio of the first to the last gradient norm is far above $0.25^8$:
+# With He and with Xavier init, the first gradient norm is of the same order of magnitude
+# as the last. (For a square layer, Xavier's rule, $2 / (\text{fan-in} + \text{fan-out})$,
+# is the same as $1 / n$. The *fan-out* is the number of outputs.) If the sigmoids get
+# large weights (`gain=4` makes Xavier's weights four times as large), the ratio of the
+# first to the last gradient norm is far above $0.25^8$:
 
 # %% trap="01.3" role="more"
 loud = gradient_norms(stack(
     nn.Sigmoid, lambda w: nn.init.xavier_normal_(w, gain=4)))
 
 # %% trap="01.3" role="more"
-claim("first over last gradient, ReLU with He", ratios["ReLU + He"],
-      above=0.2)
-claim("first over last gradient, tanh with Xavier",
+claim("first gradient norm divided by the last, ReLU with He",
+      ratios["ReLU + He"], above=0.2)
+claim("first gradient norm divided by the last, tanh with Xavier",
       ratios["tanh + Xavier"], above=0.2)
-claim("first over last gradient, sigmoids with large weights",
+claim("first gradient norm divided by the last, large sigmoid weights",
       loud[0] / loud[-1], above=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="more"
-# So do these networks learn? With Adam at a rate of `3e-3`, the tanh stack with Xavier
-# init learns the digits. The sigmoid stack with default weights does not, neither at
-# the same rate nor at ten times that rate:
+# So do these networks learn? With Adam at a rate of 0.003, the tanh stack with Xavier
+# init learns the digits. The sigmoid stack with default weights learns them neither at
+# this rate nor at ten times this rate:
 
 # %% trap="01.3" role="more"
 def share_read(model, lr):
@@ -1321,8 +1322,8 @@ claim("fraction right with eight sigmoids, ten times the rate",
       score_faster, below=0.3)
 
 # %% [markdown] trap="01.3" role="folklore"
-# **Told:** each sigmoid passes on at most a quarter of the gradient, so replace it with
-# ReLU and the problem is gone. **Measured:** with default weights, a layer of sigmoids
+# **Told:** Each sigmoid passes on at most a quarter of the gradient, so replace it with
+# ReLU and the problem is gone. **Measured:** With default weights, a layer of sigmoids
 # passes on less than a quarter, and with large weights it passes on more. Eight default
 # ReLU layers of 32 units lose over 90 % of the gradient and learn nothing in 300 steps of
 # SGD at a rate of 0.03. With He init, the same layers learn.
@@ -1359,9 +1360,9 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and does not touch any `.grad`.
 
 # %% [markdown] trap="01.3" role="keep"
-# **Keep:** the gradient of the first layer is a product that contains the slopes and the
+# **Keep:** The first layer's gradient is a product that contains the slopes and the
 # weights of all later layers. So choose the init that fits the activation: He for ReLU,
-# Xavier for tanh. **In your own code:** before the first long run, print the first
+# Xavier for tanh. **In your own code:** Before the first long run, print the first
 # layer's gradient norm divided by the last layer's. Print both norms, too: if *all* are
 # tiny, the ratio still looks healthy (trap 03.4). **Source:** [Glorot & Bengio
 # 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015, "Delving Deep
@@ -1370,8 +1371,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Layers that behave differently in training
 #
-# Two kinds of layer that you will meet everywhere do one thing during training and
-# another in production.
+# Two common kinds of layer do one thing during training and another in production.
 #
 # *Dropout* is meant to stop units from relying on each other. During training, it sets
 # each value to zero with probability `p` and divides the other values by `1 - p`, so that
@@ -1379,7 +1379,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # which values to drop.
 #
 # *BatchNorm* keeps values at a size at which training works well. During training, it
-# subtracts the batch's mean from each unit's values and divides them by the batch's
+# subtracts the batch's mean from each unit's values and divides the result by the batch's
 # standard deviation. BatchNorm also stores a running mean and a running variance, because
 # in production there may be no batch.
 
@@ -1397,20 +1397,20 @@ claim("stored mean of the second unit, a tenth of the way from 0 to 20",
       norm.running_mean[1], expected=2, within=1e-6)
 
 # %% [markdown] role="concept"
-# Every module has a flag, `training`, that selects its behaviour: training or
-# production. `model.modules()` goes through the model itself and every module inside
-# it (except modules in a plain Python list), and each of them has its own flag. A fresh
-# module is in *train mode*, and `fit` leaves it there. One more thing happens in every
-# call: PyTorch records what `backward` will need, and this record is called the *graph*.
+# Every module has a flag, `training`, that selects its behaviour: training or production.
+# `model.modules()` goes through the model itself and every module inside it (except
+# modules in a plain Python list), and each module has its own flag. A fresh module is in
+# *train mode*, and `fit` leaves it there. One more thing happens in every call: PyTorch
+# records what `backward` will need, and this record is called the *graph*.
 # `torch.no_grad()` switches the recording off.
 
 # %% [markdown] trap="01.1" role="situation" core=true fault="no_grad without eval: dropout and BatchNorm stay on" symptom="predictions change between two calls on the same input"
 # ## The same images, sent twice
 #
 # Your digit classifier has a BatchNorm layer and a dropout layer. You deploy it under
-# `torch.no_grad()`, because nothing will be trained in production. You send it the test
+# `torch.no_grad()`, because nothing will be trained in production. You send the test
 # images and, to be sure, send them a second time. Then you compare the two sets of
-# predicted labels, and the deployed classifier with the one that you trained.
+# predicted labels. You also compare the deployed classifier with the trained one.
 
 # %% trap="01.1" role="break"
 net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -1454,8 +1454,8 @@ claim("fraction of labels on which the passes differ", flips, above=0.02)
 claim("gap between two passes without the dropout layer", gap, expected=0)
 
 # %% [markdown] trap="01.1" role="look"
-# But with or without it, the classifier is no longer the one that you trained, because
-# its stored means have changed:
+# But with or without the dropout layer, the classifier is no longer the one that you
+# trained, because its stored means have changed:
 
 # %% trap="01.1" role="look"
 claim("largest change of a stored mean in two passes", drift, above=0.005)
@@ -1464,11 +1464,11 @@ claim("largest change of a stored mean in two passes", drift, above=0.005)
 # `no_grad` switches off the recording of the graph, and nothing else. A model's mode is a
 # separate switch. `model.eval()` would have set *eval mode*, but your code never called
 # it. In train mode, dropout draws a new mask in every call. BatchNorm normalises with the
-# batch itself, so equal batches get equal outputs, but every image that you serve updates
-# its stored statistics. If you set the seed again before each call, you hide the changing
-# masks but not the changing statistics. If you continue training after an evaluation,
-# call `model.train()` first. Otherwise dropout stays off, and the stored statistics no
-# longer follow the data.
+# batch itself, so equal batches get equal outputs, but every batch that you serve updates
+# the stored statistics. If you set the seed again before each call, you hide the changing
+# masks but not the changing statistics. Before you continue training after an evaluation,
+# call `model.train()`. Otherwise dropout stays off, and the stored statistics no longer
+# follow the data.
 
 # %% trap="01.1" role="why" tags=["plumbing"]
 import copy
@@ -1525,7 +1525,7 @@ claim("fraction of the test digits right", score, expected=0.97,
       within=0.02)
 
 # %% [markdown] trap="01.1" role="more"
-# Some networks return the same result in every call even in train mode:
+# Even in train mode, some networks return the same result in every call:
 
 # %% trap="01.1" role="more"
 plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -1547,8 +1547,8 @@ claim("gap for the same ten images in a smaller batch, BatchNorm", moved,
       above=0.05)
 
 # %% [markdown] trap="01.1" role="folklore"
-# **Told:** a model in train mode returns something different in every call. **Measured:**
-# a network with dropout returns something different each time. A plain MLP returns the
+# **Told:** A model in train mode returns something different in every call. **Measured:**
+# A network with dropout returns something different each time. A plain MLP returns the
 # same output in every call. A network with BatchNorm also returns the same output for the
 # same batch, but its output for one image depends on the other images in that batch.
 
@@ -1583,12 +1583,12 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="01.1" role="hint"
 # 1. There are two independent switches, one for the mode and one for the graph.
 # 2. `model.eval()` reaches every module. To undo it exactly, what do you need to know before you call it?
-# 3. `model.modules()` yields every module, including the root. Each has its own `training` flag.
+# 3. `model.modules()` yields every module, including the root. Each module has its own `training` flag.
 
 # %% [markdown] trap="01.1" role="keep"
-# **Keep:** inference needs two switches. `model.eval()` changes what the layers do, and
+# **Keep:** Inference needs two switches. `model.eval()` changes what the layers do, and
 # `torch.no_grad()` saves the memory that the graph would take. **In your own code:**
-# assert `not model.training` in your serving code, and check that a forward pass leaves
+# Assert `not model.training` in your serving code, and check that a forward pass leaves
 # every tensor of `model.state_dict()` unchanged. **Source:** PyTorch notes, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), section on
 # evaluation mode.
@@ -1597,8 +1597,8 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # ## One value after the other
 #
 # Your inputs range from thousandths to millions. Before the first layer, you want to
-# replace each input $x$ by the logarithm of $|x| + 1$ with the sign of $x$, and PyTorch
-# has no function for that. You write a loop over the elements, and the result is correct.
+# replace each input $x$ by the logarithm of $|x| + 1$, with the sign of $x$. PyTorch has
+# no function for that. You write a loop over the elements, and the result is correct.
 # Then you count the operations that PyTorch carries out.
 
 # %% trap="01.5" role="break"
@@ -1675,7 +1675,7 @@ for name, function in (("loop", signed_log_loop),
 # %% trap="01.5" role="repair"
 plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
            ylabel="operations",
-           title="The loop pays for each element, the tensor once",
+           title="A loop pays for each element, a whole tensor pays once",
            alt="Two lines: operations by number of elements. The loop's "
                "line rises to over four thousand, and the line for the "
                "whole tensor stays below ten.")
@@ -1711,30 +1711,31 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
 
 # %% [markdown] trap="01.5" role="hint"
 # 1. Do not touch single elements: `abs`, `sign`, `clamp` and `*` all work on whole tensors.
-# 2. A detour through a list or NumPy returns the right values and loses the gradient.
+# 2. A detour through a list or NumPy returns the right values but loses the gradient.
 # 3. The result is a sign times a size. Clamp only the size at zero.
 
 # %% [markdown] trap="01.5" role="keep"
-# **Keep:** on small tensors, the number of operations determines the run time, because
+# **Keep:** On small tensors, the number of operations determines the run time, because
 # each operation has a fixed cost. So apply operations to whole tensors. **In your own
-# code:** if a model is slow, look for a `for` loop over a tensor inside `forward`.
+# code:** If a model is slow, look for a `for` loop over a tensor inside `forward`.
 # **Source:** [He 2022, "Making Deep Learning Go Brrrr From First
 # Principles"](https://horace.io/brrr_intro.html), section on overhead.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# No trap needs this section. It shows which activations published models use, and it checks
-# a claim that is often made about width.
+# No trap needs this section. It shows which activations published models use and checks a
+# common claim about width.
 
 # %% [markdown] role="concept"
 # ### Ask the models themselves
 #
 # "All modern transformers use GELU" is folklore. LLaMA does not use GELU, and PyTorch's
 # own transformer layer defaults to ReLU. On the `meta` device, a model has shapes but its
-# weights take no memory, so it costs little to build one and look. Of torchvision's
-# classifiers, only the RegNets cannot be built there, because their constructor reads a
-# tensor's value. (Some models approximate GELU with a tanh, `approximate="tanh"`.)
+# weights take no memory, so building a model just to look inside costs little. Of
+# torchvision's classifiers, only the RegNets cannot be built on `meta`, because their
+# constructor reads a tensor's value. (Some models approximate GELU with a tanh,
+# `approximate="tanh"`.)
 
 # %% role="concept"
 from torchvision import models
@@ -1775,7 +1776,7 @@ deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
 print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
 
 # %% role="concept"
-claim("parameters of the wide network divided by the deep one's",
+claim("the wide network's parameters divided by the deep network's",
       wide / deep, expected=9, within=0.2)
 
 # %% [markdown] role="quiz"
@@ -1787,7 +1788,7 @@ claim("parameters of the wide network divided by the deep one's",
 # **1. What can a network of five `nn.Linear` layers without activations represent?**
 #
 # - [ ] More than one layer can, because it has more parameters :: The network has more parameters but represents no more functions, because the product of five matrices is one matrix.
-# - [x] At most what one linear layer with the same inputs and outputs can :: With a narrow layer in the middle, the network represents even less, because everything has to pass through the few values of that layer.
+# - [x] At most what one linear layer with the same inputs and outputs can :: With a narrow layer in the middle, the network represents even less, because everything has to pass through that layer's few values.
 # - [ ] Any continuous function, by the universal approximation theorem :: The theorem needs an activation that is not a polynomial. Without an activation, the network stays linear.
 
 # %% [markdown] role="quiz"
@@ -1815,9 +1816,9 @@ claim("parameters of the wide network divided by the deep one's",
 # %% [markdown] role="quiz"
 # **5. Eight layers of 32 sigmoids do not learn the digits. Which change was enough in trap 01.3?**
 #
-# - [ ] A larger learning rate :: In trap 01.3, the network still guesses at ten times the rate.
+# - [ ] A larger learning rate :: In trap 01.3, even ten times the rate leaves the network guessing.
 # - [ ] ReLU with the default weights, trained with SGD :: The gradient still vanishes, and after 300 steps at a rate of 0.03 the network still guesses.
-# - [x] tanh with Xavier init :: The first gradient stays about as large as the last one, and the network learns the digits (in *More*, with Adam, the default optimizer of `fit`).
+# - [x] tanh with Xavier init :: The first gradient norm stays about as large as the last, and the network learns the digits (in *More*, with Adam, `fit`'s default optimizer).
 
 # %% [markdown] role="gpu"
 # ## On a GPU: compute, memory or launches?
@@ -1877,7 +1878,7 @@ claim("intensity of a square Linear of 8192, n / 3",
       counted["linear", 8192, 8192], expected=8192 / 3, within=1e-6)
 claim("intensity of a Linear with one row, FLOP/byte",
       counted["linear", 1, 8192], expected=1, within=0.001)
-claim("orders for Linear, GELU and Linear: one each",
+claim("operations in Linear, GELU and Linear: one each",
       asked["aten::addmm"][0] + asked["aten::gelu"][0], expected=3)
 
 # %% [markdown] role="gpu"
@@ -1980,9 +1981,9 @@ answers
 # datasheet, the arithmetic of the product with 1,024 rows takes 2 µs. The rest of the
 # time is the cost of the launch, which is the same at each of these sizes. In the Linear
 # layer of width 8,192, 64 rows take 3 % more time than one row. GELU takes 1/15 of its
-# Linear layer's time, and a tenth more time than a copy. The H100's memory is slower than
+# Linear layer's time and a tenth more time than a copy. The H100's memory is slower than
 # an H200's, so this card can execute 40 instructions while it reads and writes one value.
-# The copy itself reaches 2.9 TB/s, where the datasheet says 3.35 TB/s.
+# The copy itself reaches 2.9 of the datasheet's 3.35 TB/s.
 #
 # The product's FLOP rate does not keep growing with the matrix size. At a size of 4,096,
 # the product runs at four fifths of the datasheet's rate, and at 8,192 its rate is lower.
@@ -1991,7 +1992,7 @@ answers
 # lowers its clock, but the record does not include the clock, and the two records may
 # come from two different H100s.
 #
-# **Keep:** before you speed up a step, count its FLOPs and its bytes. Above the ridge,
+# **Keep:** Before you speed up a step, count its FLOPs and its bytes. Above the ridge,
 # use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the activation into
 # the step before it, stay in 16 bits, and put more rows into a batch. If a step is far
 # below both roofs, reduce the launches with larger batches, `torch.compile`, or CUDA
@@ -2017,4 +2018,4 @@ answers
 # - Inference needs `eval()` **and** `no_grad()`.
 # - Each PyTorch operation has a fixed cost, so apply operations to whole tensors.
 #
-# **Next:** stage 2 follows the gradient backwards, one node at a time.
+# **Next:** Stage 2 follows the gradient backwards, one node at a time.

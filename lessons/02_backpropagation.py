@@ -1,9 +1,9 @@
 # %% [markdown] role="hook" traps=6
 # # 2. Backpropagation and autograd
 #
-# A network has a million weights, and its answer is wrong. Which of the weights should
-# change, in which direction, and by how much? *Backpropagation* answers this question for
-# all weights in one pass, and `loss.backward()` runs it for you.
+# A network has a million weights, and its answer is wrong. Which weights should change,
+# in which direction, and by how much? *Backpropagation* answers this question for all
+# weights in one pass, and `loss.backward()` runs it for you.
 #
 # This stage computes gradients by hand and with *autograd*, PyTorch's engine for
 # gradients, and builds a training loop from them. Then it breaks the backward pass with
@@ -56,11 +56,11 @@ print(f"loss {loss_for(3)}, slope about {slope:.1f}")
 # costs one forward pass for every weight.
 #
 # The *chain rule* gives the exact answer for all weights at once. Split the computation
-# into small operations, $z = wx + b$, $e = z - y$ and $L = e^2$. Each operation has a
-# simple slope of its own, and the slope of the whole computation is the product of the
-# slopes along the path. The *forward pass* computes the values, from the inputs to the
-# loss. The *backward pass* starts at the loss with $dL/dL = 1$. Every node multiplies the
-# arriving gradient by its own slope, and passes the product on.
+# into small operations, $z = wx + b$, $e = z - y$ and $L = e^2$. Each operation has its
+# own simple slope, and the slope of the whole computation is the product of the slopes
+# along the path. The *forward pass* computes the values, from the inputs to the loss. The
+# *backward pass* starts at the loss with $dL/dL = 1$. Every node multiplies the arriving
+# gradient by its own slope and passes the product on.
 
 # %% role="concept"
 x, w, b, y = 2.0, 3.0, 0.5, 10.0
@@ -79,9 +79,9 @@ loss.backward()
 
 # %% role="concept"
 claim("loss", loss, expected=12.25)
-claim("dL/dw from autograd (expected: the one by hand)",
+claim("dL/dw from autograd (expected: dL/dw by hand)",
       leaves[0].grad, expected=d_w)
-claim("dL/db from autograd (expected: the one by hand)",
+claim("dL/db from autograd (expected: dL/db by hand)",
       leaves[1].grad, expected=d_b)
 
 # %% role="concept"
@@ -101,26 +101,26 @@ draw_backward(
      ("e = z - y", "L = e²"): f"times 2e = {2 * e:g}"},
     title="Values go down, gradients come back up",
     alt="A graph. Arrows lead down from w, x and b to z, from z and y to "
-        "e, and from e to L. Next to each of them, except for the one "
-        "from y, an arrow with a factor leads back up. Every node except "
-        "y shows its gradient.")
+        "e, and from e to L. Next to every arrow except for y's, an arrow "
+        "with a factor leads back up. Every node except y shows its "
+        "gradient.")
 
 # %% [markdown] role="concept"
 # Read the gradient of `w` off the arrows, from the bottom up: it is 1 times −7 times 1
 # times 2. Notice two things. First, the factors come from the forward pass: the arrow to
-# `w` needs `x`, and the arrow to `e` needs `e` itself. So the graph has to keep those
+# `w` needs `x`, and the arrow to `e` needs `e` itself. So the graph has to keep these
 # values until the backward pass. Second, autograd computed no gradient for `x` and `y`,
 # because they were plain numbers. Only a tensor with `requires_grad=True` gets a
-# gradient, in its attribute `.grad`. If you created such a tensor yourself, like a
-# parameter of a model, it is called a *leaf*.
+# gradient, in its attribute `.grad`. If you created such a tensor yourself, like a model
+# parameter, it is called a *leaf*.
 #
-# While the forward pass runs, autograd records one node per operation, and links it to
-# the nodes that produced its inputs. The node of a result is its `grad_fn`, and
-# `backward` follows the links:
+# While the forward pass runs, autograd records one node per operation and links it to the
+# nodes that produced its inputs. The node of a result is its `grad_fn`, and `backward`
+# follows the links:
 
 # %% role="concept"
 def walk(node, depth=0):
-    """Print the graph behind a result, from the loss to the leaves."""
+    """Print a result's graph, from the loss to the leaves."""
     print("   " * depth + node.name())
     for parent, _ in node.next_functions:
         if parent is not None:
@@ -129,14 +129,14 @@ def walk(node, depth=0):
 walk(loss.grad_fn)
 
 # %% [markdown] role="concept"
-# `AccumulateGrad` is the node of a leaf. It adds every gradient that it receives to the
-# leaf's `.grad`.
+# `AccumulateGrad` is a leaf's node. It adds every gradient that it receives to the leaf's
+# `.grad`.
 #
 # ## Two uses, two gradients
 #
 # What if a value is used more than once? Then a change in the value reaches the loss
-# along several paths, and all of them count. So autograd adds up the gradients from all
-# of these paths:
+# along several paths, and every path counts. So autograd adds up the gradients from all
+# paths:
 
 # %% role="concept"
 a = torch.tensor(3.0, requires_grad=True)
@@ -194,8 +194,8 @@ draw_grids({"slope of ReLU": mask, "arrives: d_h": arrives,
            title="A unit that was off passes no gradient back",
            alt="Three grids of four rows and five units. The first is the "
                "mask of ones and zeros, and the second shows the sizes of "
-               "the gradients that arrive. The third shows those that "
-               "pass, with the blocked cells crossed out.")
+               "the gradients that arrive. The third shows the gradients "
+               "that pass, with the blocked cells crossed out.")
 
 # %% [markdown] role="concept"
 # Then the gradient passes back through the product. Unit $u$ computes $z_u = b_u + \sum_d
@@ -223,19 +223,19 @@ claim("largest gap between our three gradients and autograd's", gap,
       below=1e-5)
 
 # %% [markdown] role="concept"
-# You need not learn the formulas by heart. A gradient has the shape of its tensor,
-# and unless sizes happen to be equal, only one order of the factors produces that
-# shape. And `d_x` is the `d_h` of the layer before. Repeat the two steps from the
-# last layer to the first, and you have backpropagation through a whole network.
+# You need not learn the formulas by heart. A gradient has the shape of its tensor, and
+# unless sizes happen to be equal, only one order of the factors produces that shape. And
+# `d_x` is the previous layer's `d_h`. Repeat the two steps from the last layer to the
+# first, and you have backpropagation through a whole network.
 
 # %% [markdown] role="concept"
 # ### No need for the whole Jacobian
 #
-# A layer that maps $n$ values to $m$ values has $m \cdot n$ slopes, one for each pair
-# of an output and an input. Together they form a matrix, the *Jacobian* $J$, with a row
-# for each output and a column for each input. Take a node that computes $x_1 x_2$ and
-# $x_1 + x_2$, at $x_1 = 3$ and $x_2 = 2$. Each entry says how much an output changes
-# with an input:
+# A layer that maps $n$ values to $m$ values has $m \cdot n$ slopes, one for each pair of
+# an output and an input. Together, the slopes form a matrix, the *Jacobian* $J$, with a
+# row for each output and a column for each input. Take a node that computes $x_1 x_2$ and
+# $x_1 + x_2$, at $x_1 = 3$ and $x_2 = 2$. Each entry says how much an output changes with
+# an input:
 #
 # ```
 #               for x1   for x2
@@ -244,10 +244,10 @@ claim("largest gap between our three gradients and autograd's", gap,
 # ```
 #
 # The backward pass never builds such a matrix. A node receives a vector $v$ with one
-# value per *output*, and returns $vJ$, which has one value per *input*. If the node above
-# receives $v = (1, 10)$, it returns $1 \cdot 2 + 10 \cdot 1 = 12$ for $x_1$, and
-# $1 \cdot 3 + 10 \cdot 1 = 13$ for $x_2$. The product $vJ$ is called a *vector-Jacobian
-# product*. The mask and the matrix products above compute such products.
+# value per *output* and returns $vJ$, which has one value per *input*. If the node above
+# receives $v = (1, 10)$, it returns $1 \cdot 2 + 10 \cdot 1 = 12$ for $x_1$, and $1 \cdot
+# 3 + 10 \cdot 1 = 13$ for $x_2$. The product $vJ$ is called a *vector-Jacobian product*.
+# The mask and the matrix products above compute such products.
 
 # %% role="concept"
 weight, point = torch.randn(4, 6), torch.randn(6, requires_grad=True)
@@ -273,10 +273,10 @@ claim("bytes in the Jacobian of one layer",
 # %% [markdown] role="concept"
 # A loss is a single number, so $v$ starts with one entry, and **one** backward pass
 # computes the slopes for all parameters, even for a billion of them. You could also start
-# at the other end: pick one parameter, and follow a small change of it forward through
-# the network. This is called *forward mode*. One such pass computes the slope for that
-# parameter only, so a billion parameters need a billion passes. That is why training
-# computes its gradients backwards.
+# at the other end: pick one parameter, and follow a small change in this parameter
+# forward through the network. This is called *forward mode*. One such pass computes the
+# slope for that parameter only, so a billion parameters need a billion passes. That is
+# why training computes its gradients backwards.
 #
 # ## What is saved for the backward pass
 #
@@ -285,7 +285,7 @@ claim("bytes in the Jacobian of one layer",
 # memory than the weights. Which values an operation keeps depends on its slope. A product
 # of two tensors keeps both, because each is the slope for the other. `tanh` keeps its own
 # result. A sum keeps nothing, because its slopes are 1. In the next cell, `saved_bytes`
-# asks autograd how much it keeps for vectors of 1,000 values of 4 bytes each.
+# asks autograd how many bytes it keeps for vectors of 1,000 four-byte values.
 
 # %% role="concept"
 def kept_by(operation, count=1):
@@ -300,15 +300,16 @@ kept = {"a + b": kept_by(torch.add, 2), "2 * a": kept_by(lambda a: 2 * a),
 print(*(f"{name:6} {bytes:5,}" for name, bytes in kept.items()), sep="\n")
 
 # %% role="concept"
-claim("bytes kept by a sum of two", kept["a + b"], expected=0)
+claim("bytes kept by a sum of two vectors", kept["a + b"], expected=0)
 claim("bytes kept by tanh", kept["tanh"], expected=4000)
-claim("bytes kept by a product of two", kept["a * b"], expected=8000)
+claim("bytes kept by a product of two vectors", kept["a * b"],
+      expected=8000)
 
 # %% [markdown] role="concept"
 # Until `backward` has run, you must not change a value that the graph keeps. Most
 # operations make a new tensor, but some change a tensor *in place*: assignments such as
 # `t[0] = 0` and `t += 1`, and methods whose names end in an underscore, such as
-# `t.zero_()`. If such an edit changes a kept value, the slope that is computed from it is
+# `t.zero_()`. If such an edit changes a kept value, the slope computed from that value is
 # wrong. To detect such edits, every tensor counts its in-place edits, and the graph notes
 # the count when it keeps the tensor. If `backward` finds a different count, it raises an
 # error instead of returning a wrong gradient.
@@ -331,7 +332,7 @@ claim("bytes for twice as many rows, fp32, no norm layers", kept[128],
 
 # %% [markdown] role="concept"
 # You can use a graph only once. `backward()` frees the tensors that the graph kept, so a
-# second call that needs one of them raises an error.
+# second call that needs one of these tensors raises an error.
 #
 # ## A training loop in five steps
 #
@@ -353,8 +354,8 @@ for _ in range(4):
 # %% [markdown] role="concept"
 # The step goes *against* the slope. Here the slope for `w` is negative, so `w` grows. In
 # a real program, an *optimizer* does steps 3 and 5 for all parameters of the model. The
-# optimizer for plain gradient descent is `torch.optim.SGD`. And a step rarely sees all
-# the data. Usually it sees only a *batch*, a few rows drawn at random. One pass over all
+# optimizer for plain gradient descent is `torch.optim.SGD`. And a step rarely uses all
+# the data. Usually it uses only a *batch*, a few rows drawn at random. One pass over all
 # rows is called an *epoch*.
 
 # %% role="concept"
@@ -388,26 +389,25 @@ draw_blocks({"the five steps": ["1. predict: model(x)",
                                          "the weights have moved"]},
             bypass={"the five steps": [(4, 0)]},
             title="Five steps, then the next batch",
-            alt="Two columns of five boxes. The first holds the steps "
-                "predict, compare, clear, backward and step, with an "
-                "arrow from the last to the first. The second says what "
-                "each of the steps leaves behind.")
+            alt="Two columns of five boxes. The first column holds the "
+                "steps predict, compare, clear, backward and step, with "
+                "an arrow from the last step to the first. The second "
+                "column says what each step leaves behind.")
 
 # %% [markdown] role="concept"
 # Every training program has these five steps in some form. The course calls `fit` where
-# the loop is not the subject, and `fit` is this loop with Adam as its optimizer.
-# *Adam* divides the gradient of each weight by a running average of that gradient's own
-# size, so the length of a step depends little on how large the gradients are (stage 4).
-# Each of the five steps is one line, and each line is easy to forget.
+# the loop is not the subject, and `fit` is this loop with Adam as its optimizer. *Adam*
+# divides each weight's gradient by a running average of that gradient's own size, so the
+# length of a step depends little on how large the gradients are (stage 4). Each of the
+# five steps is one line, and each line is easy to forget.
 
 # %% [markdown] trap="02.1" role="situation" core=true fault="zero_grad is missing: gradients add up" symptom="loss goes up and down and never settles, zero_grad missing"
 # ## A training loop from memory
 #
-# You write the five steps of a training loop from memory and forget `zero_grad`. "Without
+# You write a training loop from memory and forget `zero_grad`. "Without
 # `zero_grad`, the steps are just too long, as with a higher learning rate," says a
-# comment in an old script. The data are linear and have no noise, so the loss can reach
-# zero. You run the loop for 800 steps, once on all rows and once on 8 random rows in each
-# step.
+# comment in an old script. The data are linear without noise, so the loss can reach
+# zero. You run the loop 800 steps, once on all rows and once on 8 random rows per step.
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)
@@ -443,8 +443,10 @@ pushed = descend(800, clear=False, batch=8)
 guess("02.1", "What does the loss do in the two runs without `zero_grad`?",
       choices=["it swings in both runs",
                "it grows in both runs",
-               "it falls on all rows and swings in batches of 8",
-               "it swings on all rows and grows in batches of 8"])
+               "it falls in the run on all rows and swings in the run on "
+               "batches of 8",
+               "it swings in the run on all rows and grows in the run on "
+               "batches of 8"])
 
 # %% trap="02.1" role="look"
 measured("02.1", 3)
@@ -458,16 +460,17 @@ plot_lines(range(800), {name: [max(loss, 1e-6) for loss in losses]
            alt="Three curves on a log scale. With zero_grad, the loss "
                "falls to the floor. Without zero_grad, the loss on all "
                "rows keeps swinging at about its first value or below, "
-               "and in batches of 8 it climbs by several powers of ten.")
+               "and the loss in batches of 8 climbs by several powers of "
+               "ten.")
 
 # %% trap="02.1" role="look"
 claim("highest loss in batches of 8, divided by the first loss",
       max(pushed) / pushed[0], above=100)
 
 # %% [markdown] trap="02.1" role="look"
-# On all rows, the loss neither settles nor diverges. In batches of 8, the loss grows by
-# several powers of ten. To see why, call `backward` four times on one batch, without a
-# step. Each call adds its gradient to the earlier ones:
+# On all rows, the loss neither settles nor diverges. In batches of 8, it grows by several
+# powers of ten. To see why, call `backward` four times on one batch, without a step. Each
+# call adds its gradient to the earlier gradients:
 
 # %% trap="02.1" role="look"
 probe = nn.Linear(3, 1)
@@ -494,14 +497,14 @@ plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
            title="On all rows, the loss swings like a pendulum",
            xlabel="step", ylabel="mean squared error",
            alt="The first 60 steps on all rows. The curve with zero_grad "
-               "falls to zero and stays there. The curve without it falls "
-               "and rises again and again, with swings of changing "
+               "falls to zero and stays there. The curve without zero_grad "
+               "falls and rises again and again, with swings of changing "
                "height.")
 
 # %% [markdown] trap="02.1" role="repair"
 # Clear the gradients at the start of **every** step. Then it does not matter what other
-# code has left in `.grad`. The run below clears the gradients, and sets a momentum of 1
-# on purpose:
+# code has left in `.grad`. The run below clears them, but sets a momentum of 1 on
+# purpose:
 
 # %% trap="02.1" role="repair"
 pendulum = descend(40, clear=True, momentum=1.0)
@@ -533,8 +536,8 @@ claim("is set_to_none on by default",
 # %% [markdown] trap="02.1" role="more"
 # By default, `zero_grad` sets each gradient to None, which does more than save memory.
 # Besides the running average of the gradients' size, Adam keeps a running mean of the
-# gradients themselves, and steps along that mean. If a weight's gradient is None, Adam
-# leaves the weight alone. If the gradient is a tensor of zeros, it still takes a step,
+# gradients themselves and steps along that mean. If a weight's gradient is None, Adam
+# leaves the weight alone. If the gradient is a tensor of zeros, Adam still takes a step,
 # using the running means:
 
 # %% trap="02.1" role="more"
@@ -569,11 +572,11 @@ claim("loss after 800 steps in batches of 8 with zero_grad", calm[-1],
       below=1e-3)
 
 # %% [markdown] trap="02.1" role="folklore"
-# **Told:** without `zero_grad`, the loss falls faster at first and then diverges.
-# **Measured:** in random batches of 8, the loss does grow, to more than 100 times its
+# **Told:** Without `zero_grad`, the loss falls faster at first and then diverges.
+# **Measured:** In random batches of 8, the loss does grow, to more than 100 times its
 # first value within 800 steps. On the full batch without noise, at a learning rate of
-# 0.05, the loss swings and stays below 2 times its first value. **Told:** pass
-# `set_to_none=True` to save memory. **Measured:** setting gradients to None is the
+# 0.05, the loss swings and stays below twice its first value. **Told:** Pass
+# `set_to_none=True` to save memory. **Measured:** Setting gradients to None is the
 # default, and it does more than save memory. Under Adam, an idle weight stays at 0.9 with
 # None and moves to 0.833 with zeros.
 
@@ -610,10 +613,10 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 
 # %% [markdown] trap="02.1" role="keep"
 # **Keep:** `backward` adds to `.grad`, so clear the gradients at the start of every step.
-# If you forget to clear them, SGD behaves as if its momentum were `1`, and the loss
-# swings or grows. **In your own code:** if a loss swings with a steady period, run your
-# step twice on one batch at a learning rate of 0. If the gradient norm doubles, nothing
-# clears the gradients. **Source:** PyTorch documentation,
+# Otherwise SGD behaves as if its momentum were 1, and the loss swings or grows. **In your
+# own code:** If a loss swings with a steady period, run your step twice on one batch at a
+# learning rate of 0. If the gradient norm doubles, nothing clears the gradients.
+# **Source:** PyTorch documentation,
 # [Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
 # %% [markdown] trap="02.2" role="situation" fault="backward on a vector of ones: a sum, not the mean" symptom="RuntimeError: grad can be implicitly created only for scalar outputs"
@@ -720,12 +723,12 @@ claim("largest gap between the vector and the weighted mean",
       (as_vector - as_scalar).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="more" topics="a rate of 0.5 that acts like 32 · torch's class weights"
-# These claims check the first of the two bars, and the learning rate at which the mean
-# loss leads to the same steps as the vector of ones:
+# These claims check the first bar, and the learning rate at which the mean loss leads to
+# the same steps as the vector of ones:
 
 # %% trap="02.2" role="more"
 claim("worst loss with the mean", calm, below=2.6)
-claim("the rate at which the mean takes the same steps",
+claim("the rate at which the mean loss takes the same steps",
       0.5 * ratio, expected=32,
       within=0.01)
 
@@ -740,8 +743,8 @@ claim("largest gap to PyTorch's gradient with class weights",
       (as_scalar - gradient(built_in)).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="folklore"
-# **Told:** reduce the losses with `(weights * losses).sum()`, or pass a vector of ones,
-# which is equivalent. **Measured:** both reductions compute a sum, not a mean. In this
+# **Told:** Reduce the losses with `(weights * losses).sum()`, or pass a vector of ones,
+# which is equivalent. **Measured:** Both reductions compute a sum, not a mean. In this
 # batch, the vector of ones makes the gradient 64 times as large as the mean does. This
 # factor grows with the batch size, so the same learning rate means something different
 # for each batch size.
@@ -768,16 +771,15 @@ def weighted_loss(losses: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="02.2" role="hint"
-# 1. You need a vector that says how much each row counts, and its entries have to add up to one. How do you get it from the weights?
+# 1. You need a vector that says how much each row counts, and its entries have to add up to one. How do you get this vector from the weights?
 # 2. The mean of a product is not the product of the means.
 # 3. Use tensors all the way from `losses` to the result, because `.item()`, `float()` and `detach()` cut the graph.
 
 # %% [markdown] trap="02.2" role="keep"
 # **Keep:** `backward(v)` weights the rows by `v`, so a vector of ones gives you the
 # gradient of the sum. For a mean, the weights have to add up to one. **In your own
-# code:** after you change a reduction, compare the gradient norm with the norm before the
-# change.
-# **Source:** PyTorch documentation,
+# code:** After you change a reduction, compare the gradient norm with the norm before the
+# change. **Source:** PyTorch documentation,
 # [torch.autograd.backward](https://docs.pytorch.org/docs/stable/generated/torch.autograd.backward.html)
 # and
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
@@ -799,7 +801,7 @@ def weighted_loss(losses: torch.Tensor,
 # | `create_graph=True` | also records the backward pass | derivatives of derivatives |
 #
 # With the first three switches, autograd records less. `detach` acts on a single tensor,
-# and its result shares the tensor's memory and also its count of in-place edits.
+# and its result shares the tensor's memory and also the tensor's count of in-place edits.
 # `no_grad` acts on everything in its block. If you write `@torch.no_grad()` above a
 # function, the whole function becomes such a block.
 
@@ -817,9 +819,9 @@ print(recorded.requires_grad, recorded.detach().requires_grad,
 # %% [markdown] role="concept"
 # Use `detach` if the forward pass needs a value, but the part that computed the value
 # must get no gradient from it. A GAN (generative adversarial network) is trained to make
-# new samples that look as if they came from a data set. In it, a *generator* makes
-# samples, and a *judge* learns to recognise them as fakes. The judge's training step must
-# not train the generator, so the judge gets `fake.detach()`:
+# new samples that look as if they came from a data set. In a GAN, a *generator* makes the
+# samples, and a *judge* learns to recognise these samples as fakes. The judge's training
+# step must not train the generator, so the judge gets `fake.detach()`:
 
 # %% role="concept"
 generator, judge = nn.Linear(2, 4), nn.Linear(4, 1)
@@ -845,7 +847,7 @@ draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
 # %% [markdown] role="concept"
 # Targets that come from a copy of the model, such as a *momentum encoder* or the target
 # network of Q-learning, are detached for the same reason. In a long sequence, `h =
-# h.detach()` after every chunk keeps the hidden state and cuts its graph, so that the
+# h.detach()` after every chunk keeps the hidden state but cuts its graph, so that the
 # backward pass does not go all the way back to the beginning (*truncated backpropagation
 # through time*).
 #
@@ -914,9 +916,9 @@ plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
     xlabel="", ylabel="gradient", form=".3f",
     marks=[f"got, x = {v}" for v in (1, 2, 3)],
     title="Three slopes are lost without an error",
-    alt="Pairs of columns for x = 1, 2 and 3. The first of each pair is "
-        "the true slope. The second is the gradient that came out, and "
-        "it is zero each time.")
+    alt="Pairs of columns for x = 1, 2 and 3. In each pair, the first "
+        "column is the true slope, and the second column is the gradient "
+        "that came out, which is zero each time.")
 
 # %% [markdown] trap="02.3" role="why"
 # `.data` is not a copy, because it shares its memory with `y`. The slope of a sigmoid is
@@ -936,7 +938,7 @@ draw_tree({"x": "1, 2, 3", "y": "kept for backward",
            "loss": "sum"},
           [("x", "y"), ("y", "loss"), ("y", "shown")],
           cuts=[("y", "shown")], marks=["y"], cut_name="no graph",
-          title="No graph leads to y.data, and the edit changes y",
+          title="No graph leads to y.data, but editing it changes y",
           alt="Arrows lead from x to y, and from y to the loss and to "
               "shown. The edge to shown is cut. y is marked, because the "
               "edit changed it.")
@@ -955,7 +957,7 @@ claim("largest error of the gradient after detach and clone",
 
 # %% [markdown] trap="02.3" role="more" topics="where the same edit does no harm · what detach notices"
 # An edit does no harm if the operation kept nothing for the backward pass. After the same
-# edit, `2 * x` still gets the right gradient:
+# edit of `2 * x`, `x` still gets the right gradient:
 
 # %% trap="02.3" role="more"
 x.grad = None
@@ -972,8 +974,8 @@ claim("largest value of y itself after the edit for the plot",
       edited.abs().max(), expected=0)
 
 # %% [markdown] trap="02.3" role="more"
-# Autograd counts an edit that you make to the detached tensor with PyTorch, but not one
-# that you make with NumPy:
+# If you edit the detached tensor with PyTorch, autograd counts the edit. If you edit it
+# with NumPy, autograd does not:
 
 # %% trap="02.3" role="more"
 x.grad = None
@@ -1023,20 +1025,20 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="02.3" role="keep"
 # **Keep:** `.data` shares memory with its tensor and hides your edits from autograd.
 # `detach()` also shares memory, but autograd notices edits that you make with PyTorch.
-# Only `detach().clone()` is yours to edit. **In your own code:** search for `.data` and
+# Only `detach().clone()` is yours to edit. **In your own code:** Search for `.data` and
 # replace each use of it. To set a weight by hand, use `no_grad()`. **Source:** PyTorch
 # notes, [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # in-place correctness checks.
 
-# %% [markdown] trap="02.4" role="situation" core=true fault="accumulated gradients weigh unequal parts alike" symptom="gradient accumulation: loss explodes or differs from the large batch"
+# %% [markdown] trap="02.4" role="situation" core=true fault="gradient accumulation weights unequal parts equally" symptom="gradient accumulation: loss explodes or differs from the large batch"
 # ## Four small batches for one big one
 #
 # Your batch of 32 rows does not fit into memory. So you cut it into 4 *micro-batches* of
-# 8 rows, call `backward` on each, and then take one step, because the gradients add up in
-# `.grad` anyway. The first six rows are padding. They have the label `-100`, and
+# 8 rows, call `backward` for each part, and then take one step, because the gradients add
+# up in `.grad` anyway. The first six rows are padding. They have the label `-100`, and
 # `cross_entropy` ignores rows with this label. "Divide each loss by 4, or your learning
-# rate will in effect be about 4 times too large," says a reviewer. So you divide by 4,
-# and compare the accumulated gradient with the gradient of the whole batch.
+# rate will in effect be about 4 times too large," says a reviewer. So you divide by 4 and
+# compare the accumulated gradient with the gradient of the whole batch.
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
@@ -1078,18 +1080,18 @@ claim("error when divided by 4, as a fraction of the norm", by_four,
 
 # %% [markdown] trap="02.4" role="why"
 # Each part's loss is the mean over its *labelled* rows. The first part has only two
-# labelled rows, yet like every part it supplies a quarter of the gradient. So each row of
-# the first part counts as much as four rows of another part. Dividing by the *number* of
-# parts is right only if all parts average over the same number of rows. Instead, weight
-# each loss by **its share of the denominator**: the number of its labelled rows, divided
-# by the number of labelled rows in the whole batch.
+# labelled rows, yet like every part it supplies a quarter of the gradient. So each
+# labelled row of the first part counts as much as four rows of another part. Dividing by
+# the *number* of parts is right only if all parts average over the same number of rows.
+# Instead, weight each loss by **its share of the denominator**: the number of its
+# labelled rows, divided by the number of labelled rows in the whole batch.
 
 # %% trap="02.4" role="why"
 draw_boxes({"labelled rows": {f"part {k}": n for k, n in enumerate(
                 [int((y >= 0).sum()) for y in cut], 1)},
             "divided by 4": {f"part {k}": 6.5 for k in range(1, 5)}},
            unit="rows",
-           title="Divided by 4, two rows weigh like six and a half",
+           title="Divided by 4, two rows weigh as much as six and a half",
            alt="Two stacks of four boxes. Counted in labelled rows, the "
                "parts have weights of 2, 8, 8 and 8. Divided by the "
                "number of parts, each part has a weight of 6.5.")
@@ -1106,7 +1108,7 @@ claim("error when weighted by the share of the labelled rows",
 
 # %% [markdown] trap="02.4" role="more" topics="a smaller last part · BatchNorm · Adam hides a factor"
 # Without padding, you can weight each part by its share of the rows. With 28 rows, the
-# last part has only 4, and if you divide by 4, each of these 4 rows counts twice:
+# last part has only 4 rows, and if you divide by 4, each of these rows counts twice:
 
 # %% trap="02.4" role="more"
 wanted = inputs @ torch.randn(16, 1)
@@ -1211,12 +1213,12 @@ claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
 # With `(loss / parts).backward()`, the two functions agree up to rounding.
 
 # %% [markdown] trap="02.4" role="folklore"
-# **Told:** divide by the number of micro-batches, and you get the gradient of the big
-# batch. **Measured:** dividing gives that gradient for equal parts without padding and
-# without BatchNorm. If the last part is half as large as the others, the gradient is off
-# by more than 5 %. If most of one part is padding, the gradient is off by more than a
+# **Told:** Divide by the number of micro-batches, and you get the gradient of the big
+# batch. **Measured:** Dividing gives that gradient for equal parts without padding and
+# without BatchNorm. If the last part is half as large as the other parts, the gradient is
+# off by more than 5 %. If most of one part is padding, the gradient is off by more than a
 # third. With BatchNorm in parts of 8 rows, the gradient is off by more than 15 %.
-# **Told:** if you do not divide, training becomes unstable. **Measured:** with SGD at a
+# **Told:** If you do not divide, training becomes unstable. **Measured:** With SGD at a
 # learning rate of 0.15, training does become unstable. With Adam and no weight decay, you
 # end up with the same weights, whether you divide or not.
 
@@ -1253,17 +1255,17 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # %% [markdown] trap="02.4" role="hint"
 # 1. Every row has to count the same. So how much does the mean over a part of n rows have to count?
 # 2. You need the total number of rows before the first `backward`, because afterwards the gradients have already been added.
-# 3. Clear the gradients once before the loop, and step once after it. The scaled losses add up to the mean.
+# 3. Clear the gradients once before the loop and step once after the loop. The scaled losses add up to the mean.
 
 # %% [markdown] trap="02.4" role="keep"
-# **Keep:** when you accumulate gradients, weight each part by its share of the rows, or
+# **Keep:** When you accumulate gradients, weight each part by its share of the rows, or
 # of the labelled rows if there is padding. If a constant factor is wrong, SGD can
 # diverge, whereas Adam without weight decay hides the mistake. **In your own code:**
-# compare the accumulated gradient once with the gradient of the whole batch. **Source:**
+# Once, compare the accumulated gradient with the whole batch's gradient. **Source:**
 # PyTorch notes, [Automatic Mixed Precision
 # examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which divide by
 # the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section 2.1.
-# **Seen in the wild:** in [huggingface/transformers
+# **Seen in the wild:** In [huggingface/transformers
 # 24725](https://github.com/huggingface/transformers/issues/24725), the trainer gave a
 # sample of 11 tokens the same weight as a sample of 101 tokens.
 
@@ -1271,14 +1273,14 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # ## An evaluation that runs out of memory
 #
 # Training fits into memory. Evaluation uses the same batch size, calls `eval()`, and only
-# adds up the losses of its batches, yet it runs out of memory after a while. "`eval()`
-# only affects layers, so nothing but `no_grad` will help," says the ticket. Your net has
-# 20 hidden layers of 64 units. You evaluate 4 batches of 124 digits, and after each batch
+# adds up the batch losses, yet it runs out of memory after a while. "`eval()` only
+# affects layers, so nothing but `no_grad` will help," says the ticket. Your net has 20
+# hidden layers of 64 units. You evaluate 4 batches of 124 digits, and after each batch
 # you measure the memory that the graphs hold.
 
 # %% [markdown] trap="02.5" role="break"
 # `held_bytes()` adds up the memory of all tensors that autograd still holds for a
-# backward pass, and counts shared memory once. The function sees only tensors that a
+# backward pass, but counts shared memory once. The function counts only tensors that a
 # graph saves inside a `watched()` block.
 
 # %% trap="02.5" role="break" tags=["plumbing"]
@@ -1367,7 +1369,7 @@ claim("most bytes held after a batch, with item()", max(left), expected=0)
 
 # %% [markdown] trap="02.5" role="why"
 # `total` is a tensor with a graph, and its graph contains the graph of every batch.
-# `eval()` switches the mode of layers such as dropout, and has nothing to do with graphs.
+# `eval()` switches the mode of layers such as dropout, but has nothing to do with graphs.
 # But `no_grad()` is not the only way out. If you add up the plain numbers that `.item()`
 # returns, autograd builds each graph for nothing and frees it again. Inside `no_grad()`,
 # autograd does not build a graph at all.
@@ -1388,10 +1390,10 @@ print({name: f"{bytes / 1000:.0f} kB" for name, bytes in spent.items()})
 claim("bytes kept by no_grad", spent["no_grad"], expected=0)
 
 # %% [markdown] trap="02.5" role="more" topics="item() and inference_mode · the mean of batch means"
-# `inference_mode()` builds no graph either. In addition, no later graph can save a
-# tensor that was created inside the block. You can add such a tensor to a parameter, but
-# a layer that has to save it raises an error. If you clone the tensor outside the block,
-# the clone is an ordinary tensor.
+# `inference_mode()` builds no graph either. In addition, no later graph can save a tensor
+# created inside the block. You can add such a tensor to a parameter, but a layer that has
+# to save it raises an error. If you clone the tensor outside the block, the clone is an
+# ordinary tensor.
 
 # %% trap="02.5" role="more"
 with torch.inference_mode():
@@ -1418,7 +1420,7 @@ claim("gradient through a sum with 8 such rows", shift.grad[0], expected=8)
 # %% [markdown] trap="02.5" role="more"
 # Many evaluation loops make a second mistake: they take the mean of the batch means. If
 # you cut the 497 test digits into batches of 62, the last batch holds a single digit, and
-# this digit counts as much as 62 others.
+# this digit counts as much as a whole batch of 62.
 
 # %% trap="02.5" role="more"
 trained = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -1476,25 +1478,25 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # 3. Store the `training` flag of every module before you change it, and restore each one afterwards.
 
 # %% [markdown] trap="02.5" role="keep"
-# **Keep:** a loss with a graph keeps the activations of its whole batch in memory.
+# **Keep:** A loss with a graph keeps the activations of its whole batch in memory.
 # `eval()` switches the mode of layers, `no_grad()` stops the recording of graphs, and an
 # evaluation needs both calls. Average the loss over rows, not over batches. **In your own
-# code:** look for `+= loss` without `.item()`. **Source:** PyTorch notes, [Autograd
+# code:** Look for `+= loss` without `.item()`. **Source:** PyTorch notes, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), locally disabling
 # gradient computation.
 
-# %% [markdown] trap="02.6" role="situation" fault="a node reports before all its uses have" symptom="hand-written autograd gives wrong gradients when a value is used twice"
+# %% [markdown] trap="02.6" role="situation" fault="a node passes its gradient on too early" symptom="hand-written autograd gives wrong gradients when a value is used twice"
 # ## An engine of your own
 #
 # You write a small autograd engine of your own. Each value remembers its parents and its
-# slope with respect to each of them. The backward pass uses a queue. It takes a node out
-# of the queue, passes the node's gradient on to its parents, and puts the parents into
-# the queue. On a chain of products and on `tanh`, the gradients are right, so you ship
-# it. The first user computes `a + tanh(a + b)`, with `a = w * x`.
+# slope with respect to each parent. The backward pass uses a queue. The pass takes a node
+# out of the queue, passes the node's gradient on to its parents, and puts the parents
+# into the queue. On a chain of products and on `tanh`, the gradients are right, so you
+# ship it. The first user computes `a + tanh(a + b)`, with `a = w * x`.
 
 # %% trap="02.6" role="break"
 class Value:
-    """A number that knows its parents and its slope to each of them."""
+    """A number that knows its parents and its slope for each parent."""
     def __init__(self, data, parents=()):
         self.data, self.parents = data, parents   # pairs (Value, slope)
 
@@ -1511,7 +1513,7 @@ class Value:
 
 # %% trap="02.6" role="break"
 def hasty(out):
-    """Gradients of out; a node passes its own on when first reached."""
+    """Gradients of out; a node passes its gradient on when reached."""
     grad, queue = {out: 1.0}, [out]
     while queue:
         node = queue.pop(0)
@@ -1562,12 +1564,12 @@ measured("02.6", 0)
 claim("error of dL/dw", abs(grads[w] - true_w), above=0.5)
 
 # %% [markdown] trap="02.6" role="why"
-# `a` is used twice. The engine reached `a` through its first use, the direct one, and
-# passed on the gradient of `a` at once. The gradient from the second use arrived later,
+# `a` is used twice. The engine reached `a` through its first use, the direct one, and at
+# once passed on the gradient of `a`. The gradient from the second use arrived later,
 # after `w` had already received its gradient. A node may pass on its gradient only after
-# **all** its uses have passed theirs to it. This order, with every child before its
-# parents, is a *topological order*. To get such an order, list every node after its
-# parents, and then go through that list backwards.
+# **all** its uses have passed their gradients to the node. This order, with every child
+# before its parents, is a *topological order*. To get such an order, list every node
+# after its parents, and then go through that list backwards.
 
 # %% trap="02.6" role="why"
 draw_tree({"w": f"{grads[w]:.2f}, true {true_w:.2f}", "x": "", "b": "",
@@ -1575,7 +1577,7 @@ draw_tree({"w": f"{grads[w]:.2f}, true {true_w:.2f}", "x": "", "b": "",
           [("w", "a"), ("x", "a"), ("a", "a + b"), ("b", "a + b"),
            ("a + b", "tanh"), ("a", "L"), ("tanh", "L")],
           marks=["w"],
-          title="The gradient that takes the long way to a comes too late",
+          title="The gradient by the long way reaches node a too late",
           alt="A graph. Arrows lead from w and x to a, and from a to L, "
               "once directly and once through a + b and tanh. The "
               "gradient of w is marked as wrong.")
@@ -1592,7 +1594,7 @@ def after_parents(node, order, seen):
 
 # %% trap="02.6" role="repair"
 def patient(out):
-    """Gradients of out; a node passes its own on after all its uses."""
+    """Gradients of out; a node passes on after all its uses have."""
     order = after_parents(out, [], set())
     grad = dict.fromkeys(order, 0.0)
     grad[out] = 1.0
@@ -1680,7 +1682,7 @@ print(*(f"{rungs:2} rungs: {count:5,} paths"
 
 # %% trap="02.6" role="more"
 claim("paths through 10 rungs", found[10], expected=1024)
-claim("nodes to visit in 10 rungs, each of them once",
+claim("nodes to visit in 10 rungs, each node once",
       len(after_parents(ladder(10), [], set())), expected=11)
 
 # %% trap="02.6" role="exercise" points=5 difficulty=4 minutes=25
@@ -1726,19 +1728,19 @@ def gradients(out, inputs: list) -> list:
 # 3. Use a list as a stack instead of recursion. A parent that appears twice counts twice.
 
 # %% [markdown] trap="02.6" role="keep"
-# **Keep:** in a backward pass, a node may pass its gradient on only once, after all of
-# its uses have added theirs. **In your own code:** test an engine, or a custom backward
-# pass, on a value that is used twice, and compare the gradient with finite differences in
-# float64 (`torch.autograd.gradcheck`). **Source:** [Baydin et al. 2018, "Automatic
-# Differentiation in Machine Learning: a Survey"](https://arxiv.org/abs/1502.05767),
-# section 3.2.
+# **Keep:** In a backward pass, a node may pass its gradient on only once, after all of
+# its uses have added their gradients. **In your own code:** Test an engine, or a custom
+# backward pass, on a value that is used twice, and compare the gradient with finite
+# differences in float64 (`torch.autograd.gradcheck`). **Source:** [Baydin et al. 2018,
+# "Automatic Differentiation in Machine Learning: a
+# Survey"](https://arxiv.org/abs/1502.05767), section 3.2.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# No trap needs this section. It shows what happens to the memory of a graph that you
-# retain, measures autograd's switches in longer examples, follows a gradient through 30
-# layers with and without skip connections, and computes the same gradient in JAX.
+# No trap needs this section. It shows what happens to a retained graph's memory, measures
+# autograd's switches in longer examples, follows a gradient through 30 layers with and
+# without skip connections, and computes the same gradient in JAX.
 #
 # ### A retained graph does not grow
 #
@@ -1762,7 +1764,7 @@ print(held)
 # %% role="concept"
 claim("bytes held after three passes that retain the graph",
       held["retained three times"], expected=held["fresh"])
-claim("bytes held after a pass that does not retain it",
+claim("bytes held after a pass that does not retain the graph",
       held["not retained"], expected=0)
 
 # %% [markdown] role="concept"
@@ -1787,12 +1789,12 @@ claim("sum of both slopes, with the bracket detached",
       expected=2)
 
 # %% [markdown] role="concept"
-# In deep Q-learning, a network predicts how good each action is. Its target comes from a
-# second, frozen network, and no gradient may pass through that target. The target is the
-# reward plus the discounted best value of the next state (at the end of an episode, the
-# reward alone), and it is the target of only **one** action, the action that was taken.
-# When you read such code, look for three mistakes: the reward is missing, all actions get
-# the same target, or there is a `.detach()` inside `no_grad`, where it has no effect.
+# In deep Q-learning, a network predicts how good each action is. The network's target
+# comes from a second, frozen network, and no gradient may pass through the target. The
+# target is the reward plus the discounted best value of the next state (at the end of an
+# episode, the reward alone). Only **one** action gets this target: the action that was
+# taken. When you read such code, look for three mistakes: a missing reward, the same
+# target for all actions, and a `.detach()` inside `no_grad`, where it has no effect.
 
 # %% role="concept"
 online, frozen = nn.Linear(8, 4), nn.Linear(8, 4)   # state to 4 actions
@@ -1813,7 +1815,7 @@ slope, = torch.autograd.grad(taken, q)
 # %% role="concept"
 claim("does the target require gradients", target.requires_grad,
       expected=False)
-claim("values of 128 that the loss corrects", (slope != 0).sum(),
+claim("values that the loss corrects, out of 128", (slope != 0).sum(),
       expected=32)
 
 # %% [markdown] role="concept"
@@ -1867,7 +1869,7 @@ def graph_nodes(tensor):
 
 # %% role="concept"
 def chunk_sizes(cut, cell=nn.RNNCell(4, 8)):
-    """Graph nodes behind each of 4 chunks of 10 steps."""
+    """Graph nodes of each of 4 chunks of 10 steps."""
     h, sizes = torch.zeros(1, 8), []
     for _ in range(4):
         for _ in range(10):
@@ -1921,9 +1923,9 @@ claim("fraction that reaches the input, default weights and skips",
 
 # %% [markdown] role="concept"
 # So with the default weights, 30 plain layers lose the gradient, and with Xavier init
-# they keep part of it. With skips, the gradient reaches the input even with the default
-# weights. But a skip guarantees nothing. If a branch computes minus its input, the
-# gradient through the branch cancels the gradient through the skip:
+# they keep part of the gradient. With skips, the gradient reaches the input even with the
+# default weights. But a skip guarantees nothing. If a branch computes minus its input,
+# the gradient through the branch cancels the gradient through the skip:
 
 # %% role="concept"
 x = torch.randn(5, requires_grad=True)
@@ -1992,8 +1994,8 @@ claim("gap between the mean over examples and the batch gradient",
 
 # %% [markdown] role="concept"
 # `jit` runs your Python code once for every shape, dtype and structure of the inputs. In
-# that run, it uses placeholders instead of values, and compiles the operations that it
-# sees. A side effect, such as the `append` above, happens during that run and not in
+# that run, placeholders take the place of values, and `jit` compiles the operations of
+# the run. A side effect, such as the `append` above, happens during that run and not in
 # later calls. Remember this when you print or count something inside a compiled function.
 
 # %% role="concept"
@@ -2051,31 +2053,31 @@ claim("largest gap between compiled and not compiled",
 #
 # - [ ] They blow up, as with a rate four times too large :: The weights can blow up with SGD. Adam divides each gradient by the gradient's own size.
 # - [ ] They learn four times more slowly :: The factor cancels, whether it is too large or too small.
-# - [x] They end where they would have ended, up to rounding :: So nobody notices the mistake until somebody switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
+# - [x] Up to rounding, they end where they would have ended with the division :: So nobody notices the mistake until somebody switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
 
 # %% [markdown] role="quiz"
 # **6. An evaluation calls `model.eval()` and adds up `loss.item()`. What happens to the
 # memory that the evaluation uses?**
 #
 # - [ ] It grows with every batch :: Only the number that `.item()` returns is kept, so each graph is freed.
-# - [x] It holds one graph during each batch, and needlessly so :: `no_grad()` would save the memory of that graph as well.
+# - [x] During each batch it needlessly holds one graph :: `no_grad()` would save the memory of that graph as well.
 # - [ ] It is as small as possible, because of `eval()` :: `eval()` switches the mode of dropout and of norm layers. Autograd still builds the graphs.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what the backward pass costs
 #
 # A training step is a forward pass, a backward pass and an update. Before you speed up a
-# training step, find out how much of its time each of these three parts takes.
+# training step, find out what fraction of its time each part takes.
 #
-# **Before you run anything:** in a stack of equal linear layers, how long does the
+# **Before you run anything:** In a stack of equal linear layers, how long does the
 # backward pass take, as a multiple of the forward pass? And if you double the batch, what
 # happens to the memory of the forward pass, with a graph and without one?
 #
-# On any machine, you can count FLOPs (floating-point operations), bytes and the orders
-# sent to the GPU, with *meta* tensors, which have a shape but no data. A linear layer
-# needs one matrix product in the forward pass and two in the backward pass, one for its
-# weight and one for its input. The first layer does not need the product for its input,
-# because the data need no gradient.
+# With *meta* tensors, which have a shape but no data, you can count FLOPs (floating-point
+# operations), bytes and the orders sent to the GPU on any machine. A linear layer needs
+# one matrix product in the forward pass and two in the backward pass, one for its weight
+# and one for its input. The first layer does not need the product for its input, because
+# the data need no gradient.
 #
 # To find out how long a step takes, you need a GPU or a prediction. From a datasheet, you
 # can compute the minimum time that the FLOPs and the bytes need. A small stack mostly
@@ -2095,7 +2097,7 @@ def stack_on(where, width, rows, layers=6):
     return nn.Sequential(*modules[:-1]), x
 
 def passes(net, x):
-    """Two calls: a forward pass, and one with the backward after it."""
+    """Two calls: a forward pass, and a forward plus backward pass."""
     def both():
         out = net(x)
         weights = list(net.parameters())
@@ -2135,10 +2137,10 @@ plot_lines(many, {"graph": [5 * rows * 4096 * 2 / 1e6 for rows in many],
                   "all four": [4 * weights / 1e6] * len(many)},
            title="The graph grows with the batch, the rest does not",
            xlabel="rows in the batch", ylabel="MB", logx=True, logy=True,
-           alt="Three lines. The line of the graph rises with the batch "
-               "and crosses the flat line of the weights near 5000 rows. "
-               "A second flat line, above that of the weights, is for all "
-               "four: weights, gradients and the two means of AdamW.")
+           alt="Three lines. The graph's line rises with the batch and "
+               "crosses the flat line of the weights near 5000 rows. A "
+               "second, higher flat line is for all four: weights, "
+               "gradients and the two means of AdamW.")
 
 # %% role="gpu"
 @gpu_result("02/backward", uses=[stack_on, passes],
@@ -2214,17 +2216,17 @@ answers
 # many FLOPs, a small stack takes only an eighth more time, and its backward pass takes
 # longer than four forward passes.
 #
-# We predicted the time of the update, as a fraction of the backward pass, from the bytes
-# that the update moves. The measured fraction is nearly three times as large, and the
-# trace shows why. The prediction assumes one pass over the weights, which reads four
-# tensors and writes three. `foreach`, PyTorch's default here, makes eight passes over all
-# weights, and reads or writes twenty tensors. (One more call of `_foreach_add_` counts
-# the steps on the CPU.) The update takes a fifth of the step's kernel time. Stage 4
-# measures the fused update, which makes a single pass.
+# From the bytes that the update moves, we predicted the update's time as a fraction of
+# the backward pass. The measured fraction is nearly three times as large, and the trace
+# shows why. The prediction assumes one pass over the weights, which reads four tensors
+# and writes three. `foreach`, PyTorch's default here, makes eight passes over all weights
+# and reads or writes twenty tensors. (One more call of `_foreach_add_` counts the steps
+# on the CPU.) The update takes a fifth of the step's kernel time. Stage 4 measures the
+# fused update, which makes a single pass.
 #
-# **Keep:** a backward pass needs about twice the arithmetic of a forward pass, and the
+# **Keep:** A backward pass needs about twice the arithmetic of a forward pass, and the
 # memory of the graph is proportional to the batch. If you run out of memory, halve the
-# batch and accumulate gradients, or keep fewer results and recompute the others
+# batch and accumulate gradients, or keep fewer results and recompute the rest
 # (checkpointing, stage 9). If a step takes too long, look at the matrix products first.
 # **Source:** PyTorch documentation, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html) and
@@ -2253,7 +2255,7 @@ answers
 #   derivatives.
 # - When you cut a batch into parts, weight each part by its share of the rows that the
 #   loss averages over. The same weighting applies in training and in evaluation.
-# - A node passes its gradient on once, after all of its uses have added theirs.
+# - A node passes its gradient on once, after all of its uses have added their gradients.
 #
-# **Next:** stage 3 is about the loss, which is where the gradient starts, and about what
-# a loss teaches.
+# **Next:** Stage 3 is about the loss, where the gradient starts, and about what a loss
+# teaches.

@@ -35,7 +35,7 @@ begin(SEED, THREADS, DEVICE)
 #
 # For one image, a model gives the class *eight* a probability of 0.7, and the image does
 # show an eight. How wrong is a prediction of 0.7? *Maximum likelihood* answers this
-# question without any appeal to taste: of all models, prefer the one under which the
+# question without any appeal to taste: of all models, prefer the model under which the
 # observed data were most probable.
 #
 # Start with the smallest possible model, a coin whose only parameter is the probability
@@ -74,9 +74,9 @@ plot_lines(p.tolist(), {"7 heads of 10": nats.tolist()},
                "is lowest at 0.7 and rises steeply towards both ends.")
 
 # %% [markdown] role="concept"
-# (A *nat* is the unit of a natural logarithm.) Look at the ends of the curve. If
-# something happens to which you gave a probability near zero, the loss can become
-# arbitrarily large.
+# (A *nat* is the unit of a natural logarithm.) Look at the ends of the curve. If you gave
+# a probability near zero to something that happens, the loss can become arbitrarily
+# large.
 #
 # ## Binary cross-entropy
 #
@@ -86,15 +86,14 @@ plot_lines(p.tolist(), {"7 heads of 10": nats.tolist()},
 #
 # $$L = -\big[\,y \log p + (1 - y) \log (1 - p)\,\big]$$
 #
-# A network can output any number, positive or negative. This number is called a
-# *logit*, $z$, and the *sigmoid*, $p = 1 / (1 + e^{-z})$, turns it into a probability.
-# So the obvious code has two steps. If you substitute the sigmoid into the formula, the
-# two steps become one. For $y = 0$, the loss is $-\log(1 - p) = \log(1 + e^z)$, and for
-# $y = 1$, it is $\log(1 + e^z) - z$. So both are $\log(1 + e^z) - zy$. For a large $z$,
-# $e^z$ overflows, and therefore the code takes the $z$ out of the logarithm: $\log(1 +
-# e^z) = z + \log(1 + e^{-z})$. For a negative $z$, it leaves the formula as it is.
-# (`log1p` of a value is the logarithm of 1 plus that value, exact even for tiny
-# values.)
+# A network can output any number, positive or negative. This number is called a *logit*,
+# $z$, and the *sigmoid*, $p = 1 / (1 + e^{-z})$, turns it into a probability. So the
+# obvious code has two steps. If you substitute the sigmoid into the formula, the two
+# steps become one. For $y = 0$, the loss is $-\log(1 - p) = \log(1 + e^z)$, and for $y =
+# 1$, it is $\log(1 + e^z) - z$. So both are $\log(1 + e^z) - zy$. For a large $z$, $e^z$
+# overflows, and therefore the code takes the $z$ out of the logarithm: $\log(1 + e^z) = z
+# + \log(1 + e^{-z})$. For a negative $z$, the code leaves the formula as it is. (`log1p`
+# of a value is the logarithm of 1 plus that value, exact even for tiny values.)
 
 # %% role="concept"
 def in_two_steps(z, y):
@@ -114,7 +113,7 @@ print("two steps:", two_steps.tolist(), "\none step: ", one_step.tolist())
 # %% role="concept"
 claim("does the third row overflow in two steps", two_steps[2].isinf(),
       expected=True)
-claim("largest gap between the one step and PyTorch",
+claim("largest gap between the one-step version and PyTorch",
       (one_step - built_in).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
@@ -136,12 +135,12 @@ claim("largest gap between the one step and PyTorch",
 #   \frac{\partial L}{\partial z_k} = p_k - [k = y]$$
 #
 # Here $\partial L / \partial z_k$ is the slope of $L$ for the logit $z_k$ alone, while
-# the other logits stay as they are. This slope is again the probability minus the
-# label, here written as $[k = y]$, which is 1 for the right class and 0 for the others.
+# the other logits stay as they are. This slope is again the probability minus the label,
+# here written as $[k = y]$, which is 1 for the right class and 0 for all other classes.
 # Each entry of this gradient is between minus one and one, whatever the logits are. On
-# paper, the first formula is exact, but in float32 $e^{89}$ is infinite. So subtract
-# the largest logit $m$ first, which does not change the result: $L = m + \log \sum_k
-# e^{z_k - m} - z_y$.
+# paper, the first formula is exact, but in float32 $e^{89}$ is infinite. So subtract the
+# largest logit $m$ from all logits, which does not change the result: $L = m + \log
+# \sum_k e^{z_k - m} - z_y$.
 #
 # This stage uses the same letters throughout: `N` is the number of rows and `C` the
 # number of classes, `z` are logits of shape `(N, C)`, and `y` are labels of shape `(N,)`.
@@ -166,9 +165,8 @@ print(f"200 higher: {on_paper(far, y):.4f}, {F.cross_entropy(far, y):.4f}")
 
 # %% [markdown] role="concept"
 # For small logits, the formula returns the same loss as PyTorch, and the gradient derived
-# by hand equals the one that autograd computes. For logits that are 200 higher, the
-# formula overflows. PyTorch subtracts the largest logit first, so its loss stays the
-# same.
+# by hand equals autograd's gradient. For logits that are 200 higher, the formula
+# overflows. PyTorch subtracts the largest logit, so PyTorch's loss stays the same.
 
 # %% role="concept"
 claim("largest gap between the gradient by hand and autograd's",
@@ -197,9 +195,9 @@ claim("loss of an even guess among 10 classes, ln 10",
 # "Cross-entropy compares probabilities," says the textbook, so you pass it probabilities.
 # The code runs, but after training with plain SGD, far too many digits are misclassified.
 # To find out why, you take one row on which the model is confident and wrong. In this
-# row, the logit is `10` for one wrong class and `0` for the other nine classes. You
-# compute the gradient with respect to these logits twice: once for `cross_entropy` of the
-# logits, and once for `cross_entropy` of the probabilities.
+# row, the logit is 10 for one wrong class and 0 for the other nine classes. You compute
+# the gradient with respect to these logits twice: once for `cross_entropy` of the logits,
+# and once for `cross_entropy` of the probabilities.
 
 # %% trap="03.1" role="break"
 def mlp(outputs=10):
@@ -269,8 +267,8 @@ plot_lines(margins, {
     xlabel="logit of the right class, others 0", ylabel="loss, nats",
     title="A second softmax flattens both ends",
     alt="Two curves: the loss against the logit of the right class. With "
-        "one softmax it falls from more than ten to zero. With two it "
-        "stays between two and a half and one and a half.")
+        "one softmax the loss falls from more than ten to zero. With two "
+        "the loss stays between two and a half and one and a half.")
 
 # %% [markdown] trap="03.1" role="look"
 # In the explorer, move the logit to the far left and read off the slope.
@@ -281,15 +279,15 @@ from dlsys_helpers.explorers.loss_curves import loss_curves
 loss_curves
 
 # %% [markdown] trap="03.1" role="why"
-# `F.cross_entropy` applies a softmax of its own, so here the logits pass through two
+# `F.cross_entropy` applies its own softmax, so here the logits pass through two
 # softmaxes. The first softmax returns probabilities between 0 and 1. Taken as logits,
 # such values are nearly equal, so the second softmax returns a nearly uniform
 # distribution. With 10 classes, the loss cannot fall below $\ln(e + 9) - 1$. The
 # confident row above loses nearly all of its gradient. At the start of training, no row
 # is confident, and the gradient is about a tenth of what it should be. With SGD at a rate
-# of 0.1, such small gradients ruin the run. Adam divides by the size of the gradient
-# and so hides the fault. The textbook is right about the formula, but `F.cross_entropy`
-# computes the probabilities itself, so pass it the logits.
+# of 0.1, such small gradients ruin the run. Adam divides by the gradient's size and so
+# hides the fault. The textbook is right about the formula, but `F.cross_entropy` computes
+# the probabilities itself, so pass it the logits.
 
 # %% trap="03.1" role="repair"
 def trained(loss, optimizer, lr):
@@ -349,8 +347,8 @@ claim("norm of the first gradient on logits / with the fault",
       slope["cross_entropy"] / slope["of_probabilities"], above=8, below=13)
 
 # %% [markdown] trap="03.1" role="folklore"
-# **Told:** softmax before the loss is a matter of style, and the model trains anyway.
-# **Measured:** with Adam at a learning rate of 0.01 and with SGD at 1.0, the model does
+# **Told:** Softmax before the loss is a matter of style, and the model trains anyway.
+# **Measured:** With Adam at a learning rate of 0.01 and with SGD at 1.0, the model does
 # train. With SGD at 0.1, the accuracy with the fault is below 0.65 after 300 steps, while
 # training on logits reaches more than 0.88. In all three runs the loss is wrong: 2.46
 # instead of 10 for a confident mistake, and 1.4612 instead of 0 for a perfect answer.
@@ -391,19 +389,19 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 
 # %% [markdown] trap="03.1" role="keep"
 # **Keep:** `F.cross_entropy` expects logits and applies the softmax itself. Compute
-# probabilities only where you use the output. **In your own code:** overfit one small
+# probabilities only where you use the output. **In your own code:** Overfit one small
 # batch. If the loss does not go to zero, it has a floor, and $\ln(e + C - 1) - 1$ is the
 # floor of a second softmax. **Source:** PyTorch documentation,
 # [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
-# To derive the floor, use a 1 for the right class and zeros for the other classes as the
-# logits.
+# To derive the floor, use a logit of 1 for the right class and logits of 0 for all other
+# classes.
 
 # %% [markdown] role="concept"
 # ## A loss is a statement about noise
 #
 # Not every target is a class. Predicting a number, such as a price, is called
-# *regression*, and the true numbers are the *regression targets*. In regression, too, you
-# can ask under which model the data are most probable, but you have to say how the
+# *regression*, and the true numbers are the *regression targets*. In regression you can
+# also ask under which model the data are most probable, but you have to say how the
 # measurements scatter around the truth. Each of the usual losses is the negative
 # log-likelihood under one assumption about the noise:
 #
@@ -451,15 +449,15 @@ claim("largest of the four gaps between likelihood and loss",
 # model has no inputs and can only output one constant. Then squared error asks for the
 # mean of the data, and absolute error asks for the median. A single outlier of 100 among
 # four readings drags the mean far away, but hardly matters for the median. (For the
-# readings 1, 2, 3 and 100, every value from 2 to 3 is a median, and all of them have the
-# same absolute error. The search below returns the first one, 2.)
+# readings 1, 2, 3 and 100, every value from 2 to 3 is a median, and all these medians
+# have the same absolute error. The search below returns the first median, 2.)
 #
 # *Huber's loss* is a compromise, quadratic near zero and linear further out. It is
 # $\frac12 e^2$ for errors up to $\delta$ and $\delta(|e| - \frac12\delta)$ beyond that,
 # so that the two pieces agree in value and slope at $|e| = \delta$. Why not simply use
-# $e^2$ for small errors and $|e|$ for large ones? These two curves meet at $|e| = 1$,
-# but there the slope of $e^2$ is 2 and the slope of $|e|$ is 1, so the joined curve has
-# a kink.
+# $e^2$ for small errors and $|e|$ for large errors? These two curves meet at $|e| = 1$,
+# but there the slope of $e^2$ is 2 and the slope of $|e|$ is 1, so the joined curve has a
+# kink.
 
 # %% role="concept"
 readings = torch.tensor([1.0, 2.0, 3.0, 100.0])
@@ -562,17 +560,17 @@ plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
 # nearly the same answer for every digit, and that answer is close to the mean label:
 
 # %% trap="03.2" role="look"
-claim("spread of the second network's answers / of the first's",
+claim("spread of the second network's answers / the first network's",
       column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
 # There are two faults. First, numbers put the classes in an order, in which 4 is between
 # 3 and 5. Squared error then asks for the mean of the possible answers, so if an image
-# could be a 3 or an 8, the network answers with a number between them. The second fault
-# is worse. If you subtract labels of shape `(N,)` from outputs of shape `(N, 1)`, you get
-# an N by N table, because *broadcasting* pairs every output with every label. So the loss
-# pulls every output towards the mean label. `F.mse_loss` would have warned you about the
-# shapes, but a plain subtraction does not. Give each class its own output.
+# could be a 3 or an 8, the network answers with a number between 3 and 8. The second
+# fault is worse. If you subtract labels of shape `(N,)` from outputs of shape `(N, 1)`,
+# you get an N by N table, because *broadcasting* pairs every output with every label. So
+# the loss pulls every output towards the mean label. `F.mse_loss` would have warned you
+# about the shapes, but a plain subtraction does not. Give each class its own output.
 
 # %% trap="03.2" role="why"
 pairs = torch.ones_like(torch.zeros(8, 1) - torch.arange(8.0))
@@ -581,8 +579,9 @@ draw_grids({"(8, 1) minus (8,)": 0.5 * pairs + 0.5 * torch.eye(8)},
            rows="output", columns="label",
            legend="an output paired with another row's label",
            title="A column minus a row is a table",
-           alt="A grid of eight by eight cells. Only those on the diagonal "
-               "pair an output with its own label. The others are marked.")
+           alt="A grid of eight by eight cells. Only the cells on the "
+               "diagonal pair an output with its own label. All other "
+               "cells are marked.")
 
 # %% trap="03.2" role="repair"
 def one_hot_mse(z, y):
@@ -598,10 +597,10 @@ print({name: round(value, 2) for name, value in score.items()})
 # %% trap="03.2" role="repair"
 claim("cross-entropy: accuracy", score["cross_entropy"], above=0.93)
 
-# %% [markdown] trap="03.2" role="more" topics="the table in numbers · squared error on one-hot labels · a softmax before it"
+# %% [markdown] trap="03.2" role="more" topics="the table in numbers · squared error on one-hot labels · squared error after a softmax"
 # Squared error itself is not the problem. With one-hot labels, which are 1 for the right
-# class and 0 for the others, a network trained with squared error classifies these digits
-# well:
+# class and 0 for all other classes, a network trained with squared error classifies these
+# digits well:
 
 # %% trap="03.2" role="more"
 claim("accuracy of the number", right, below=0.5)
@@ -632,8 +631,8 @@ claim("gradient norm, squared error on the outputs", on_outputs,
 claim("gradient norm, cross-entropy", once, expected=1.41, within=0.01)
 
 # %% [markdown] trap="03.2" role="folklore"
-# **Told:** squared error is wrong for classes, because its gradient vanishes on confident
-# mistakes. **Measured:** after a softmax, the gradient does vanish. On a confident
+# **Told:** Squared error is wrong for classes, because its gradient vanishes on confident
+# mistakes. **Measured:** After a softmax, the gradient does vanish. On a confident
 # mistake, the gradient norm is then below 0.001, while cross-entropy has a gradient norm
 # of 1.41. On plain outputs with one-hot targets, the gradient norm is 2.01 and the
 # accuracy is above 0.93. With the class *number* as the target, the accuracy is below
@@ -664,8 +663,8 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # 3. `F.cross_entropy` expects labels of shape `(N,)`. Look up `ignore_index`.
 
 # %% [markdown] trap="03.2" role="keep"
-# **Keep:** class numbers are names, not quantities, so give each class its own output and
-# use cross-entropy. **In your own code:** assert that the prediction and the target have
+# **Keep:** Class numbers are names, not quantities, so give each class its own output and
+# use cross-entropy. **In your own code:** Assert that the prediction and the target have
 # the same shape before you subtract one from the other. **Source:** Hui & Belkin
 # 2021, ["Evaluation of Neural Architectures Trained with Square Loss vs Cross-Entropy
 # in Classification Tasks"](https://arxiv.org/abs/2006.07322), for squared error on
@@ -676,14 +675,14 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 #
 # Ratings from one to five stars do have an order. Cross-entropy ignores the order, so
 # calling a 5 a 1 costs no more than calling it a 4. Squared error on the number assumes
-# that all steps between stars are equal, which you do not know. *Ordinal regression*
-# uses the order and assumes nothing about the steps. For five classes, it asks four
-# yes-or-no questions, from "more than one star?" to "more than four?", and trains each
-# with binary cross-entropy. If each question had weights of its own, the answers could
-# contradict each other: "more than three stars", but not "more than two". In the
-# variant CORAL, all four questions use the same weighted sum, and each adds only its
-# own bias. If the biases fall from the first question to the last, a yes to one
-# question implies a yes to all earlier ones.
+# that all steps between stars are equal, which you do not know. *Ordinal regression* uses
+# the order and assumes nothing about the steps. For five classes, it asks four yes-or-no
+# questions, from "more than one star?" to "more than four?", and trains each with binary
+# cross-entropy. If each question had its own weights, the answers could contradict each
+# other: "more than three stars", but not "more than two". In the variant CORAL, all four
+# questions use the same weighted sum, and each adds only its own bias. If the biases fall
+# from the first question to the last, a yes to one question implies a yes to all earlier
+# questions.
 
 # %% role="concept"
 stars = torch.tensor([1, 3, 5])
@@ -696,8 +695,8 @@ claim("questions with a yes for five stars", more_than[2].sum(), expected=4)
 # %% [markdown] role="concept"
 # ## When one class is rare
 #
-# If only 3 of 32 rows are positive, a model that always says "no" is right for 29 of
-# them. If you need the model to find more of the 3 positives, you can change the loss.
+# If only 3 of 32 rows are positive, a model that always says "no" is right for 29 rows.
+# If you need the model to find more of the 3 positives, you can change the loss.
 # `pos_weight` multiplies the loss of the positives. A weight of `w` does the same as
 # showing every positive `w` times. So to balance 3 positives and 29 negatives, you need a
 # weight of 29 / 3 = 9.67.
@@ -761,11 +760,11 @@ claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
 # - *Triplet*: $\max(0, d(a, p) - d(a, n) + m)$ for an anchor, a positive and a negative.
 #   The negative has to be farther from the anchor than the positive, by at least the
 #   margin.
-# - *InfoNCE*: a table of similarities, in which row `i` and column `j` hold how similar
-#   photo `i` is to caption `j`. The caption that belongs to photo `i` is in column `i`. So
-#   each row is a classification whose right class is `i`, and the loss is cross-entropy.
-#   CLIP, a model that matches images with captions, uses InfoNCE in both directions, from
-#   images to captions and back.
+# - *InfoNCE*: a table of similarities, in which the entry in row `i` and column `j` says
+#   how similar photo `i` is to caption `j`. The caption that belongs to photo `i` is in
+#   column `i`. So each row is a classification whose right class is `i`, and the loss is
+#   cross-entropy. CLIP, a model that matches images with captions, uses InfoNCE in both
+#   directions, from images to captions and back.
 #
 # The contrastive and the triplet loss are exactly zero for every negative that is already
 # far enough away. So a triplet loss of 0 for random vectors is not a success, because
@@ -785,12 +784,12 @@ claim("largest gradient with random negatives", slope, expected=0)
 # ## Vanishing and exploding gradients
 #
 # Choosing a loss is only half of the work. The gradient of the loss has to reach the
-# first layer, and by the chain rule every layer on the way multiplies it by a factor, the
-# slope of the activation times the weights. If the product of the factors shrinks from
-# layer to layer, the gradient *vanishes*, and the first layers learn nothing. If the
-# product grows, the gradient *explodes*, and one step throws the weights far away. Follow
-# a gradient back through twenty ReLU layers whose weights are half as large as they
-# should be, just right, or twice as large:
+# first layer, and by the chain rule every layer on the way multiplies the gradient by a
+# factor, the slope of the activation times the weights. If the product of the factors
+# shrinks from layer to layer, the gradient *vanishes*, and the first layers learn
+# nothing. If the product grows, the gradient *explodes*, and one step throws the weights
+# far away. Follow a gradient back through twenty ReLU layers whose weights are half as
+# large as they should be, just right, or twice as large:
 
 # %% role="concept"
 def reaches(scale, depth=20, width=64):
@@ -827,8 +826,8 @@ plot_lines(range(21), back, logy=True,
            title="With one factor per layer, a gradient shrinks or grows",
            alt="Three lines on a log scale. With weights half as large, "
                "the gradient falls by a constant factor per layer. With "
-               "He's weights it stays level. With weights twice as large "
-               "it rises.")
+               "He's weights the gradient stays level. With weights twice "
+               "as large it rises.")
 
 # %% [markdown] role="concept"
 # Only the product counts, not how many of the factors are below one:
@@ -844,8 +843,8 @@ claim("growth of the gradient, 16 factors of 0.8 and 4 of 10",
       signal.grad.max(), above=100)
 
 # %% [markdown] role="concept"
-# The slope of the activation is part of each factor. The slope of a sigmoid is at most a
-# quarter, and with PyTorch's default weights even less of the gradient gets through:
+# The activation's slope is part of each factor. A sigmoid's slope is at most a quarter,
+# and with PyTorch's default weights even less of the gradient gets through:
 
 # %% role="concept"
 def sigmoid_gradients(depth=8, width=32):
@@ -861,8 +860,8 @@ factor = (norms[-1] / norms[0]) ** (1 / 7)
 print("norms, input to output:", *(f"{n:.0e}" for n in norms))
 
 # %% role="concept"
-claim("factor by which it falls per default sigmoid layer", factor,
-      above=5, below=20)
+claim("factor by which the gradient falls per default sigmoid layer",
+      factor, above=5, below=20)
 
 # %% [markdown] role="concept"
 # On the way forward, the signal shrinks or grows in the same way. Weights that are twice
@@ -911,14 +910,14 @@ claim("largest gradient of x plus minus x", x.grad.abs().max(),
 # | usual causes | flat ends of sigmoid and tanh; weights too small; depth without skips | weights too large; one matrix applied again and again, as in an RNN; a rate too high; a strange batch |
 # | cures | ReLU or GELU; weights that fit the activation; skip connections; normalization | weights that fit the activation; normalization; a lower rate or a warm-up; clipping |
 #
-# *Weights that fit*: for ReLU, He's rule draws the weights with a variance of
-# `2 / fan_in`, where `fan_in` is the number of inputs. Tanh needs a variance of `1 / fan_in`
-# on the way forward and, for the same reason, one of `1 / fan_out` on the way back.
-# Xavier's rule, `2 / (fan_in + fan_out)`, is a compromise between the two directions,
-# and if a layer has as many outputs as inputs, all three agree. *Clipping* measures the
-# norm of all gradients together. If the norm is above a limit, clipping multiplies
-# every gradient by limit / norm. The gradient then keeps its direction, and its norm is
-# bounded.
+# *Weights that fit*: for ReLU, He's rule draws the weights with a variance of `2 /
+# fan_in`, where `fan_in` is the number of inputs. Tanh needs a variance of `1 / fan_in`
+# on the way forward and, for the same reason, a variance of `1 / fan_out` on the way
+# back. Xavier's rule, `2 / (fan_in + fan_out)`, is a compromise between the two
+# directions, and if a layer has as many outputs as inputs, all three variances agree.
+# *Clipping* measures the norm of all gradients together. If the norm is above a limit,
+# clipping multiplies every gradient by limit / norm. The gradient then keeps its
+# direction, and its norm is bounded.
 
 # %% role="concept"
 wide = nn.init.xavier_normal_(torch.empty(100, 300))
@@ -992,13 +991,13 @@ claim("distance that the weights moved, clipped after the step",
 
 # %% [markdown] trap="03.3" role="why"
 # A step uses the gradient that is in `.grad` at that moment. Here the clip comes after
-# the step, when nothing reads the gradient any more, so it changes values that
+# the step, when nothing reads the gradient any more, so the clip changes values that
 # `zero_grad` is about to throw away. The log shows the clipped gradient, but the
-# optimizer stepped with the full gradient, and the weights moved a distance of more
-# than 100. The large inputs multiply this move, and the loss squares the result. Clip
-# between `backward` and `step`. (`optimizer.param_groups` is a list of dictionaries,
-# and `group["params"]` lists the parameters of a group.) Then a step of plain SGD moves
-# the weights by at most the learning rate times the limit.
+# optimizer stepped with the full gradient, and the weights moved a distance of more than
+# 100. The large inputs multiply this move, and the loss squares the result. Clip between
+# `backward` and `step`. (`optimizer.param_groups` is a list of dictionaries, and
+# `group["params"]` lists the parameters of a group.) Then a step of plain SGD moves the
+# weights by at most the learning rate times the limit.
 
 # %% trap="03.3" role="why"
 draw_blocks({"what you ran": ["zero_grad", "backward", "step", "clip"],
@@ -1033,20 +1032,20 @@ plot_bars({"no clipping": (unclipped - start).norm().item(),
           xlabel="distance that the weights move", log=True,
           title="Clipped after the step is not clipped",
           alt="Three bars on a log scale: how far the weights move. "
-              "Without clipping, and with clipping after the step, they "
-              "move equally far, thousands of times as far as with "
-              "clipping before the step.")
+              "Without clipping, and with clipping after the step, the "
+              "weights move equally far, thousands of times as far as "
+              "with clipping before the step.")
 
-# %% [markdown] trap="03.3" role="more" topics="what the log showed · momentum · a gradient that is infinite already"
-# `clip_grad_norm_` returns the norm *before* clipping. If you log this value, you see
-# the norm of the gradient that arrived, not of the one that the step used. With
-# momentum, the clipped gradients of several steps add up.
+# %% [markdown] trap="03.3" role="more" topics="what the log showed · momentum · a gradient that is already infinite"
+# `clip_grad_norm_` returns the norm *before* clipping. If you log this value, you see the
+# norm of the arriving gradient, not of the gradient that the step used. With momentum,
+# the clipped gradients of several steps add up.
 
 # %% trap="03.3" role="more"
 claim("norm of the gradient, clipped too late", norm_now, expected=1,
       within=1e-3)
-claim("loss after that step", loss_after, above=1e9)
-claim("are the weights the same, to the bit, without clipping",
+claim("loss after the step, clipped too late", loss_after, above=1e9)
+claim("are the weights bit for bit the same without clipping",
       torch.equal(moved_to, unclipped), expected=True)
 claim("return value of clip_grad_norm_ / norm before clipping",
       returned / real, expected=1, within=1e-5)
@@ -1075,7 +1074,7 @@ claim("the infinite entry after clipping by value",
       by_entry.grad[1], expected=1)
 
 # %% [markdown] trap="03.3" role="folklore"
-# **Told:** when the loss turns NaN, clip the gradients. **Measured:** clipping before the
+# **Told:** When the loss turns NaN, clip the gradients. **Measured:** Clipping before the
 # step keeps a single huge but finite gradient from throwing the weights away. If an entry
 # is already infinite, clipping by the norm turns that entry into NaN and the other
 # entries into 0. Pass `error_if_nonfinite=True`, or skip that step.
@@ -1113,13 +1112,13 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="03.3" role="hint"
-# 1. You have to clear, call backward, undo the scale, clip, and step. Which of these must come before which? (If the loss is 1024 times too large, so are all its gradients. To undo the scale, divide by it: either the loss before `backward`, or every gradient after it.)
+# 1. You have to clear, call backward, undo the scale, clip, and step. Which of these must come before which? (If the loss is 1024 times too large, so are all its gradients. To undo the scale, divide either the loss (before `backward`) or every gradient (after `backward`) by it.)
 # 2. The limit applies to the true gradient. If you clipped a gradient that is still 1024 times too large, almost nothing would be left of it.
 # 3. The parameters are in `group["params"]` for each `group` in `optimizer.param_groups`. `clip_grad_norm_` returns the norm before clipping. For the norm after clipping, measure again with `nn.utils.get_total_norm`.
 
 # %% [markdown] trap="03.3" role="keep"
-# **Keep:** clip after `backward` and before `step`. If the loss was scaled, undo the
-# scaling before you clip. **In your own code:** log the return value of
+# **Keep:** Clip after `backward` and before `step`. If the loss was scaled, undo the
+# scaling before you clip. **In your own code:** Log the return value of
 # `clip_grad_norm_`, which is the norm before clipping. While this norm exceeds the limit,
 # every step of plain SGD has the same size, the learning rate times the limit, so the
 # limit acts as a second learning rate. **Source:** Pascanu, Mikolov & Bengio 2013, ["On
@@ -1155,8 +1154,8 @@ score_small = accuracy(net, x_test, y_test)
 
 # %% trap="03.4" role="guess" quoted="wrong"
 guess("03.4",
-      "What is the ratio of the first layer's gradient norm to the last "
-      "layer's?", unit="times")
+      "In an untrained network, how large is the first layer's gradient "
+      "norm, as a multiple of the last layer's?", unit="times")
 
 # %% trap="03.4" role="look"
 def weight_gradients(net):
@@ -1205,10 +1204,10 @@ claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
 # 0.0128$, so after ten layers next to nothing is left of the signal. The gradient of a
 # layer's weights is a product of two things: the layer's input, which the earlier layers
 # have shrunk, and the gradient that comes back, which the later layers have shrunk.
-# Together, the earlier and the later layers are all the layers but one, so all gradients
-# are about equally tiny, and you have to look at their absolute size. *He initialization*
-# draws the weights with a variance of $2 / n$, where $n$ is the layer's `fan_in`, and so
-# makes the factor per layer equal to one.
+# Together, these are all layers but one, so all gradients are about equally tiny, and you
+# have to look at their absolute size. *He initialization* draws the weights with a
+# variance of $2 / n$, where $n$ is the layer's `fan_in`, and so makes the factor per
+# layer equal to one.
 
 # %% trap="03.4" role="repair"
 def he(weight):
@@ -1252,7 +1251,7 @@ from dlsys_helpers.explorers.gradient_depth import gradient_depth
 gradient_depth
 
 # %% [markdown] trap="03.4" role="more" topics="default biases · the default and fan_out · narrow nets · variance and mean square"
-# The first claims check the values behind the curves. The later ones are about a net with
+# The first claims check the values in the curves. The later claims are about a net with
 # PyTorch's default biases, in which the ratio does show the fault.
 
 # %% trap="03.4" role="more"
@@ -1281,11 +1280,11 @@ claim("first norm / last norm, default biases", norms[0] / norms[-1],
       below=1e-6)
 
 # %% [markdown] trap="03.4" role="more"
-# Two other common rules do not always preserve the size of the signal. PyTorch's default
+# Two other common rules do not always preserve the signal's size. PyTorch's default
 # weights keep only a sixth of the mean square per layer, until the default biases
 # outweigh the signal. In linear layers, `fan_out` is the right choice for the gradient on
-# its way back. But if each layer is twice as wide as the layer before, `fan_out` halves the mean square per layer
-# on the way forward.
+# its way back. But if each layer is twice as wide as the layer before, `fan_out` halves
+# the mean square per layer on the way forward.
 
 # %% trap="03.4" role="more"
 h = torch.randn(512, 256)
@@ -1306,8 +1305,8 @@ claim("mean square after five doublings of the width, fan_out: 1/32",
 
 # %% [markdown] trap="03.4" role="more"
 # He's rule keeps the mean square on average over many draws of the weights. A single net
-# is one draw and strays from that average. In these ten layers of 256 units, a net strays
-# a little, and in 50 layers of 16 units it strays a lot. Also, the rule keeps the mean
+# is one draw and strays from that average. With ten layers of 256 units, a net strays a
+# little, and with 50 layers of 16 units it strays a lot. Also, the rule keeps the mean
 # square, not the variance. The variance is smaller, because after a ReLU the mean is no
 # longer zero.
 
@@ -1339,7 +1338,7 @@ claim("variance after ReLU, He: 1 - 1 / pi", h.var(), expected=0.682,
 
 # %% [markdown] trap="03.4" role="folklore"
 # **Told:** He's rule is PyTorch's default, it keeps the *variance* near 1, and you should
-# use `fan_out`. **Measured:** the default's variance is a sixth of He's. In wide layers,
+# use `fan_out`. **Measured:** The default's variance is a sixth of He's. In wide layers,
 # He's rule keeps the *mean square* near 1, and the variance after ReLU is 0.682. If each
 # layer doubles the width, `fan_out` halves the mean square per layer on the way forward.
 
@@ -1368,12 +1367,12 @@ def init_(net: nn.Sequential) -> None:
 
 # %% [markdown] trap="03.4" role="hint"
 # 1. One unit adds up `fan_in` products. What variance must a weight have so that the sum has twice the mean square of an input?
-# 2. A weight has the shape `(fan_out, fan_in)`. Only one of the two matters in the forward pass.
+# 2. A weight has the shape `(fan_out, fan_in)`. Only one of these two numbers matters in the forward pass.
 # 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` can draw such weights. Do not forget the bias.
 
 # %% [markdown] trap="03.4" role="keep"
-# **Keep:** draw the weights before a ReLU with a variance of `2 / fan_in` (He's rule).
-# Then the factor per layer, `fan_in` x `Var(w)` / 2, is one. **In your own code:** before
+# **Keep:** Draw the weights before a ReLU with a variance of `2 / fan_in` (He's rule).
+# Then the factor per layer, `fan_in` x `Var(w)` / 2, is one. **In your own code:** Before
 # you train, print the mean square after each activation. Print the gradient norms of the
 # first and the last layer as well, not only their ratio. **Source:** He et al. 2015,
 # ["Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
@@ -1388,7 +1387,7 @@ def init_(net: nn.Sequential) -> None:
 # %% [markdown] role="concept"
 # ### When one class is rare, measured
 #
-# Train a model to find the digit 8 when only 30 of 1,208 training rows show one. The
+# Train a model to find the digit 8 when only 30 of 1,208 training rows show an 8. The
 # model raises an alarm when its probability is above one half. *Recall* is the fraction
 # of the eights that the model finds, and *precision* is the fraction of the alarms that
 # are right.
@@ -1440,7 +1439,7 @@ claim("recall with pos_weight", recall["pos_weight"], above=0.7)
 # %% [markdown] role="concept"
 # Only the loss has changed, and at a threshold of one half the model with `pos_weight`
 # finds most of the eights instead of next to none. With focal loss, the model finds some
-# of the eights with an alpha of 0.75, and few with the much-copied 0.25.
+# of the eights with an alpha of 0.75, but few with the much-copied 0.25.
 
 # %% role="concept"
 claim("recall with alpha 0.25", recall["focal 0.25"], below=0.3)
@@ -1458,7 +1457,8 @@ print("average precision", {k: f"{v:.2f}" for k, v in ranked.items()})
 # %% role="concept"
 claim("recall of the plain model, threshold at the base rate", moved[0],
       above=0.8)
-claim("precision there (the rest are false alarms)", moved[1], below=0.5)
+claim("precision at the base rate (the rest are false alarms)", moved[1],
+      below=0.5)
 claim("average precision that the weight adds in these 400 steps",
       ranked["pos_weight"] - ranked["plain"], above=0.03)
 
@@ -1573,8 +1573,9 @@ for steps in (60, 1000):
 
 # %% [markdown] role="concept"
 # To repair the overconfidence, divide the logits by a single positive number, the
-# *temperature*, and choose it on rows that were not used in training. This is called
-# temperature scaling. The largest logit stays the largest, so no answer changes.
+# *temperature*, and choose the temperature on rows that were not used in training. This
+# is called temperature scaling. The largest logit stays the largest, so no answer
+# changes.
 
 # %% role="concept"
 temperatures = torch.logspace(-1, 1.3, 100)
@@ -1602,7 +1603,7 @@ claim("calibration gap with one temperature from held-out rows",
 claim("do all answers stay the same", same, expected=True)
 
 # %% role="concept"
-ax = new_axes("After 1000 steps: sure, and right half the time",
+ax = new_axes("After 1000 steps: sure, but right half the time",
               "confidence of the group", "accuracy of the group")
 ax.plot([0, 1], [0, 1], color="#7a8292", linewidth=1)
 styles = ("o-", "s--", "^:")
@@ -1701,7 +1702,7 @@ claim("lower of the two accuracies, by the nearest neighbour",
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each one says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. Your classifier has 1,000 classes, and its loss settles at 5.91. What do you check first?**
@@ -1714,20 +1715,20 @@ claim("lower of the two accuracies, by the nearest neighbour",
 # **2. You trained with `pos_weight=20`, long enough to reach the minimum, and need probabilities. What do you do?**
 #
 # - [ ] Take the sigmoid, as always :: The loss asked for odds 20 times too high, so the probabilities are too high.
-# - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities that is nearly the same, but for large ones it is badly wrong.
+# - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities that is nearly the same, but for large probabilities it is badly wrong.
 # - [x] Subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so it adds ln 20 to the logit. Then compare the mean with the base rate, because a model too simple to fit the odds stays off even at the minimum.
 
 # %% [markdown] role="quiz"
 # **3. You use focal loss with alpha = 0.25 on a task with 1 % positives. How much does one positive count, compared with an equally hard negative?**
 #
 # - [ ] Four times as much :: 0.25 multiplies the loss of the positives. It does not divide it.
-# - [ ] The same :: Only alpha = 0.5 does that.
+# - [ ] The same :: Only alpha = 0.5 gives both the same weight.
 # - [x] A third as much :: Positives count 0.25 and negatives 0.75. The value was chosen together with gamma, which had already reduced the loss of the many easy negatives.
 
 # %% [markdown] role="quiz"
 # **4. You log the return value of `clip_grad_norm_`, and it says 37 with `max_norm=1`. What does that mean?**
 #
-# - [x] The gradient had a norm of 37, and has a norm of 1 now :: Whether the step uses the clipped gradient depends on the order of the two calls.
+# - [x] The gradient had a norm of 37 and now has a norm of 1 :: Whether the step uses the clipped gradient depends on the order of the two calls.
 # - [ ] Clipping does not work :: The function returns the norm before clipping, so 37 is not a sign of failure.
 # - [ ] The weights will move by 37 times the learning rate :: Not if you clip before the step. Then plain SGD moves them by the learning rate times 1.
 
@@ -1735,8 +1736,8 @@ claim("lower of the two accuracies, by the nearest neighbour",
 # **5. In a 20-layer net, the gradients of the first and the last layer have the same norm. Is the initialization fine?**
 #
 # - [ ] Yes, because the ratio is the test for that :: With weights of 0.01 and biases of zero, the ratio is near one, and yet all gradients are near zero.
-# - [x] You cannot tell before you know their absolute size :: A signal that dies on the way forward makes the gradients of all layers tiny.
-# - [ ] No, because the first should be larger :: Equal norms are what you want, if the size is healthy as well.
+# - [x] You cannot tell before you know the gradients' absolute size :: A signal that dies on the way forward makes the gradients of all layers tiny.
+# - [ ] No, because the first layer's gradient should be larger :: Equal norms are what you want, if the size is healthy as well.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: the logits are the memory
@@ -1746,21 +1747,21 @@ claim("lower of the two accuracies, by the nearest neighbour",
 # 128,256 entries of Llama 3's vocabulary, the logits are the largest tensor of the whole
 # step.
 #
-# **Before you run anything:** take 8,192 tokens with 4,096 values each, in 16 bits. How
+# **Before you run anything:** Take 8,192 tokens with 4,096 values each, in 16 bits. How
 # large are the logits, as a multiple of these hidden states? And how many tensors of the
-# logits' size does a cross-entropy written by hand create in its forward and backward
+# logits' size does a hand-written cross-entropy create in its forward and backward
 # passes?
 #
 # You need no GPU to count shapes and bytes. *Meta* tensors have a shape but no data. Run
-# a function on meta tensors, and `cost` counts every operation that PyTorch carries out,
-# the bytes that it writes, and the largest number of bytes that exist at one time.
+# a function on meta tensors, and `cost` reports how many operations PyTorch carries out,
+# how many bytes they write, and how many bytes exist at once at the peak.
 #
 # `by_hand` computes the stable formula, one operation after the other. `F.cross_entropy`
 # consists of two operations: a fused log-softmax, and an indexing step that picks the
 # right class. You do not need all rows at once, either. `chunked` cuts the tokens into
 # chunks. With `checkpoint`, each chunk computes its logits a second time in the backward
-# pass, so that only the logits of one chunk exist at a time. Kernels that fuse the
-# matrix product with the loss go further in the same direction.
+# pass, so that only one chunk's logits exist at a time. Kernels that fuse the matrix
+# product with the loss go further in the same direction.
 
 # %% role="gpu"
 from torch.utils.checkpoint import checkpoint
@@ -1900,20 +1901,20 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the H100 of the record**, the number of bytes determines the time if there are many
-# classes. With 128,256 classes, the fused loss takes a fifth of the time of the
-# hand-written loss, as the byte counts predict, and the memory for the logits shrinks as
-# predicted. With 1,000 classes, the kernel launches determine the time. With so few
-# classes, the compiled loss takes three times as long as the fused loss, and the
-# hand-written loss takes between 0.5 and 2.3 ms (quartiles of its times).
+# classes. With 128,256 classes, the fused loss takes a fifth of the hand-written loss's
+# time, as the byte counts predict, and the memory for the logits shrinks as predicted.
+# With 1,000 classes, the kernel launches determine the time. With so few classes, the
+# compiled loss takes three times as long as the fused loss, and the hand-written loss
+# takes between 0.5 and 2.3 ms (quartiles of its times).
 #
 # Chunks are not free. Sixteen chunks take more than a quarter longer than one chunk, for
 # the same FLOPs (in this code, a single chunk also computes its logits twice). The bytes
 # suggest a reason. Each chunk produces a gradient for the whole head, 1.05 GB, and adding
-# 15 of them to the first moves 47 GB, which takes at least 14 of the 20 ms that sixteen
-# chunks take longer than one. Compared with one chunk, four chunks need a third of the
-# memory and 5 % more time.
+# 15 of these gradients to the first one moves 47 GB. This takes at least 14 of the 20 ms
+# by which sixteen chunks are slower than one. Compared with one chunk, four chunks need a
+# third of the memory and 5 % more time.
 #
-# **Keep:** with a large vocabulary, count the copies of the logits before you count
+# **Keep:** With a large vocabulary, count the copies of the logits before you count
 # anything else. Use the fused loss instead of a logarithm of a softmax, and cut the
 # tokens into chunks when memory runs out. **Source:** Hsu et al. 2024, ["Liger Kernel:
 # Efficient Triton Kernels for LLM Training"](https://arxiv.org/abs/2410.10989); Wijmans
@@ -1925,12 +1926,13 @@ answers
 # ## What you take with you
 #
 # - Squared error, absolute error and cross-entropy are negative log-likelihoods. When you
-#   choose one of them, you choose what to assume about the noise, and so what you ask the
+#   choose a loss, you choose what to assume about the noise, and so what you ask the
 #   model for: the mean, the median, or a probability.
 # - The sigmoid and the softmax belong inside the loss, so pass logits. If a loss with 10
 #   classes stops at 1.46, there is a second softmax.
 # - Weights, focal terms and moved thresholds trade precision for recall. If you need
-#   probabilities, use a proper loss without weights, and check them on held-out rows.
+#   probabilities, use a proper loss without weights, and check the probabilities on
+#   held-out rows.
 # - Class numbers are names, so give each class its own output. Check shapes before you
 #   subtract, because broadcasting raises no error.
 # - A gradient is a product over the layers, so it can vanish or explode. Print the
@@ -1940,4 +1942,4 @@ answers
 # - A ReLU layer without biases multiplies the mean square by fan_in x Var(w) / 2. He's
 #   rule makes the factor per layer equal to one.
 #
-# **Next:** stage 4 takes the gradient as given and shows what an optimizer does with it.
+# **Next:** Stage 4 takes the gradient as given and shows what an optimizer does with it.

@@ -43,13 +43,13 @@ before = torch.get_rng_state()    # put back below, before the five rules
 #
 # An optimizer gets the gradient of every weight and decides how far to move that weight.
 # The simplest rule, *stochastic gradient descent* (SGD), moves each weight downhill by
-# the learning rate times its gradient. It has a problem when the loss is a long, narrow
+# the learning rate times its gradient. SGD has a problem when the loss is a long, narrow
 # valley, steep across and nearly level along its length. The rate has to be small enough
 # for the steep direction, or the weights bounce from wall to wall. At so small a rate,
 # the weights hardly advance in the level direction.
 #
-# Here is the smallest example of such a valley. It has two weights, and it is 25 times as
-# steep along the second as along the first.
+# Here is the smallest example of such a valley. The example has two weights and is 25
+# times as steep along the second weight as along the first.
 
 # %% role="concept"
 steepness = torch.tensor([1.0, 25.0])
@@ -92,9 +92,9 @@ claim("ratio of the losses after 30 steps, momentum 0.5 to plain SGD",
       below=0.01)
 
 # %% [markdown] role="concept"
-# The one new line is `b = momentum * b + gradient`. It makes the step follow a sum of all
-# gradients so far, in which older gradients count less. See how large this sum becomes
-# for a gradient that keeps its sign, and for one that alternates:
+# The one new line is `b = momentum * b + gradient`. This line makes the step follow a sum
+# of all gradients so far, in which older gradients count less. See how large this sum
+# becomes for a gradient that keeps its sign, and for a gradient that alternates:
 
 # %% role="concept"
 def remembered(gradients, momentum=0.9):
@@ -118,8 +118,8 @@ claim("size of the running sum when the signs alternate",
 # So momentum speeds up movement in a direction that stays the same, by a factor of up to
 # $1/(1-0.9) = 10$, and cancels movement in a direction that alternates. For the same
 # reason, momentum averages out part of the noise of small batches. Usual values of the
-# momentum are 0.9 and, for long runs, `0.99`. Momentum has a price. With a momentum of
-# 0.9, the steps become up to ten times as long, so a rate that suits plain SGD may be too
+# momentum are 0.9 and, for long runs, 0.99. Momentum has a price. With a momentum of 0.9,
+# the steps become up to ten times as long, so a rate that suits plain SGD may be too
 # high.
 
 # %% role="concept" tags=["plumbing"]
@@ -129,11 +129,11 @@ torch.set_rng_state(before)
 # ## Adam: a step size for every weight
 #
 # Momentum leaves one problem unsolved. Within one network, gradients differ by orders of
-# magnitude, from layer to layer and between a common word and a rare one. No single rate
+# magnitude, from layer to layer and between a common word and a rare word. No single rate
 # suits all of these gradients. *Adam* divides each weight's step by the typical size of
-# that weight's own gradients. It keeps two running averages per weight, the *moments*:
-# $m$ averages the gradient, much as momentum sums it, and $v$ averages its square. The
-# step is the rate times $m / \sqrt{v}$.
+# that weight's own gradients. Adam keeps two running averages per weight, the *moments*:
+# $m$ averages the gradient, much as momentum sums it, and $v$ averages the gradient's
+# square. The step is the rate times $m / \sqrt{v}$.
 #
 # What is left of the gradient after that division? If a gradient is steady, whatever its
 # size, $m = g$ and $\sqrt{v} = |g|$, so only the gradient's sign is left. A gradient that
@@ -162,8 +162,8 @@ claim("mean step in rates, noise ten times as large", by_noise[10],
 
 # %% [markdown] role="concept"
 # Where the gradient is steady, Adam moves a weight by the full rate at each step, however
-# large or small the gradient is. Where the gradient is mostly noise, its steps are short
-# and careful. Because of this division, one rate, often 0.001, works for so many
+# large or small the gradient is. Where the gradient is mostly noise, Adam's steps are
+# short and careful. Because of this division, one rate, often 0.001, works for so many
 # networks.
 
 # %% [markdown] role="concept"
@@ -213,8 +213,8 @@ plot_lines(gradient.abs(), {"SGD": sgd_move, "Adam": adam_move},
 # %% role="concept"
 claim("ratio of SGD's longest step to its shortest",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
-claim("largest deviation of Adam's first step from one rate, from 1e-4 to "
-      "100",
+claim("largest distance of Adam's first step from one rate, for gradients "
+      "from 1e-4 to 100",
       (adam_move / 0.01 - 1).abs().max(), below=1e-3)
 
 # %% role="concept"
@@ -235,7 +235,7 @@ claim("largest difference between exp_avg / g and 0.1", raw,
 # Adam's first step does not depend on the size of a gradient, as long as the gradient is
 # far above `eps`. In torch, the moments are called `exp_avg` and `exp_avg_sq`; they are
 # $m$ and $v$ without hats. After one step, `exp_avg` holds a tenth of the gradient, and
-# `exp_avg_sq` a thousandth of its square.
+# `exp_avg_sq` holds a thousandth of the gradient's square.
 #
 # In the explorer below, multiply the loss by 10 and see which rules react.
 
@@ -255,8 +255,8 @@ optimizer_paths
 # Stage 6 compares the whole family.
 #
 # The key line shrinks the weight before the step: `w *= 1 - lr * decay`. Use AdamW with
-# three values of the decay to train a network of 256 hidden units on 200 digits, about
-# three in ten of which have a random label:
+# three values of the decay to train a network of 256 hidden units on 200 digits, of which
+# about three out of ten have a random label:
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the first trap
@@ -304,7 +304,7 @@ claim("ratio of the test losses, decay 1 to no "
 # occurs, but decay shrinks the row at every step, so the rows of rare tokens fade.
 # Published code does both:
 # [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py) decays its
-# embeddings, and
+# embeddings, but
 # [minGPT](https://github.com/karpathy/minGPT/blob/master/mingpt/model.py), by the same
 # author, does not.
 
@@ -336,8 +336,8 @@ by_axes = {name: p for name, p in convnext.named_parameters()
 
 # %% trap="04.1" role="guess" quoted="wrong"
 guess("04.1",
-      "Which of the two filters exempts every gain of the model on which "
-      "you try it?",
+      "You try each filter on one model. Which filter exempts every gain "
+      "of its model?",
       choices=["both of them",
                "only the list of names",
                "only the reviewer's rule",
@@ -385,7 +385,7 @@ matrices, vectors = by_shape(encoder)
 print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 
 # %% [markdown] trap="04.1" role="repair"
-# An optimizer takes the two lists as *parameter groups*, each with a decay of its own:
+# An optimizer takes the two lists as *parameter groups*, each with its own decay:
 #
 # ```python
 # opt = torch.optim.AdamW([
@@ -397,8 +397,8 @@ print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 # change sharply with the input.
 #
 # Counting axes is the better start, but it is not enough. Print the names in the decayed
-# group once, and list the exceptions that you find there, such as `layer_scale`. The
-# encoder layer has no such exceptions:
+# group once, and list the exceptions, such as `layer_scale`. The encoder layer has no
+# such exceptions:
 
 # %% trap="04.1" role="repair"
 claim("tensors of the encoder layer that are "
@@ -417,9 +417,9 @@ draw_boxes({
         "decayed and six biases are exempt. By axes, four matrices are "
         "decayed, and six biases and two gains are exempt.")
 
-# %% [markdown] trap="04.1" role="more" topics="ResNet · embeddings · what it costs"
-# In a ResNet the list of names exempts no gain at all. Counting axes exempts all of
-# ResNet's gains:
+# %% [markdown] trap="04.1" role="more" topics="ResNet · embeddings · what a wrong group costs"
+# In a ResNet, the list of names exempts no gain at all, but counting axes exempts every
+# gain:
 
 # %% trap="04.1" role="more"
 with torch.device("meta"):
@@ -468,7 +468,7 @@ claim("fraction left after 1,000 steps at a rate of 0.01 with decay "
       expected=0.368, within=0.001)
 
 # %% [markdown] trap="04.1" role="folklore"
-# **Told:** decaying the norm layers makes fine-tuning notably worse. **Measured:** a gain
+# **Told:** Decaying the norm layers makes fine-tuning notably worse. **Measured:** A gain
 # that gets no gradient loses 0.06 % in 3,000 steps at a rate of 0.00002 with a decay of
 # 0.01. After 1,000 steps at a rate of 0.01 with a decay of 0.1, only 0.368 of the gain is
 # left. The product of rate, decay and steps tells you which of these two cases applies to
@@ -512,14 +512,14 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 # 3. An embedding's weight has two axes, so first collect the `id` of `m.weight` for every `nn.Embedding`.
 
 # %% [markdown] trap="04.1" role="keep"
-# **Keep:** whether weight decay applies to a parameter depends on what the parameter is,
+# **Keep:** Whether weight decay applies to a parameter depends on what the parameter is,
 # not on its name. Count the tensors as well, because every trainable tensor must be in
-# exactly one group. **In your own code:** print the names in the decayed group once per
+# exactly one group. **In your own code:** Print the names in the decayed group once per
 # model. **Source:** [Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101) for
 # decay; `configure_optimizers` in [nanoGPT's
 # model.py](https://github.com/karpathy/nanoGPT/blob/master/model.py) for counting axes.
 
-# %% [markdown] trap="04.2" role="situation" core=true fault="Adam runs at the learning rate of SGD" symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
+# %% [markdown] trap="04.2" role="situation" core=true fault="Adam runs at SGD's learning rate" symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
 # ## A borrowed learning rate
 #
 # You trained a classifier with SGD and momentum at a rate of 0.3, and it gets most
@@ -588,12 +588,13 @@ plot_bars({"Adam": by_adam, "SGD + momentum": by_sgd}, log=True,
           xlabel="mean first step at a rate of 0.01",
           title="At the same rate Adam's step is hundreds of times as long",
           alt="Two bars on a log scale. Adam's first step is about 0.8 "
-              "of the rate. SGD's is hundreds of times shorter.")
+              "of the rate. SGD's first step is hundreds of times "
+              "shorter.")
 
 # %% [markdown] trap="04.2" role="look"
 # So a rate that suits SGD does not suit Adam, and vice versa. You ran Adam at SGD's rate,
-# 0.3. A colleague runs SGD at a rate that is usual for Adam, 0.001. Compare the test
-# accuracy of the two runs:
+# 0.3. A colleague runs SGD at Adam's usual rate, 0.001. Compare the test accuracy of the
+# two runs:
 
 # %% trap="04.2" role="look"
 borrowed["SGD at 0.001"] = score(momentum, 0.001)
@@ -603,7 +604,7 @@ print({name: f"{right:.2f}" for name, right in borrowed.items()})
 # Each optimizer multiplies the learning rate by a different quantity. SGD's first step is
 # the rate times the gradient, and this classifier's gradients are far below one. Adam's
 # first step is as large as the rate itself, for every weight whose gradient is far above
-# `eps`. So a rate of 0.01 means a small step for SGD and a large one for Adam. When you
+# `eps`. So a rate of 0.01 means a small step for SGD and a large step for Adam. When you
 # change the optimizer, search for the learning rate again.
 
 # %% trap="04.2" role="repair"
@@ -621,8 +622,8 @@ plot_bars(borrowed | own, xlabel="test accuracy",
               "tenths. Adam at 0.3 and SGD at 0.001 are far lower.")
 
 # %% [markdown] trap="04.2" role="more" topics="the other three runs · Muon"
-# These are the accuracies behind the other three bars. Muon's rate has yet another
-# meaning, which the section *Muon, a rule for matrices*, under *Further*, measures.
+# These are the accuracies of the other three bars. Muon's rate has yet another meaning,
+# which the section *Muon, a rule for matrices*, under *Further*, measures.
 
 # %% trap="04.2" role="more"
 claim("accuracy of SGD at 0.001", borrowed["SGD at 0.001"], below=0.75)
@@ -630,10 +631,10 @@ claim("accuracy of Adam at 0.3", borrowed["Adam at 0.3"], below=0.9)
 claim("accuracy of SGD at 0.3", own["SGD at 0.3"], above=0.88)
 
 # %% [markdown] trap="04.2" role="folklore"
-# **Told:** Adam crawls at a rate of 0.01, and SGD may diverge at 0.001. **Measured:** for
+# **Told:** Adam crawls at a rate of 0.01, and SGD may diverge at 0.001. **Measured:** For
 # this classifier, the reverse is true. Adam at 0.01 is one of the good runs, SGD at 0.001
 # crawls, and Adam at 0.3 breaks. Another page says that Adam at 0.01 "diverges at once".
-# With a large pre-trained model, it may indeed. A good rate is good only for one
+# With a large pre-trained model, it may indeed diverge. A good rate is good only for one
 # optimizer and one model.
 
 # %% trap="04.2" role="exercise" points=3 difficulty=3 minutes=15
@@ -668,9 +669,9 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # 3. `opt.state_dict()` refers to the live tensors. Deep-copy it before the step, and pass the copy to `load_state_dict` after the step.
 
 # %% [markdown] trap="04.2" role="keep"
-# **Keep:** when you change the optimizer, search for the learning rate again. SGD's
+# **Keep:** When you change the optimizer, search for the learning rate again. SGD's
 # step is proportional to the gradient. Lion's step is as long as the rate, and so is
-# Adam's while gradients are steady and far above `eps`. **In your own code:** log the
+# Adam's while gradients are steady and far above `eps`. **In your own code:** Log the
 # largest step next to the loss. A sane step is small compared with the weights.
 # **Source:** [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section 2.1, on the
 # effective step.
@@ -681,7 +682,7 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # You may have seen a chart in which SGD with momentum comes last after 1,000 steps, and
 # AdamW's loss is below Adam's "because decay fights overfitting". Run the comparison
 # yourself on linear regression, with the same start for all three optimizers and with the
-# rates that the chart uses.
+# chart's rates.
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -729,19 +730,19 @@ claim("training loss of AdamW minus training loss of "
 # %% [markdown] role="concept"
 # The chart compared *rates*, not rules. Here 1,000 steps of 0.001 carry a weight a
 # distance of about 1, and some weights have farther to go. Decay pulls the weights
-# towards zero. The solution lies farther from zero than the starting weights do, so AdamW
+# towards zero. The solution is farther from zero than the starting weights are, so AdamW
 # ends at a higher training loss than Adam. Compare optimizers only after you have tuned
-# the rate of each.
+# each optimizer's rate.
 
 # %% [markdown] role="concept"
 # ## Why the rate falls: noise, and sharp minima
 #
 # A high rate covers the distance to the minimum in few steps, and a low rate ends close
-# to it. No constant rate does both, because the gradient of a batch is the true gradient
-# plus noise. With a constant rate the weights never come to rest. They end up in a cloud
-# around the minimum, and the higher the rate, the larger the cloud. For a gradient $w +
-# \text{noise}$ with noise of variance 1, the mean of $w^2$ settles at $\eta/(2-\eta)$. A
-# rate that falls to zero shrinks the cloud.
+# to the minimum. No constant rate does both, because the gradient of a batch is the true
+# gradient plus noise. With a constant rate the weights never come to rest. They end up in
+# a cloud around the minimum, and the higher the rate, the larger the cloud. For a
+# gradient $w + \text{noise}$ with noise of variance 1, the mean of $w^2$ settles at
+# $\eta/(2-\eta)$. A rate that falls to zero shrinks the cloud.
 
 # %% role="concept"
 def end_of(rate, steps=1000):
@@ -763,10 +764,10 @@ claim("ratio of the mean squares, constant rate to falling "
       above=10)
 
 # %% [markdown] role="concept"
-# So why not use a low rate from the start? It is slow, and there is a second argument
-# against it, about the shape of minima. Around a *sharp* minimum the loss rises steeply,
-# and around a *flat* one slowly. A step at a high rate jumps out of a sharp minimum,
-# because the gradient there is large:
+# So why not use a low rate from the start? A low rate is slow, and there is a second
+# argument against it, about the shape of minima. Around a *sharp* minimum the loss rises
+# steeply, and around a *flat* minimum it rises slowly. A step at a high rate jumps out of
+# a sharp minimum, because the gradient there is large:
 
 # %% role="concept"
 def distance_after(curvature, rate, steps=20):
@@ -866,18 +867,18 @@ claim("step at which one-cycle peaks", family["one-cycle"].index(
 # you need not know the length of the run in advance, because you can start the fall at
 # any time. Libraries build such schedules from a name. In Hugging Face, the call is
 # `get_scheduler("cosine", opt, num_warmup_steps=…, num_training_steps=…)`. It returns one
-# of torch's schedulers, whose `step()` you call after each step of the optimizer. Hugging
-# Face's `Trainer` creates and steps the scheduler for you. The argument
-# `num_training_steps` is the length of the whole run in steps of the optimizer. If you
-# pass the number of batches and accumulate gradients over four batches, the run ends when
-# the schedule is only a quarter done.
+# of torch's schedulers, whose `step()` you call after each optimizer step. Hugging Face's
+# `Trainer` creates and steps the scheduler for you. The argument `num_training_steps` is
+# the length of the whole run in optimizer steps. If you pass the number of batches and
+# accumulate gradients over four batches, the run ends when the schedule is only a quarter
+# done.
 #
 # *One-cycle* is one climb and one fall over the whole run, and the momentum is low where
 # the rate is high. Its author reports *super-convergence*: with a very high peak, some
 # networks reach their accuracy in far fewer steps ([Smith & Topin
-# 2018](https://arxiv.org/abs/1708.07120)). The explanation offered is the same as above,
-# namely that a high rate acts as a regulariser and skips sharp minima. Super-convergence
-# does not happen with every network, so measure it on yours. Torch's `OneCycleLR` makes
+# 2018](https://arxiv.org/abs/1708.07120)). The explanation offered is the same as above:
+# a high rate acts as a regulariser and skips sharp minima. Super-convergence does not
+# happen with every network, so measure it on your own network. Torch's `OneCycleLR` makes
 # all four decisions in one object, and it overrides the rate and the momentum that you
 # gave the optimizer:
 
@@ -914,7 +915,7 @@ claim("last rate under one-cycle, 10,000 times below the first", rates[-1],
 #
 # Adam takes its first step at full length on the evidence of a single batch, because
 # after one gradient the size of $\hat m/\sqrt{\hat v}$ is 1 for every weight. Many
-# networks survive such a first step. The next one does not. It is a residual net with
+# networks survive such a first step. The next network does not. It is a residual net with
 # LayerNorm *after* each addition, the order used in the first transformers, trained at a
 # rate that is high for such a net.
 
@@ -960,15 +961,15 @@ plot_columns({"none": cold, "50 steps": warmed,
               "none, a tenth of the rate": lower}, form=".2f",
              xlabel="warm-up", ylabel="test accuracy", marks=["none"],
              reference=(0.1, "guessing"),
-             title="A warm-up rescues the bold rate; so does a lower one",
+             title="A high rate needs a warm-up, a low rate does not",
              alt="Three columns. Without warm-up the accuracy is at the "
-                 "dashed line for guessing. With 50 steps of warm-up it is "
-                 "high, and so it is without warm-up at a tenth of the "
-                 "rate.")
+                 "dashed line for guessing. With 50 steps of warm-up the "
+                 "accuracy is high, as it is without warm-up at a tenth "
+                 "of the rate.")
 
 # %% [markdown] role="concept"
 # With the warm-up, the net trains even at this high rate, except that about one run in
-# fifty still stays stuck. At a tenth of that rate, the net needs no warm-up at all. So a
+# fifty still gets stuck. At a tenth of that rate, the net needs no warm-up at all. So a
 # warm-up is the price of a high peak. With your own net, try both a warm-up and a lower
 # rate. A warm-up usually takes 1 to 5 % of the run, or a few hundred to a few thousand
 # steps. Transformers need a warm-up most, because their attention and their norm layers
@@ -977,18 +978,18 @@ plot_columns({"none": cold, "50 steps": warmed,
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
 
-# %% [markdown] trap="04.3" role="situation" core=true fault="scheduler.step() per batch, its numbers count epochs" symptom="learning rate never rises, decays far too early or goes up and down: scheduler.step() per epoch or per batch"
+# %% [markdown] trap="04.3" role="situation" core=true fault="scheduler.step() per batch, but its numbers count epochs" symptom="learning rate never rises, decays far too early or goes up and down: scheduler.step() per epoch or per batch"
 # ## Ten epochs on a cosine
 #
 # Your run has ten epochs of 100 batches. `CosineAnnealingLR(opt, T_max=10)` brings the
 # rate down to zero over the ten epochs. While tidying up, somebody moves
 # `schedule.step()` into the loop over batches. Nothing complains. "Then the first ten
-# batches train, and all the others run at a rate of zero," says a colleague. You log
+# batches train, and all later batches run at a rate of zero," says a colleague. You log
 # the rate of every batch.
 
 # %% trap="04.3" role="break"
 def rates_of(build, batches, every=1):
-    """The rate each batch sees; step() is called every `every` batches."""
+    """The rate of each batch; step() is called every `every` batches."""
     opt = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1,
                           momentum=0.9)
     schedule, used = build(opt), []
@@ -1047,10 +1048,10 @@ claim("highest rate of any batch, where 0.1 was planned",
 
 # %% [markdown] trap="04.3" role="why"
 # A scheduler knows neither batches nor epochs. It counts calls to `step()`, and its
-# arguments are in calls as well. With `T_max=10` the cosine falls for ten calls and
-# climbs for the next ten, so in a thousand calls it falls fifty times and climbs fifty
-# times. The one-cycle schedule expects 1,000 calls and gets ten, so it has hardly begun
-# to climb. Use the same unit for the arguments and for the calls.
+# arguments also count calls. With `T_max=10` the cosine falls for ten calls and climbs
+# for the next ten, so in a thousand calls it falls fifty times and climbs fifty times.
+# The one-cycle schedule expects 1,000 calls and gets ten, so it has hardly begun to
+# climb. Use the same unit for the arguments and for the calls.
 
 # %% trap="04.3" role="why"
 draw_blocks({"called per epoch": ["batch", "opt.step()", "schedule.step()"],
@@ -1086,15 +1087,15 @@ plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
 
 # %% [markdown] trap="04.3" role="repair"
 # In the explorer below, "its numbers count" is the unit in which you wrote the arguments,
-# and "step() is called" is what your loop does. Choose a different unit for each of the
-# two.
+# and "step() is called" is what your loop does. Set these two controls to different
+# units.
 
 # %% role="explore" explorer="schedules"
 from dlsys_helpers.explorers.schedules import schedules
 
 schedules
 
-# %% [markdown] trap="04.3" role="more" topics="StepLR · a cosine that hardly falls · where one-cycle is loud"
+# %% [markdown] trap="04.3" role="more" topics="StepLR · a cosine that hardly falls · when one-cycle raises an error"
 # `StepLR` counts calls in the same way. A cosine over 1,000 calls hardly falls when its
 # `step()` is called once per epoch:
 
@@ -1122,8 +1123,8 @@ claim("batch of the peak, at 30 % of 1,000 batches", fed.index(max(fed)),
       expected=299)
 
 # %% [markdown] trap="04.3" role="folklore"
-# **Told:** call `CosineAnnealingLR` once per epoch and `OneCycleLR` once per batch; a
-# mix-up is silent. **Measured:** what matters is the unit of the arguments, not the
+# **Told:** Call `CosineAnnealingLR` once per epoch and `OneCycleLR` once per batch; a
+# mix-up is silent. **Measured:** What matters is the unit of the arguments, not the
 # class. A `CosineAnnealingLR` with `T_max=1000` belongs in the loop over batches. One of
 # the two mix-ups with `OneCycleLR` is not silent, because too many calls raise a
 # `ValueError`.
@@ -1160,13 +1161,13 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
     # END SOLUTION
 
 # %% [markdown] trap="04.3" role="hint"
-# 1. First decide what one call to `step()` stands for. Here it is one update of the weights.
+# 1. First decide what one call to `step()` counts. Here one call counts one update of the weights.
 # 2. The number of updates in an epoch is its number of micro-batches divided by `accumulate`, rounded up.
-# 3. Within an update, step the optimizer first and the schedule second. `T_max` is the number of updates in all epochs together.
+# 3. Within an update, step the optimizer first and the schedule second. `T_max` is the total number of updates over all epochs.
 
 # %% [markdown] trap="04.3" role="keep"
-# **Keep:** a scheduler counts calls to its `step()`. Write its arguments in the unit in
-# which you call it, and call it after `opt.step()`. **In your own code:** before a long
+# **Keep:** A scheduler counts calls to its `step()`. Write its arguments in the unit in
+# which you call it, and call it after `opt.step()`. **In your own code:** Before a long
 # run, loop over all steps without data and plot the rate. Call `opt.step()` in that loop
 # as well, because most schedulers print a warning if you do not. **Source:** PyTorch
 # documentation, ["How to adjust learning
@@ -1221,7 +1222,7 @@ claim("largest difference of a weight", gap, above=1e-4)
 # different gradients.
 #
 # Adam's own `weight_decay` is a different method. It adds $\lambda w$ to the *gradient*,
-# and so divides the decay by the gradient's size as well. AdamW multiplies the weight
+# so Adam also divides the decay by the gradient's size. AdamW multiplies the weight
 # itself by a factor just below one.
 
 # %% trap="04.4" role="why"
@@ -1233,7 +1234,8 @@ draw_blocks({"Adam": ["g + λw", "m and v", "divide", "step"],
             title="Adam's decay goes through the division",
             alt="Two columns of boxes. In Adam the decay is added to the "
                 "gradient before the averages and the division. In AdamW "
-                "it multiplies the weight and enters neither.")
+                "the decay multiplies the weight and enters neither the "
+                "averages nor the division.")
 
 # %% [markdown] trap="04.4" role="repair"
 # With `weight_decay=0`, AdamW is Adam, bit for bit:
@@ -1244,8 +1246,8 @@ claim("largest difference between AdamW with decay 0 and Adam",
       (off - plain).abs().max(), expected=0)
 
 # %% [markdown] trap="04.4" role="repair"
-# What happens with a decay of 0.1 in both optimizers? Two weights start at 1. One of them
-# gets small gradients, and the other gets large ones:
+# What happens with a decay of 0.1 in both optimizers? Two weights start at 1. One weight
+# gets small gradients, and the other weight gets large gradients:
 
 # %% trap="04.4" role="repair"
 def after_decay(optimizer):
@@ -1268,8 +1270,8 @@ plot_bars({"Adam, small gradients": small, "Adam, large gradients": large,
           xlabel="what is left of a weight of 1 after 300 steps",
           title="Adam's decay spares weights with large gradients",
           alt="Four bars. Adam leaves nothing of the weight with small "
-              "gradients and nearly all of the weight with large ones. "
-              "AdamW leaves the same fraction of both.")
+              "gradients and nearly all of the weight with large "
+              "gradients. AdamW leaves the same fraction of both weights.")
 
 # %% trap="04.4" role="repair"
 claim("what Adam leaves of the weight with small "
@@ -1290,7 +1292,7 @@ claim("difference between the two weights under "
       within=0.001)
 
 # %% [markdown] trap="04.4" role="folklore"
-# **Told:** if you forget `weight_decay`, AdamW is just Adam. **Measured:** without the
+# **Told:** If you forget `weight_decay`, AdamW is just Adam. **Measured:** Without the
 # argument, AdamW uses a decay of 0.01 and ends at different weights. With
 # `weight_decay=0`, AdamW is Adam, bit for bit.
 
@@ -1321,17 +1323,17 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # %% [markdown] trap="04.4" role="hint"
 # 1. Decoupled means that the decay never enters the gradient.
 # 2. `opt.param_groups` is a list, and each entry has its own `"lr"` and `"params"`.
-# 3. Multiply in place under `torch.no_grad()`, before `opt.step()`.
+# 3. Multiply the weights in place under `torch.no_grad()`, before `opt.step()`.
 
 # %% [markdown] trap="04.4" role="keep"
 # **Keep:** AdamW uses a weight decay of 0.01 unless you pass `weight_decay=`. This decay
 # multiplies the weight by $1 - \eta\lambda$. Adam's own `weight_decay` is added to the
-# gradient, which is a different method. **In your own code:** always write
+# gradient, which is a different method. **In your own code:** Always write
 # `weight_decay=`, and read the value back from `opt.param_groups`. **Source:** Loshchilov
 # & Hutter 2019, ["Decoupled Weight Decay
 # Regularization"](https://arxiv.org/abs/1711.05101), algorithm 2.
 
-# %% [markdown] trap="04.5" role="situation" fault="a learning rate too high looks like one too low" symptom="loss does not go down: learning rate too high or too low?"
+# %% [markdown] trap="04.5" role="situation" fault="a learning rate too high looks like a rate too low" symptom="loss does not go down: learning rate too high or too low?"
 # ## A rate of 0.0001 and a rate of 3
 #
 # Two people train your digit classifier for 200 steps by SGD with momentum, one at a rate
@@ -1375,8 +1377,8 @@ plot_columns({"rate 0.0001": low[0], "rate 3": high[0]},
 
 # %% [markdown] trap="04.5" role="why"
 # At a rate of 0.0001, the weights have hardly moved. At a rate of 3, the first steps
-# moved the weights so far that the hidden units return 0 for every digit. Only the biases
-# of the last layer still learn, and the best that they can do is guess:
+# moved the weights so far that the hidden units return 0 for every digit. Only the last
+# layer's biases still learn, and the best that they can do is guess:
 
 # %% trap="04.5" role="why"
 def silent(model):
@@ -1395,7 +1397,8 @@ claim("fraction of hidden units that are silent at a rate of "
 # A *range test* tries a whole range of rates in one short run. Multiply the rate by a
 # constant factor after each batch and watch the loss. The loss stays flat, falls, and
 # then shoots up. By the lowest point, the smaller rates have already brought the loss
-# down, so the rate there is close to one that fails. Train at a tenth of that rate.
+# down, so the rate at that point is close to a rate that fails. Train at a tenth of that
+# rate.
 
 # %% trap="04.5" role="repair"
 def sweep(optimizer=momentum, steps=100, low=1e-5, high=10.0):
@@ -1456,7 +1459,7 @@ claim("accuracy at 4 times that rate", beyond, below=0.9)
 
 # %% [markdown] trap="04.5" role="more"
 # A tenth is a safety margin, and the margin that you need depends on the optimizer.
-# Without momentum, the same test finds the lowest loss at a higher rate, and a tenth of
+# Without momentum, the same test finds the lowest loss at a higher rate, but a tenth of
 # that rate is slow.
 
 # %% trap="04.5" role="more"
@@ -1515,26 +1518,26 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 
 # %% [markdown] trap="04.5" role="hint"
 # 1. The rates span decades, so multiply by a factor instead of adding an amount.
-# 2. The test ruins the weights. `model.state_dict()` refers to those same weights, so keep a copy of it.
+# 2. The test ruins the weights. `model.state_dict()` refers to the same weights, so keep a copy of the state dict.
 # 3. `not loss <= 4 * best` is true for NaN as well; `loss > 4 * best` is not.
 
 # %% [markdown] trap="04.5" role="keep"
-# **Keep:** to find a learning rate, multiply the rate by a constant factor after every
-# step, and stop when the loss shoots up. Take the rate at the lowest loss. Train at a
-# tenth of that rate with momentum, and at a third of it with plain SGD. **In your own
-# code:** repeat the test, with 100 steps or more, when you change the optimizer, the
-# batch size or the model. **Source:** Smith 2017, ["Cyclical Learning Rates for Training
-# Neural Networks"](https://arxiv.org/abs/1506.01186), section 3.3, for the sweep. The
-# factor of a tenth is a rule of thumb, which this lesson tests above.
+# **Keep:** To find a learning rate, multiply the rate by a constant factor after every
+# step, and stop when the loss shoots up. Take the rate at the lowest loss. With momentum,
+# train at a tenth of that rate; with plain SGD, train at a third. **In your own code:**
+# Repeat the test, with 100 steps or more, when you change the optimizer, the batch size
+# or the model. **Source:** Smith 2017, ["Cyclical Learning Rates for Training Neural
+# Networks"](https://arxiv.org/abs/1506.01186), section 3.3, for the sweep. The factor of
+# a tenth is a rule of thumb, which this lesson tests above.
 
 # %% [markdown] trap="04.6" role="situation" fault="max() as a floor: the cosine stands still" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
 # ## A floor under a cosine
 #
-# The usual recipe for large models warms up the rate, and then lets it follow a cosine
-# down to a *floor*, a tenth of the peak. You copy such a schedule from a script, with 100
-# steps of warm-up and 1,000 steps in all. After the warm-up, the schedule takes the
-# larger of two values: the floor, and a cosine that falls to zero. A comment below the
-# script says: "Your first batch is wasted."
+# The usual recipe for large models warms up the rate and then lets the rate follow a
+# cosine down to a *floor*, a tenth of the peak. You copy such a schedule from a script,
+# with 100 steps of warm-up and 1,000 steps in all. After the warm-up, the schedule takes
+# the larger of two values: the floor, and a cosine that falls to zero. A comment below
+# the script says: "Your first batch is wasted."
 
 # %% trap="04.6" role="break"
 def factor(step, warm=100, total=1000, floor=0.1):
@@ -1599,7 +1602,7 @@ plot_lines(range(1000), {"max()": cut, "scaled": smooth}, xlabel="step",
 
 # %% trap="04.6" role="repair"
 arrives = cut.index(0.1, 100)
-claim("scaled schedule, as a fraction of the peak, where the cut one "
+claim("scaled schedule, as a fraction of the peak, where the cut schedule "
       "reaches its floor",
       smooth[arrives], expected=0.19, within=0.002)
 
@@ -1645,8 +1648,8 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # 3. `done` is 0 at step `warm` and 1 at step `total`. Cap it at 1 for later steps.
 
 # %% [markdown] trap="04.6" role="keep"
-# **Keep:** put a schedule's floor inside the cosine formula, not in a `max` around it.
-# Start a warm-up at `1 / warm` of the peak, not at 0. **In your own code:** assert the
+# **Keep:** Put a schedule's floor inside the cosine formula, not in a `max` around it.
+# Start a warm-up at `1 / warm` of the peak, not at 0. **In your own code:** Assert the
 # rate at four steps: the first, the end of the warm-up, the middle and the last.
 # **Source:** Loshchilov & Hutter 2017, ["SGDR"](https://arxiv.org/abs/1608.03983),
 # equation 5, for a floor inside the formula.
@@ -1657,8 +1660,8 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # A model has one trunk and two heads, one for each task. You train both tasks for 20
 # steps, with Adam at a rate of 0.01, and then only the first task for another 20 steps.
 # The team's wiki says: "A zero gradient is a zero step." To be on the safe side, you call
-# `zero_grad(set_to_none=False)`. So in the last 20 steps, the gradient of the second head
-# is exactly zero.
+# `zero_grad(set_to_none=False)`. So in the last 20 steps, the second head's gradient is
+# exactly zero.
 
 # %% trap="04.7" role="break"
 def heads_loss(trunk, used, idle, both):
@@ -1687,8 +1690,8 @@ drift = idle_drift(set_to_none=False)
 
 # %% trap="04.7" role="guess" quoted="wrong"
 guess("04.7",
-      "What is the largest distance that a weight of the second head "
-      "moves in these 20 steps, in multiples of the learning rate?",
+      "In the last 20 steps, how far does the weight of the second head "
+      "that moves farthest go, in multiples of the learning rate?",
       unit="learning rates")
 
 # %% trap="04.7" role="look"
@@ -1709,7 +1712,7 @@ claim("largest distance that a weight of the idle head moves, in "
 
 # %% trap="04.7" role="why"
 def path(grad, steps=10):
-    """A weight under Adam: one gradient of 1, then always this one."""
+    """A weight under Adam: one gradient of 1, then always `grad`."""
     w = nn.Parameter(torch.ones(1))
     opt, seen = torch.optim.Adam([w], lr=0.1), [1.0]
     for step in range(steps):
@@ -1740,7 +1743,7 @@ claim("distance that the idle head moves with None", with_none, expected=0)
 
 # %% trap="04.7" role="more"
 def second_step(grad, optimizer=torch.optim.Adam):
-    """A weight of 1 after steps with a gradient of 1 and with this one."""
+    """A weight of 1 after two steps: a gradient of 1, then `grad`."""
     w = nn.Parameter(torch.ones(1))
     opt = optimizer([w], lr=0.1)
     for w.grad in (torch.ones(1), grad):
@@ -1775,8 +1778,8 @@ claim("plain zero_grad() sets the gradient to None", w.grad is None,
       expected=True)
 
 # %% [markdown] trap="04.7" role="folklore"
-# **Told:** a zero gradient is a zero step, so the two settings of `zero_grad` differ only
-# in the memory they use. **Measured:** with plain SGD, Adagrad and RMSprop, a zero
+# **Told:** A zero gradient is a zero step, so the two settings of `zero_grad` differ only
+# in the memory they use. **Measured:** With plain SGD, Adagrad and RMSprop, a zero
 # gradient is a zero step, as long as there is no momentum and no decay. With zeros, Adam
 # and SGD with momentum keep moving the weights along past gradients. With `None`, which
 # is what plain `zero_grad()` leaves, the weights do not move.
@@ -1805,13 +1808,13 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
     # END SOLUTION
 
 # %% [markdown] trap="04.7" role="hint"
-# 1. What does the buffer hold after a step with `None`, and what does it hold after a step with zeros?
+# 1. What does the buffer hold after a step with `None`, and what after a step with zeros?
 # 2. Torch adds the whole gradient to the buffer, not a fraction of it, and applies the rate when it moves the weight.
 # 3. Do not keep `grad` itself in `state`, because the caller may write into it.
 
 # %% [markdown] trap="04.7" role="keep"
-# **Keep:** an optimizer with momentum still moves a weight whose gradient is zero, and
-# skips a weight whose gradient is `None`. **In your own code:** to freeze a part of a
+# **Keep:** An optimizer with momentum still moves a weight whose gradient is zero, and
+# skips a weight whose gradient is `None`. **In your own code:** To freeze a part of a
 # model, set its gradients to `None` or leave it out of the optimizer. Then compare the
 # frozen weights before and after. **Source:** PyTorch documentation,
 # [`Optimizer.zero_grad`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
@@ -1868,7 +1871,7 @@ claim("length of step 100, in rates", bare[99], expected=3.24, within=0.01)
 # $m$ starts too small, but so does $v$, and the step divides by the root of $v$. With
 # $\beta_2 = 0.999$, $v$ fills up a hundred times more slowly than $m$. So the quotient is
 # too *large*, by a factor of $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$. The correction divides
-# each average by the fraction to which it has filled up.
+# each average by the fraction to which that average has filled up.
 
 # %% trap="04.8" role="why"
 ts = range(1, 2001)
@@ -1907,11 +1910,11 @@ plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
 t = 12
 claim("length of the first step, in rates", bare[0], expected=3.16,
       within=0.01)
-claim("number of the longest step", bare.index(max(bare)) + 1,
+claim("the longest step, counted from 1", bare.index(max(bare)) + 1,
       expected=12)
 claim("mean length of the first 100 steps, in rates", sum(bare[:100]) / 100,
       expected=4.66, within=0.01)
-claim("length of the 12th step, and by the formula", bare[t - 1],
+claim("length of the 12th step (expected: by the formula)", bare[t - 1],
       expected=(1 - 0.9**t) / math.sqrt(1 - 0.999**t), within=1e-9)
 claim("length of step 2,000 in rates, minus "
       "1", bare[-1] - 1, expected=0.075,
@@ -1929,8 +1932,8 @@ claim("length of the first step with a second beta of 0.95, in "
       within=0.001)
 
 # %% [markdown] trap="04.8" role="folklore"
-# **Told:** without the correction, the first steps are tiny, and after step 100 the
-# correction no longer matters. **Measured:** with the default betas and a steady
+# **Told:** Without the correction, the first steps are tiny, and after step 100 the
+# correction no longer matters. **Measured:** With the default betas and a steady
 # gradient, the early steps are 3 to 6.57 times too long, and step 100 is still 3.24 times
 # too long. With betas of 0.9 and 0.95 the first step is indeed short, at 0.447 of the
 # rate. A BERT optimizer that lacked the correction has been blamed for unstable
@@ -1967,12 +1970,12 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 
 # %% [markdown] trap="04.8" role="hint"
 # 1. Three things must survive between calls: two averages, and a step count that is 1 in the first step.
-# 2. Correct both averages, and keep the uncorrected ones in `state`.
+# 2. Correct both averages, and keep the uncorrected averages in `state`.
 # 3. Add `eps` to the root, not under it. With tiny gradients the place of `eps` matters.
 
 # %% [markdown] trap="04.8" role="keep"
-# **Keep:** with the default betas, Adam without bias correction starts with steps that
-# are three to seven times too long. **In your own code:** compare every port of an
+# **Keep:** With the default betas, Adam without bias correction starts with steps that
+# are three to seven times too long. **In your own code:** Compare every port of an
 # optimizer with torch's version for many steps, and include tiny gradients. **Source:**
 # [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section 3; Zhang et al. 2020,
 # ["Revisiting Few-sample BERT Fine-tuning"](https://arxiv.org/abs/2006.05987).
@@ -1980,9 +1983,9 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # %% [markdown] trap="04.9" role="situation" fault="Lion with one beta: its momentum forgets too fast" symptom="own Lion implementation differs from the paper: one beta for update and momentum"
 # ## Lion with one beta for two jobs
 #
-# Each step of Lion follows the sign of a blend of momentum and gradient. You port it from
-# a summary that uses $\beta_1 = 0.9$ twice, once in the blend and once in the update of
-# the momentum. The paper uses a second value, $\beta_2 = 0.99$, for the update. The
+# Each step of Lion follows the sign of a blend of momentum and gradient. You port Lion
+# from a summary that uses $\beta_1 = 0.9$ twice, once in the blend and once in the update
+# of the momentum. The paper uses a second value, $\beta_2 = 0.99$, for the update. The
 # network trains, and its accuracy is fine. You test the summary's rule and the paper's
 # rule on gradients that are pure noise.
 
@@ -2042,8 +2045,8 @@ plot_lines(range(101), {"0.9 twice": one[:101],
            title="With one beta the memory is ten steps, not a hundred",
            alt="Weight of a gradient against its age. With 0.9 twice it "
                "falls from 0.1 to almost nothing within 40 steps. With 0.9 "
-               "and 0.99 only the newest gradient has a weight of 0.1. The "
-               "older ones have low weights that fall slowly over a "
+               "and 0.99 only the newest gradient has a weight of 0.1. "
+               "Older gradients have low weights that fall slowly over a "
                "hundred steps.")
 
 # %% [markdown] trap="04.9" role="repair"
@@ -2060,8 +2063,8 @@ print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
 claim("fraction of opposite moves that theory "
       "predicts", share, expected=0.279, within=0.001)
 
-# %% [markdown] trap="04.9" role="more" topics="where a signal hides it · a lower rate wants a higher decay"
-# Where the gradient carries a signal, the two versions almost always agree:
+# %% [markdown] trap="04.9" role="more" topics="where a signal hides the fault · a lower rate needs a higher decay"
+# If the gradient contains a signal, the two versions almost always agree:
 
 # %% trap="04.9" role="more"
 biased = noise + 1.0
@@ -2085,11 +2088,11 @@ claim("what is left at a rate of 0.001 with a decay of 1, as at 0.01 with "
       shrunk(1e-3, 1.0, 1000), expected=before, within=1e-9)
 
 # %% [markdown] trap="04.9" role="folklore"
-# **Told:** Lion needs a rate that is 3 to 10 times smaller than Adam's. **Measured:** the
-# smaller rate is only half of the advice. In both AdamW and Lion, the effect of decoupled
-# decay is proportional to the rate times $\lambda$. With a rate that is 10 times smaller,
-# 1,000 steps without a gradient leave the same fraction of a weight only if the decay is
-# 10 times larger.
+# **Told:** Lion needs a rate 3 to 10 times smaller than Adam's. **Measured:** The smaller
+# rate is only half of the advice. In both AdamW and Lion, the effect of decoupled decay
+# is proportional to the rate times $\lambda$. With a rate 10 times smaller, 1,000 steps
+# without a gradient leave the same fraction of a weight only if the decay is 10 times
+# larger.
 
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
@@ -2125,10 +2128,10 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 
 # %% [markdown] trap="04.9" role="keep"
 # **Keep:** Lion needs both betas: $\beta_1$ sets the direction of the step, and $\beta_2$
-# sets how long the momentum remembers. If you give Lion a lower rate than AdamW for as
-# many steps, raise the weight decay by the same factor. **In your own code:** feed your
-# port pure noise and compare its directions with the paper's. Accuracy will not show the
-# fault. **Source:** Chen et al. 2023, ["Symbolic Discovery of Optimization
+# sets how long the momentum remembers. If you give Lion a lower rate than AdamW for the
+# same number of steps, raise the weight decay by the same factor. **In your own code:**
+# Feed your port pure noise and compare its directions with the paper's. Accuracy will not
+# show the fault. **Source:** Chen et al. 2023, ["Symbolic Discovery of Optimization
 # Algorithms"](https://arxiv.org/abs/2302.06675), algorithm 2 and section 5.
 
 # %% [markdown] trap="04.11" role="situation" fault="Adam's second moment in bfloat16 never falls" symptom="bfloat16 model with AdamW: steps stay too short after large gradients, exp_avg_sq does not fall"
@@ -2140,7 +2143,7 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # a thousand gradients. The rounding errors cancel."
 #
 # Many runs begin with large gradients. Here the first five gradients are 30 times as
-# large as the 3,000 that follow. You track the second moments in bfloat16 and in float32.
+# large as the next 3,000. You track the second moments in bfloat16 and in float32.
 
 # %% trap="04.11" role="break"
 def moments(dtype, loud=30.0, quiet=3000, **options):
@@ -2182,11 +2185,11 @@ plot_lines(range(0, 3001, 50), {"float32": full[::50].mean(1),
            title="float32 forgets the loud start, bfloat16 does not",
            alt="The second moment over 3,000 quiet steps. In float32 it "
                "falls from about 4.5 to about 1.2. In bfloat16 it also "
-               "starts at about 4.5, and it rises a little.")
+               "starts at about 4.5, but rises a little.")
 
 # %% [markdown] trap="04.11" role="look"
-# Adam divides by the root of the second moment, so in bfloat16 its steps are about half
-# as long as they should be. How many of the 300 moments have fallen since the loud start?
+# Adam divides by the root of the second moment, so in bfloat16 its steps have about half
+# the right length. How many of the 300 moments have fallen since the loud start?
 
 # %% trap="04.11" role="look"
 claim("bfloat16 moments that are lower at the end than after the loud "
@@ -2204,7 +2207,7 @@ claim("bfloat16 moments that are lower at the end than after the loud "
 draw_line({"bfloat16": [(1.4921875, "1.492"), (1.5, "1.5"),
                         (1.5078125, "1.508")],
            "0.999 times 1.5": [(0.999 * 1.5, "1.4985")]},
-          title="A thousandth off 1.5 is rounded back to 1.5",
+          title="0.999 times 1.5 is rounded back to 1.5",
           alt="A number line. The bfloat16 values 1.492, 1.5 and 1.508 are "
               "far apart. 0.999 times 1.5 is just to the left of 1.5.")
 
@@ -2231,14 +2234,14 @@ claim("bytes per value of the second moment under autocast",
       kept.element_size(), expected=4)
 
 # %% [markdown] trap="04.11" role="repair"
-# If memory is short, *round at random*. A value nine tenths of the way to the next one is
-# rounded up nine times in ten, and down otherwise. Each result is off, but the mean of
-# many is right. With whole numbers, rounding $0.999 \cdot 100 = 99.9$ to the nearest
+# If memory is short, *round at random*. A value nine tenths of the way to the next value
+# is rounded up nine times out of ten, and down otherwise. Each result is off, but their
+# mean is right. With whole numbers, rounding $0.999 \cdot 100 = 99.9$ to the nearest
 # returns 100 every time:
 
 # %% trap="04.11" role="repair"
 def at_random(x):
-    """x as whole numbers: 99.9 is 100 nine times in ten, else 99."""
+    """x as whole numbers: 99.9 is 100 nine times out of ten, else 99."""
     low = x.floor()
     return low + (torch.rand_like(x) < x - low)
 
@@ -2278,9 +2281,9 @@ claim("mean second moment with beta 0.95 and a loud start, which should be "
       expected=1, within=0.1)
 
 # %% [markdown] trap="04.11" role="folklore"
-# **Told:** training works as well with bfloat16 moments as with float32 moments;
+# **Told:** Training works as well with bfloat16 moments as with float32 moments;
 # [`NVIDIA/TransformerEngine#1465`](https://github.com/NVIDIA/TransformerEngine/pull/1465)
-# reports similar convergence. **Measured:** with rounding to the nearest value, the
+# reports similar convergence. **Measured:** With rounding to the nearest value, the
 # result depends on the second beta. With a second beta of 0.95, the moment follows the
 # gradients. With the default of 0.999, the moment only rises.
 
@@ -2304,7 +2307,7 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
     Returns: (N,) bfloat16. v and grad do not change.
 
     Example: with v 1.5, gradient 0 and beta2 0.999, x is 1.4985. Return 1.5
-    four times in five, otherwise 1.4921875.
+    four times out of five, otherwise 1.4921875.
     """
     # BEGIN SOLUTION
     x = beta2 * v.float() + (1 - beta2) * grad.float()**2
@@ -2317,14 +2320,14 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 
 # %% [markdown] trap="04.11" role="hint"
 # 1. Only the storage is too coarse. Compute `x` in float32 from the first product on, and draw with `torch.rand(x.shape, generator=generator)`.
-# 2. `torch.frexp(x)` splits x into a part from 0.5 to 1 and a power of two. Multiply the part by 256. The bfloat16 values are then exactly the whole numbers, so what is left is to round up or down at random.
+# 2. `torch.frexp(x)` splits x into a part from 0.5 to 1 and a power of two. Multiply the part by 256. The bfloat16 values are then exactly the whole numbers, so you only have to round up or down at random.
 # 3. Or work on the bits. A bfloat16 value is a float32 value whose lower 16 bits are zero, and `x.view(torch.int32)` shows the bits.
 
 # %% [markdown] trap="04.11" role="keep"
-# **Keep:** a running average changes by about $1-\beta$ of itself per step, and its dtype
+# **Keep:** A running average changes by about $1-\beta$ of itself per step, and its dtype
 # has to represent that change. bfloat16 with rounding to the nearest value cannot
 # represent a change of a thousandth, so keep Adam's moments in float32. **In your own
-# code:** print `opt.state[p]["exp_avg_sq"].dtype`, and count how many of its values have
+# code:** Print `opt.state[p]["exp_avg_sq"].dtype`, and count how many of its values have
 # fallen after a hundred steps. **Seen in the wild:**
 # [`whitecircle/halo#30`](https://github.com/whitecircle/halo/pull/30) measured a second
 # moment that was off by tens of percent with rounding to the nearest value.
@@ -2336,12 +2339,12 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 # %% [markdown] trap="04.10" role="situation" fault="Muon orthogonalizes each rank's shard, not the matrix" symptom="Muon's update changes with the number of GPUs: sharded or tensor-parallel weights"
 # ## One matrix on four ranks
 #
-# A hidden layer of 256 by 256 no longer fits on one GPU. So its rows are split over
-# four GPUs, the *ranks* (not the rank of a matrix). Each rank holds 64 rows with their
-# gradient and momentum, and updates only those rows. With AdamW this works. Now you
-# switch to Muon, whose step is a matrix with singular values near one. The pull request
-# says: "Each rank still brings the singular values of its rows to one. So the step is
-# as long as if one rank held all rows."
+# A hidden layer of 256 by 256 no longer fits on one GPU. So its rows are split over four
+# GPUs, the *ranks* (not the rank of a matrix). Each rank holds 64 rows with their
+# gradient and momentum and updates only these rows. With AdamW this works. Now you switch
+# to Muon, whose step is a matrix with singular values near one. The pull request says:
+# "Each rank still brings the singular values of its rows to one. So the step is as long
+# as if one rank held all rows."
 #
 # In the code, one process plays all four ranks.
 
@@ -2357,7 +2360,7 @@ pull = net[2].weight.grad                    # (256, 256)
 
 # %% trap="04.10" role="break"
 def step_of(optimizer, grad, ranks):
-    """First step of a weight whose rows lie on this many ranks."""
+    """First step of a weight whose rows are on this many ranks."""
     rows = []
     for part in grad.chunk(ranks):           # what one rank holds
         w = nn.Parameter(torch.zeros_like(part))
@@ -2384,8 +2387,8 @@ print(f"AdamW: largest difference {moved:.0e}   Muon: {times:.2f} times")
 measured("04.10", times, right=(1.3, 2.3))
 
 # %% trap="04.10" role="look"
-claim("norm of Muon's step on four ranks, where on one rank it is 1", times,
-      above=1.5)
+claim("norm of Muon's step on four ranks, where one rank's step has norm 1",
+      times, above=1.5)
 
 # %% trap="04.10" role="look"
 lengths = {str(n): (step_of(muon, pull, n).norm() / whole.norm()).item()
@@ -2398,7 +2401,7 @@ plot_columns(lengths, xlabel="ranks", ylabel="norm of the step",
 
 # %% [markdown] trap="04.10" role="look"
 # The direction also differs. The distance between the two steps is about as large as the
-# norm of the right step:
+# right step's norm:
 
 # %% trap="04.10" role="look"
 claim("distance between the two steps, where one rank's step has norm 1",
@@ -2419,8 +2422,8 @@ plot_lines(range(1, 41), tops, xlabel="index of the direction",
            ylabel="singular value of the step",
            title="Four ranks double each strong direction",
            alt="The forty largest singular values of the step. With one "
-               "rank they are around one. With four ranks each is nearly "
-               "twice as large.")
+               "rank these values are around one. With four ranks each "
+               "value is nearly twice as large.")
 
 # %% trap="04.10" role="why"
 claim("largest singular value of the step on four ranks",
@@ -2439,8 +2442,7 @@ mended = (gathered(pull, 4) - whole).abs().max()
 print(f"largest difference from one rank: {mended:.0e}")
 
 # %% trap="04.10" role="repair"
-claim("largest difference from one rank's step after gathering "
-      "first", mended,
+claim("largest difference from one rank's step after gathering", mended,
       expected=0)
 
 # %% [markdown] trap="04.10" role="repair"
@@ -2448,14 +2450,15 @@ claim("largest difference from one rank's step after gathering "
 # whole. An *all-gather* sends every part to every rank.
 #
 # Query, key and value weights are often stored as one stack. If you orthogonalize the
-# stack as one matrix, the part with the largest gradient gets most of the step. Cut the
-# stack into its matrices first.
+# stack as one matrix, the part with the largest gradient gets most of the step. So cut
+# the stack into its matrices.
 
 # %% [markdown] trap="04.10" role="more" topics="a smaller rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
 # Divided by the root of four, the four ranks' step has about the right norm but is still
 # far from the right step. A matrix of noise has no strong directions. It has 256
-# directions of similar size, and each of four ranks finds 64 of its own, so the joint
-# step is about as long as one rank's step. But it still points in a different direction:
+# directions of similar size, and each of four ranks finds 64 directions of its own, so
+# the joint step is about as long as one rank's step. But the joint step still points in a
+# different direction:
 
 # %% trap="04.10" role="more"
 noise = torch.randn(256, 256)
@@ -2464,13 +2467,13 @@ one, four = step_of(muon, noise, 1), step_of(muon, noise, 4)
 # %% trap="04.10" role="more"
 claim("ratio of the norms on noise, four ranks' step to one rank's",
       four.norm() / one.norm(), above=0.85, below=1.1)
-claim("distance between the two steps on noise, where one rank's has norm "
-      "1",
+claim("distance between the two steps on noise, where one rank's step has "
+      "norm 1",
       (four - one).norm() / one.norm(), above=0.5)
 
 # %% [markdown] trap="04.10" role="more"
 # And here is a stack of three matrices, in which one gradient is ten times as large as
-# the others:
+# the other two:
 
 # %% trap="04.10" role="more"
 stack = torch.randn(192, 64)
@@ -2523,9 +2526,9 @@ claim("ratio of the losses at a rate of 0.02, sixteen ranks to one rank",
 # same settings, a different number of GPUs leads to a different result.
 #
 # Torch's own sharded tensors, `DTensor`, are an exception. A product of two such tensors
-# is the product of the whole matrices, and torch does the communication that this needs.
-# So `torch.optim.Muon` is correct on these tensors, up to its rounding to bfloat16, but
-# the ranks send a lot of data. A plain tensor that holds a shard, such as the one
+# is the product of the whole matrices, and torch does the necessary communication. So
+# `torch.optim.Muon` is correct on these tensors, up to its rounding to bfloat16, but the
+# ranks send a lot of data. A plain tensor that holds a shard, such as the one
 # `to_local()` returns, looks to Muon like a complete matrix.
 
 # %% trap="04.10" role="exercise" points=4 difficulty=3 minutes=20
@@ -2541,7 +2544,7 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
         shard: (n, m) float32, the rows on this rank. n may differ from rank
             to rank and may be 0. shard does not change.
         gather: gather(shard) returns the list of all ranks' shards. Every
-            rank has to call it once, or the others wait for ever.
+            rank has to call it once, or the other ranks wait for ever.
         orthogonalize: orthogonalize(matrix) returns a new tensor of the
             same shape. Each matrix goes through it whole and alone.
 
@@ -2559,19 +2562,20 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # %% [markdown] trap="04.10" role="hint"
 # 1. The same rows are cut in two ways, by rank and by matrix. Undo the first cut before you make the second.
 # 2. `torch.cat` joins the shards along the rows, and `split` accepts a list of sizes.
-# 3. This rank's rows begin after all the rows of the ranks before it, which need not be `rank` times `n` rows.
+# 3. This rank's rows begin after all rows of the earlier ranks, which need not be `rank` times `n` rows.
 
 # %% [markdown] trap="04.10" role="keep"
-# **Keep:** before you shard an optimizer, ask whether its rule works entry by entry. A
-# matrix rule such as Muon's has to see each matrix whole and by itself. **In your own
-# code:** take one step with the whole weight and one with the weight split, and compare
-# the two. **Seen in the wild:**
+# **Keep:** Before you shard an optimizer, ask whether its rule works entry by entry. A
+# matrix rule such as Muon's needs each matrix whole and by itself. **In your own code:**
+# Compare a step of the whole weight with a step of the split weight. **Seen in the
+# wild:**
 # [`deepspeedai/DeepSpeed#8090`](https://github.com/deepspeedai/DeepSpeed/pull/8090) fixes
 # silently wrong updates wherever a matrix was split across two ranks, because no rank
-# held all of it. [`InternLM/xtuner#2030`](https://github.com/InternLM/xtuner/pull/2030)
-# fixes code that orthogonalized query, key and value together. **Source:** Liu et al.
-# 2025, ["Muon is Scalable for LLM Training"](https://arxiv.org/abs/2502.16982), which
-# describes Muon on many GPUs.
+# held the whole matrix.
+# [`InternLM/xtuner#2030`](https://github.com/InternLM/xtuner/pull/2030) fixes code that
+# orthogonalized query, key and value together. **Source:** Liu et al. 2025, ["Muon is
+# Scalable for LLM Training"](https://arxiv.org/abs/2502.16982), which describes Muon on
+# many GPUs.
 
 # %% [markdown] role="concept"
 # ## Further
@@ -2582,13 +2586,13 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # %% [markdown] role="concept"
 # ### Muon, a rule for matrices
 #
-# Muon takes the momentum of a weight matrix and, before the step, pushes the singular
-# values of that momentum towards one with a few matrix products (*Newton-Schulz*). So
-# Muon is meant for the hidden matrices of a network. `torch.optim.Muon` refuses every
-# parameter that is not a matrix: biases, gains, convolution kernels. An embedding or an
-# output layer is a matrix, so Muon accepts it without a warning. The documentation
-# recommends AdamW for embeddings and output layers, as for vectors. You have to sort the
-# parameters yourself, as in trap 04.1.
+# Muon takes the momentum of a weight matrix and, before the step, uses a few matrix
+# products (*Newton-Schulz*) to push the momentum's singular values towards one. So Muon
+# is meant for a network's hidden matrices. `torch.optim.Muon` refuses every parameter
+# that is not a matrix: biases, gains, convolution kernels. An embedding or an output
+# layer is a matrix, so Muon accepts it without a warning. The documentation recommends
+# AdamW for embeddings and output layers, as for vectors. You have to sort the parameters
+# yourself, as in trap 04.1.
 
 # %% role="concept"
 def muon_takes(*shape):
@@ -2632,9 +2636,9 @@ rms = {"AdamW": first_rms(torch.optim.AdamW),
 # %% role="concept"
 plot_bars(rms, xlabel="root mean square of the first step, in rates",
           title="One rate, three steps: Muon's default is the shortest",
-          alt="Three bars. AdamW's first step is one rate. Muon's is about "
-              "a fifth of that with match_rms_adamw, and about a twentieth "
-              "with the original adjustment.")
+          alt="Three bars. AdamW's first step is one rate. Muon's first "
+              "step is about a fifth of a rate with match_rms_adamw, and "
+              "about a twentieth with the original adjustment.")
 
 # %% role="concept"
 claim("root mean square of Muon's first step in rates, original, 256 by "
@@ -2685,12 +2689,12 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You multiply the loss by 100 and change nothing else. With which optimizer does training stay the same?**
 #
-# - [x] Adam, up to eps :: Both averages grow, and their quotient stays the same. The explorer shows it.
+# - [x] Adam, up to eps :: Both averages grow, but the step that they determine stays the same, as the explorer shows.
 # - [ ] SGD with momentum :: Its step is 100 times as long, as if you had multiplied the rate by 100.
 # - [ ] neither of them :: Adam divides the scale out, so it does not notice.
 
@@ -2698,7 +2702,7 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 # **2. You use `CosineAnnealingLR(opt, T_max=10)` in a run of 10 epochs. When do you call `step()`?**
 #
 # - [ ] after every batch :: Then the rate swings down and up again every 20 batches.
-# - [x] after every epoch :: `T_max` counts calls, so 10 means ten epochs only if you call it once per epoch.
+# - [x] after every epoch :: `T_max` counts calls, so 10 means ten epochs only if you call `step()` once per epoch.
 # - [ ] whenever you like, because it knows the loader :: A scheduler counts its own calls and knows nothing else.
 
 # %% [markdown] role="quiz"
@@ -2711,8 +2715,8 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 # %% [markdown] role="quiz"
 # **4. Your range test, with a momentum of 0.9, has its lowest loss at a rate of 0.5. At which rate do you start your first full run?**
 #
-# - [x] about 0.05 :: A tenth leaves a margin. A schedule may bring it down from there.
-# - [ ] 0.5, because the loss was lowest there :: The smaller rates before it had brought the loss down. At 0.5 you are close to the edge.
+# - [x] about 0.05 :: A tenth leaves a margin. A schedule may bring the rate down from there.
+# - [ ] 0.5, because the loss was lowest there :: The smaller rates had already brought the loss down. At 0.5 you are close to the edge.
 # - [ ] 5, because the loss was still falling :: Past the lowest point the loss was rising, and it soon ran away.
 
 # %% [markdown] role="quiz"
@@ -2720,12 +2724,12 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 #
 # - [ ] they do not move :: Torch skips a layer only if its gradient is None.
 # - [ ] they coast, then stop :: The momentum fades, but the decay remains.
-# - [x] they coast, and keep shrinking :: The decay needs no gradient, only a step.
+# - [x] they coast and keep shrinking :: The decay needs no gradient, only a step.
 
 # %% [markdown] role="quiz"
 # **6. You port Adam with its default betas and forget the bias correction. With a steady gradient, how long are the first steps?**
 #
-# - [ ] ten times too short, because m holds a tenth of the gradient :: v holds only a thousandth of its square, and the step divides by the root.
+# - [ ] ten times too short, because m holds a tenth of the gradient :: v holds only a thousandth of the gradient's square, and the step divides by the root of v.
 # - [x] about three to seven times too long :: The first is 3.2 times too long, the twelfth 6.6 times.
 # - [ ] right from the eleventh on :: By then m has partly caught up, but v takes about 2,000 steps.
 
@@ -2738,18 +2742,18 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 # in three ways: in a loop over tensors, with `foreach` (one order for a list of tensors),
 # and with `fused` (one order for the whole step).
 #
-# **Before you run anything:** a model has 100 tensors. How many operations does one
+# **Before you run anything:** A model has 100 tensors. How many operations does one
 # step of AdamW issue in each of the three ways? And which way needs the most extra
 # memory while it runs?
 #
-# `cost` counts the operations, the bytes that they write, and the largest amount of
-# extra memory that exists at one time. How long an order takes has to be measured on a
-# GPU. The counts predict that `foreach` saves orders but no bytes, and that `fused`
-# saves both.
+# `cost` reports how many operations there are, how many bytes they write, and how much
+# extra memory exists at the peak. How long an order takes has to be measured on a GPU.
+# The counts predict that `foreach` saves orders but no bytes, and that `fused` saves
+# both.
 
 # %% role="gpu"
 def make_step(way, tensors, n, where):
-    """A call: AdamW steps once more, on `tensors` weights of n numbers."""
+    """A call: one more AdamW step, on `tensors` weights of n values."""
     ways = {"loop": {"foreach": False}, "foreach": {"foreach": True},
             "fused": {"fused": True}}
     weights = [nn.Parameter(torch.randn(n, device=where))
@@ -2862,7 +2866,7 @@ answers
 # memory for the copies of one tensor at a time: 3 MB if the weights are in 400 tensors,
 # and 302 MB if they are in four.
 #
-# **Keep:** when an optimizer step is slow, count tensors, not weights. If your
+# **Keep:** When an optimizer step is slow, count tensors, not weights. If your
 # optimizer offers it, use `fused=True`, which needs the fewest orders and the least
 # extra memory. `foreach` is torch's default on a GPU and holds temporary copies while
 # it runs. On a CPU the default is the loop. The optimizer's state stays in memory for
@@ -2876,9 +2880,10 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - Momentum speeds up a direction that stays the same and cancels one that alternates.
-#   Adam divides each weight's step by the size of its gradients. Weight decay keeps
-#   weights small, so that the network memorises less of its training rows.
+# - Momentum speeds up a direction that stays the same and cancels a direction that
+#   alternates. Adam divides each weight's step by the size of that weight's gradients.
+#   Weight decay keeps weights small, so that the network memorises less of its training
+#   rows.
 # - Search for the learning rate again when you change the optimizer. SGD's step is
 #   proportional to the gradient. Adam's first step and all of Lion's steps have the size
 #   of the rate.
@@ -2900,5 +2905,5 @@ answers
 # - With the default beta, a second moment in bfloat16 rises but never falls. A matrix
 #   rule such as Muon's needs one whole matrix at a time.
 #
-# **Next:** stage 5 looks at what a network has besides its weights: norm layers and
+# **Next:** Stage 5 looks at what a network has besides its weights: norm layers and
 # their statistics, dropout, and the scale of its initial weights.

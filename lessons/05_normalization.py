@@ -39,9 +39,9 @@ before = torch.get_rng_state()    # put back below, before the first trap
 # %% [markdown] role="concept"
 # ## Why normalise: the network accepts higher learning rates
 #
-# In a deep network the inputs of each layer are the outputs of the layer before it, so
-# their size depends on all earlier layers. If one step makes an early layer's outputs
-# larger, every later layer gets larger inputs, and its own update, computed for the old
+# In a deep network each layer's inputs are the previous layer's outputs, so their size
+# depends on all earlier layers. If one step makes an early layer's outputs larger, every
+# later layer gets larger inputs, and that layer's own update, computed for the old
 # inputs, is no longer right. So you have to keep the learning rate low, or start from
 # carefully chosen weights.
 #
@@ -88,8 +88,9 @@ plot_lines(list(by_rate["BatchNorm"]),
            logx=True, xlabel="learning rate",
            ylabel="accuracy after 100 steps",
            title="With BatchNorm a hundredfold range of rates works",
-           alt="Test accuracy against the learning rate. With BatchNorm it "
-               "is high from 0.03 to 3. Without a norm, He's weights reach "
+           alt="Test accuracy against the learning rate. With BatchNorm, "
+               "the accuracy is high at rates from 0.03 to 3. Without a "
+               "norm, He's weights reach "
                "about 0.9 at a rate of 0.1 and fall to chance at a rate of "
                "1. The weights that torch draws by default hardly learn at "
                "any rate.")
@@ -133,13 +134,13 @@ claim("factor by which the gradient grows with BatchNorm and weights 10 "
       large[1] / small[1], expected=0.1, within=0.005)
 
 # %% [markdown] role="concept"
-# With BatchNorm the outputs are the same as before the multiplication, and the gradient
-# is a tenth of what it was. A step that is too long makes the weights larger, and larger
-# weights get smaller gradients. So the layer slows itself down.
+# With BatchNorm the outputs stay the same, and the gradient shrinks to a tenth. A step
+# that is too long makes the weights larger, and larger weights get smaller gradients. So
+# the layer slows itself down.
 #
 # The paper that introduced BatchNorm gave a different reason, *internal covariate shift*.
-# The explanation was that the inputs of later layers keep changing while early layers
-# learn, and that a norm keeps these inputs steady. [Santurkar et al.
+# According to the paper, the inputs of later layers keep changing while early layers
+# learn, and a norm keeps these inputs steady. [Santurkar et al.
 # 2018](https://arxiv.org/abs/1805.11604) added random shifts after the norms, so that the
 # inputs of later layers changed *more* than in a network without norms. The network still
 # trained well. The authors attribute the benefit to a smoother loss surface instead. Why
@@ -148,8 +149,8 @@ claim("factor by which the gradient grows with BatchNorm and weights 10 "
 # %% [markdown] role="concept"
 # ## What a norm computes, and over which group
 #
-# Build a norm by hand. Take three rows with two features of very different size,
-# subtract each feature's mean, and divide by its standard deviation:
+# Build a norm by hand. Take three rows with two features of very different size, subtract
+# each feature's mean, and divide by the feature's standard deviation:
 
 # %% role="concept"
 x = torch.tensor([[1.0, 100.0], [2.0, 300.0], [3.0, 200.0]])
@@ -226,7 +227,7 @@ draw_grids({
               "Layer": "one pixel of one image",
               "Group (2)": "half the channels of one image",
               "Instance": "one channel of one image"},
-    title="Which inputs share a mean with the first one",
+    title="Which inputs share a mean with the first input",
     alt="Four grids with twelve rows, for the four pixels of three images, "
         "and six columns, for the channels. BatchNorm fills the first "
         "column, LayerNorm the first row, GroupNorm the first three "
@@ -265,13 +266,13 @@ claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
 
 # %% [markdown] role="concept"
 # `GroupNorm(1, C)` has one group, so it averages over the channels *and* pixels of an
-# image. The LayerNorm of a transformer instead averages over the channels of one
-# position. With as many groups as channels, GroupNorm is the same as *InstanceNorm*,
-# which averages over the pixels of one channel of one image. So InstanceNorm removes the
-# brightness and the contrast of each image. This helps if brightness and contrast are not
-# part of the answer, as in style transfer, for which InstanceNorm was made ([Ulyanov et
-# al. 2016](https://arxiv.org/abs/1607.08022)), and hurts if they are. RMSNorm divides by
-# the root mean square and does not subtract the mean.
+# image. A transformer's LayerNorm averages over the channels of one position instead.
+# With as many groups as channels, GroupNorm is the same as *InstanceNorm*, which averages
+# over the pixels of one channel of one image. So InstanceNorm removes the brightness and
+# the contrast of each image. This helps if brightness and contrast are not part of the
+# answer, as in style transfer, for which InstanceNorm was made ([Ulyanov et al.
+# 2016](https://arxiv.org/abs/1607.08022)), but hurts if they are. RMSNorm divides by the
+# root mean square and does not subtract the mean.
 
 # %% role="concept"
 one_group = F.group_norm(pixels, 1)
@@ -325,7 +326,7 @@ for _ in range(22):
 plot_lines(range(1, 23), {"running mean": followed,
                           "the batch's mean": [1.0] * 22},
            xlabel="batches", ylabel="fraction of the way",
-           title="Each batch covers a tenth of what is left",
+           title="Each batch covers a tenth of the remaining distance",
            alt="The running mean starts at a tenth of the batch's mean and "
                "rises, more and more slowly, to nine tenths after 22 "
                "batches.")
@@ -339,14 +340,14 @@ claim("fraction of the way after 22 batches, which is 1 - "
 
 # %% [markdown] role="concept"
 # After one batch, the initial 0 still has nine tenths of the weight in the running mean.
-# After 22 batches, it still has about a tenth. So a model that has seen only a few
-# batches is not ready for eval mode.
+# After 22 batches, this 0 still has about a tenth of the weight. So after only a few
+# batches, a model is not ready for eval mode.
 #
 # A norm over the batch also needs rows that can share a mean. *Sequences of different
-# lengths* are padded with zeros to the length of the longest, and the zeros enter the
-# mean. *Online learning* gets one row at a time, so there is no batch. LayerNorm works on
-# one position at a time and has neither problem. Pad all rows of a batch except the
-# first, and see whether the output for the first row changes:
+# lengths* are padded with zeros to the length of the longest sequence, and the zeros
+# enter the mean. *Online learning* gets one row at a time, so there is no batch.
+# LayerNorm works on one position at a time and has neither problem. Pad all rows of a
+# batch except the first, and see whether the output for the first row changes:
 
 # %% role="concept"
 texts = torch.randn(4, 8, 16) + 3                # (N, T, C)
@@ -365,9 +366,9 @@ padding_moves = {
 print({name: f"{moved:.2f}" for name, moved in padding_moves.items()})
 
 # %% role="concept"
-claim("change of the first row under BatchNorm when others are padded",
+claim("change of the first row under BatchNorm when other rows are padded",
       padding_moves["BatchNorm"], above=0.3)
-claim("change of the first row under LayerNorm when others are padded",
+claim("change of the first row under LayerNorm when other rows are padded",
       padding_moves["LayerNorm"], expected=0)
 
 # %% role="concept" tags=["plumbing"]
@@ -426,13 +427,12 @@ claim("accuracy on camera images one at a time minus accuracy in one batch",
       camera[1] - camera[497], expected=0, within=0.01)
 
 # %% [markdown] trap="05.1" role="look"
-# So the batch size is not the cause. The net without BatchNorm fails as well. Compare
-# the inputs of the first norm with the
-# statistics that this norm has stored:
+# So the batch size is not the cause. The net without BatchNorm fails as well. Compare the
+# first norm's inputs with its stored statistics:
 
 # %% trap="05.1" role="look"
 def shift_of(norm, h):
-    """How far the mean of h (N, C) is from the stored one, by channel.
+    """How far the mean of h (N, C) is from the stored mean, by channel.
 
     The unit is the standard deviation that the norm has stored.
     """
@@ -452,8 +452,8 @@ claim("largest shift of a mean by the camera, in stored standard "
 # %% [markdown] trap="05.1" role="why"
 # The batch of one is innocent. In eval mode BatchNorm normalises with the mean and
 # variance that it *stored* during training, so the other images in the batch have no
-# effect. The camera causes the damage. Its images are brighter, so the inputs of the norm
-# no longer have the mean that the norm subtracts.
+# effect. The camera causes the damage. Its images are brighter, so the norm's inputs no
+# longer have the mean that the norm subtracts.
 
 # %% trap="05.1" role="why"
 enters = {"test digits": reader[0](x_test), "camera": reader[0](x_camera)}
@@ -474,7 +474,7 @@ draw_line({name: [(m - s, m + s, ""), (m, "mean")]
 # Re-estimate the stored statistics on camera images with the usual mix of digits. You
 # need no labels. Torch's `update_bn` resets the statistics, runs the images through the
 # model in train mode without gradients, and stores the average over the batches. A small
-# batch counts as much as a large one, so pass batches of equal size.
+# batch counts as much as a large batch, so pass batches of equal size.
 
 # %% trap="05.1" role="repair"
 torch.optim.swa_utils.update_bn((x_train + 1.0).split(100), reader)
@@ -498,7 +498,7 @@ batch_mates
 
 # %% [markdown] trap="05.1" role="more" topics="a pass in eval mode · an inverted camera · a net without norms · two rows in train mode · one row in train mode"
 # In eval mode a test digit gets the same logits, up to rounding, whether it is alone or
-# in a batch with 496 others. The stored statistics change only in train mode. So a
+# in a batch with 496 other digits. The stored statistics change only in train mode. So a
 # forward pass in eval mode, which is sometimes recommended as a fix, changes nothing:
 
 # %% trap="05.1" role="more"
@@ -585,7 +585,7 @@ claim("standard deviation of one image of 8 x 8 pixels after BatchNorm2d",
 
 # %% [markdown] trap="05.1" role="folklore"
 # **Told:** BatchNorm breaks with a batch of one, because the variance is zero and the
-# output is NaN. In eval mode, a batch of one lowers the accuracy. **Measured:** in eval
+# output is NaN. In eval mode, a batch of one lowers the accuracy. **Measured:** In eval
 # mode the batch size does not matter. In train mode a single row raises an error, a
 # single image of 64 pixels per channel works, and accuracy is lower with two rows per
 # batch than with 32. (A norm with `track_running_stats=False` stores nothing and uses the
@@ -628,20 +628,19 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
     # END SOLUTION
 
 # %% [markdown] trap="05.1" role="hint"
-# 1. Most norms are in the middle of the model, so you have to see what enters them while `model(x)` runs. What can call a function of yours at that moment?
+# 1. Most norms are in the middle of the model, so you have to record their inputs while `model(x)` runs. What can call your function at that moment?
 # 2. `norm.register_forward_pre_hook(look)` calls `look(norm, given)`, where `given` is the tuple of inputs. Remove every hook after the pass.
 # 3. For both `(N, C)` and `(N, C, H, W)`, `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, bind the name with a default argument, `name=name`.
 
 # %% [markdown] trap="05.1" role="keep"
-# **Keep:** in eval mode BatchNorm fails when new data no longer match its stored
+# **Keep:** In eval mode BatchNorm fails when new data no longer match its stored
 # statistics, not when the batch is small. Re-estimate outdated statistics with
-# `update_bn`. **In your own code:** compare `running_mean` and `running_var` with the
+# `update_bn`. **In your own code:** Compare `running_mean` and `running_var` with the
 # mean and variance of that norm's inputs on a fresh batch. **Source:** [Ioffe & Szegedy
-# 2015](https://arxiv.org/abs/1502.03167), section 3.1. **Seen in the wild:** in
+# 2015](https://arxiv.org/abs/1502.03167), section 3.1. **Seen in the wild:** In
 # [wasidennis/AdaptSegNet 79](https://github.com/wasidennis/AdaptSegNet/issues/79), a
-# model that was adapted to darker images got the old images wrong in eval mode. The
-# reporter traced these errors to the stored statistics, which follow the images seen
-# last.
+# model adapted to darker images got the old images wrong in eval mode. The reporter
+# traced these errors to the stored statistics, which follow the images seen last.
 
 # %% [markdown] trap="05.2" role="situation" core=true fault="post-norm at full rate from the first step" symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
 # ## Sixteen layers, the norm after the sum
@@ -651,9 +650,9 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 # still ln 10, the loss of guessing.
 #
 # In outline (stage 8 has the details), a *stream* $x$ runs through the whole net, and
-# each layer adds the outputs of two *branches* $f$ to it. By default torch normalises
-# *after* each sum (*post-norm*), $x \leftarrow \mathrm{norm}(x + f(x))$. A review
-# comment says: "Each norm shrinks the gradient."
+# each layer adds the outputs of two *branches* $f$ to the stream. By default torch
+# normalises *after* each sum (*post-norm*), $x \leftarrow \mathrm{norm}(x + f(x))$. A
+# review comment says: "Each norm shrinks the gradient."
 
 # %% trap="05.2" role="break"
 class Encoder(nn.Module):
@@ -675,7 +674,7 @@ class Encoder(nn.Module):
 
 # %% trap="05.2" role="break"
 def first_over_last(net):
-    """Gradient norm of the first layer's matrix, divided by the last's."""
+    """Gradient norm: the first layer's matrix divided by the last's."""
     loss = F.cross_entropy(net(x_train[:256]), y_train[:256])
     ends = [net.layers[k].linear1.weight for k in (0, -1)]
     first, last = torch.autograd.grad(loss, ends)
@@ -823,14 +822,14 @@ claim("loss of post-norm at 0.007 minus the median of three pre-norm "
 # %% [markdown] trap="05.2" role="repair"
 # Post-norm is not a mistake. It learns at a tenth of this rate. With a *warm-up*, a
 # learning rate that rises at first, the best of three nets also learns. Pre-norm
-# (`norm_first=True`) usually tolerates the full rate at this width, even without a norm
-# at the end.
+# (`norm_first=True`) usually tolerates the full rate at this width, even without a final
+# norm.
 
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
-# How high a rate pre-norm tolerates depends on the width. At this rate, nets that are
-# four times as wide often stay stuck near the loss of guessing, and even a single net of
-# width 32 may stay stuck. That is why the bar for pre-norm shows the middle of three
-# nets, and the bar for warm-up the best of three. Here are the losses:
+# How high a rate pre-norm tolerates depends on the width. At this rate, nets four times
+# as wide often stay stuck near the loss of guessing, and even a single net of width 32
+# may stay stuck. That is why the bar for pre-norm shows the middle of three nets, and the
+# bar for warm-up the best of three. Here are the losses:
 
 # %% trap="05.2" role="more"
 claim("loss of post-norm after 50 steps at 0.007, where guessing has 2.303",
@@ -844,11 +843,11 @@ claim("loss of pre-norm without the last norm at 0.007",
       loss["pre-norm, no last norm"], below=2.25)
 
 # %% [markdown] trap="05.2" role="more"
-# The pre-norm stream grows as layers add to it. A final norm brings it back to size one
-# at any depth. This matters where large values do harm. The last link of this trap is
-# about a model that produced NaN in mixed precision without a final norm. In torch,
-# `norm_first=True` does not add one, so pass a norm to `nn.TransformerEncoder` as
-# `norm=`.
+# The pre-norm stream grows as layers add to it. At any depth, a final norm brings the
+# stream back to size one. This matters if large values do harm. The last link of this
+# trap is about a model that produced NaN in mixed precision without a final norm. In
+# torch, `norm_first=True` does not add a final norm, so pass one to
+# `nn.TransformerEncoder` as `norm=`.
 
 # %% trap="05.2" role="more"
 def stream_sizes(norm_first):
@@ -877,8 +876,8 @@ claim("size of the post-norm stream after the last "
       expected=1, within=0.01)
 
 # %% [markdown] trap="05.2" role="folklore"
-# **Told:** post-norm shrinks the gradient of the first layers, and modern libraries
-# default to pre-norm. **Measured:** in a fresh encoder of 16 layers the first layer's
+# **Told:** Post-norm shrinks the gradient of the first layers, and modern libraries
+# default to pre-norm. **Measured:** In a fresh encoder of 16 layers the first layer's
 # gradient is about as large as the last layer's. After 50 steps at 0.007 without warm-up,
 # the first layer's gradient is small, and so is the part of the stream that differs
 # between images. Torch's own encoder layer is post-norm by default.
@@ -892,8 +891,8 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
     fraction is 0.0. Fractions down to 1e-6 are accurate to 1 %.
 
     Args:
-        layers: K functions, K >= 0. Call each once, in order, on the result
-            of the one before.
+        layers: K functions, K >= 0. Call each once, in order, on the
+            previous result.
         x: (N, ...) float32, N >= 1.
 
     Returns:
@@ -920,14 +919,14 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 # 3. Keep the stream in one variable. With `nn.Identity()` before the layers, the same loop also returns the fraction for `x` itself.
 
 # %% [markdown] trap="05.2" role="keep"
-# **Keep:** train a post-norm net with a warm-up or a low learning rate. Pre-norm keeps
+# **Keep:** Train a post-norm net with a warm-up or a low learning rate. Pre-norm keeps
 # the residual stream free of norms and usually tolerates a higher rate. Measure whether a
-# norm at the end of a pre-norm net helps. **In your own code:** look for `norm_first`. If
-# the loss does not fall, check whether two rows still differ after the last layer.
-# **Source:** [Xiong et al. 2020, "On Layer Normalization in the Transformer
+# final norm helps. **In your own code:** Look for `norm_first`. If the loss does not
+# fall, check whether two rows still differ after the last layer. **Source:** [Xiong et
+# al. 2020, "On Layer Normalization in the Transformer
 # Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the gradients
 # near the *output* are large, which is why the authors recommend a warm-up. **Seen in the
-# wild:** in [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270), a
+# wild:** In [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270), a
 # user reported that deep stacks of torch's post-norm layers were unstable and blamed
 # vanishing gradients. In [PaddlePaddle/PaddleNLP
 # 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571), a pre-norm model produced NaN
@@ -983,7 +982,7 @@ draw_grids({name: h.view(8, 8) for name, h in passes.items()},
 # So each step trains a different, smaller network, and in production you get something
 # like the average of these networks. Dropout is a *regulariser*: with it, the network
 # fits the training rows less exactly so that it does better on new rows. Does dropout
-# help? Train a wide network on 200 digits, about three in ten of which have a random
+# help? Train a wide network on 200 digits, of which about three out of ten have a random
 # label. Such labels give the network plenty to memorise:
 
 # %% role="concept"
@@ -1027,11 +1026,10 @@ claim("accuracy with half of the units, mean of 20 halves, dropout 0.5 "
 # when you remove a random half of its units, which is the situation that dropout trained
 # it for.
 #
-# **Where to put it:** place dropout after the activation of a wide layer and, in a
+# **Where to put it:** Place dropout after the activation of a wide layer and, in a
 # transformer, on the output of each branch. Common values of $p$ are 0.5 for wide fully
-# connected layers and 0.1 for transformers. Do not expect dropout to help where nothing
-# is memorised. Large models that see each text only once are often trained without
-# dropout.
+# connected layers and 0.1 for transformers. Do not expect dropout to help if nothing is
+# memorised. Large models trained on each text only once often use no dropout.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1045,7 +1043,7 @@ torch.set_rng_state(before)
 #
 # Here are six ways to write such a call: `F.dropout(h, 0.5)`, `F.alpha_dropout(h, 0.5)`,
 # `nn.Dropout(0.5)(h)`, `self.drop(h)`, `self.drops[0]` with a list `self.drops`, and
-# `F.dropout(h, 0.5, self.training)`. You try each of the six once in eval mode.
+# `F.dropout(h, 0.5, self.training)`. You try each way once in eval mode.
 
 # %% trap="05.3" role="break"
 class Tidy(nn.Module):
@@ -1116,8 +1114,8 @@ claim("ways that drop units in eval mode, of six", sum(acts["eval"]),
       expected=3)
 
 # %% [markdown] trap="05.3" role="look"
-# The tidied classifier uses the first of these, `F.dropout(h, 0.5)`. Its predictions for
-# the same images differ from call to call:
+# The tidied classifier uses the first of these ways, `F.dropout(h, 0.5)`. Its predictions
+# for the same images differ from call to call:
 
 # %% trap="05.3" role="look"
 flips = (first.argmax(1) != second.argmax(1)).float().mean()
@@ -1131,10 +1129,10 @@ claim("fraction of labels on which two calls in eval mode differ", flips,
 # %% [markdown] trap="05.3" role="why"
 # `eval()` sets a flag, `training`, on every registered *module*. A function has no such
 # flag. `F.dropout` takes the mode as an argument, `training`, whose default is `True`. A
-# module that is created inside `forward`, or kept in a plain list, is not registered, so
-# it stays in train mode. (In `F.alpha_dropout` the default is `False`, so it drops
-# nothing in either mode.) Pass `self.training` to the function. You do not have to train
-# the weights again.
+# module created inside `forward`, or kept in a plain list, is not registered, so it stays
+# in train mode. (In `F.alpha_dropout` the default is `False`, so it drops nothing in
+# either mode.) Pass `self.training` to the function. You do not have to train the weights
+# again.
 
 # %% trap="05.3" role="repair"
 class Mended(Tidy):
@@ -1175,8 +1173,8 @@ draw_grids({name: (kept / h.max()).view(8, 8)
            captions={"the units": "after ReLU"},
            title="Each call drops different units, in eval mode",
            alt="Three grids of 64 units. In each of the two calls about "
-               "half of the active units are empty, and they are different "
-               "ones.")
+               "half of the active units are empty, and different ones in "
+               "each call.")
 
 # %% [markdown] trap="05.3" role="more"
 # Attention in torch has the same problem. `scaled_dot_product_attention` (stage 8) drops
@@ -1236,8 +1234,8 @@ claim("ratio of the logits without the division, eval mode to train mode",
 claim("accuracy without the division", score, above=0.93)
 
 # %% [markdown] trap="05.3" role="folklore"
-# **Told:** dropout that stays on leaves only a fraction $1 - p$ of the output, and
-# without the division the accuracy falls to a fraction $1 - p$ as well. **Measured:** in
+# **Told:** Dropout that stays on leaves only a fraction $1 - p$ of the output, and
+# without the division the accuracy falls to a fraction $1 - p$ as well. **Measured:** In
 # this net, with one dropout before the last layer, the mean stays the same and the
 # *noise* does the damage. Without the division the logits double in eval mode. The
 # predictions hardly suffer, because apart from the bias, the largest logit stays the
@@ -1282,17 +1280,17 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 
 # %% [markdown] trap="05.3" role="hint"
 # 1. If two calls differ, there is noise. To find out where, record the input and the output of every module.
-# 2. `m.register_forward_hook(keep)` calls `keep(m, given, out)` after each pass of `m`, where `given` is a tuple. Store both tensors by module, in one dict per call to the model.
+# 2. `m.register_forward_hook(keep)` calls `keep(m, given, out)` after each pass of `m`, where `given` is a tuple. For each call to the model, store both tensors in a dict, by module.
 # 3. A layer after the noise also returns different values, but its inputs were already different. Compare inputs and outputs with `equal`, and skip modules that were never called.
 
 # %% [markdown] trap="05.3" role="keep"
 # **Keep:** `eval()` reaches only the registered modules of a model. Functions do not know
 # the mode, so pass `self.training` to `F.dropout`. A traced model keeps the mode in which
 # it was traced, and the module of an exported program refuses `eval()`, so call `eval()`
-# *before* you trace or export. **In your own code:** call the model twice in eval mode
-# and assert that the results are equal. **Source:** the documentation of
+# *before* you trace or export. **In your own code:** Call the model twice in eval mode
+# and assert that the results are equal. **Source:** The documentation of
 # [`F.dropout`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html):
-# `training` is `True` by default. **Seen in the wild:** in [rixwew/pytorch-fm
+# `training` is `True` by default. **Seen in the wild:** In [rixwew/pytorch-fm
 # 21](https://github.com/rixwew/pytorch-fm/issues/21), a library had left out the
 # `training` argument and later added it. In [pytorch/pytorch
 # 26338](https://github.com/pytorch/pytorch/issues/26338), this default of `F.dropout`
@@ -1304,8 +1302,8 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 # Before the first step, the weights are random, and you choose their scale. If each layer
 # shrinks its signal by a fifth, little of the signal is left after twenty layers, and the
 # outputs are almost the same for every image. If each layer makes the signal larger, the
-# signal explodes. So draw the weights in such a way that every layer keeps the size of
-# its signal. The *size* of a signal here means its mean square.
+# signal explodes. So draw the weights in such a way that every layer keeps its signal's
+# size. The *size* of a signal here means its mean square.
 #
 # One output is a sum of $n$ products, $z = w_1 x_1 + \dots + w_n x_n$. The weights are
 # drawn independently, with mean 0 and variance $\sigma^2$. Each product then adds
@@ -1389,9 +1387,9 @@ claim("growth of the gradient with Xavier", grows["Xavier"][1],
       expected=2 * 512 / 576, within=0.1)
 
 # %% [markdown] role="concept"
-# Each of the two simple rules is off by a factor of 8 in one direction. Xavier's rule
-# is off in both directions, by smaller factors. In a square layer all three rules are
-# the same.
+# The rules 1 / fan-in and 1 / fan-out are each off by a factor of 8 in one direction.
+# Xavier's rule is off in both directions, but by smaller factors. In a square layer all
+# three rules are the same.
 #
 # **He.** So far we have assumed that nothing happens between the layers. But ReLU sets
 # negative values to zero. For a signal that is symmetric around zero, this removes half
@@ -1421,7 +1419,7 @@ torch.set_rng_state(before)
 # ## He's weights in a tanh net
 #
 # In a net of ten layers of 512 units, a teammate replaces ReLU with tanh and keeps He's
-# weights, whose variance is $2/n$ for `n` inputs, twice Xavier's in a square layer. You
+# weights, whose variance is $2/n$ for $n$ inputs, twice Xavier's in a square layer. You
 # have read that He's weights saturate tanh at once. "Leave them," says a colleague. "Tanh
 # keeps the signal better with He's weights than with Xavier's."
 #
@@ -1470,7 +1468,7 @@ draw_histogram(out["tanh, He"], unit="output of the tenth layer", bins=60,
                grids={"beyond ±0.99": [-0.99, 0.99]},
                title="Tanh with He's weights uses its whole range",
                alt="A histogram between minus one and one. It is nearly "
-                   "level and lower at both ends, and hardly any output is "
+                   "level but lower at both ends, and hardly any output is "
                    "beyond 0.99.")
 
 # %% [markdown] trap="05.4" role="look"
@@ -1622,7 +1620,7 @@ claim("fraction of outputs beyond 0.99 in the first layer, tanh with "
 
 # %% [markdown] trap="05.4" role="folklore"
 # **Told:** He's weights saturate tanh in the first pass, so tanh needs Xavier and ReLU
-# needs He. **Measured:** in ten layers without biases, He's weights saturate 6 % of the
+# needs He. **Measured:** In ten layers without biases, He's weights saturate 6 % of the
 # tanh outputs in the first layer and under 1 % in the tenth. In three settings the
 # accuracy with He's weights is about as high as with Xavier's, or higher. With ReLU and
 # Xavier's weights, the mean square does fade, by half per layer.
@@ -1655,18 +1653,18 @@ def gain_for(act) -> float:
     # END SOLUTION
 
 # %% [markdown] trap="05.4" role="hint"
-# 1. You need only one number: how large the output of `act` is, on average, for the inputs that a layer gets at the start.
-# 2. Draw many numbers from N(0, 1). With a thousand, the result may be off by more than 2 %. With a million it is not, unless `act` grows very steeply.
+# 1. You need only one number: how large the output of `act` is, on average, for the inputs of a layer at the start.
+# 2. Draw many numbers from N(0, 1). With a thousand numbers, the result may be off by more than 2 %. With a million numbers it is not, unless `act` grows very steeply.
 # 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
 
 # %% [markdown] trap="05.4" role="keep"
-# **Keep:** choose the gain of the weights to suit the activation. A layer keeps the size
-# of its signal if the squared gain, times the mean square of the activation's outputs for
-# inputs from N(0, 1), is one. **In your own code:** before training, run one forward pass
-# and print the mean square after each layer and the fraction that differs between rows.
+# **Keep:** Choose the weights' gain to suit the activation. A layer keeps the size of its
+# signal if the squared gain, times the mean square of the activation's outputs for inputs
+# from N(0, 1), is one. **In your own code:** Before training, run one forward pass and
+# print the mean square after each layer and the fraction that differs between rows.
 # **Source:** [He et al. 2015](https://arxiv.org/abs/1502.01852), section 2.2, for ReLU;
 # [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html) for tanh near
-# zero. **Seen in the wild:** in [pytorch/pytorch
+# zero. **Seen in the wild:** In [pytorch/pytorch
 # 57109](https://github.com/pytorch/pytorch/issues/57109), a user found that `nn.Linear`
 # calls He's function, and a maintainer showed that its arguments result in a gain of
 # $\sqrt{1/3}$.
@@ -1678,7 +1676,7 @@ def gain_for(act) -> float:
 # second model. After each training step you move each parameter of the second model one
 # hundredth of the way towards its trained counterpart. The second model's weights are
 # then an *exponential moving average* (EMA) of the first model's. Many recipes use the
-# second model as a *teacher* for the first, or ship it.
+# second model as a *teacher* for the first, or ship the second model.
 #
 # The classifier has two BatchNorm layers. After 200 steps of SGD the trained model gets
 # nearly every test digit right.
@@ -1759,8 +1757,8 @@ plot_bars({"student": read["student"], "average": read["teacher"],
           title="The averaged weights are fine, the norms are not",
           alt="Four bars. The bar of the average is far lower than the "
               "student's. With the statistics of a batch, or with "
-              "statistics measured again, the same weights are as good as "
-              "the student.")
+              "statistics measured again, the averaged weights are as "
+              "good as the student's.")
 
 # %% trap="05.5" role="repair"
 claim("accuracy of the same weights after update_bn", again, above=0.94)
@@ -1805,10 +1803,10 @@ claim("accuracy of the averaged weights with the statistics of the batch",
       by_batch, above=0.94)
 
 # %% [markdown] trap="05.5" role="more"
-# Copied buffers match the *trained* weights, not the averaged ones. At this learning rate
-# averaged buffers usually work better, and at a tenth of this rate copied buffers usually
-# do. A buffer such as a counter or a mask has no meaningful average. LayerNorm stores
-# no statistics and cannot have this fault:
+# Copied buffers match the *trained* weights, not the averaged weights. At this learning
+# rate averaged buffers usually work better, but at a tenth of this rate copied buffers
+# usually do. A buffer such as a counter or a mask has no meaningful average. LayerNorm
+# stores no statistics and cannot have this fault:
 
 # %% trap="05.5" role="more"
 claim("accuracy of torch's averaged model with averaged "
@@ -1817,8 +1815,8 @@ claim("buffers of a LayerNorm", len(list(nn.LayerNorm(64).buffers())),
       expected=0)
 
 # %% [markdown] trap="05.5" role="folklore"
-# **Told:** an EMA over `parameters()`, as in many training scripts, averages the whole
-# model. **Measured:** with two BatchNorm layers and 200 steps, the averaged model's
+# **Told:** An EMA over `parameters()`, as in many training scripts, averages the whole
+# model. **Measured:** With two BatchNorm layers and 200 steps, the averaged model's
 # accuracy is more than 0.05 below the trained model's, sometimes far more. The same
 # weights reach over 0.94 once their norms have the right statistics.
 
@@ -1851,16 +1849,16 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="05.5" role="hint"
-# 1. A module has two kinds of tensors, `parameters()` and `buffers()`. Which of them does your loop reach?
+# 1. A module has two kinds of tensors, `parameters()` and `buffers()`. Which of the two does your loop reach?
 # 2. `old = ...` only binds a name and changes no tensor. Methods that end in `_` write in place.
 # 3. Under `no_grad`, use `old.mul_(decay).add_(new, alpha=1 - decay)` for parameters and `copy_` for buffers.
 
 # %% [markdown] trap="05.5" role="keep"
-# **Keep:** a model is its parameters *and* its buffers. Code that copies or averages a
-# model has to handle both. **In your own code:** compare the two models'
-# `state_dict()`, key by key, after the first steps. **Source:** the documentation of
+# **Keep:** A model is its parameters *and* its buffers. Code that copies or averages a
+# model has to handle both. **In your own code:** Compare the two models'
+# `state_dict()`, key by key, after the first steps. **Source:** The documentation of
 # [`AveragedModel`](https://docs.pytorch.org/docs/stable/generated/torch.optim.swa_utils.AveragedModel.html),
-# `use_buffers`. **Seen in the wild:** in [saltoricristiano/cosmix-uda
+# `use_buffers`. **Seen in the wild:** In [saltoricristiano/cosmix-uda
 # 21](https://github.com/saltoricristiano/cosmix-uda/issues/21), a user reports that the
 # update forgot the buffers and that the teacher got worse step by step. In
 # [YU1ut/MixMatch-pytorch 16](https://github.com/YU1ut/MixMatch-pytorch/issues/16), the
@@ -1876,9 +1874,9 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 # %% [markdown] role="concept"
 # ### Sigmoid: the same constant for every row
 #
-# The mean of a sigmoid's output is one half, so the mean *square* and the variance of
-# the output are far apart. Which of the two determines the size of the next layer's
-# sums?
+# A sigmoid's output has a mean of one half, so the mean *square* and the variance of the
+# output are far apart. Does the mean square or the variance determine the size of the
+# next layer's sums?
 
 # %% role="concept"
 s = torch.randn(1_000_000).sigmoid()
@@ -1926,18 +1924,18 @@ claim("accuracy with the mean of the sigmoid subtracted, gain by its mean "
       above=0.8)
 
 # %% [markdown] role="concept"
-# The mean of a sigmoid's output is the same for all rows, so a gain that keeps the size
-# of the signal keeps little more than this constant. A constant adds to the size but does
-# not help to tell rows apart. Subtract the mean first, as the centred net does.
+# The mean of a sigmoid's output is the same for all rows, so a gain that keeps the
+# signal's size keeps little more than this constant. A constant adds to the size but does
+# not help to tell rows apart. So subtract the mean, as the centred net does.
 
 # %% [markdown] role="concept"
 # ### Torch's default, and orthogonal weights
 #
 # The weights that `nn.Linear` draws have a gain of $\sqrt{1/3}$, which is neither
 # Xavier's nor He's. An *orthogonal* matrix keeps the norm of every vector. In a linear
-# *recurrence*, where the same layer is applied again and again, it also keeps the norm of
-# gradients. With a tanh after each step, the slopes of tanh shrink the gradient. The
-# recurrence below starts from a vector drawn from N(0, 1).
+# *recurrence*, where the same layer is applied again and again, an orthogonal matrix also
+# keeps the norm of gradients. With a tanh after each step, the slopes of tanh shrink the
+# gradient. The recurrence below starts from a vector drawn from N(0, 1).
 
 # %% role="concept"
 gain = nn.Linear(512, 512).weight.std().item() * math.sqrt(512)
@@ -1976,7 +1974,7 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # The classifier is in eval mode and often wrong. What do you look at first?**
 #
 # - [ ] the batch size: collect 32 images before each call :: In eval mode BatchNorm uses the stored statistics, so the other images of the batch change nothing.
-# - [x] the stored statistics, compared with those of the device's images :: The data differ. A pass in train mode can undo a change of brightness or contrast, but not an inversion or a crop.
+# - [x] the stored statistics, compared with the statistics of the device's images :: The data differ. A pass in train mode can undo a change of brightness or contrast, but not an inversion or a crop.
 # - [ ] the norm: replace it with GroupNorm :: You would have to train again, and a shift of the data also hurts other nets.
 
 # %% [markdown] role="quiz"
@@ -1999,7 +1997,7 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # outputs. What do you search the code for?**
 #
 # - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: A function does not know the mode unless you pass it.
-# - [ ] a missing `no_grad()` :: `no_grad()` only determines whether a graph is kept, and changes no output. (`eval()` does not switch gradients off, either.)
+# - [ ] a missing `no_grad()` :: `no_grad()` only determines whether a graph is kept. It changes no output. (`eval()` does not switch gradients off, either.)
 # - [ ] BatchNorm layers, which never settle :: In eval mode they use stored statistics, so the same input returns the same output.
 
 # %% [markdown] role="quiz"
@@ -2014,7 +2012,7 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # **6. A deep encoder with post-norm stays at the loss of guessing. The cheapest thing to try is**
 #
 # - [ ] clipping its gradients :: Adam divides by the gradient's own size (stage 4), so a clipped gradient produces nearly the same step.
-# - [x] a warm-up, or a smaller rate :: In trap 05.2 a tenth of the rate was enough, and a warm-up rescued at least one net of three. Pre-norm also helps, but it changes the model.
+# - [x] a warm-up, or a smaller rate :: In trap 05.2 a tenth of the rate was enough, and a warm-up rescued at least one net out of three. Pre-norm also helps, but it changes the model.
 # - [ ] a larger first layer, because its gradient vanishes :: In a fresh encoder the first layer's gradient was about as large as the last layer's.
 
 # %% [markdown] role="quiz"
@@ -2028,21 +2026,21 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # ## On a GPU: a norm is a copy that calculates
 #
 # A LayerNorm does a handful of FLOPs per value. That is far below the ridge point of
-# stage 1, so the bytes that LayerNorm moves determine its time. If you write it as
-# separate torch operations, each of them reads and writes the tensor again. A *fused*
+# stage 1, so the bytes that LayerNorm moves determine its time. If you write LayerNorm as
+# separate torch operations, each operation reads and writes the tensor again. A *fused*
 # kernel does everything in one launch.
 #
 # **Before you run anything:** LayerNorm by hand takes seven operations. How many bytes do
-# these operations move, as a multiple of what a copy moves? BatchNorm in train mode has
-# to see a whole channel before it can write the first value. How many times must
-# BatchNorm read its input?
+# these operations move, as a multiple of what a copy moves? BatchNorm in train mode needs
+# a whole channel before it can write the first value. How many times must BatchNorm read
+# its input?
 #
 # Images can be stored in two orders: one channel after the other or, with
-# `channels_last`, all channels of one pixel side by side. Trap 07.5 explains both. They
-# have the same number of bytes, so a count of bytes predicts no difference.
+# `channels_last`, all channels of one pixel side by side. Trap 07.5 explains both orders.
+# Both have the same number of bytes, so a count of bytes predicts no difference.
 #
 # `cost` counts kernel launches, which it calls orders, and the bytes that are written.
-# For the bytes that are read, we look at the arguments of each operation.
+# For the bytes that are read, we look at each operation's arguments.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2157,20 +2155,20 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the recorded H100**, a fused LayerNorm takes a third longer than a copy, and
-# LayerNorm by hand takes more than four times as long as the fused one. Both times are
-# close to what the bytes predict. But BatchNorm with ReLU takes 2.7 times as long as its
-# bytes require. With `channels_last`, the pair takes a fifth less time, although it moves
-# as many bytes. A copy reaches only 84 % of the datasheet's bandwidth, which explains a
-# small part of the gap. The bytes set the least time that a kernel can take, and only a
-# measurement shows how much longer it takes.
+# LayerNorm by hand takes more than four times as long as the fused LayerNorm. Both times
+# are close to what the bytes predict. But BatchNorm with ReLU takes 2.7 times as long as
+# its bytes require. With `channels_last`, the pair takes a fifth less time, although it
+# moves as many bytes. A copy reaches only 84 % of the datasheet's bandwidth, which
+# explains a small part of the gap. The bytes set the least time that a kernel can take,
+# and only a measurement shows how much longer it takes.
 #
-# **Keep:** a norm cannot be faster than the bytes it moves, so count how often it reads
+# **Keep:** A norm cannot be faster than the bytes it moves, so count how often it reads
 # and writes its input. A fused LayerNorm reads its input once and writes its output once.
-# BatchNorm in train mode reads its input twice, because it has to see a whole channel
-# before it can write. This count ignores caches: torch's fused LayerNorm also reads each
-# row twice, but a row is short and still in a cache the second time. Use the library's
-# fused form. **Source:** [Ba, Kiros & Hinton 2016](https://arxiv.org/abs/1607.06450),
-# section 3, for LayerNorm; torch's kernel for it,
+# BatchNorm in train mode reads its input twice, because it needs a whole channel before
+# it can write. This count ignores caches: torch's fused LayerNorm also reads each row
+# twice, but a row is short and still in a cache the second time. Use the library's fused
+# form. **Source:** [Ba, Kiros & Hinton 2016](https://arxiv.org/abs/1607.06450), section
+# 3, for LayerNorm; torch's kernel for it,
 # [layer_norm_kernel.cu](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/layer_norm_kernel.cu),
 # `compute_stats` and the loop after its call. The formula for the bytes comes from stage
 # 1.
@@ -2180,9 +2178,7 @@ answers
 #
 # - A norm feeds the next layer inputs of a fixed scale, so the network tolerates higher
 #   learning rates. The norms differ in which values share a mean.
-# - In eval mode BatchNorm uses its running statistics, whatever is in the batch. Compare
-#   them with your data. If the two do not match, re-estimate the statistics in train
-#   mode.
+# - In eval mode BatchNorm uses its running statistics, whatever is in the batch. Compare these statistics with your data. If they do not match, re-estimate the statistics in train mode.
 # - Train post-norm with a warm-up or a low rate. Pre-norm keeps the stream free of
 #   norms and usually tolerates a higher rate. With one more norm at the end, the head
 #   gets an input of size one.
@@ -2195,4 +2191,4 @@ answers
 # - A model is its parameters and its buffers. If you average the parameters, copy or
 #   average the statistics as well, or re-estimate them.
 #
-# **Next:** stage 6 changes the data instead of the net, and asks when to stop training.
+# **Next:** Stage 6 changes the data instead of the net, and asks when to stop training.

@@ -110,7 +110,7 @@ ask("01.3", {"depth": range(3, 10), "z": (0.5, 1, 1.5), "w": (0.5, 1.5, 2)},
         "at zero.", w**depth, slope**depth))
 ask("01.3", {"depth": range(3, 13)}, lambda depth: choice(
     f"A network has {depth} square `nn.Linear` layers with PyTorch's default init and a ReLU after "
-    "each. By about what factor does the norm of the gradient change on its way to the input?",
+    "each. By about what factor does the gradient norm change on the way to the input?",
     (1 / 6) ** (depth / 2),
     "The default variance is 1/(3 fan_in), and ReLU passes half of the gradient, so each layer "
     "leaves 1/6 of the squared norm.", 1, 0.5**depth, 0.25**depth, (1 / 3) ** depth))
@@ -119,12 +119,12 @@ ask("01.3", {"depth": range(3, 13)}, lambda depth: choice(
 ask("01.3", {"layers": range(3, 8)}, lambda layers: whole(
     f"A layer of two ReLU units folds the interval from 0 to 1 in half. How many straight pieces "
     f"does the output of {layers} such layers in a row have?", 2**layers,
-    "Each layer folds what the layer before it has folded, so the number of pieces doubles.",
+    "Each layer folds the previous layer's output again, so the number of pieces doubles.",
     2 * layers, 2 * layers + 1))
 ask("01.3", {"rate": (0.1, 0.2, 0.5), "slope": (-4, -2, 2, 4), "w": (1, 3, 5)},
     lambda rate, slope, w: number(
-        f"A weight is {w}, and the slope of the loss with respect to it is {slope}. What is the "
-        f"weight after one step of SGD with a learning rate of {rate}?", w - rate * slope,
+        f"A weight is {w}, and the loss's slope with respect to this weight is {slope}. What is "
+        f"the weight after one SGD step at a learning rate of {rate}?", w - rate * slope,
         "A step goes against the slope, so subtract the learning rate times the slope.",
         w + rate * slope, w - slope))
 
@@ -151,8 +151,8 @@ ask("01.4", {"a": SIGNED, "b": SIGNED, "c": SIGNED}, lambda a, b, c: number(
     "Its highest pre-activation is the sum of the weights' absolute values plus the bias.",
     -max(abs(a), abs(b), abs(c)), 0))
 ask("01.4", {"scale": (1, 2, 3), "bias": (-1.5, -1, -0.5, 0.5, 1)}, lambda scale, bias: choice(
-    f"A ReLU unit has a weight vector of norm {scale} and a bias of {bias}. Its inputs are "
-    "independent and N(0, 1). For what fraction of the rows is it off?",
+    f"A ReLU unit has a weight vector of norm {scale} and a bias of {bias}. The inputs are "
+    "independent and N(0, 1). For what fraction of the rows is the unit off?",
     (off := NormalDist(0, scale).cdf(-bias)),
     "Its pre-activation is N(bias, norm²). A unit that is off part of the time is not dead.", 0.5,
     1 - off, 1, 0))
@@ -170,8 +170,8 @@ ask("01.4", {"steps": range(10, 91), "g": range(2, 10), "bias": range(-20, -61, 
 ask("01.5", {"n": (100, 500, 2000), "times": (10, 20, 50, 100), "chain": (3, 4, 6)},
     lambda n, times, chain: whole(
         f"A function calls {chain} torch operations on a whole vector of {n:,} values. How many "
-        f"does it call on a vector of {n * times:,} values?", chain,
-        "One operation works on the whole tensor, however long it is.", chain * times,
+        f"operations does it call on a vector of {n * times:,} values?", chain,
+        "One operation works on the whole tensor, however long the tensor is.", chain * times,
         chain * n * times))
 ask("01.5", {"n": range(20, 61), "each": (2, 3, 4)}, lambda n, each: whole(
     f"For each of {n} elements, a loop picks the element, which is one operation, and applies "
@@ -179,9 +179,9 @@ ask("01.5", {"n": range(20, 61), "each": (2, 3, 4)}, lambda n, each: whole(
     "The loop carries out all of these operations again for each element.", each + 1, n))
 ask("01.5", {"n": (1000, 10_000, 100_000), "fixed": (2, 4, 5), "per": (0.5, 1, 2)},
     lambda n, fixed, per: number(
-        f"An operation has a fixed cost of {fixed} µs, plus {per} ns for each value. How many "
-        f"times as long as one operation on {n:,} values does a loop of {n:,} operations take, "
-        "each on one value?",
+        f"An operation has a fixed cost of {fixed} µs, plus {per} ns for each value. You replace "
+        f"one operation on {n:,} values by a loop of {n:,} operations on one value each. How many "
+        "times as long does the loop take?",
         (n * (fixed * 1e3 + per)) / (fixed * 1e3 + n * per),
         "The loop pays the fixed cost for each element instead of once.", 1, n, within=0.05))
 
@@ -196,5 +196,5 @@ def gradient_of_soft_threshold(rng):
     return number(
         f"`(x.sign() * (x.abs() - {cut}).clamp(min=0)).sum().backward()` for x = {x}. What do the "
         "entries of `x.grad` add up to?", v.grad.sum().item(),
-        "Elements beyond the cut pass a gradient of 1, whatever their sign. The others pass 0.",
+        "Elements beyond the cut pass a gradient of 1, whatever their sign. All others pass 0.",
         len(x), 0)

@@ -73,8 +73,8 @@ ask("02.2", {"a, b, c": list(permutations(range(1, 12), 3)), "u": range(2, 5), "
     lambda a, b, c, u, v: number(
         f"Three rows have the losses {[a, b, c]} and the weights {[u, v, 0]}. What weighted mean "
         "does `cross_entropy` with class weights return?", (u * a + v * b) / (u + v),
-        "It divides by the sum of the weights, not by the number of rows.", (u * a + v * b) / 3,
-        u * a + v * b))
+        "`cross_entropy` divides by the sum of the weights, not by the number of rows.",
+        (u * a + v * b) / 3, u * a + v * b))
 ask("02.2", {"a": range(2, 10), "b": range(2, 10), "c": range(2, 10), "d": range(2, 10)},
     lambda a, b, c, d: number(
         f"You take a weighted mean over four rows with the weights {[a, b, c, d]}, and then double "
@@ -117,7 +117,8 @@ def real_copies(rng):
         safe += bool((y == value).all())
     return whole(
         f"Every entry of y is {value}. You try five expressions, {', '.join(chosen)}, each on a "
-        f"fresh y, and call `zero_()` on the result. After how many of them is y still {value}?",
+        "fresh y, and call `zero_()` on the result. After how many of these calls is y still "
+        f"{value}?",
         safe, "`detach`, `.data` and views share y's memory. Only `clone` or arithmetic makes a "
         "copy.", 5)
 
@@ -132,9 +133,9 @@ ask("02.4", {"parts": range(3, 13), "rows": (4, 8, 16), "norm": (0.5, 2, 3)},
         "The gradient of each mean has the full norm, and the parts add up.", norm, norm / parts))
 ask("02.4", {"size": (8, 16, 32, 64), "last": (1, 2, 3, 5), "parts": range(3, 9)},
     lambda size, last, parts: number(
-        f"There are {parts} micro-batches of {size} rows, except that the last has only {last}. "
-        f"Each mean loss is divided by {parts}. How many times as much does a row of the last "
-        "micro-batch count as a row of the others?",
+        f"There are {parts} micro-batches of {size} rows, except that the last has only {last} "
+        f"rows. Each mean loss is divided by {parts}. How many times as much does a row of the "
+        "last micro-batch count as a row of the other parts?",
         (1 / last / parts) / (1 / size / parts),
         "In a mean over few rows, each row has a larger share, so weight each part by its rows.",
         1, last / size))
@@ -189,20 +190,22 @@ ask("02.5", {"rows": (32, 64), "width": (50, 100), "depth": range(3, 10)},
 
 ask("02.6", {"w": range(2, 10), "x": range(2, 10), "b": range(2, 10)}, lambda w, x, b: number(
     f"a = w x and L = a + a b, with w = {w}, x = {x}, b = {b}. What is dL/dw?", (1 + b) * x,
-    "`a` is used twice. It passes its gradient, 1 + b, on once both uses have reported.", x, x * b))
+    "`a` is used twice. Its gradient is 1 + b, the sum over both uses, and x times that is dL/dw.",
+    x, x * b))
 ask("02.6", {"rungs": range(4, 15)}, lambda rungs: whole(
     f"You run `v = v + v` {rungs} times. How many paths lead from the last v to the first?",
     2**rungs, "Each value that is used twice doubles the number of paths.", rungs + 1, 2 * rungs))
 ask("02.6", {"rungs": range(5, 41)}, lambda rungs: whole(
-    f"You run `v = v + v` {rungs} times. In a correct backward pass, how many reports are there in "
-    "total, over all nodes including the first v?", rungs + 1,
-    "A node waits until all its uses have reported, and then it reports once.", 2**rungs,
+    f"You run `v = v + v` {rungs} times. In a correct backward pass, how many visits to nodes are "
+    "there in total, counting the first v?", rungs + 1,
+    "A node waits for the gradients from all its uses, and is then visited once.", 2**rungs,
     2 * rungs))
 ask("02.6", {"p, q": list(permutations(range(2, 12), 2)), "s": range(2, 10)},
     lambda p, q, s: number(
         f"A node `out` has the parents [(m, {p}), (m, {q})], and m has the parent [(a, {s})]. Each "
         "pair holds a parent and the slope for it. What is d out / d a?", (p + q) * s,
-        "If a parent occurs twice, its slopes add up before it reports.", p * s, q * s))
+        "If a parent occurs twice, its slopes add up before it passes its gradient on.",
+        p * s, q * s))
 
 
 # ---- The ideas: the chain rule, and backward through a layer

@@ -25,7 +25,7 @@ ask("03.1", {"classes": (4, 5, 8, 10), "rows": (2, 4, 8)}, lambda classes, rows:
     f"You take the mean cross-entropy of {rows} rows and {classes} classes, with all logits 0. "
     "What is the gradient with respect to a row's logit for the right class?",
     (1 / classes - 1) / rows,
-    "It is the probability minus one, divided by the number of rows.",
+    "The gradient is the probability minus one, divided by the number of rows.",
     1 / classes - 1, 1 / classes))
 
 
@@ -65,15 +65,16 @@ def answer_of_a_column(rng):
 ask("03.2", {"truth": range(4), "near": lambda truth: range(truth + 1, truth + 3),
              "far": lambda truth, **_: range(truth + 4, truth + 7)},
     lambda truth, near, far: number(
-        f"A net outputs the class number and is trained with squared error. The true class is "
-        f"{truth}. How many times as large is the loss for the answer {far} as for {near}?",
+        "A net outputs the class number and is trained with squared error. The true class is "
+        f"{truth}. How many times as large is the loss for the answer {far} as for the answer "
+        f"{near}?",
         ((far - truth) / (near - truth)) ** 2,
         "Squared error treats the class numbers as distances between classes.", 1,
         (far - truth) / (near - truth)))
 ask("03.2", {"classes": (3, 4, 5, 8), "labelled": range(2, 5), "rows": range(8, 13)},
     lambda classes, labelled, rows: number(
-        f"{rows} rows have logits 0 for {classes} classes, and {rows - labelled} of them have no "
-        "label. What is the mean cross-entropy over the labelled rows?", math.log(classes),
+        f"{rows} rows have logits 0 for {classes} classes, and {rows - labelled} of these rows "
+        "have no label. What is the mean cross-entropy over the labelled rows?", math.log(classes),
         "Leave rows without a label out of the sum and out of the count.",
         math.log(classes) * labelled / rows, 0))
 
@@ -94,23 +95,25 @@ def _step(order, g, lr, limit, scale=1.0):
 
 ask("03.3", {"g": range(20, 901), "limit": (0.5, 1, 2, 5), "lr": (0.01, 0.1, 0.3)},
     lambda g, limit, lr: number(
-        f"You clip a gradient of norm {g} to {limit}, and then SGD makes a step at rate {lr}. How "
-        "far do the weights move?", _step(["clip", "step"], g, lr, limit),
+        f"You clip a gradient of norm {g} to {limit}, and then SGD makes a step at a rate of {lr}. "
+        "How far do the weights move?", _step(["clip", "step"], g, lr, limit),
         "They move at most by the rate times the limit.", lr * g, limit))
 ask("03.3", {"g": range(20, 901), "limit": (0.5, 1, 2, 5), "lr": (0.01, 0.1, 0.3)},
     lambda g, limit, lr: number(
-        f"`backward` leaves a gradient of norm {g}. SGD makes a step at rate {lr}, and then "
+        f"`backward` leaves a gradient of norm {g}. SGD makes a step at a rate of {lr}, and then "
         f"`clip_grad_norm_(..., {limit})` runs. How far have the weights moved?",
         _step(["step", "clip"], g, lr, limit),
         "The step used the gradient before it was clipped.", lr * limit))
 ask("03.3", {"k": range(2, 31), "limit": (0.5, 1, 2)}, lambda k, limit: number(
     f"Two parameters have the gradients {3 * k} and {4 * k}. What does `clip_grad_norm_(params, "
-    f"{limit})` return?", 5 * k, "It returns one norm over all parameters, from before clipping.",
+    f"{limit})` return?", 5 * k, "The function returns one norm over all parameters, measured "
+                                 "before clipping.",
     limit, 7 * k))
 ask("03.3", {"g": range(2, 51), "scale": (256, 1024, 4096), "lr": (0.1, 0.5)},
     lambda g, scale, lr: number(
         f"The loss was multiplied by {scale}, and the true gradient has norm {g}. You clip to 1 "
-        f"and then undo the scale. SGD makes a step at rate {lr}. How far do the weights move?",
+        f"and then undo the scale. SGD makes a step at a rate of {lr}. How far do the weights "
+        "move?",
         _step(["clip", "unscale", "step"], g, lr, 1, scale),
         "The limit was applied to the scaled gradient. Undo the scale before you clip.",
         lr, lr * g))
@@ -120,7 +123,7 @@ ask("03.3", {"g": range(2, 51), "scale": (256, 1024, 4096), "lr": (0.1, 0.5)},
 ask("03.4", {"width": (64, 128, 256, 512, 1024), "std": (0.01, 0.02, 0.05, 0.1)},
     lambda width, std: number(
         f"A layer has {width} inputs, weights of standard deviation {std}, and a ReLU. By which "
-        "factor does it change the mean square of the activations, on average?",
+        "factor does the layer change the mean square of the activations, on average?",
         width * std**2 / 2,
         "The factor is fan_in times the variance, and ReLU discards half of it.", 0.5, std**2))
 ask("03.4", {"width": (128, 256, 512), "std": (0.02, 0.03), "depth": range(3, 13)},
@@ -128,7 +131,7 @@ ask("03.4", {"width": (128, 256, 512), "std": (0.02, 0.03), "depth": range(3, 13
         f"Inputs of mean square 1 pass through {depth} layers of {width} units with ReLU and "
         f"weights of standard deviation {std}. What is the mean square at the end, on average?",
         (factor := width * std**2 / 2)**depth,
-        "Each layer multiplies it by half of fan_in times the variance.", 0.5**depth,
+        "Each layer multiplies the mean square by half of fan_in times the variance.", 0.5**depth,
         std ** (2 * depth), (2 * factor) ** depth))
 ask("03.4", {"fan_in, fan_out": list(permutations((32, 50, 64, 128, 200, 256, 512), 2))},
     lambda fan_in, fan_out: number(
@@ -141,8 +144,8 @@ ask("03.4", {"fan_in": (32, 48, 64), "widen": (2, 3, 4), "layers": range(2, 7)},
         f"Each of {layers} layers is {widen} times as wide as its input; the first input has "
         f'{fan_in} features and mean square 1. You use ReLU and He weights with `mode="fan_out"`. '
         "What is the mean square at the end, on average?", (1 / widen) ** layers,
-        "The variance is 2 / fan_out, so a layer multiplies it by fan_in / fan_out.", 1,
-        0.5 ** (layers * widen)))
+        "The variance is 2 / fan_out, so a layer multiplies the mean square by fan_in / fan_out.",
+        1, 0.5 ** (layers * widen)))
 
 
 # ---- The ideas: maximum likelihood, and a factor for each layer

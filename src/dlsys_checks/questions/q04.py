@@ -59,8 +59,9 @@ ask("04.2", {"lr": (0.001, 0.01, 0.02), "factor": (10, 50, 100, 1000)}, lambda l
     lr * factor * 0.5))
 ask("04.2", {"lr": (0.001, 0.003, 0.01), "steps": (50, 100, 200), "g": range(3, 41)},
     lambda lr, steps, g: number(
-        f"The gradient of a weight is {g} at every step. How far does Adam at rate {lr} move it "
-        f"in {steps} steps?", lr * steps, "With a constant gradient each step is one rate long.",
+        f"The gradient of a weight is {g} at every step. How far does Adam at rate {lr} move "
+        f"the weight in {steps} steps?", lr * steps, "With a constant gradient each step is one "
+                                                     "rate long.",
         lr * steps * g, lr * g))
 ask("04.2", {"lr": (0.01, 0.1), "mu": (0.5, 0.8, 0.9, 0.95), "g": range(2, 10)},
     lambda lr, mu, g: number(
@@ -90,8 +91,8 @@ ask("04.3", {"peak": (0.05, 0.1, 0.2, 0.4), "epochs": range(3, 9), "batches": (1
         f"total_steps={epochs * batches})`, but `step()` is called once per epoch. What is the "
         "highest rate that any batch gets?",
         max(_rates(OneCycleLR, peak, epochs - 1, max_lr=peak, total_steps=epochs * batches)),
-        "The schedule counts its calls, and after so few it has hardly left peak / "
-        "25.", peak, peak / 2,
+        "The schedule counts its calls, and after so few calls it has hardly left "
+        "peak / 25.", peak, peak / 2,
         peak / epochs))
 ask("04.3", {"size": (10, 20, 30), "epochs": (40, 60), "lr": (0.1, 0.2, 0.5),
              "batch": (45, 65, 95)},
@@ -113,7 +114,7 @@ ask("04.3", {"accumulate": range(2, 7), "epochs": range(2, 10),
                  n for n in range(3 * accumulate, 13 * accumulate) if n % accumulate]},
     lambda accumulate, epochs, batches: whole(
         f"A run has {epochs} epochs of {batches} micro-batches, with an update after every "
-        f"{accumulate} micro-batches and after the last one of each epoch. Which T_max does a "
+        f"{accumulate} micro-batches and after each epoch's last micro-batch. Which T_max does a "
         "cosine need if you step it once per update?",
         epochs * math.ceil(batches / accumulate),
         "Count updates: micro-batches divided by accumulate, rounded up in every epoch.",
@@ -173,7 +174,7 @@ def rate_to_choose(rng):
         f"A range test with momentum found the losses {losses} at the rates {rates}. At what rate "
         "do you train?",
         best / 10, "Use a tenth of the rate with the lowest loss, because that rate is already "
-                   "close to one that fails.",
+                   "close to a rate that fails.",
         best, max(rates))
 
 
@@ -185,8 +186,8 @@ def step_to_stop_at(rng):
     losses += [round(low * 5, 1), round(low * 30, 1)]
     stop = next(k for k, loss in enumerate(losses) if not loss <= 4 * min(losses[:k + 1]))
     return whole(
-        f"A range test stops at a loss of more than 4 times the lowest so far. From step 0 on, the "
-        f"losses are {losses}. At which step does it stop?", stop,
+        "A range test stops at a loss of more than 4 times the lowest loss so far. From step 0 "
+        f"on, the losses are {losses}. At which step does the test stop?", stop,
         "Noise can raise a loss a little. Only a loss that runs away ends the test.",
         losses.index(min(losses)) + 1, len(losses) - 1)
 
@@ -214,9 +215,9 @@ ask("04.6", {"total": (200, 400, 500, 800), "floor": (0.05, 0.1, 0.2)}, lambda t
     within=0.03))
 ask("04.6", {"peak": (0.001, 0.01, 0.1, 0.3), "warm": (10, 20, 50, 100, 500)},
     lambda peak, warm: number(
-        f"A linear warm-up has {warm} steps, counted from 0. The last one, step {warm - 1}, runs "
+        f"A linear warm-up has {warm} steps, counted from 0. The last step, {warm - 1}, runs "
         f"at the peak, {peak}. At what rate does step 0 run?", peak / warm,
-        "It is peak * (step + 1) / warm. A first step at a rate of 0 would waste its batch.",
+        "The rate is peak * (step + 1) / warm. A first step at a rate of 0 would waste its batch.",
         0, peak))
 ask("04.6", {"warm": (5, 10), "floor": (0.1, 0.2, 0.3), "fall": (20, 40, 80)},
     lambda warm, floor, fall: number(
@@ -228,16 +229,17 @@ ask("04.6", {"warm": (5, 10), "floor": (0.1, 0.2, 0.3), "fall": (20, 40, 80)},
         max(floor, bare), bare))
 ask("04.6", {"floor": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)}, lambda floor: number(
     f"Two cosines fall from 1. The first is cut off by max() at {floor}, and the second is scaled "
-    f"to end at {floor}. What is the value of the second when the first reaches its floor?",
+    f"to end at {floor}. What is the value of the second cosine when the first cosine reaches its "
+    "floor?",
     floor + (1 - floor) * _half_cosine(math.acos(2 * floor - 1) / math.pi),
-    "It is the floor plus the rest times the cosine, and at that step the cosine equals the "
+    "The value is the floor plus the rest times the cosine, and at that step the cosine equals the "
     "floor.", floor, 0))
 
 # ---- 04.7 None is not zero
 
 ask("04.7", {"lr": (0.1, 0.2), "mu": (0.5, 0.8, 0.9), "g": range(2, 10)}, lambda lr, mu, g: number(
-    f"SGD runs at rate {lr} with momentum {mu}. The first gradient is {g}, the second is exactly "
-    "0. How far does the second step move the weight?", lr * mu * g,
+    f"SGD runs at rate {lr} with momentum {mu}. The first gradient is {g}, and the second "
+    "gradient is exactly 0. How far does the second step move the weight?", lr * mu * g,
     "The buffer still holds momentum times the first gradient, and the rate multiplies "
     "it.", 0, lr * g))
 ask("04.7", {"lr": (0.1, 0.2), "mu": (0.5, 0.8, 0.9), "g": range(2, 10), "idle": range(1, 6)},
@@ -254,8 +256,8 @@ ask("04.7", {"lr": (0.001, 0.01, 0.1), "g": range(2, 51), "idle": range(1, 10)},
         "Adam steps along its running average, and a zero gradient only lets that average "
         "fade.", 0, lr * g, lr * (idle + 1)))
 ask("04.7", {"lr": (0.01, 0.1), "mu": (0.5, 0.8, 0.9), "g": range(2, 10)}, lambda lr, mu, g: number(
-    f"SGD runs at rate {lr} with momentum {mu}. The first gradient is {g}, and all later ones are "
-    "zero. How far does the weight move in total?", lr * g / (1 - mu),
+    f"SGD runs at rate {lr} with momentum {mu}. The first gradient is {g}, and all later "
+    "gradients are zero. How far does the weight move in total?", lr * g / (1 - mu),
     "The steps are a geometric series, with the sum rate * gradient / (1 - momentum).", lr * g,
     lr * g * (1 + mu)))
 
@@ -314,7 +316,7 @@ ask("04.9", {"m": range(2, 10), "g": [*range(-90, -19), *range(20, 91)]}, lambda
     0.9 * m + 0.1 * g, 0.9 * m + g))
 ask("04.9", {"times": (3, 4, 5, 8, 10), "decay": (0.01, 0.05, 0.1), "lr": (1e-3, 3e-3, 1e-2)},
     lambda times, decay, lr: number(
-        f"You switch from AdamW at rate {lr:g} with decay {decay} to Lion at a rate that is "
+        f"You switch from AdamW at rate {lr:g} with decay {decay} to Lion at a rate "
         f"{times} times smaller. What decay shrinks the weights as much as before?", decay * times,
         "Decay acts as rate times lambda, so raise the decay by the factor by which you lower the "
         "rate.", decay, decay / times))
@@ -345,19 +347,19 @@ ask("04.10", {"rows": (256, 512, 1024), "ranks": (2, 4, 8),
     lambda rows, ranks, others: choice(
         f"A weight's {rows} rows are on {ranks} ranks, and each rank updates its own rows. With "
         "which optimizer does the step differ from the step on a single rank?", "Muon",
-        "Muon's rule works on the whole matrix. The others work entry by entry.", *others))
+        "Muon's rule works on the whole matrix. The other rules work entry by entry.", *others))
 ask("04.10", {"ranks": (4, 5, 6, 7), "m": (64, 128), "each": range(5, 13), "missing": range(1, 4)},
     lambda ranks, m, each, missing: whole(
         f"`chunk({ranks})` cuts a ({ranks * each - missing}, {m}) gradient over {ranks} ranks. "
         f"After the gather, at which row, counted from 0, do the rows of rank {ranks - 1} begin in "
         "the whole step?", (ranks - 1) * each,
-        "All parts before the last one are equal, and the last one is shorter.",
+        "All parts before the last part are equal, and the last part is shorter.",
         (ranks - 1) * (each - missing), ranks * each - missing - each))
 ask("04.10", {"n": (1024, 2048, 4096, 8192), "ranks": (4, 8, 16)}, lambda n, ranks: number(
     f"A float32 gradient of {n} by {n} is split by rows over {ranks} ranks. To orthogonalize the "
-    "whole matrix, how many MB does each rank receive from the others (1 MB = 1e6 bytes)?",
+    "whole matrix, how many MB does each rank receive from the other ranks (1 MB = 1e6 bytes)?",
     (own := n // ranks * n * 4) * (ranks - 1) / 1e6,
-        "It receives all parts except its own.", own * ranks / 1e6,
+        "Each rank receives all parts except its own.", own * ranks / 1e6,
     own / 1e6))
 
 
@@ -385,8 +387,8 @@ ask("04.11", {"low": [k / 128 for k in range(130, 251)], "share": (0.2, 0.3, 0.4
     lambda low, share: number(
         f"{low:.7g} and {low + 1 / 128:.7g} are neighbours in bfloat16. If {low + share / 128:.7g} "
         "is rounded at random without bias, what is the probability that it becomes the upper "
-        "one?", share, "The probability is its distance from the lower neighbour, divided by the "
-                       "gap.", 1 - share, 0.5, within=0.01))
+        "neighbour?", share, "The probability is the value's distance from the lower neighbour, "
+                             "divided by the gap.", 1 - share, 0.5, within=0.01))
 ask("04.11", {"times": (2, 3, 4, 5, 9)}, lambda times: number(
     f"A second moment in bfloat16 is {times} times as large as it should be after thousands of "
     "steps. How many times as long would Adam's steps be with the right second moment (eps is "
@@ -397,7 +399,7 @@ ask("04.11", {"v": (1.0, 1.5, 2.0, 3.0, 7.0),
               "falls": (0.9, 0.95, 0.99)},
     lambda v, stay, falls: choice(
         f"A second moment of {v} is stored in bfloat16 and rounded to the nearest value, and the "
-        "gradients are 0. With which beta2 does it fall?", falls,
+        "gradients are 0. With which beta2 does the moment fall?", falls,
         "Each step lowers v by a fraction of 1 - beta2. That has to be more than half a gap, and "
         "half a gap is between a 512th and a 256th of v.",
         *stay))
@@ -406,7 +408,7 @@ ask("04.11", {"v": (1.0, 1.5, 2.0, 3.0, 7.0),
 # ---- The ideas: momentum, and a step size for every weight
 
 ask("04.2", {"momentum": (0.5, 0.75, 0.8, 0.9, 0.95, 0.98, 0.99)}, lambda momentum: number(
-    f"SGD has a momentum of {momentum}, and every step sees the same gradient. After many steps, "
+    f"SGD has a momentum of {momentum}, and every step gets the same gradient. After many steps, "
     "how many times as large as one gradient is the running sum?", 1 / (1 - momentum),
     "The series 1 + m + m² + ... adds up to 1 / (1 - m).", momentum, 1, 1 + momentum))
 ask("04.8", {"lr": (0.001, 0.003, 0.01, 0.1), "g": (0.002, 0.05, 0.3, 5, 40, 300)},

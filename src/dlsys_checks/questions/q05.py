@@ -16,7 +16,7 @@ ask("05.1", {"mean": range(1, 10), "var": (4, 9, 16), "x": range(20, 61)},
 ask("05.1", {"momentum": (0.05, 0.1, 0.2, 0.3), "batches": range(3, 16)},
     lambda momentum, batches: number(
         f"You forget to reset a BatchNorm (momentum {momentum}) and run {batches} batches of new "
-        "images in train mode. What fraction of the old running mean is still in it?",
+        "images in train mode. What fraction of the old running mean is left?",
         (1 - momentum) ** batches, "Each batch leaves a fraction of 1 - momentum of what was "
                                    "stored.",
         momentum ** batches, 0))
@@ -28,17 +28,17 @@ ask("05.1", {"big": (60, 80, 100), "small": (4, 8, 12), "a": range(1, 10), "b": 
             "Weight each batch by its number of rows.", (a + b) / 2, b))
 ask("05.1", {"low": range(1, 51), "gap": range(20, 61)}, lambda low, gap: number(
     f"A fresh BatchNorm1d in train mode gets a batch of two rows, {low} and {low + gap}. What does "
-    "it return for the larger?", 1,
+    "it return for the larger value?", 1,
     "Train mode uses the mean and variance of the batch, so two different rows become -1 and "
     "1.", low + gap,
     gap))
 ask("05.1", {"side": range(2, 7), "channels": (2, 3)}, lambda side, channels: number(
     f"BatchNorm2d in train mode gets one image with {channels} channels of {side} x {side} pixels. "
-    "It computes one variance to store and one to normalise with. What is the ratio of the first "
-    "to the second?",
+    "It stores one variance and normalises with a second. What is the ratio of the stored "
+    "variance to the second?",
     side**2 / (side**2 - 1),
-    "It stores the unbiased variance, which is larger by n / (n - 1), where n is the number of "
-    "pixels in a channel.", 1,
+    "It stores the unbiased variance, which is larger by a factor of n / (n - 1), where n is the "
+    "number of pixels in a channel.", 1,
     channels / (channels - 1)))
 
 # ---- 05.2 Norm after the sum
@@ -50,8 +50,8 @@ ask("05.2", {"layers": range(3, 41)}, lambda layers: whole(
     "stream.", 0, 1, layers))
 ask("05.2", {"layers": range(3, 41)}, lambda layers: whole(
     f"A pre-norm encoder has {layers} layers with two branches each, and the usual norm before its "
-    "head. How many norms does it have?", 2 * layers + 1,
-    "It has one norm for each branch, and one at the end for the stream.", 2 * layers, layers))
+    "head. How many norms does the encoder have?", 2 * layers + 1,
+    "There is one norm for each branch, and one at the end for the stream.", 2 * layers, layers))
 ask("05.2", {"x": range(1, 10), "factor": range(2, 6), "first": range(10, 20),
              "last": (100, 200, 300)},
     lambda x, factor, first, last: whole(
@@ -63,8 +63,8 @@ ask("05.2", {"x": range(1, 10), "factor": range(2, 6), "first": range(10, 20),
         x + first + branch + last, x + branch, factor * x + first + last))
 ask("05.2", {"layers": (8, 15, 24, 35, 48)}, lambda layers: number(
     f"A pre-norm stream begins with a mean square of 1. Each of {layers} branches adds independent "
-    "values with mean 0 and mean square 1. What is its root mean square at the "
-    "end?", math.sqrt(1 + layers),
+    "values with mean 0 and mean square 1. What is the stream's root mean "
+    "square at the end?", math.sqrt(1 + layers),
     "Mean squares of independent values with mean 0 add up. Then take the root.", 1, 1 + layers))
 
 # ---- 05.3 Dropout as a function
@@ -72,16 +72,17 @@ ask("05.2", {"layers": (8, 15, 24, 35, 48)}, lambda layers: number(
 ask("05.3", {"p": (0.2, 0.25, 0.4, 0.5, 0.6, 0.75, 0.8), "x": range(2, 21)}, lambda p, x: number(
     f"`forward` calls `F.dropout(h, {p})`. After `model.eval()` a unit with the value {x} survives "
     "a call. What is its value then?", x / (1 - p),
-    "The function does not know the mode, so it still drops units and divides the others by 1 - "
-    "p.", x, x * (1 - p)))
+    "The function does not know the mode, so it still drops units and divides the surviving "
+    "units by 1 - p.", x, x * (1 - p)))
 ask("05.3", {"p": (0.1, 0.2, 0.3, 0.5, 0.7), "x": range(2, 31)}, lambda p, x: number(
-    f"An inverted dropout with p = {p} stays on. A unit has the value {x}. What is its mean over "
-    "very many calls?", x, "It is zero with probability p and x / (1 - p) otherwise, so its mean "
-                           "is x.", x * (1 - p),
+    f"An inverted dropout with p = {p} stays on. A unit has the value {x}. What is the mean of its "
+    "output over very many calls?", x, "It is zero with probability p and x / (1 - p) otherwise, "
+                                       "so its mean is x.", x * (1 - p),
     x / (1 - p)))
 ask("05.3", {"p": (0.2, 0.25, 0.5, 0.6, 0.75), "z": range(2, 13)}, lambda p, z: number(
-    f"Your dropout zeroes units with p = {p} and never divides. A linear layer without bias after "
-    f"it returns {z} on average in training. What does it return in eval mode?", z / (1 - p),
+    f"Your dropout zeroes units with p = {p} and never divides. The next layer, linear and "
+    f"without bias, returns {z} on average in training. What does this layer return in eval mode?",
+    z / (1 - p),
     "In eval mode all units are present, and none was scaled in training.", z, z * (1 - p)))
 ask("05.3", {"p": (0.1, 0.2, 0.4, 0.5, 0.8), "x": range(2, 21)}, lambda p, x: number(
     f"A unit has the value {x}, and an inverted dropout with p = {p} stays on. What is the "
@@ -97,8 +98,8 @@ ask("05.3", {"modules": range(2, 10), "functions": range(2, 10)}, lambda modules
 # ---- 05.4 One init for every activation
 
 ask("05.4", {"slope": (0.1, 0.2, 0.3, 0.4, 0.5)}, lambda slope: number(
-    f"An activation returns z above zero and {slope} z below. What gain keeps the mean square for "
-    "z from N(0, 1)?", math.sqrt(2 / (1 + slope ** 2)),
+    f"An activation returns z above zero and {slope} z below zero. What gain keeps the mean "
+    "square for z from N(0, 1)?", math.sqrt(2 / (1 + slope ** 2)),
     "Half of the mean square is kept, and the other half is multiplied by the slope squared.",
     1 / math.sqrt(1 + slope), 2 / (1 + slope ** 2)))
 ask("05.4", {"layers": range(4, 21)}, lambda layers: number(
@@ -118,7 +119,7 @@ ask("05.4", {"mean": (1, 2, 3), "std": (0.3, 0.5, 0.8)}, lambda mean, std: numbe
 ask("05.4", {"fan_in": (48, 75, 108, 192, 300, 432)}, lambda fan_in: choice(
     f"A fresh `nn.Linear` has {fan_in} inputs. With what standard deviation are its weights "
     "drawn?", 1 / math.sqrt(3 * fan_in),
-    "They are uniform between -1 / sqrt(fan_in) and 1 / sqrt(fan_in). That is a gain of "
+    "The weights are uniform between -1 / sqrt(fan_in) and 1 / sqrt(fan_in). That is a gain of "
     "sqrt(1/3), neither He's nor Xavier's.",
     math.sqrt(2 / fan_in), 1 / math.sqrt(fan_in)))
 
@@ -147,7 +148,7 @@ ask("05.5", {"decay": (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)}, lambda decay: numb
     f"An average has decay {decay}, and the weight jumps. After how many steps has the average "
     "made half of the "
     "jump?", math.log(0.5) / math.log(decay),
-        "It is the number of steps at which decay^steps is 1/2.",
+        "Look for the number of steps at which decay^steps is 1/2.",
     1 / (1 - decay), 0.5 / (1 - decay)))
 
 

@@ -65,7 +65,7 @@ def cases(g):
             one("a nested model", "nested", (rows(),), "inner"),
             one("a norm that two blocks share", "shared", (rows(),), "second"),
             one("a module of its own", "own", (rows(),)),
-            one("weights that ask for no gradient", "nested", (rows(),), frozen=True),
+            one("weights that require no gradient", "nested", (rows(),), frozen=True),
             one("a hook on the output", "flat", (rows(),), hook=True),
             one("one row", "flat", (1,)), one("three axes", "own", (rows(), 3))]
 
@@ -178,7 +178,7 @@ def law(out, kind, x, modes, frozen, hook, state):
                  "Leave the model as you found it.")
     expect_equal("grad mode after a call with gradients on, and after one with gradients off",
                  out["grad_mode"], [True, False],
-                 "Leave it as you found it.")
+                 "Leave the grad mode as you found it.")
 
 
 # ---- wrong, by name
@@ -216,20 +216,21 @@ wrong("restoring only the modes of the root and its children", "modes",
 wrong("restoring only the modes of the BatchNorm layers", "modes", "for m, mode in kept",
       "model.train(kept[0][1])\n    for m, mode in kept", "m.training = mode",
       "m.training = mode if isinstance(m, nn.BatchNorm1d) else m.training")
-wrong("putting every BatchNorm into train mode whenever the root is in it", "frozen norm",
+wrong("putting every BatchNorm into train mode if the root is in train mode", "frozen norm",
       "m.training = mode",
       "m.training = mode or kept[0][1] and isinstance(m, nn.BatchNorm1d)", says="training flags")
-wrong("calling train(mode) on each module, which overwrites the mode of a shared one", "modes",
+wrong("calling train(mode) on each module, which overwrites a shared module's mode", "modes",
       "m.training = mode", "m.train(mode)")
 wrong("using eval mode without no_grad", ("result", "no graph"), NO_GRAD, "if True:",
       says="requires_grad")
 wrong("using neither eval mode nor no_grad", ("eval mode", "result", "no graph", "example"),
       EVAL, "pass", NO_GRAD, "if True:", says="stored state")
-wrong("building a graph and cutting it off afterwards", "no graph",
+wrong("building a graph and then detaching the result", "no graph",
       NO_GRAD, "if True:", END, "return out.detach()")
 wrong("calling requires_grad_() on the result", "result",
       END, "return out.requires_grad_()")
-wrong("flattening the rows first", "any input", OUT, "model(x.reshape(len(x), -1))",
+wrong("flattening the rows before the forward pass", "any input",
+      OUT, "model(x.reshape(len(x), -1))",
       says="raised RuntimeError")
 wrong("repeating the row if there is only one", "any input",
       OUT, "model(x if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1)))",

@@ -16,7 +16,7 @@ ex = exercise("01.2", "to_probs", seen=("logits", "kind"), says="got nan")
 ex.promise_table("""
 probabilities | Turn logits into probabilities. | probabilities: got
 large         | Args: logits: (N, C) float32, with values from -200 to 200. | case logits near 200;
-                logits near -200; rows far apart; 200 beside -200; yes or no at 200; yes or no at
+                logits near -200; rows far apart; 200 next to -200; yes or no at 200; yes or no at
                 -200; labels at 200 and -200
 binary        | kind: "binary" (C = 1, a yes or no), | binary probabilities
 multiclass    | "multiclass" (each row is one choice among C classes) | multiclass probabilities
@@ -59,7 +59,7 @@ def cases(g):
             ("logits near 200", {"logits": near(200.0, 4, number(2, 5)), "kind": "multiclass"}),
             ("logits near -200", {"logits": near(-200.0, 3, number(2, 5)), "kind": "multiclass"}),
             ("rows far apart", {"logits": far, "kind": "multiclass"}),
-            ("200 beside -200", {"logits": wide, "kind": "multiclass"}),
+            ("200 next to -200", {"logits": wide, "kind": "multiclass"}),
             ("yes or no at 200", {"logits": near(200.0, number(3, 7), 1), "kind": "binary"}),
             ("yes or no at -200", {"logits": near(-200.0, number(3, 7), 1), "kind": "binary"}),
             ("labels at 200 and -200", {"logits": ends, "kind": "multilabel"}),
@@ -129,7 +129,7 @@ wrong("subtracting the mean instead of the maximum", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    odds = (logits - logits.mean(1, '
       "keepdim=True)).exp(); return odds / odds.sum(1, keepdim=True)")
-wrong("clamping the logits to between -50 and 50 first", "large",
+wrong("clamping the logits to between -50 and 50", "large",
       "out =", "logits = logits.clamp(-50, 50); out =", says="one choice among all classes")
 wrong("adding an epsilon to the denominator instead of subtracting the maximum", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',

@@ -18,8 +18,9 @@ ex = exercise("01.3", "grad_ratio", seen=("layers", "held", "calls", "x", "y"), 
 ex.promise("ratio", "Divide the first Linear's gradient norm by the last Linear's.",
            says=("divided by the last's",))
 ex.promise("layers", "Args: model: all its Linears are direct children, among other layers.",
-           cases=("a gain in front", "a matrix that is no Linear around", "layers behind the last",
-                  "a convolution between", "a bare stack"))
+           cases=("a gain before the first Linear", "a matrix that is not a Linear",
+                  "layers after the last Linear", "a convolution between the Linears", "a bare "
+                                                                                       "stack"))
 ex.promise("loss", "x: float32; model(x) has the shape (N, C). y: (N,) int64, the classes. The "
                    "loss is the mean cross-entropy.", says=("divided by the last's",))
 ex.promise("held gradients", "Gradients that the model already holds must not count.",
@@ -74,10 +75,11 @@ def cases(g):
     return [one("three layers", sizes(4)), one("two layers without bias", sizes(3), bias=False),
             one("gradients left over from before", sizes(3), held=0.2),
             one("the third call in a row", sizes(4), calls=3),
-            one("a gain in front", four, front=[gain], back=[end]),
-            one("a matrix that is no Linear around", few, front=[matrix], back=[around]),
-            one("layers behind the last", sizes(4), between="sigmoid", back=[{"kind": "tanh"}]),
-            one("a convolution between", sizes(3), between="conv", scale=1.5),
+            one("a gain before the first Linear", four, front=[gain], back=[end]),
+            one("a matrix that is not a Linear", few, front=[matrix], back=[around]),
+            one("layers after the last Linear", sizes(4), between="sigmoid",
+                back=[{"kind": "tanh"}]),
+            one("a convolution between the Linears", sizes(3), between="conv", scale=1.5),
             one("a bare stack", sizes(4), between="tanh", front=[{"kind": "tanh"}]),
             one("a nearly silent first layer", sizes(7), scale=0.7, between="sigmoid"),
             loud("a first layer louder than the last"),
@@ -243,7 +245,7 @@ for small in (1e-4, 1e-6, 1e-8, 1e-12):
 
 
 wrong("capping the ratio at one", "ratio", RATIO_OF, f"min(1.0, {RATIO_OF})")
-wrong("taking the first and the last layer, whatever they are", "layers",
+wrong("taking the first and the last layer, even if they are not Linears", "layers",
       "linears =",
       GRADED + "; return ratio_of(model[0].weight.grad, model[-1].weight.grad); linears =")
 wrong("including everything that has a weight", "layers",
@@ -265,7 +267,7 @@ wrong("adding to gradients left over from before", "held gradients",
       "linears =", "backward(model, x, y); linears =", GRADED, "linear_layers(model)", trap="02.1")
 wrong("clearing only the first Linear's gradient", "held gradients",
       GRADED, "linear_layers(model); linears[0].zero_grad(); backward(model, x, y)", trap="02.1")
-wrong("calling backward only where there is no gradient yet", "held gradients",
+wrong("calling backward only if there is no gradient yet", "held gradients",
       GRADED, "linear_layers(model)\n    if linears[0].weight.grad is None: backward(model, x, y)",
       trap="02.1")
 wrong("reading the gradients after zeroing them", ("ratio", "example"),

@@ -87,7 +87,8 @@ def law(out, h):
     if h.isnan().any():
         if not out["raised"]:
             raise Broken("answer for NaN outputs", out["count"], "a ValueError",
-                         "NaN == 0 is False, so without a test a broken layer looks alive.")
+                         "NaN == 0 is False, so without a test for NaN, a broken layer looks "
+                         "alive.")
         expect_equal("count next to a ValueError", out["count"], None)
         return
     expect_equal("whether it raised without a NaN", out["raised"], False)
@@ -128,7 +129,7 @@ wrong("counting every unit that is off for at least one row", "count",
       END, "out = int((h == 0).any(0).sum()); return out", says="for every row")
 
 
-@ex.wrong("counting every unit that is off for more than nine rows in ten",
+@ex.wrong("counting every unit that is off for more than nine out of ten rows",
           says="for every row",
           breaks="count")
 def nearly_always_off(h):

@@ -65,7 +65,7 @@ def cases(g):
             one("values on the cut", number(7, 11), change=on_the_cut),
             one("tiny values", number(8, 14), scale=1e-7, change=both_signs),
             one("huge values", number(8, 14), scale=1e7, change=both_signs),
-            one("no gradient wanted", 3, number(4, 7), leaf=False, change=both_signs),
+            one("no gradient required", 3, number(4, 7), leaf=False, change=both_signs),
             ("the example", {"values": [-2.0, 0.3], "shape": [2], "cut": 0.5, "view": "",
                              "leaf": True, "upstream": [1.0, 1.0]})]
 
@@ -137,7 +137,7 @@ def law(out, values, shape, cut, view, leaf, upstream):
         expect_equal("gradient although x requires none", out["grad"], None)
     # Counted beside the learner's code: how a result came about cannot be seen from outside.
     expect_equal("additional torch operations for a larger x", out["more"], 0,
-                 "Their number must not grow with x.")
+                 "The number of operations must not grow with x.")
 
 
 # ---- wrong, by name
@@ -180,7 +180,7 @@ wrong("passing a gradient of 1 everywhere",
       "connected", "return out", "return x + (out - x).detach()")
 wrong("adding a constant that swallows tiny values", "formula",
       "return out", "return x * (1 - cut / (x.abs() + 1e-8)).clamp(min=0)")
-wrong("using np.vectorize, a loop in disguise that answers in float64",
+wrong("using np.vectorize, a loop in disguise that returns float64",
       ("form", "any shape", "connected"), "out = torch.sign(x) * F.relu(x.abs() - cut)",
       "import numpy as np; shrink_one = np.vectorize(lambda v: math.copysign(max(abs(v) - cut, "
       "0.0), v)); out = torch.from_numpy(shrink_one(x.detach().numpy()))", says="dtype")
@@ -189,7 +189,7 @@ wrong("using a cut in float64, which turns the result into float64", "form",
 wrong("putting all elements into one row", "form", "return out", "return out.flatten()")
 wrong("slicing the first axis, which a scalar does not have", "any shape",
       "return out", "return out + 0 * x[:1].sum()", says="raised IndexError")
-wrong("taking the maximum first, which fails without elements", "any shape",
+wrong("taking the maximum of |x|, which fails if x has no elements", "any shape",
       "return out", "return out if x.abs().max() > cut else x * 0", says="raised RuntimeError")
 ex.wrong("calling view(-1), which fails on a transposed tensor",
          lambda x, cut: shrink(x.view(-1), cut).view(x.shape), says="raised RuntimeError",

@@ -18,8 +18,8 @@ ex = exercise("02.1", "train_step", seen=("models", "calls"))
 ex.promise_table("""
 step      | Make one optimizer step | change of parameter; optimizer steps
 mean      | on the mean squared error over all rows. | loss before the update; change of parameter
-frozen    | Args: model: some of its parameters may be frozen, some unused. | case a frozen part; a
-            part without use
+frozen    | Args: model: some of its parameters may be frozen, some unused. | case a frozen part; an
+            unused part
 shapes    | opt: the optimizer of this model. x: (N, F) float32. y: (N, 1) float32. | case one row;
             one feature; many rows
 loss      | Returns: The loss before the update, as a float. | loss before the update
@@ -65,7 +65,7 @@ def cases(g):
                                                          momentum=uniform(0.5, 0.9)), (6, 4, 5)),
         one("Adam, three groups", common.model(g, "own", (4, 3, 1), "Adam", 3, eps=1e-3, **adam),
             (8, 5)),
-        one("a part without use", common.model(g, "spare", (3, 4, 1), "Adam", 2, eps=1e-4, **adam),
+        one("an unused part", common.model(g, "spare", (3, 4, 1), "Adam", 2, eps=1e-4, **adam),
             (number(5, 9), 4), left),
         one("AdamW", common.model(g, "nested", (2, 6, 1), "AdamW", eps=1e-6,
                                   weight_decay=uniform(0.5, 2.0), **adam), (10, 6)),
@@ -229,7 +229,7 @@ wrong("returning the loss as a tensor that keeps its graph", "loss", LAST, "loss
 wrong("rounding the loss to four decimals", "loss", LAST, "round(loss.item(), 4)")
 wrong("taking the sum of the squared errors", "mean", LOSS, SUM, trap="02.2")
 wrong("taking the root of the mean squared error", "mean", LOSS, f"{LOSS}.sqrt()")
-wrong("training on the sum and reporting the mean", "mean", LOSS, SUM, LAST, "loss.item() / len(y)",
+wrong("training on the sum but returning the mean", "mean", LOSS, SUM, LAST, "loss.item() / len(y)",
       says=CHANGE, trap="02.2")
 wrong("taking half the mean squared error", "mean", LOSS, f"{LOSS} / 2")
 wrong("comparing every output with every target", "mean",

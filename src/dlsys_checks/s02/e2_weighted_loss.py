@@ -84,7 +84,7 @@ def law(out, x, shift, weights, theta):
     by_hand = 2 * (shares * score) @ x.double()
     expect_close("gradient through the result", out["grad"], by_hand.float(), rtol=1e-4,
                  atol=ROUNDED * float((2 * (shares * reach) @ x.double().abs()).max()))
-    expect_equal("losses changed by the call", out["edited"], 0, "They belong to the caller.")
+    expect_equal("losses changed by the call", out["edited"], 0, "The losses belong to the caller.")
 
 
 # ---- wrong, by name
@@ -101,7 +101,7 @@ ex.wrong("taking the plain mean of the rows whose weight is above zero",
          lambda losses, weights: losses[weights > 0].mean(), breaks="mean")
 ex.wrong("scaling the weights to a mean of one, then summing",
          lambda losses, weights: (weights / weights.mean() * losses).sum(), breaks="mean")
-ex.wrong("dividing the weights by the largest, then averaging",
+ex.wrong("dividing the weights by the largest weight, then averaging",
          lambda losses, weights: (weights / weights.max() * losses).mean(), breaks="mean")
 ex.wrong("using the softmax of the weights as shares",
          lambda losses, weights: (weights.softmax(0) * losses).sum(), breaks="mean")
@@ -140,7 +140,7 @@ ex.wrong("using only the first 256 rows",
          breaks="losses")
 
 
-@ex.wrong("replacing weights of zero by a small one", breaks="weights")
+@ex.wrong("replacing weights of zero by a small weight", breaks="weights")
 def no_zero(losses, weights):
     weights = weights.clamp(min=1e-2 * float(weights.max()))
     return (weights * losses).sum() / weights.sum()

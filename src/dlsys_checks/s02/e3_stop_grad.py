@@ -145,7 +145,7 @@ def law(out, x, kind, edit):
                  "t belongs to the caller.")
     expect_equal("whether t keeps its graph", out["same_graph"], True, "t belongs to the caller.")
     expect_equal("gradient stored in t", out["stored"], x.numel() if kind == "stored" else None,
-                 "It belongs to the caller.")
+                 "The stored gradient belongs to the caller.")
     expect_slope(out["grad"], x, kind, graph)
 
 
@@ -206,7 +206,7 @@ ex.wrong("copying in float32", lambda t: t.detach().float().clone(), says="dtype
 ex.wrong("returning a flat copy", lambda t: t.detach().clone().flatten(), breaks="form")
 ex.wrong("using deepcopy, which lets rows share memory as they do in t",
          lambda t: copy.deepcopy(t.detach()), says="copy after an edit", breaks="any shape")
-ex.wrong("stacking the rows, although t may have none",
+ex.wrong("stacking the rows, although t may have no rows",
          lambda t: torch.stack([row.detach() for row in t]), says="raised",
          breaks="any shape")
 ex.wrong("removing every axis of length one with squeeze()", lambda t: t.detach().clone().squeeze(),

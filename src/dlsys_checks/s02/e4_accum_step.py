@@ -231,7 +231,7 @@ SHARE, BACKWARD, STEP = "(loss * (len(y) / rows))", "backward()", "opt.step()"
 wrong("dividing by the number of parts", "sizes",
       SHARE, "(loss / len(batches))", MEAN, "0.0",
       BACKWARD, "backward(); mean += loss.item() / len(batches)", says="change of")
-wrong("assuming that all parts have the size of the first", "example",
+wrong("assuming that all parts are as large as the first part", "example",
       "all_rows(batches)", "len(batches[0][1]) * len(batches)", says="change of")
 wrong("not dividing at all", "step", SHARE, "loss", says="change of")
 wrong("adding up the losses of all rows", "step", SHARE, "(loss * len(y))", says="change of",
@@ -256,7 +256,7 @@ wrong("clearing the gradients at the end only", "gradients",
 wrong("multiplying the old gradients by zero, which keeps NaN", "gradients",
       CLEAR, "[p.grad.mul_(0.0) for p in model.parameters() if p.grad is not None]",
       says="change of", trap="02.1")
-wrong("building the graphs of all parts before any backward", "graph",
+wrong("building the graphs of all parts before any backward pass", "graph",
       MEAN, "0.0", f"{SHARE}.backward()", "mean = mean + loss * (len(y) / rows)",
       STEP, "mean.backward(); opt.step()", LAST, "return mean.item()", says="graphs alive",
       trap="02.5")

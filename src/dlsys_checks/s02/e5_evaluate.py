@@ -19,7 +19,7 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("02.5", "evaluate", seen=("models", "calls"))
 
-SMALLER = ("a small last batch", "a model in eval mode", "an own class", "BatchNorm",
+SMALLER = ("a small last batch", "a model in eval mode", "a class of your own", "BatchNorm",
            "a last batch of one row", "a frozen BatchNorm", "two models in turn", "the example")
 
 ex.promise("result", "Returns: (mean cross-entropy, accuracy), two floats.",
@@ -74,7 +74,7 @@ def cases(g):
     return [
         one("a small last batch", model("dropout"), (n, n, 2), (4, 1)),
         one("a model in eval mode", model("dropout", modes="eval", classes=c), (5, 2), (n, 3)),
-        one("an own class", model("own", hidden=6, classes=c), (n, n - 2)),
+        one("a class of your own", model("own", hidden=6, classes=c), (n, n - 2)),
         one("BatchNorm", model("norm", features=3, classes=4), (n, n, 3)),
         one("a last batch of one row", model("own norm", classes=2), (6, 6, 1)),
         one("a frozen BatchNorm", model("norm", hidden=5, classes=c, modes="mixed"), (4, 4, 2)),

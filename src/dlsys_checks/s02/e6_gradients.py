@@ -23,7 +23,7 @@ each        | Compute d out / d node for each node in inputs. | gradient of inpu
 parents     | Args: out: a node. A node has one attribute, node.parents, a list of pairs (parent,
               slope), where slope is d node / d parent, a float. | case more than two parents;
               slopes of zero; a random graph; tiny slopes
-twice       | The same parent can occur twice in the list. | case a parent that stands twice; a
+twice       | The same parent can occur twice in the list. | case a parent that occurs twice; a
               value added to itself; many paths over pairs; the example
 independent | inputs: a list of nodes. Returns: A list of floats, with 0.0 where out does not
               depend on the input. | case inputs that do not matter; an inner node for out; a random
@@ -79,7 +79,7 @@ def cases(g):
     return [
         one("a value used twice, early use first", [*early, pairs(3, 5)], (6, [0, 1, 2])),
         one("a value used twice, late use first", [*early, pairs(5, 3)], (6, [2, 0, 1])),
-        one("a parent that stands twice", [[], [], pairs(0, 1), pairs(2, 2), pairs(0, 3, 0)],
+        one("a parent that occurs twice", [[], [], pairs(0, 1), pairs(2, 2), pairs(0, 3, 0)],
             (4, [0, 1])),
         one("a value added to itself", [[], [], pairs(0, 1), [[2, 1.0], [2, 1.0]], pairs(3, 0)],
             (4, [0, 1])),
@@ -179,15 +179,15 @@ def law(out, graph, calls):
     expect_length("answers", out["grads"], len(calls))
     for (last, inputs), grads in zip(calls, out["grads"], strict=True):
         expect_type("result", grads, list)
-        expect_length("gradients", grads, len(inputs), "Every input gets one, in order.")
+        expect_length("gradients", grads, len(inputs), "Every input gets one gradient, in order.")
         for k, (place, got) in enumerate(zip(inputs, grads, strict=True)):
             wanted, size = forward(graph, last, place)
             expect_close(f"gradient of input {k}", got, wanted, rtol=1e-9, atol=1e-12 * size,
                          look="The expected value is computed forwards, from this input to out.")
     expect_equal("reads of a node's parents, which grow with the paths", out["more_reads"], 0,
-                 "Each node reports once, not once per path.")
+                 "Each node passes its gradient on once, not once per path.")
     expect_equal("uses of a slope, which grow with the graph", out["more_uses"], 0,
-                 "Each node reports once, after all of its uses have reported.")
+                 "Each node passes its gradient on once, after all of its uses have.")
 
 
 def counted(out):
@@ -228,9 +228,9 @@ def collected(out, inputs):
 
 wrong = ex.edits(collected)
 AT_ONCE = "uses = dict.fromkeys(uses, 1)\n    grad, ready ="  # a node is ready at its first share
-wrong("using a queue, in which each node reports as soon as it is reached", "each",
+wrong("using a queue, in which each node passes its gradient on when reached", "each",
       "grad, ready =", AT_ONCE, "ready.pop()", "ready.pop(0)", says="computed forwards")
-wrong("using a stack, in which each node reports as soon as it is reached", "each",
+wrong("using a stack, in which each node passes its gradient on when reached", "each",
       "grad, ready =", AT_ONCE, says="computed forwards")
 wrong("keeping the last contribution instead of the sum", "each",
       "grad.get(parent, 0.0) + ", "", says="computed forwards")
@@ -238,7 +238,7 @@ wrong("adding up the absolute values of the contributions", "each",
       "+ slope * grad[node]", "+ abs(slope * grad[node])", says="computed forwards")
 wrong("returning the gradients in the order in which they were found", "each",
       "in inputs", "in sorted(inputs, key=[*grad, *inputs].index)", says="of input")
-wrong("forgetting inner nodes once they have reported", "each",
+wrong("forgetting inner nodes once their gradients are passed on", "each",
       "grad.get(node, 0.0)", "0.0 if node.parents else grad.get(node, 0.0)", says="of input")
 wrong("leaving a sum on the node for the next call", "each",
       "return [", 'for n in grad: n.grad = getattr(n, "grad", 0.0) + grad[n]\n    return [',
@@ -275,7 +275,7 @@ def every_path(out, inputs):
     return picked(grad, inputs)
 
 
-@ex.wrong("reporting once for each contribution that arrives", breaks="paths")
+@ex.wrong("passing the gradient on once for each contribution that arrives", breaks="paths")
 def each_share(out, inputs):
     grad, todo = {out: 1.0}, [(out, 1.0)]
     while todo:

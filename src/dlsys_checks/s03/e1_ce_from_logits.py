@@ -64,7 +64,7 @@ def cases(g):
             ("one row", table(1, between(g, 20, 40))), ("one class", table(between(g, 2, 5), 1)),
             ("two classes", table(between(g, 3, 9), 2)), ("a class without rows", absent),
             ("logits stored by columns", columns), ("small logits", table(*sizes(), scale=1e-3)),
-            ("sure and right", sure), ("logits near 200", near(200.0, *sizes())),
+            ("confident and right", sure), ("logits near 200", near(200.0, *sizes())),
             ("logits near -200", near(-190.0, *sizes())),
             ("a right class 200 below the others", lost), ("200 and -200 in one row", split),
             ("one row near 200, one near -200", apart),

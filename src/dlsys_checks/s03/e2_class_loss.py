@@ -15,7 +15,7 @@ ex = exercise("03.2", "class_loss", seen=("scores", "labels"), says="rows that h
 NO_LABEL = -1
 
 COLUMNS = ("labels as a column", "a column of one row", "a column cut from a table",
-           "a column as long as there are classes")
+           "a column with as many rows as classes")
 GAPS = ("rows without a label", "a column with gaps", "a column cut from a table",
         "one row with a label", "large scores in rows without a label", "the example")
 ex.promise_table("""
@@ -68,7 +68,7 @@ def cases(g):
     return [("labels of shape (N,)", table(*sizes())),
             ("labels as a column", column(table(*sizes()))),
             ("as many rows as classes", table(square, square)),
-            ("a column as long as there are classes", column(table(square + 1, square + 1))),
+            ("a column with as many rows as classes", column(table(square + 1, square + 1))),
             ("a column cut from a table", {**cut, "labels": wide[:, 1:2]}),
             ("scores far apart", far), ("scores near 200", high),
             ("one row", table(1, 6)), ("two classes", table(many, 2)),
@@ -109,8 +109,8 @@ def law(out, scores, labels):
                      "The loss has to stay connected to the scores.")
     expect_close("gradient with respect to the scores", out["grad"], grad.float(),
                  atol=(rounding + 1e-6) / len(keep),
-                 look="It is zero in rows without a label, and (softmax - one-hot) / labelled rows "
-                      "in the others.")
+                 look="The gradient is zero in rows without a label, and (softmax - one-hot) / "
+                      "labelled rows in all other rows.")
 
 
 def labelled(scores, labels):
@@ -146,7 +146,7 @@ wrong("squeezing the labels, so that one row loses both dimensions", "a column",
 wrong("squeezing labels of any shape, so that one row loses its dimension",
       ("flat labels", "a column"),
       "flat,", "labels.squeeze(),", says="raised ValueError")
-wrong("passing on the column as it is", "a column", "flat,", "labels,", says="raised RuntimeError")
+wrong("passing the column on unchanged", "a column", "flat,", "labels,", says="raised RuntimeError")
 wrong("calling squeeze(1), which fails for labels of shape (N,)", "flat labels",
       "flat,", "labels.squeeze(1),", says="raised IndexError")
 wrong("passing raw scores to nll_loss, without log_softmax", "mean",
@@ -179,7 +179,7 @@ wrong(f"looking for {NO_LABEL} in labels of shape (N,) only", "gaps",
       "flat =",
       "if labels.dim() == 2: return F.cross_entropy(scores, labels[:, 0])\n    return "
       "F.cross_entropy(scores, labels, ignore_index=NO_LABEL); flat =", says="raised IndexError")
-wrong("setting the scores of rows without a label to zero and counting them", "gaps",
+wrong("setting the scores of rows without a label to zero and counting these rows", "gaps",
       "flat =", "y =",
       "scores, flat, ignore_index=NO_LABEL", "scores * (y >= 0)[:, None], y.clamp(min=0)")
 wrong("applying softmax before the cross-entropy", "mean",

@@ -219,11 +219,11 @@ wrong("writing a step of your own instead of optimizer.step()", "step",
       "optimizer.step()",
       "with torch.no_grad():\n        for group in optimizer.param_groups:\n            for p in "
       'group["params"]:\n                if p.grad is not None: p -= group["lr"] * p.grad')
-wrong("reporting min(norm, 1) as the norm afterwards", "norms",
+wrong("returning min(norm, 1) as the norm after clipping", "norms",
       "params =",
       "pre = nn.utils.clip_grad_norm_(gradients(optimizer, loss, scale), max_norm).item(); "
       "optimizer.step(); return pre, min(pre, 1.0); params =")
-wrong("reporting what clip_grad_norm_ returns as the norm afterwards", "norms",
+wrong("returning clip_grad_norm_'s return value as the norm after clipping", "norms",
       "params =",
       "pre = nn.utils.clip_grad_norm_(gradients(optimizer, loss, scale), max_norm).item(); "
       "optimizer.step(); return pre, pre; params =")
@@ -235,7 +235,7 @@ wrong("clipping each tensor separately", "norms",
       "total(params)", "post", PRE,
       "pre = total(params)\n    for p in params: nn.utils.clip_grad_norm_(p, max_norm)\n    post "
       "= total(params)")
-wrong("scaling gradients below the limit up to it", "norms",
+wrong("scaling gradients below the limit up to the limit", "norms",
       "total(params)", "post", PRE,
       "pre = total(params)\n    for p in params: p.grad.mul_(max_norm / (pre + 1e-6))\n    post "
       "= total(params)")
@@ -259,7 +259,7 @@ wrong("clipping and measuring before dividing the scale out", "true size",
       OPTIMIZER, f"for p in params: p.grad.div_(scale)\n    post = total(params); {OPTIMIZER}")
 wrong("never dividing the scale out", "true size",
       "scale)", "1.0)", "total(params)", "post", OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("reporting the norm before clipping with the scale still in it", "true size",
+wrong("returning the norm before clipping with the scale still in it", "true size",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}",
       "return pre, total(params)", "out = pre, post; pre, post = out; return pre * scale, post")
 wrong("rounding the scale to a whole number of at least one", "scaled",
@@ -281,7 +281,7 @@ wrong("multiplying gradients by zero, which turns infinity into NaN", "leftover"
       GRADIENTS, "[p for p in all_of(optimizer) if p.grad is not None]", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}", says="norm before clipping: got nan",
       trap="02.1")
-wrong("skipping backward where there is a gradient already", "backward",
+wrong("skipping backward if there is already a gradient", "backward",
       "params =",
       "if all(p.grad is None for p in all_of(optimizer)): (loss / scale).backward()\n    params =",
       GRADIENTS, "[p for p in all_of(optimizer) if p.grad is not None]", "total(params)", "post",

@@ -125,7 +125,8 @@ def expect_nets(out, sizes, bias, head):
     expect_equal("modules of the nets", out["modules"], [length] * NETS,
                  "Add no module and remove none.")
     expect_equal("new parameters in place of the old ones", out["new"], 0,
-                 "An optimizer created earlier would not know them. Fill the old ones instead.")
+                 "An optimizer created earlier would not know new parameters, so fill the old "
+                 "ones.")
     expect_equal("parameters without requires_grad", out["frozen"], 0)
 
 
@@ -202,7 +203,7 @@ def expect_moments(moments, sizes):
         if not 0.5 <= moment <= 2:
             raise Broken(f"mean square after ReLU {depth} of {len(moments)}, averaged over {NETS} "
                          f"nets of widths {sizes}", moment, "0.5 to 2",
-                         "Each layer multiplies it by fan_in * Var(w) / 2.")
+                         "Each layer multiplies the mean square by fan_in * Var(w) / 2.")
 
 
 def linears(net):
@@ -240,7 +241,7 @@ wrong("using sqrt(2 / fan_in) as the bound of uniform weights", "every ReLU",
       DRAW, f"nn.init.uniform_(layer.weight, -{STD}, {STD})")
 wrong("keeping PyTorch's default weights", "every ReLU",
       DRAW, "nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5))")
-wrong("keeping the variance at 1 instead of the mean square", ("size kept", "example"),
+wrong("keeping the variance instead of the mean square at 1", ("size kept", "example"),
       STD, "math.sqrt(2 / (1 - 1 / math.pi) / sizes[0])")
 wrong("using the variance 2 / fan_in as the standard deviation", "every ReLU", STD, "2 / sizes[0]")
 wrong("using the first layer's fan_in for every layer", "other widths",
@@ -256,7 +257,7 @@ wrong("assuming that there is a bias", "no bias",
 wrong("leaving the biases as they were", "zero biases", BIAS, "pass")
 wrong("setting the biases to 0.01 to avoid dead units", "zero biases",
       BIAS, "nn.init.constant_(layer.bias, 0.01)")
-wrong("replacing the parameters by new ones", "in place",
+wrong("replacing the parameters with new ones", "in place",
       DRAW, f"layer.weight = nn.Parameter(torch.empty_like(layer.weight)); {DRAW}")
 wrong("leaving weights that no longer require grad", "in place",
       BIAS, BIAS + "\n    net.requires_grad_(False)", says="requires_grad")

@@ -32,7 +32,7 @@ ex.promise("uneven", "Args: shard: (n, m) float32, the rows on this rank. n may 
 ex.promise("empty", "and may be 0.", cases=EMPTY)
 ex.promise_table("""
 gather     | gather: gather(shard) returns the list of all ranks' shards. | rows of rank
-once       | Every rank has to call it once, or the others wait for ever. | calls of gather
+once       | Every rank has to call it once, or the other ranks wait for ever. | calls of gather
 whole      | orthogonalize: orthogonalize(matrix) returns a new tensor of the same shape. Each
              matrix goes through it whole and alone. | rows of rank
 shape      | Return this rank's (n, m) rows of Muon's step, | shape of the rows; type of the rows;
@@ -134,7 +134,7 @@ def law(out, parts, sizes, how, loose):
                           f"{[len(p) for p in parts]}.")
         at += len(part)
     expect_equal("calls of gather, rank by rank", out["calls"], [1] * len(parts),
-                 "If one rank calls it more or less often than the others, all of them hang.")
+                 "If one rank calls gather more or less often than the others, all ranks hang.")
     expect_equal("values changed in the shards", out["moved"], 0, "Work on a copy.")
 
 
@@ -187,11 +187,11 @@ wrong("orthogonalizing only the first matrix", "stack",
       "(lambda stack, sizes, shards: [stack[:sizes[0]], stack[sizes[0]:]])(torch.cat(shards), "
       "sizes, shards)")
 wrong("reading the sizes from the last to the first", "stack", "(sizes)", "(sizes[::-1])")
-wrong("taking rows from rank times n on, as if all parts were equal", "uneven",
+wrong("starting at row rank times n, as if all shards were equal", "uneven",
       SHARDS, "step[rank * len(shards[rank]):][:len(shards[rank])]")
 wrong("cutting the rows into equal parts", "uneven",
       "step.split([len(p) for p in shards])", "step.tensor_split(len(shards))")
-wrong("returning all rows, not this rank's", "shape", "return out", "return step")
+wrong("returning all rows instead of this rank's rows", "shape", "return out", "return step")
 wrong("returning the first rank's rows on every rank",
       ("shape", "cut"), SHARDS, "step[:len(shards[rank])]")
 wrong("joining the shards from the last to the first", "cut", "(shards)", "(shards[::-1])")
@@ -199,7 +199,7 @@ wrong("gathering and splitting the gradient without orthogonalizing it", "whole"
       "matrix")
 wrong("dividing each column by its norm instead of orthogonalizing", "whole",
       ORTHOGONALIZE, "matrix / matrix.norm(dim=0)")
-wrong("transposing tall matrices first", "whole",
+wrong("transposing tall matrices before orthogonalizing", "whole",
       ORTHOGONALIZE,
       f"orthogonalize(matrix.T).T if len(matrix) > matrix.shape[1] else {ORTHOGONALIZE}")
 ex.wrong("padding all matrices with zeros to the same height", breaks="whole",
@@ -212,7 +212,7 @@ wrong("starting after the rank's own rows instead of before them", "shape",
       SHARDS, "step[sum(map(len, shards[:rank + 1])):][:len(shards[rank])]")
 wrong("sending the shard in bfloat16", "gather",
       "gather(shard)", "[p.float() for p in gather(shard.bfloat16())]")
-ex.wrong("putting the rank's own shard before the others", breaks="cut",
+ex.wrong("putting the rank's own shard before all other shards", breaks="cut",
          fn=lambda shard, rank, gather, sizes, orthogonalize: own_first(
              shard, rank, gather(shard), sizes, orthogonalize))
 
@@ -230,7 +230,7 @@ wrong("gathering once for each matrix", "once",
       "return made[first:first + len(shard)]; shards =")
 
 
-@ex.wrong("leaving early on a rank without rows", breaks=("once", "empty"))
+@ex.wrong("returning early on a rank without rows", breaks=("once", "empty"))
 def leaves_early(shard, rank, gather, sizes, orthogonalize):
     return rows_of(shard, rank, gather, sizes, orthogonalize) if len(shard) else shard.clone()
 

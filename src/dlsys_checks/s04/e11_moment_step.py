@@ -35,8 +35,8 @@ anew        | and again in each call. | entries that differ in two calls
 generator   | generator: the only source of randomness. | bytes of torch's own generator; entries
               that a second generator
 left alone  | v and grad do not change. | values changed in v and grad
-example     | Example: with v 1.5, gradient 0 and beta2 0.999, x is 1.4985. Return 1.5 four times in
-              five, otherwise 1.4921875. | case the example
+example     | Example: with v 1.5, gradient 0 and beta2 0.999, x is 1.4985. Return 1.5 four times
+              out of five, otherwise 1.4921875. | case the example
 """)
 
 
@@ -214,7 +214,7 @@ UP, RESULT = f"{DRAWN} < scaled - low", "torch.ldexp((low + up) / 256, power).bf
 SHARE = "fraction rounded up"
 wrong("taking the product in bfloat16", "x", f"{OLD} + {SQUARE}",
       "(beta2 * v + (1 - beta2) * grad.bfloat16() ** 2).float()")
-wrong("calculating in float32 and rounding to the nearest", "moment", RESULT, "x.bfloat16()",
+wrong("calculating in float32 and rounding to the nearest value", "moment", RESULT, "x.bfloat16()",
       says=SHARE)
 wrong("always rounding down", "probability", UP, "0", says=SHARE)
 wrong("always rounding up", "probability", UP, "scaled > low", says=SHARE)
@@ -228,7 +228,7 @@ wrong("drawing one number for all entries", ("each", "probability"),
       DRAWN, "torch.rand((), generator=generator)", says=SHARE)
 wrong("drawing one number of 16 bits for all entries", ("each", "probability"),
       DRAWN, "torch.randint(1 << 16, (), generator=generator) / (1 << 16)", says=SHARE)
-wrong("drawing half as many numbers as entries and using each twice", "each", DRAWN,
+wrong("drawing half as many numbers as entries and using each number twice", "each", DRAWN,
       "torch.rand((len(x) + 1) // 2, generator=generator).repeat(2)[:len(x)]",
       says="entries that differ")
 wrong("not squaring the gradient", "x", SQUARE, "(1 - beta2) * grad.float().abs()")

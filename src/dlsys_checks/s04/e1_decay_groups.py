@@ -21,10 +21,10 @@ form       | weight_decay: the decay of the first group. Returns: [first, second
 no decay   | The second group's decay is 0.0. | weight_decay of the second
 axes       | The first holds the tensors with two or more axes, | case norms in a Sequential;
              torch's encoder layer; tensors of 0 to 4 axes; parameters with misleading names; a
-             frozen first layer; any layers; axes of length one
+             frozen first layer; random layers; axes of length one
 embeddings | except the weights of nn.Embedding. | case an embedding shared with the head; a head
              before the embedding it shares; an embedding deep inside; only an embedding; an
-             embedding of its own class; any layers
+             embedding of its own class; random layers
 frozen     | Args: model: may have frozen tensors (requires_grad False), which are in no group. |
              frozen
 once       | All other tensors are in exactly one group, even when two modules share them. | twice;
@@ -90,8 +90,8 @@ def cases(g):
             one("an embedding of its own class", "own embedding"),
             one("a frozen first layer", "frozen"),
             one("a frozen weight and a frozen bias", "frozen parts"),
-            one("a frozen model", "all frozen"), one("norms alone", "norms"),
-            one("any layers", f"any of {some}"),
+            one("a frozen model", "all frozen"), one("only norms", "norms"),
+            one("random layers", f"any of {some}"),
             ("the example", {"kind": "example", "width": 3, "decay": 0.1})]
 
 
@@ -194,7 +194,7 @@ def act(fn, kind, width, decay):
 def law(out, kind, width, decay):
     expect_parts(out, "groups", "changed")
     expect_groups(out["groups"], ("decayed", "exempt"), "weight_decay", wanted(kind),
-                  "Look at its number of axes and at its module.")
+                  "Look at the tensor's number of axes and at its module.")
     expect_close("weight_decay of the first group", out["groups"][0]["weight_decay"], decay)
     expect_equal("weight_decay of the second group", out["groups"][1]["weight_decay"], 0.0)
     expect_equal("tensors frozen or unfrozen", out["changed"], 0, "Do not change requires_grad.")
@@ -234,12 +234,12 @@ wrong("exempting embeddings and names with bias or LayerNorm.weight in them", "t
 wrong("exempting embeddings and names with bias or norm in them", "two groups",
       TABLES, '"bias" in n or "norm" in n.lower() or id(p) in tables',
       says="decayed group: got 1.weight in it")
-wrong("exempting biases and embeddings, but no gains", "two groups",
+wrong("exempting biases and embeddings, but not gains", "two groups",
       "p.ndim < 2", 'n.endswith("bias")', says="decayed group: got 1.weight in it")
 
 # As they are usually written: nobody thinks of the embeddings.
 NAMES = ("bias", "LayerNorm.weight")
-ex.wrong("exempting names with bias or LayerNorm.weight in them, but no embeddings",
+ex.wrong("exempting names with bias or LayerNorm.weight in them, but not embeddings",
          lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: any(
              part in n for part in NAMES)), breaks="two groups")
 ex.wrong("looking up whole names in a list of parts of names",

@@ -68,7 +68,7 @@ def cases(g):
                 settings={"betas": betas}),
             one("AdamW and decay", "AdamW", (2, 2), some(1, 5), far=3, sign=-1.0,
                 settings={"betas": betas, "weight_decay": draw(0.5, 1.0)}),
-            one("a rule of its own", "Sign", (1, 1), some(2, 4), far=1,
+            one("a custom rule", "Sign", (1, 1), some(2, 4), far=1,
                 settings={"beta": draw(0.3, 0.7)}),
             one("a weight without a gradient", "Adam", (2, 1), some(0, 3), far=2, missing=(1,)),
             ("the example", {"rule": "SGD", "settings": {}, "groups": [{"count": 1, "lr": 0.1}],
@@ -175,7 +175,7 @@ def law(out, rule, settings, groups, weights, grads):
     wanted = max(float((after - before).abs().max()) for before, after in moves)
     expect_length("sizes", out["sizes"], 2)
     expect_close("farthest move of the next step", out["sizes"][0], wanted, rtol=1e-3)
-    look = {"weights": "Put the weights back.", "gradients": "The real step needs them.",
+    look = {"weights": "Put the weights back.", "gradients": "The real step needs the gradients.",
             "memory": "A step also changes the optimizer's state, so restore it.",
             "settings": "Leave the rate and all other settings as they were."}
     # The act alone can see the last bit; weights calculated here see all that matters.
@@ -231,7 +231,7 @@ wrong("deep-copying the optimizer, which leaves the copy without gradients", "fa
       "strict=True)); params =")
 
 
-@ex.wrong("keeping the weights without a copy, so that they move along",
+@ex.wrong("keeping the weights without copying them, so that the step changes them",
          breaks=("farthest", "as they were"))
 def noted_by_reference(opt):
     before, state = [p.data for _, p in pairs_of(opt)], copy.deepcopy(opt.state_dict())
@@ -242,7 +242,7 @@ def noted_by_reference(opt):
     return max(moves)
 
 
-wrong("counting only moves upwards",
+wrong("counting only upward moves",
       "farthest", "(p.detach() - b).abs().max()", "torch.max(p.detach() - b)")
 wrong("looking at the first group only", "farthest",
       "params =", 'count = len(opt.param_groups[0]["params"]); params =',
@@ -272,10 +272,10 @@ wrong("leaving the optimizer's state one step ahead", ("as they were", "next ste
       "opt.load_state_dict(state)", "pass", says="so restore it")
 wrong("emptying the optimizer's state", "as they were",
       "return out", "opt.state.clear(); return out", says="so restore it")
-wrong("keeping the state without a copy", "as they were",
+wrong("keeping the state without copying it", "as they were",
       "params =", "own_state = opt.state_dict(); params =", "opt.load_state_dict(state)", "pass",
       "return out", "opt.load_state_dict(own_state); return out", says="so restore it")
-wrong("clearing the gradients afterwards", "as they were",
+wrong("clearing the gradients after the measurement", "as they were",
       "return out", "opt.zero_grad(); return out")
 
 

@@ -67,7 +67,7 @@ def cases(g):
                       "leftover": leftover}
     third = between(2, 4)
     return [one("a last update with fewer micro-batches", 2 * between(3, 5) + 1, between(2, 3), 2),
-            one("one micro-batch an update", between(3, 7), between(2, 4), 1),
+            one("one micro-batch per update", between(3, 7), between(2, 4), 1),
             one("groups of three", 3 * between(2, 3), between(2, 4), 3),
             one("two more than a multiple of five", 5 * between(1, 2) + 2, between(2, 3), 5),
             one("fewer micro-batches than accumulate", 3, between(2, 5), 4),
@@ -154,7 +154,8 @@ def law(out, kind, starts, targets, epochs, accumulate, rates, leftover):
             expect_close(f"rate of {name}{where}", mine, right, atol=1e-6 * rates[group])
         expect_close(f"gradients of {name}", got["gradients"], grads, atol=1e-5)
         expect_close(f"weights after {name}", got["weights"], weights, atol=1e-5)
-    expect_equal("parameters with a gradient left", out["left"], 0, "Clear it after each update.")
+    expect_equal("parameters with a gradient left", out["left"], 0, "Clear the gradients after "
+                                                                    "each update.")
 
 
 def updates_of(losses, epochs, accumulate):
@@ -205,7 +206,7 @@ wrong("counting T_max in micro-batches", "rate",
 wrong("setting T_max one update short, so that the last update runs at zero", "rate",
       UPDATES_OF, "max(1, total - 1)", "schedule =", f"total = {UPDATES_OF}; schedule =",
       says="rate of update")
-wrong("leaving the smaller last update of each epoch out of T_max", "rest",
+wrong("leaving each epoch's smaller last update out of T_max", "rest",
       UPDATES_OF, "max(1, epochs * (len(losses) // accumulate))", says="rate of update")
 wrong("counting updates as if they could span two epochs", "rest",
       UPDATES_OF, "math.ceil(epochs * len(losses) / accumulate)", says="rate of update")
@@ -222,7 +223,7 @@ wrong("running the schedule for the first group only", "own rate",
       "total = updates_of(losses, epochs, accumulate)\n    def fall(k): return (1 + "
       "math.cos(math.pi * k / total)) / 2\n    others = [lambda k: 1.0] * (len(opt.param_groups) "
       "- 1); schedule =", says=", group 1")
-wrong("never updating with the last, smaller part of an epoch", "rest",
+wrong("never updating with an epoch's last, smaller group", "rest",
       SCHEDULE, "total = max(1, epochs * (len(losses) // accumulate))",
       "for _", "schedule = cosine(opt, total)\n    for _",
       "n % accumulate == 0 or n == len(losses)", "n % accumulate == 0",
@@ -233,11 +234,11 @@ wrong("counting micro-batches across the end of an epoch", "rest",
       "schedule =", "losses, epochs = [*losses] * epochs, 1; schedule =", says="number of updates")
 wrong("updating after every micro-batch", "update",
       UPDATES_OF, "epochs * len(losses)", "accumulate ==", "1 ==")
-wrong("using the mean of the gradients instead of the sum", "sum",
+wrong("using the mean of the gradients instead of their sum", "sum",
       "schedule =",
       "thinner = [lambda loss=loss: loss() / accumulate for loss in losses]; schedule =",
       "losses, 1", "thinner, 1", "(losses)", "(thinner)")
-wrong("using the last gradient instead of the sum", "sum",
+wrong("using the last gradient instead of the gradients' sum", "sum",
       SCHEDULE,
       "def fresh(loss): opt.zero_grad(); return loss()\n    losses, schedule = [lambda "
       "loss=loss: fresh(loss) for loss in losses], cosine(opt, updates_of(losses, epochs, "
@@ -245,7 +246,7 @@ wrong("using the last gradient instead of the sum", "sum",
 
 
 wrong("never clearing the gradients", ("sum", "no rest left"), CLEARED, "opt.step()", trap="02.1")
-wrong("clearing gradients before each update, but not after the last", "no rest left",
+wrong("clearing gradients before each update, but not after the last update", "no rest left",
       CLEARED, "opt.step()", "loss().backward()",
       "if (n - 1) % accumulate == 0: opt.zero_grad()\n            loss().backward()")
 wrong("adding gradients left over from before to the first update", "leftover",

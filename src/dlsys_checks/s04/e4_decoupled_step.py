@@ -240,15 +240,15 @@ wrong("taking two steps", "one step",
       WEIGHT_DECAY, 'p.sub_(group["lr"] * weight_decay * p)', "step()", "step(); opt.step()")
 
 
-@ex.wrong("using L2 where the optimizer is Adam", breaks="with Adam")
+@ex.wrong("using L2 if the optimizer is Adam", breaks="with Adam")
 def only_sgd(opt, weight_decay):
     (into_the_gradient if "betas" in opt.defaults else subtracted)(opt, weight_decay)
 
 
-@ex.wrong("using L2 where the optimizer has momentum", breaks="with SGD")
+@ex.wrong("using L2 if the optimizer has momentum", breaks="with SGD")
 def only_adam(opt, weight_decay):
     (into_the_gradient if opt.defaults.get("momentum") else subtracted)(opt, weight_decay)
 
 
-wrong("leaving weights that are whole numbers as they are", "example",
+wrong("leaving weights that are whole numbers unchanged", "example",
       WEIGHT_DECAY, f"if (p != p.round()).any(): {WEIGHT_DECAY}")

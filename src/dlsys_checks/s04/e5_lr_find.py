@@ -92,8 +92,8 @@ def cases(g):
     tie[-2] = min(tie)
     low = 1e-4
     scripts = {
-        "lowest in the middle": valley(), "lowest at first": valley(at=0),
-        "lowest at last": (lambda n: valley(n, n - 1))(whole(7, 12)),
+        "lowest in the middle": valley(), "lowest at the start": valley(at=0),
+        "lowest at the end": (lambda n: valley(n, n - 1))(whole(7, 12)),
         "two equal lowest losses": tie, "a NaN": after(whole(5, 9), math.nan, 0.5, 0.25),
         "an infinite loss": after(whole(5, 9), math.inf, 0.5, 0.25),
         f"exactly {TIMES} times the lowest": after(whole(5, 9), TIMES, TIMES - 0.5, 0.5, 0.75),
@@ -194,10 +194,10 @@ def judge(one, sweep):
                  f"The test ends at a NaN or at more than {TIMES} times the lowest loss.")
     best = losses.index(min(v for v in losses if v == v))
     expect_close("suggested rate", one["rate"], rates[best] / 10,
-                 look="It is a tenth of the rate at the lowest loss.")
+                 look="The answer is a tenth of the rate at the lowest loss.")
     expect_like("weights at draw", one["path"], path)
     expect_equal("entries of state_dict() that changed", one["changed"], [],
-                 "Keep a copy and load it back.")
+                 "Keep a copy of the state and load it back.")
     expect_equal("parameters that are different objects now", one["other"], 0,
                  "Write into the parameters; do not replace them.")
 
@@ -279,16 +279,16 @@ wrong("using SGD with momentum", "SGD", "lr=low", "lr=low, momentum=0.9")
 wrong("using Adam instead of SGD", "SGD", "optim.SGD", "optim.Adam")
 wrong("adding to gradients left over from before", ("SGD", "left over"),
       "opt.zero_grad()", "pass")
-wrong("clearing gradients after the step instead of before it, so that old ones count", "left over",
+wrong("clearing gradients after the step instead of before it", "left over",
       "opt.zero_grad()", "pass", "opt.step()", "opt.step(); opt.zero_grad()",
       says="weights at draw")
-wrong("raising the rate by an amount, not by a factor", "rates",
+wrong("adding an amount to the rate instead of multiplying by a factor", "rates",
       "low * (high / low) ** (k / (steps - 1))", "low + (high - low) * k / (steps - 1)")
 wrong("using k / steps as the exponent, which never reaches the last rate", "rates", "steps - 1",
       "steps")
 wrong("starting from low * factor, one step ahead", "rates", "low) ** (k", "low) ** (k + 1")
 wrong("taking at least three steps", "two steps", START, f"steps = max(3, steps); {START}")
-wrong("pairing each loss with the rate of the step before", "before",
+wrong("pairing each loss with the previous step's rate", "before",
       PLACE, "max(0, lowest(losses) - 1)")
 wrong("drawing the loss again after the step", "before",
       ENDS, "False", "losses.append", "loss = loss_of(model)\n        "
@@ -307,14 +307,14 @@ wrong(f"ending at more than {TIMES} times the first loss", "times",
       "min(losses, default=math.inf)", "(losses or [math.inf])[0]", says="batches drawn")
 wrong(f"ending at more than {TIMES} times the previous loss", "times",
       "min(losses, default=math.inf)", "(losses or [math.inf])[-1]", says="batches drawn")
-wrong("leaving the weights as the test made them", "as before",
+wrong("leaving the weights that the test has changed", "as before",
       LOAD_STATE_DICT, "pass", says="Keep a copy")
 wrong("restoring only the parameters, not the buffers", "as before",
       "saved =", "own_saved = [p.detach().clone() for p in model.parameters()]; saved =",
       LOAD_STATE_DICT, "pass", "return out",
       "with torch.no_grad():\n        for p, old in zip(model.parameters(), own_saved, "
       "strict=True): p.copy_(old)\n    return out", says="Keep a copy")
-wrong("replacing the parameters by new ones", "objects",
+wrong("replacing the parameters with new ones", "objects",
       "saved =", "own_saved = copy.deepcopy(model.state_dict()); saved =", LOAD_STATE_DICT, "pass",
       "return out",
       "model.load_state_dict({k: v.clone() for k, v in own_saved.items()}, assign=True); return "

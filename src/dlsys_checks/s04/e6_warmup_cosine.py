@@ -15,8 +15,8 @@ ex = exercise("04.6", "warmup_cosine", seen=("schedules", "calls"), says="on the
 
 ex.promise_table("""
 rates      | Return the learning rate of a step. | case a schedule; tiny rates; a large peak; no
-             warm-up; a single step of warm-up; a single step of cosine; a long schedule; floor and
-             peak alike; steps in any order; two schedules in turn
+             warm-up; a single step of warm-up; a single step of cosine; a long schedule; floor
+             equal to peak; steps in any order; two schedules in turn
 warm-up    | In steps 0 to warm - 1 the rate rises in a straight line, from peak / warm to peak. |
              in the warm-up
 cosine     | From step warm on, the rate follows half a cosine, from peak at step warm to floor at
@@ -24,7 +24,7 @@ cosine     | From step warm on, the rate follows half a cosine, from peak at ste
 end        | Later steps run at floor. | past the end
 no warm-up | warm, total: 0 <= warm < total. | case no warm-up; a single step of cosine; a single
              step of warm-up
-no floor   | peak, floor: rates, 0 <= floor <= peak. | case a floor of zero; floor and peak alike
+no floor   | peak, floor: rates, 0 <= floor <= peak. | case a floor of zero; floor equal to peak
 any order  | Args: step: the steps may come in any order. | case steps in any order; two schedules
              in turn
 example    | Example: for warm 2, total 4, peak 1 and floor 0.2, the rates are 0.5, 1, 1, 0.6, 0.2.
@@ -61,7 +61,7 @@ def cases(g):
             one("no warm-up", warm=0), one("a single step of warm-up", warm=1),
             one("a single step of cosine", falling=1),
             one("a long schedule", warm=whole(20, 40), falling=whole(150, 300)),
-            one("a floor of zero", floor=0.0), one("floor and peak alike", peak=same, floor=same),
+            one("a floor of zero", floor=0.0), one("floor equal to peak", peak=same, floor=same),
             ("two schedules in turn", {"schedules": [first, second], "calls": turns}),
             ("the example", {"schedules": [{"warm": 2, "total": 4, "peak": 1.0, "floor": 0.2}],
                              "calls": [[0, step] for step in range(5)]})]
@@ -113,7 +113,7 @@ wrong("treating the floor as a fraction of the peak", "rates",
 ex.wrong("using step / warm, which gives the first step a rate of zero", curve,
          says="rate at step 0",
          breaks="warm-up", first=0)
-ex.wrong("warming up over warm + 1 steps, so that the last one stays below the peak", curve,
+ex.wrong("warming up over warm + 1 steps, so that step warm - 1 stays below the peak", curve,
          breaks="warm-up",
          more=1)
 

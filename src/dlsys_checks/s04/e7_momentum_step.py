@@ -20,8 +20,7 @@ step        | Make one step of SGD with momentum | weights after
 in place    | on w, in place, | case a column of a table
 torch       | as torch.optim.SGD does. | weights after
 by hand     | Write the rule out, without torch.optim. | optimizers of torch.optim
-numbers     | Args: w, grad: (N,) float32. | case one number; many numbers; tiny numbers; huge
-              numbers
+numbers     | Args: w, grad: (N,) float32. | case one value; many values; tiny values; huge values
 left alone  | Do not change grad. | the caller's gradient
 overwritten | The caller may overwrite it later. | case one buffer for all gradients
 own state   | state: a dict for this weight alone, | case two weights in turn
@@ -69,8 +68,8 @@ def cases(g):
             one("two weights in turn", sizes=(n, n, n + 1)[:whole(2, 4)], missing=((), (), ())),
             one("a column of a table", columns=whole(2, 5)),
             one("one buffer for all gradients", one_buffer=True),
-            one("one number", sizes=(1,)), one("many numbers", sizes=(whole(300, 900),)),
-            one("tiny numbers", scale=1e-9), one("huge numbers", scale=1e9),
+            one("one value", sizes=(1,)), one("many values", sizes=(whole(300, 900),)),
+            one("tiny values", scale=1e-9), one("huge values", scale=1e9),
             ("the example", example)]
 
 
@@ -119,7 +118,7 @@ def law(out, tables, grads, missing, rates, momenta, one_buffer):
         for table, grad, gaps in zip(tables, grads, missing, strict=True)], tables)
     expect_manners(out)
     expect_equal("calls with None that changed state", out["at_none"], 0,
-                 "Return before you touch it.")
+                 "Return before you touch state.")
 
 
 # ---- wrong, by name
@@ -186,7 +185,7 @@ wrong("using Nesterov's look-ahead", "torch",
 wrong("forgetting the buffer between calls", "step",
       "if grad", "if grad is not None: w.sub_(lr * grad)\n    return\n    if grad")
 wrong("adding the step instead of subtracting it", "step", "b =", "lr = -lr; b =")
-wrong("returning a new tensor and leaving w as it was", "step",
+wrong("returning a new tensor and leaving w unchanged", "step",
       "if grad",
       'if grad is None: return w\n    state["b"] = momentum * state.get("b", 0) + grad; return w '
       '- lr * state["b"]\n    if grad')
@@ -235,7 +234,7 @@ def one_memory(w, grad, state, lr, momentum, memory={}):  # noqa: B006
     sgd(w, grad, memory[len(w)], lr, momentum)
 
 
-wrong("reading state before anything was written", "empty state",
+wrong("reading state before anything was written to it", "empty state",
       "if grad",
       'if grad is not None: state["b"] = momentum * state["b"] + grad; w.sub_(lr * state["b"])\n '
       "   return\n    if grad")
@@ -244,5 +243,5 @@ wrong("putting the rate into the buffer, so that a later change acts too late", 
 wrong("keeping the first step's momentum", "changes",
       "b =", 'momentum = state.setdefault("first", momentum); b =')
 wrong("keeping the first step's rate", "changes", "b =", 'lr = state.setdefault("first", lr); b =')
-wrong("replacing momentum 0 by a default of 0.9", "momentum 0",
+wrong("replacing momentum 0 with a default of 0.9", "momentum 0",
       "b =", "momentum = momentum or 0.9; b =")

@@ -14,18 +14,17 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("04.8", "adam_step", by_hand=("Adam", "AdamW", "adam", "adamw"),
               seen=("tables", "grads", "rates", "settings"), says="weights after")
 
-NEAR_EPS = ("gradients near eps", "a large eps", "an entry without a gradient", "tiny numbers",
+NEAR_EPS = ("gradients near eps", "a large eps", "an entry without a gradient", "tiny values",
             "two weights, each with its settings")
 DECAYED = ("a few steps", "a gradient of zeros", "200 steps", "a rate that changes", "other betas",
            "two weights in turn", "a column of a table",
-           "one number", "many numbers", "huge numbers", "gradients that fade", *NEAR_EPS)
+           "one value", "many values", "huge values", "gradients that fade", *NEAR_EPS)
 ex.promise_table("""
 step        | Make one step of AdamW | weights after
 in place    | on w, in place. | case a column of a table
 Adam        | With weight_decay 0.0 it is Adam. | case no decay; the example
 by hand     | Write the rule out, without torch.optim. | optimizers of torch.optim
-numbers     | Args: w, grad: (N,) float32. | case one number; many numbers; tiny numbers; huge
-              numbers
+numbers     | Args: w, grad: (N,) float32. | case one value; many values; tiny values; huge values
 left alone  | Do not change grad. | the caller's gradient
 own state   | state: a dict for this weight alone, | case two weights in turn; two weights, each
               with its settings
@@ -86,8 +85,8 @@ def cases(g):
             one("two weights in turn", *[setting(decay=0.7)] * len(turns), sizes=turns),
             one("two weights, each with its settings", drawn(), drawn()),
             one("a column of a table", columns=whole(2, 5)), one("200 steps", steps=200),
-            one("one number", sizes=(1,)), one("many numbers", sizes=(whole(300, 900),)),
-            one("tiny numbers", scale=1e-4), one("huge numbers", scale=1e9),
+            one("one value", sizes=(1,)), one("many values", sizes=(whole(300, 900),)),
+            one("tiny values", scale=1e-4), one("huge values", scale=1e9),
             ("the example", {"tables": [torch.ones(1, 1)], "grads": [torch.tensor([[-7.0]])],
                              "rates": [0.1], "settings": [setting(decay=0.0)]})]
 
@@ -174,7 +173,7 @@ wrong("dividing by 1 - beta without the power of the step count",
 wrong("starting the count one too high", "step", '"t", 0', '"t", 1')
 wrong("keeping the corrected averages as state", "step", "m, v", "m_hat, v_hat")
 wrong("swapping the two betas", "step", "b2 = betas", "b2 = betas[::-1]")
-wrong("returning a new tensor and leaving w as it was", "step",
+wrong("returning a new tensor and leaving w unchanged", "step",
       "b1, b2 =", "new = w.clone(); b1, b2 =", "w.mul_(shrink)", "new.mul_(shrink)",
       "w.sub_", "new.sub_", "w.mul_(1)", "new.mul_(1); return new")
 
@@ -188,7 +187,7 @@ def zero_is_none(w, grad, state, lr, betas, eps, weight_decay):
 wrong("replacing w.data, which disconnects a view from its base", "in place",
       "b1, b2 =", "new = w.clone(); b1, b2 =", "w.mul_(shrink)", "new.mul_(shrink)",
       "w.sub_", "new.sub_", "w.mul_(1)", "new.mul_(1); w.data = new")
-wrong("using AdamW's default of 0.01 where no decay was asked for", "Adam",
+wrong("using AdamW's default of 0.01 if no decay was asked for", "Adam",
       "b1, b2 =", "decay = weight_decay or 0.01; b1, b2 =", "lr * weight_decay", "lr * decay",
       trap="04.4")
 
@@ -223,7 +222,7 @@ def one_memory(w, grad, state, lr, betas, eps, weight_decay, memory={}):  # noqa
     adam(w, grad, memory[len(w)], lr, betas, eps, weight_decay)
 
 
-wrong("reading state before anything was written", "empty state",
+wrong("reading state before anything was written to it", "empty state",
       "b1, b2 =", 'state["t"] += 1; b1, b2 =')
 wrong("keeping the first step's rate", "rate",
       "b1, b2 =", 'lr = state.setdefault("first", lr); b1, b2 =')
@@ -240,7 +239,7 @@ wrong("shrinking by the decay alone, without the rate", "decoupled",
       "lr * weight_decay", "weight_decay")
 
 
-@ex.wrong("dropping the correction after step 100, where it is said not to matter",
+@ex.wrong("dropping the correction after step 100, when it is said not to matter",
           breaks="200 steps")
 def stops_correcting(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay, fix_v=state.get("t", 0) < 100)

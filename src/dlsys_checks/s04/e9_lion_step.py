@@ -15,14 +15,14 @@ ex = exercise("04.9", "lion_step", seen=("tables", "grads", "rates", "settings")
 
 PLAIN = ("a few steps", "60 steps", "gradients of zeros", "two weights in turn",
          "two weights, each with its settings", "a rate that changes", "other betas",
-         "a column of a table", "an entry without a gradient", "one number", "many numbers",
-         "tiny numbers", "huge numbers")
+         "a column of a table", "an entry without a gradient", "one value", "many values",
+         "tiny values", "huge values")
 ex.promise("step", "Make one step of Lion", says=("weights after",))
 ex.promise("in place", "on w, in place,", cases=("a column of a table",))
 ex.promise("decay", "after decoupled weight decay.", cases=(*PLAIN, "the example"),
            says=("weights after",))
 ex.promise("numbers", "Args: w, grad: (N,) float32.",
-           cases=("one number", "many numbers", "tiny numbers", "huge numbers"))
+           cases=("one value", "many values", "tiny values", "huge values"))
 ex.promise("left alone", "Do not change grad.", says=("the caller's gradient",))
 ex.promise("own state", "state: a dict for this weight alone,",
            cases=("two weights in turn", "two weights, each with its settings"))
@@ -89,9 +89,9 @@ def cases(g):
             one("two weights in turn", *[setting(decay=0.7)] * len(turns), sizes=turns),
             one("two weights, each with its settings", drawn(), drawn()),
             one("a column of a table", columns=whole(2, 5)), one("60 steps", steps=60),
-            one("one number", sizes=(1,), steps=40),
-            one("many numbers", sizes=(whole(60, 90),)),
-            one("tiny numbers", scale=1e-20), one("huge numbers", scale=1e20),
+            one("one value", sizes=(1,), steps=40),
+            one("many values", sizes=(whole(60, 90),)),
+            one("tiny values", scale=1e-20), one("huge values", scale=1e20),
             ("the example", {"tables": [torch.ones(1, 1)],
                              "grads": [torch.tensor([[-3.0]])], "rates": [0.1],
                              "settings": [setting(decay=0.5)]})]
@@ -179,7 +179,7 @@ wrong("taking the sign of the gradient alone", "step",
       "betas[1] * m", "0.0 * m", "(1 - betas[1]) * grad", "grad", "betas[0] * m", "0.0 * m",
       "(1 - betas[0]) * grad", "grad")
 wrong("using the blend itself, without its sign", "step", "torch.sign(move)", "move")
-wrong("returning a new tensor and leaving w as it was", "step",
+wrong("returning a new tensor and leaving w unchanged", "step",
       "m =", "new = w.clone(); m =", "w.mul_", "new.mul_", "w.sub_", "new.sub_",
       "move))", "move)); return new")
 wrong("replacing w.data, which disconnects a view from its base", "in place",
@@ -211,13 +211,13 @@ def one_memory(w, grad, state, lr, betas, weight_decay, memory={}):  # noqa: B00
     lion(w, grad, memory[len(w)], lr, *betas, weight_decay)
 
 
-wrong("reading state before anything was written", "empty state",
+wrong("reading state before anything was written to it", "empty state",
       "m =", 'state = {"m": state["m"]}; m =')
 wrong("keeping the first step's rate", "rate", "m =", 'lr = state.setdefault("first", lr); m =')
 wrong("using betas of 0.9 and 0.99, whatever is asked for", "settings",
       "betas[1] * m", "0.99 * m", "- betas[1]", "- 0.99", "betas[0] * m", "0.9 * m",
       "- betas[0]", "- 0.9")
-wrong("using a decay of 0.01 where none was asked for", "settings",
+wrong("using a decay of 0.01 if no decay was asked for", "settings",
       "m =", "decay = weight_decay or 0.01; m =", "lr * weight_decay", "lr * decay", trap="04.4")
 wrong("using one beta for both", "second beta", "[1] * m", "[0] * m", "- betas[1]", "- betas[0]")
 

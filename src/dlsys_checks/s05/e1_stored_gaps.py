@@ -213,7 +213,7 @@ def law(out, kind, x, state):
                  "Remove your own hooks, and leave the caller's.")
     expect_equal("training flags that are on after the call", out["modes"], 0)
     expect_equal("stored statistics after the call that changed", out["statistics"], 0,
-                 "In train mode a norm stores what it sees.")
+                 "In train mode a norm stores the batch's statistics.")
     expect_equal("values of the model, and gradients, that changed", out["numbers"], 0)
     expect_equal("parameters whose requires_grad changed", out["frozen"], 0)
     expect_equal("graphs built", out["graphs"], 0, "Run the model under torch.no_grad().")
@@ -243,9 +243,9 @@ wrong = ex.edits(gaps_of)
 START, NO_GRAD, END = "gaps, hooks =", "with torch.no_grad():", "return gaps"
 BOTH, MEAN = "(nn.BatchNorm1d, nn.BatchNorm2d)", "h.transpose(0, 1).flatten(1).mean(1)"
 DEVIATIONS, LARGEST = "norm.running_var.sqrt()", ".max().item()"
-wrong("measuring in train mode, in which the norms use the batch and store it",
+wrong("measuring in train mode, in which the norms use and store the batch's statistics",
       ("eval", "as it was"), START, f"model.train(); {START}", END, f"model.eval(); {END}")
-wrong("measuring a copy in train mode, in which the norms use the batch", "eval",
+wrong("measuring a copy in train mode, in which the norms use the batch's statistics", "eval",
       START, f"import copy; model = copy.deepcopy(model).train(); {START}")
 wrong("measuring BatchNorm1d only", "kinds", BOTH, "nn.BatchNorm1d")
 wrong("measuring BatchNorm2d only", ("result", "kinds"), BOTH, "nn.BatchNorm2d", says="names of")
@@ -253,16 +253,16 @@ wrong("measuring any norm that stores a mean", "kinds",
       BOTH, "(nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d)")
 wrong("measuring only the norms at the top of the model", "depth",
       "model.named_modules()", '[("", model), *model.named_children()]')
-wrong("converting x to float32 first", "input", "model(x)", "model(x.float())", says="raised")
-wrong("comparing the batch itself, not what enters the norm", "result",
+wrong("converting x to float32", "input", "model(x)", "model(x.float())", says="raised")
+wrong("comparing the batch itself instead of the norm's inputs", "result",
       MEAN, "x.float().mean()")
 wrong("comparing the output of each norm instead of its input", "enters",
       "given, name", "given, out, name", "given[0]", "out", "forward_pre_hook", "forward_hook")
-wrong("taking the mean over the rows only, which gives one for each pixel", "enters",
+wrong("taking the mean over the rows only, which gives one mean for each pixel", "enters",
       MEAN, "h.mean(0).flatten(1).T if h.dim() > 2 else h.mean(0)")
 wrong("taking the mean over axis 0 alone", "enters", MEAN, "h.mean(0)")
-wrong("taking the distance of the farthest row, not of the mean", "enters", "mean(1)", "amax(1)")
-wrong("keeping the sign, which hides a mean below the stored one", "distance",
+wrong("taking the distance of the farthest row instead of the mean", "enters", "mean(1)", "amax(1)")
+wrong("keeping the sign, which hides a mean below the stored mean", "distance",
       ".abs()", "")
 wrong("squaring the distance", "distance", ".abs()", ".square()")
 wrong("returning the distance without dividing by the standard deviation", "deviations",

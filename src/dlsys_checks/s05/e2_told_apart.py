@@ -23,7 +23,7 @@ result   | Measure what fraction of a stream differs between its rows, by layer.
            of
 layers   | Args: layers: K functions, K >= 0. | case no layer; one layer; sixteen layers; the
            example
-in turn  | Call each once, in order, on the result of the one before. | order of calls; argument of
+in turn  | Call each once, in order, on the previous result. | order of calls; argument of
 x        | x: (N, ...) float32, N >= 1. | case one row; rows of rows; one number a row
 list     | Returns: K + 1 floats: the fraction of x, then the fraction after each layer. | number
            of; type of the

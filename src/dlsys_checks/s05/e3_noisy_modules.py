@@ -43,7 +43,7 @@ def cases(g):
             x = torch.randint(0, 7, (rows or whole(30, 40),), generator=g)
         return name, {"kind": kind, "x": x, "scale": scale, "live": live, "front": whole(1, 5)}
 
-    return [one("nothing noisy", "quiet"), one("noise, and layers behind it", "function"),
+    return [one("nothing noisy", "quiet"), one("noise, and layers after it", "function"),
             one("two noises in a row", "two"), one("noise inside a block", "block"),
             one("noise of a millionth", "function", scale=1e-6),
             one("a large noise", "function", scale=100.0),
@@ -181,7 +181,7 @@ def law(out, kind, x, scale, live, front):
         expect_equal("names", got, right[kind],
                      "At these modules the inputs are equal and the outputs differ.")
     expect_equal("calls of the model, in two calls of your function", out["calls"], 4,
-                 "Each call of your function makes two.")
+                 "Each call of your function calls the model twice.")
     expect_equal("training flags that changed", out["modes"], 0)
     expect_equal("hooks after the call, minus the hooks before it", out["hooks"], 0,
                  "Remove your hooks.")
@@ -234,14 +234,14 @@ wrong("comparing with torch.allclose, which treats close values as equal", "litt
       EQUAL, "lambda a, b: torch.allclose(a.float(), b.float())")
 wrong("comparing with a relative tolerance of 1.2e-7, which hides the last bit", "little",
       EQUAL, "lambda a, b: torch.allclose(a.float(), b.float(), rtol=1.2e-7, atol=0.0)")
-wrong("comparing sums, not values", ("returned", "little"),
+wrong("comparing sums instead of values", ("returned", "little"),
       EQUAL, "lambda a, b: a.sum().equal(b.sum())")
 wrong("looking up modules that were never called", "called",
       "m in first\n             and", "", says="raised KeyError")
-wrong("converting x to float first", "x", "model(x)", "model(x.float())", says="raised")
-wrong("calling eval() first, which hides a part left in train mode", "mode",
+wrong("converting x to float", "x", "model(x)", "model(x.float())", says="raised")
+wrong("calling eval() on the model, which hides a part left in train mode", "mode",
       START, f"model.eval(); {START}")
-wrong("calling train() first", "mode", START, f"model.train(); {START}")
+wrong("calling train() on the model", "mode", START, f"model.train(); {START}")
 wrong("seeding before each call, so that the noise repeats itself", "generator",
       "model(x)", "torch.manual_seed(0); model(x)")
 wrong("setting a seed before the first call", "generator", START, f"torch.manual_seed(0); {START}",

@@ -307,7 +307,7 @@ def loads_at_zero(average, model, decay):
         averaged(average, model, decay)
 
 
-wrong("binding a new name and leaving average as it was", "in place",
+wrong("binding a new name and leaving average unchanged", "in place",
       "(decay)", "(1.0)", "- decay", "- 1.0", "with torch",
       "for old, new in zip(average.parameters(), model.parameters(), strict=True): old = decay * "
       "old + (1 - decay) * new\n    with torch", says="parameter")
@@ -375,7 +375,7 @@ wrong("leaving a parameter with one value unchanged", "example",
       DECAY, f"if old.shape != (1, 1): {DECAY}", says="parameter weight")
 
 
-@ex.wrong("updating a copy and leaving average as it was", breaks="in place")
+@ex.wrong("updating a copy and leaving average unchanged", breaks="in place")
 def returns_copy(average, model, decay):
     new = copy.deepcopy(average)
     averaged(new, model, decay)
