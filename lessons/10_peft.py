@@ -6,10 +6,10 @@
 # customer costs too much. So you freeze the model and train a few thousand extra
 # parameters for each customer: an *adapter*.
 #
-# With a library, adding an adapter takes three lines of code. Around those lines, much
-# can go wrong without an error, in module names, adapter files, labels, lengths and
-# number formats. This stage first develops the idea, an update that is the product of two
-# thin matrices. Then it shows six things that can go wrong around such an update.
+# With a library, adding an adapter takes three lines of code. Much can go wrong around
+# those lines without an error: in module names, adapter files, labels, lengths and number
+# formats. This stage first develops the idea, an update that is the product of two thin
+# matrices. Then it shows six things that can go wrong.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -42,7 +42,7 @@ begin(SEED, THREADS, DEVICE)
 # as many entries as $W$, so every fine-tuned copy is as large as the model. Can you
 # store an update in less space?
 #
-# You can if the update is a product of two thin matrices. Multiply a tall matrix $B$ with
+# Yes, if the update is a product of two thin matrices. Multiply a tall matrix $B$ with
 # `r` columns by a wide matrix $A$ with `r` rows. The product is as large as $W$, but you
 # only have to store $B$ and $A$. The *rank* of the product, the number of its linearly
 # independent rows, is at most `r`.
@@ -53,7 +53,7 @@ B, A = torch.randn(d, r), torch.randn(r, d)           # tall, flat
 update = B @ A                                        # (d, d)
 stored = B.numel() + A.numel()
 print(f"the update has {update.numel():,} entries, "
-      f"made of {stored:,} stored values")
+      f"but only {stored:,} values are stored")
 
 # %% role="concept"
 ax = new_axes("To scale: at rank 16, B and A are two thin lines", "", "")
@@ -72,11 +72,11 @@ for x, rank in ((5300, 256), (10600, r)):
             va="top")
 show(ax.figure, alt="A large filled square is the full update. Next to it "
      "are B and A of rank 256, a narrow column and a flat row as long as "
-     "the sides of the square. At rank 16, both are as thin as a line.")
+     "the square's sides. At rank 16, both are as thin as a line.")
 
 # %% [markdown] role="concept"
 # You never have to form the large product. If you multiply $x$ by $A$ first, only `r`
-# values per row are left to multiply by $B$. The result is the same and takes far less
+# values per row are left to multiply by $B$. The result is the same, but takes far less
 # arithmetic:
 
 # %% role="concept"
@@ -90,12 +90,13 @@ print({name: f"{n:,} FLOPs" for name, n in work.items()})
 # %% role="concept"
 claim("largest gap between the two ways, relative to the largest value",
       (formed - thin).abs().max() / formed.abs().max(), below=1e-4)
-claim("FLOPs if the product is formed, divided by those of A first, then B",
+claim("FLOPs if the product is formed, divided by FLOPs with A first, then "
+      "B",
       work["formed"] / work["thin"], expected=1152)
 
 # %% [markdown] role="concept"
 # *LoRA* (low-rank adaptation) keeps $W$ *frozen*, which means that training does not
-# change it, and adds the output of the low-rank product to the output of $W$:
+# change it, and adds the low-rank product's output to $W$'s output:
 #
 # $$y = W x + \frac{\alpha}{r} \, B A \, x$$
 #
@@ -103,11 +104,11 @@ claim("FLOPs if the product is formed, divided by those of A first, then B",
 # `(d_out, r)`. The number $\alpha$ sets how strong the adapter is. Dividing $\alpha$ by
 # `r` is meant to make the same $\alpha$ suit every rank. $A$ starts with random values,
 # like a new `nn.Linear`, and $B$ starts at zero. So a new adapter adds exactly zero, and
-# training starts from the model that you have.
+# training starts from the model you have.
 
 # %% role="concept"
 class LoRA(nn.Module):
-    """A frozen nn.Linear, and two thin matrices next to it."""
+    """A frozen nn.Linear with two thin matrices next to it."""
 
     def __init__(self, base, r=4, alpha=16):
         super().__init__()
@@ -127,11 +128,11 @@ print(f"change by a new adapter: {moved:.0f}, values added: {added:.2%}")
 
 # %% role="concept"
 claim("largest change by a new adapter", moved, expected=0)
-claim("parameters of A and B, as a fraction of those of W", added,
+claim("parameters of A and B, as a fraction of the parameters of W", added,
       expected=1 / 128)
 
 # %% [markdown] role="concept"
-# **Guess first:** the gradient of $A$ has $B$ as a factor, and the gradient of $B$ has
+# **Guess first:** The gradient of $A$ has $B$ as a factor, and the gradient of $B$ has
 # the output of $A$ as a factor. $B$ starts at zero. Which of the two matrices gets a
 # nonzero gradient in the first step? And what would happen if both matrices started at
 # zero?
@@ -157,8 +158,8 @@ claim("gradient norm of A and B together, if both start at zero", stuck,
 # %% [markdown] role="concept"
 # In the first step only $B$ gets a gradient, because every gradient that reaches $A$ is
 # multiplied by $B$, which is zero. After that step $B$ is no longer zero, and both
-# matrices learn. If both matrices start at zero, neither ever gets a gradient, and the
-# adapter stays at zero.
+# matrices learn. If both matrices start at zero, neither ever gets a nonzero gradient,
+# and the adapter stays at zero.
 
 # %% [markdown] role="concept"
 # ## A small model to adapt
@@ -197,7 +198,7 @@ warnings.filterwarnings("ignore", ".*checkpoint.*", FutureWarning)
 
 # %% role="concept" tags=["plumbing"]
 def language(tokens=16):
-    """For each token, the probabilities of the next one."""
+    """For each token, the probabilities of the next token."""
     return torch.softmax(2.5 * torch.randn(tokens, tokens), -1)
 
 def text(table, rows=32, length=16):
@@ -215,11 +216,11 @@ def small_llama(width=32, **settings):
 
 # %% role="concept" tags=["plumbing"]
 def trainable(model):
-    """How many parameters an optimizer would move."""
+    """How many parameters an optimizer would train."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 def learn(model, table, steps=100, lr=1e-2):
-    """Train what requires a gradient, on new texts; return the model."""
+    """Train all trainable parameters on new texts; return the model."""
     live = [p for p in model.parameters() if p.requires_grad]
     opt = torch.optim.AdamW(live, lr)
     model.train()
@@ -256,7 +257,7 @@ old_ids, new_ids = text(old, 256), text(new, 256)        # (N, T)
 base = learn(small_llama(), old)
 level = {"old": loss_on(base, old_ids), "new": loss_on(base, new_ids)}
 print(f"loss on the old language {level['old']:.2f}, "
-      f"on the new one {level['new']:.2f}")
+      f"on the new language {level['new']:.2f}")
 
 # %% role="concept"
 claim("loss of the base on its own language", level["old"], below=2)
@@ -268,15 +269,15 @@ claim("loss of the base on the new language", level["new"], above=3)
 # Your base model is a Llama. Each of its two layers has seven matrices: `q_proj`,
 # `k_proj`, `v_proj` and `o_proj` in attention, `gate_proj`, `up_proj` and `down_proj` in
 # the MLP. You want LoRA in all 14 matrices. You copy the list of names from a script for
-# OPT, a different family of models. Three of its six names also occur in your model; the
-# other three do not. You train an adapter with this list, and for comparison a full
+# OPT, a different family of models. Three of the six OPT names also occur in your model;
+# the other three do not. You train an adapter with this list and, for comparison, a full
 # adapter in all 14 matrices.
 
 # %% trap="10.1" role="break"
 OPT_NAMES = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
 
 def adapter(model, names, r=4, **settings):
-    """A copy of model with new LoRA in the modules that names match."""
+    """A copy of model with new LoRA in all modules that match names."""
     return get_peft_model(copy.deepcopy(model), LoraConfig(
         r=r, lora_alpha=16, target_modules=names, task_type="CAUSAL_LM",
         **settings))
@@ -309,8 +310,8 @@ draw_grids({"LoRA": grid}, marks={"LoRA": ~grid},
            legend="no LoRA",
            title="Eight of fourteen matrices were skipped",
            alt="A grid of seven matrix names and two layers. The queries, "
-               "keys and values have LoRA. The other four names are marked "
-               "as having none, in both layers.")
+               "keys and values have LoRA. In both layers, the other four "
+               "names are marked as having no LoRA.")
 
 # %% trap="10.1" role="look"
 claim("matrices of the two layers that got LoRA", len(hit), expected=6)
@@ -318,9 +319,9 @@ claim("matrices of the two layers that got LoRA", len(hit), expected=6)
 # %% [markdown] trap="10.1" role="why"
 # You meant the list as a request, but peft uses it as a filter. The library walks through
 # the modules of the *model* and adapts every module whose path equals a name or ends in a
-# dot and the name. It never checks that every name was used, so it silently skips a name
-# that matches nothing. Let peft collect the names instead: `"all-linear"` selects every
-# linear module except the output head of a language model.
+# dot and the name. It never checks that every name was used, so a name that matches
+# nothing is silently skipped. Let peft collect the names instead: `"all-linear"` selects
+# every linear module except the output head of a language model.
 
 # %% trap="10.1" role="repair" tags=["varies-by-cpu"]
 whole = adapter(base, "all-linear")
@@ -334,22 +335,22 @@ for name, model in (("names of OPT", partly), ("all-linear", whole)):
 measured("10.1", 1)
 
 # %% trap="10.1" role="repair"
-claim("loss with OPT's names minus all-linear's", losses["names of OPT"]
-      - losses["all-linear"], above=0.2)
+claim("loss with OPT's names minus loss with all-linear",
+      losses["names of OPT"] - losses["all-linear"], above=0.2)
 
 # %% [markdown] trap="10.1" role="repair"
 # Here six matrices already achieve most of what fourteen achieve, so the falling loss
-# does not warn you:
+# gives no warning:
 
 # %% trap="10.1" role="repair"
 at_first = loss_on(base, new_ids)
-claim("drop in loss with OPT's names, divided by all-linear's",
+claim("drop in loss with OPT's names, divided by the drop with all-linear",
       (at_first - losses["names of OPT"])
       / (at_first - losses["all-linear"]), above=0.64, below=0.99)
 
 # %% [markdown] trap="10.1" role="repair"
-# In the exercise you write the report that peft lacks. It lists the modules that each
-# name matches, and raises an error if a name matches nothing.
+# In the exercise you write the check that peft lacks. It lists the modules that each name
+# matches and raises an error if a name matches nothing.
 
 # %% [markdown] trap="10.1" role="more" topics="the counts · no name fits at all"
 # The next cell checks the counts behind the grid and behind the two losses:
@@ -362,7 +363,7 @@ claim("trainable parameters, OPT's names", trainable(partly), expected=1536)
 
 # %% [markdown] trap="10.1" role="more"
 # If *no* name matches, this version of peft raises an error. As soon as one name matches,
-# peft accepts any number of names that do not:
+# peft accepts any number of names that match nothing:
 
 # %% trap="10.1" role="more" compare=false
 nothing, refused = heard(adapter, base, ["c_attn", "c_proj"])
@@ -371,7 +372,7 @@ one_right = trainable(adapter(base, ["c_attn", "k_proj", "kproj", "k"]))
 
 # %% trap="10.1" role="more"
 claim("are two names from GPT-2 refused", nothing is None, expected=True)
-claim("trainable parameters with one matching name of four", one_right,
+claim("trainable parameters with one matching name out of four", one_right,
       expected=2 * (4 * 32 + 32 * 4))
 
 # %% trap="10.1" role="exercise" points=3 difficulty=2 minutes=10
@@ -414,25 +415,24 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
 # 3. First make the whole dict, with an empty list for each name. At the end, collect the names whose lists are still empty, and raise one error that contains all of them.
 
 # %% [markdown] trap="10.1" role="keep"
-# **Keep:** in peft, `target_modules` is a filter. As long as one name matches, peft
-# silently skips all names that do not. **In your own code:** after each `get_peft_model`,
-# count the adapted modules and the trainable parameters, and compare them with what you
-# asked for. **Source:** the entry on `target_modules` in [peft's
+# **Keep:** In peft, `target_modules` is a filter. As long as one name matches, peft
+# silently skips all names that match nothing. **In your own code:** After each
+# `get_peft_model`, count the adapted modules and the trainable parameters, and compare
+# them with what you asked for. **Source:** The entry on `target_modules` in [peft's
 # LoraConfig](https://huggingface.co/docs/peft/package_reference/lora). **Seen in the
 # wild:** [huggingface/peft 1959](https://github.com/huggingface/peft/issues/1959): peft
 # accepts a list with an invented name, because it raises an error only if nothing
 # matches; [bghira/SimpleTuner 766](https://github.com/bghira/SimpleTuner/issues/766):
-# five names in a trainer's lists match nothing, so the layers that they were meant for
-# are never trained.
+# five names in a trainer's lists match nothing, so the intended layers are never trained.
 
 # %% [markdown] role="concept"
 # ## How low is the rank of an update?
 #
 # LoRA bets that a low rank is enough. Is it? Train *all* weights of the base on the new
-# language, and look at how they change. The *singular values* of a matrix say how much of
-# the matrix lies in its strongest direction, how much in its second strongest, and so on.
-# A matrix of rank `k` cannot capture more of the change than the first `k` directions
-# contain.
+# language, and look at how the weights change. The *singular values* of a matrix say how
+# much of the matrix lies in its strongest direction, how much in the second strongest,
+# and so on. A matrix of rank `k` can capture at most the part of the change in the first
+# `k` directions.
 
 # %% role="concept"
 full = learn(copy.deepcopy(base), new)
@@ -462,13 +462,14 @@ plot_lines(range(1, 33), {"the update": held.tolist(),
 # %% role="concept"
 claim("mean fraction of the update in its first four directions", held[3],
       above=0.45, below=0.85)
-claim("that fraction minus the fraction for random matrices",
+claim("mean fraction of the update minus the fraction of random matrices, "
+      "four directions",
       held[3] - chance[3], above=0.1)
 
 # %% [markdown] role="concept"
 # So most of the update is in a few directions, but four directions do not contain all of
-# it. This does not contradict LoRA, because LoRA does not have to copy this update. It
-# only has to find *some* update of low rank that lowers the loss.
+# it. This does not contradict LoRA, because LoRA does not have to copy this update. LoRA
+# only has to find *some* low-rank update that lowers the loss.
 #
 # The explorer shows four kinds of update. Guess how much of each update a rank of 4
 # leaves out, and at which rank LoRA needs as many parameters as the matrix itself.
@@ -483,12 +484,12 @@ lora_rank
 #
 # A LoRA configuration asks for four decisions. Start with one setting, change one thing
 # at a time, and compare the loss on the new language after 60 steps. **Guess first:**
-# which change hurts most: a rank of 1, an $\alpha$ of 1, a tenth of the learning rate, or
+# Which change hurts most: a rank of 1, an $\alpha$ of 1, a tenth of the learning rate, or
 # LoRA only in queries and values?
 
 # %% role="concept"
 def tuned(lr=1e-2, **changed):
-    """Train LoRA for 60 steps; the loss on the new language."""
+    """Train LoRA for 60 steps; return the loss on the new language."""
     settings = {"r": 4, "lora_alpha": 16, "target_modules": "all-linear"}
     model = get_peft_model(copy.deepcopy(base), LoraConfig(
         task_type="CAUSAL_LM", **settings | changed))
@@ -527,20 +528,20 @@ claim("loss of LoRA minus loss with all weights trained, at rate 0.001",
 
 # %% [markdown] role="concept"
 # On this task, the learning rate and the modules matter most, and even a rank of 1 does
-# well. At a learning rate of 0.001, LoRA is far behind training all weights at the same
-# rate. The same holds for large models ([Schulman et al.
+# well. At a learning rate of 0.001, LoRA is far behind full fine-tuning at the same rate.
+# The same holds for large models ([Schulman et al.
 # 2025](https://thinkingmachines.ai/blog/lora/)): LoRA needs about ten times the learning
 # rate of full fine-tuning, and it should adapt the MLP as well as attention. So start
 # like this:
 #
-# - **Modules:** adapt all linear modules. If you have to save memory, adapt only the MLP.
-# - **Learning rate:** start with ten times the rate that you would use to train all
-#   weights. Then try a third of that rate and three times that rate.
+# - **Modules:** Adapt all linear modules. If you have to save memory, adapt only the MLP.
+# - **Learning rate:** Start with ten times the rate of full fine-tuning. Then try a third
+#   of that rate and three times that rate.
 # - **Rank:** 16. If a higher rank lowers the *training* loss, 16 is too low. A rank that
 #   is too high costs memory.
-# - **Alpha:** set it once, to 16 or twice the rank, and do not tune it. It multiplies the
-#   update, so it acts much like the learning rate.
-# - **Dropout:** none. If you have few training examples, use 0.05 to 0.1.
+# - **Alpha:** Set alpha once, to 16 or twice the rank, and do not tune it. Alpha
+#   multiplies the update, so it acts much like the learning rate.
+# - **Dropout:** None. If you have few training examples, use 0.05 to 0.1.
 #
 # The page *Which adapter, when* on the course's website lists starting points for common
 # situations.
@@ -552,7 +553,7 @@ claim("loss of LoRA minus loss with all weights trained, at rate 0.001",
 # 2019](https://arxiv.org/abs/1902.00751) put small *adapter layers* into a frozen
 # transformer. After a sublayer, one matrix projects each vector down to a few values, an
 # activation is applied, and a second matrix projects the result back up. The result is
-# added to the output of the sublayer. The narrow middle is called a *bottleneck*.
+# added to the sublayer's output. The narrow middle is called a *bottleneck*.
 
 # %% role="concept"
 class AdapterLayer(nn.Module):
@@ -592,7 +593,7 @@ print(f"loss {loss_on(bottled, new_ids):.2f}, {trainable(bottled)} "
 draw_blocks({"adapter layer": ["x", "W", "down", "ReLU", "up", "+", "y"],
              "LoRA": ["x", ("W", "A"), ("", "B"), "+", "y"]},
             bypass={"adapter layer": [(1, 5)]},
-            title="One adapter is in the way, the other runs alongside",
+            title="An adapter layer is in the way, LoRA runs alongside",
             alt="Two block diagrams. With an adapter layer, x goes through "
                 "W, then through down, ReLU and up, and the output of W is "
                 "added. With LoRA, x goes through W and, in parallel, "
@@ -601,31 +602,32 @@ draw_blocks({"adapter layer": ["x", "W", "down", "ReLU", "up", "+", "y"],
 # %% role="concept"
 claim("loss on the new language with adapter layers",
       loss_on(bottled, new_ids), below=2.6)
-claim("matrix products of one call, adapter layers minus base",
+claim("matrix products in a call with adapter layers minus the base's "
+      "products",
       matrix_products(bottled) - matrix_products(base), expected=8)
-claim("relative norm of f(v) + f(-v), which is 0 for a single matrix",
+claim("relative norm of f(v) + f(-v), which is 0 if f is a single matrix",
       odd, above=0.001)
 
 # %% [markdown] role="concept"
 # Adapter layers learn the new language as well. But when you serve the model, the two
-# small products come *after* $W$, so every token waits for them. The two small matrices
-# cannot be merged into $W$, because there is a ReLU between them, and no single matrix
-# can replace them. LoRA has no activation between its matrices. So its two matrices form
+# small products come *after* $W$, so every token waits for these products. The two small
+# matrices cannot be merged into $W$, because no single matrix can replace two matrices
+# with a ReLU in between. LoRA has no activation between its matrices. So $B$ and $A$ form
 # a single matrix, $BA$, which you can add to $W$ once.
 #
 # [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured the delay of adapter layers
-# in GPT-2 medium with one user and 128 tokens. One forward pass takes `19.8 ms` without
-# adapter layers, and `23.9 ms` and `25.8 ms` with two kinds of adapter layers. With a
-# large batch, the difference nearly disappears, because then the arithmetic takes longer
-# than launching small operations.
+# in GPT-2 medium with one user and 128 tokens. One forward pass takes 19.8 ms without
+# adapter layers, and 23.9 ms and 25.8 ms with two kinds of adapter layers. With a large
+# batch, the difference nearly disappears, because then the arithmetic takes longer than
+# launching small operations.
 
 # %% [markdown] trap="10.2" role="situation" fault="an unmerged LoRA adapter triples the matrix products" symptom="LoRA inference slower than base model, unmerged adapter, merge_and_unload gives other results"
 # ## The adapter goes into service
 #
-# You serve the trained adapter next to the base. A review comment says: "The adapter has
-# about a fifth as many parameters as the base, so it needs about a fifth more arithmetic.
-# Merged, the adapter needs no extra arithmetic." $BA$ has the shape of $W$, so you can
-# add it to $W$ once, before you serve the model.
+# You serve the trained adapter next to the base. A review comment says: "The
+# adapter has about a fifth as many parameters as the base, so it adds about a fifth to
+# the arithmetic. Merged, the adapter needs no extra arithmetic." $BA$ has the shape of
+# $W$, so you can add it to $W$ once, before you serve the model.
 #
 # You count the matrix products of one call, because a GPU that serves one user at a time
 # often spends more time launching small operations than computing them. Weights are often
@@ -670,21 +672,22 @@ claim("fraction of weights that do not change, merged in bfloat16", still,
       above=0.7)
 
 # %% [markdown] trap="10.2" role="look"
-# Most of the update is gone, although the sum was computed in float32 and rounded only
+# Most of the update is gone, although the sum was computed in `float32` and rounded only
 # once. If you leave the adapter unmerged, the update survives, but the model runs nearly
 # three times as many products:
 
 # %% trap="10.2" role="look"
-claim("matrix products of the adapted model, divided by the base's",
+claim("matrix products of the adapted model, divided by the base's "
+      "products",
       more[0], above=2.5)
 
 # %% [markdown] trap="10.2" role="why"
 # The review comment is right about the arithmetic. But each adapted matrix needs three
 # matrix products instead of one, plus a scaling and an addition. The adapter adds few
-# FLOPs but many operations, and how much time these take depends on the machine and the
-# batch. What limits the merge is precision. `bfloat16` keeps only 8 significant bits of a
-# number. For most weights, this update is smaller than half the gap to the next
-# `bfloat16` number, so it is rounded away.
+# FLOPs but many operations, and how much time these operations take depends on the
+# machine and the batch. Precision limits the merge. `bfloat16` keeps only 8
+# significant bits of a number. For most weights, this update is smaller than half the gap
+# to the next `bfloat16` number, so it is rounded away.
 
 # %% trap="10.2" role="why"
 draw_blocks({"beside it: 3 products": ["x", ("W", "A"), ("", "B"), "+",
@@ -697,7 +700,7 @@ draw_blocks({"beside it: 3 products": ["x", ("W", "A"), ("", "B"), "+",
                 "Merged, x goes through a single matrix.")
 
 # %% [markdown] trap="10.2" role="why"
-# So merge in a number format that is precise enough, here float32:
+# So merge in a format that is precise enough, here `float32`:
 
 # %% trap="10.2" role="repair"
 merged = copy.deepcopy(whole).merge_and_unload()
@@ -709,7 +712,7 @@ print(f"merged: {count['merged'][0]:.0f} products, {count['merged'][1]:,} "
       f"FLOPs, largest gap of a logit {gap:.1e}")
 
 # %% trap="10.2" role="repair"
-claim("matrix products of the merged model minus the base's",
+claim("matrix products of the merged model minus the base's products",
       count["merged"][0] - count["base"][0], expected=0)
 
 # %% [markdown] trap="10.2" role="repair"
@@ -736,23 +739,23 @@ found = {name: loss_on(model, new_ids) for name, model in found.items()}
 # %% trap="10.2" role="repair"
 plot_bars(found, xlabel="loss on the new language",
           title="Two ways to merge by hand and lose",
-          alt="Three bars of loss. It is lowest for the correctly merged "
-              "model, and higher with the adapter still on and without "
-              "alpha / r.")
+          alt="Three bars of loss. The correctly merged model has the "
+              "lowest loss. With the adapter still on, or without alpha / "
+              "r, the loss is higher.")
 
 # %% trap="10.2" role="repair"
 claim("loss without alpha / r minus loss of the merged model",
       found["without alpha / r"] - found["merged"], above=0.3)
 
 # %% [markdown] trap="10.2" role="more" topics="the counts · rounding in bfloat16"
-# Here are the counts, and the loss if the update is added twice:
+# These claims check the counts and the loss if the update is added twice:
 
 # %% trap="10.2" role="more"
 claim("matrix products of the base", count["base"][0], expected=15)
-claim("FLOPs of the adapted model, divided by the base's", more[1],
+claim("FLOPs of the adapted model, divided by the base's FLOPs", more[1],
       below=1.3)
 claim("largest gap between a merged and an unmerged logit", gap, below=1e-3)
-claim("loss with the update added twice minus the merged model's",
+claim("loss with the update added twice minus the merged model's loss",
       found["merged and still on"] - found["merged"], above=0.05)
 
 # %% trap="10.2" role="more"
@@ -760,19 +763,19 @@ claim("error of the bfloat16 merge, divided by the update's norm", lost,
       above=0.5)
 
 # %% [markdown] trap="10.2" role="more"
-# The sum was computed in float32 and rounded once, and most of this update is still gone.
-# The order of the operations makes no difference, because the gaps between `bfloat16`
-# numbers are too large. Serve such a small update in float32, or leave it unmerged. An
-# unmerged update is as precise as the dtype of the outputs allows, because peft adds the
-# outputs of $W$ and of the adapter and rounds the sum to the dtype of the base. When you
-# do merge, round only once, as the exercise asks. This costs nothing, and it matters
-# where $W$ and the update nearly cancel.
+# The sum was computed in `float32` and rounded once, but most of this update is still
+# gone. The order of the operations makes no difference, because the gaps between
+# `bfloat16` numbers are too large. Serve such a small update in `float32`, or leave it
+# unmerged. An unmerged update is as precise as the dtype of the outputs allows, because
+# peft adds the outputs of $W$ and of the adapter and rounds the sum to the dtype of the
+# base. When you do merge, round only once, as the exercise asks. This costs nothing and
+# matters where $W$ and the update nearly cancel out.
 
 # %% [markdown] trap="10.2" role="folklore"
-# **Told:** an unmerged adapter costs `5 to 15 %` of the time, because of its hooks.
-# **Measured:** peft uses no hooks here. It wraps each matrix in a layer of its own, which
-# runs three products instead of one. How much time these products cost depends on the
-# machine and the batch, so measure it where you serve the model.
+# **Told:** An unmerged adapter costs 5 to 15 % of the time, because of its hooks.
+# **Measured:** Peft uses no hooks here. It wraps each matrix in its own layer, which runs
+# three products instead of one. How much time these products cost depends on the machine
+# and the batch, so measure it where you serve the model.
 
 # %% trap="10.2" role="folklore"
 hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks)
@@ -812,15 +815,15 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # 3. `A` and `B` may be parameters, so compute under `torch.no_grad()`. The sum is a new tensor, so you need no other copy.
 
 # %% [markdown] trap="10.2" role="keep"
-# **Keep:** an unmerged LoRA adapter costs few FLOPs but many small operations. So merge
+# **Keep:** An unmerged LoRA adapter costs few FLOPs but many small operations. So merge
 # the adapter before you serve the model. Merge only once, with the factor $\alpha / r$,
-# and in a dtype that is precise enough for the update. **In your own code:** compare the
-# logits before and after merging, in the dtype in which you serve. **Source:** [Hu et al.
+# and in a dtype that is precise enough for the update. **In your own code:** In the dtype
+# in which you serve, compare the logits before and after merging. **Source:** [Hu et al.
 # 2021](https://arxiv.org/abs/2106.09685), section 4.1, on merging. **Seen in the wild:**
 # [OpenBMB/MiniCPM-V 502](https://github.com/OpenBMB/MiniCPM-V/issues/502): the base with
-# its adapter answers well, but the merged model saved in `bfloat16` does not;
+# its adapter answers well, but the merged model, saved in `bfloat16`, does not;
 # [meta-pytorch/torchtune 1101](https://github.com/meta-pytorch/torchtune/issues/1101):
-# merged weights differ, and a maintainer calls this expected in low precision.
+# merged weights differ, which a maintainer calls expected in low precision.
 
 # %% [markdown] role="concept"
 # ## Other adapters, one interface
@@ -828,14 +831,15 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # peft offers many kinds of adapters through one call: you change only the configuration
 # that you pass to `get_peft_model`. *DoRA* splits each row of $W$ into its norm and its
 # direction; it trains the norms directly and the directions with LoRA. *IA3* trains only
-# factors that multiply the keys, the values and the hidden layer of the MLP. It stores
+# factors that multiply the keys, the values and the hidden layer of the MLP. IA3 stores
 # only a few vectors for each layer, so thousands of such adapters fit on a disk, and you
 # can multiply the vectors into the weights before you serve the model. *Prefix tuning*
 # trains keys and values that come before every text, and *prompt tuning* trains the
-# embeddings of a few made-up tokens. Because these tokens are only inputs, each row of a
-# batch can have its own. But made-up tokens take up positions, and prompt tuning needs a
-# large model: it caught up with full fine-tuning only at the largest of five sizes, with
-# 11 billion parameters ([Lester et al. 2021](https://arxiv.org/abs/2104.08691)).
+# embeddings of a few made-up tokens. Because made-up tokens are only inputs, each row of
+# a batch can have different ones. But made-up tokens take up positions, and prompt tuning
+# needs a large model: it caught up with full fine-tuning only at the largest of five
+# sizes, with 11 billion parameters ([Lester et al.
+# 2021](https://arxiv.org/abs/2104.08691)).
 #
 # All five kinds of adapter get the same 60 steps at the same learning rate on this small
 # base. Methods with few parameters may need a higher rate and more steps, so treat the
@@ -864,9 +868,9 @@ for name, config in kinds.items():
           f"language {after[name]:.2f}")
 
 # %% role="concept"
-claim("higher of the losses of LoRA and DoRA",
+claim("higher of the two losses with LoRA and DoRA",
       max(after["LoRA"], after["DoRA"]), below=2.2)
-claim("lowest loss of IA3, prefix and prompt, minus LoRA's",
+claim("lowest loss of IA3, prefix and prompt, minus loss of LoRA",
       min(after[kind] for kind in ("IA3", "prefix", "prompt"))
       - after["LoRA"], above=0.5)
 
@@ -874,7 +878,7 @@ claim("lowest loss of IA3, prefix and prompt, minus LoRA's",
 # ## Keys and values that nobody typed
 #
 # *Prefix tuning* leaves all matrices unchanged. Instead, it learns keys and values that
-# come before every text, in every layer. The keys of a layer are then the prefix's keys
+# come before every text, in every layer. A layer's keys are then the prefix's keys
 # followed by the text's keys, and the same holds for the values. Your base model is now a
 # small GPT-2 whose table of position embeddings has 64 rows. You give it a prefix of
 # length 20. No token ids are added, and the prefix does not pass through the embedding.
@@ -889,7 +893,7 @@ def small_gpt2():
 
 # %% trap="10.3" role="break"
 def longest(model, most=100):
-    """The length of the longest text that runs, and what stops the next."""
+    """Length of the longest text that runs; what stops a longer one."""
     for length in range(1, most + 1):
         try:
             with torch.no_grad():
@@ -963,11 +967,11 @@ claim("labels left after a cut at the end", cuts["at the end"][0],
 # If no text in a batch has a label left, the mean loss is NaN. If only some texts in a
 # batch have lost their labels, the loss is still a number, and nothing warns you. The
 # tokenizers in `transformers` cut at the end unless you set `truncation_side`. If you cut
-# the start of the prompt instead, the answer stays complete as long as it fits. If the
-# prefix and the answer alone are too long, reject the text.
+# the start of the prompt, the answer stays complete as long as it fits. If the prefix and
+# the answer alone are too long, reject the text.
 
 # %% [markdown] trap="10.3" role="more" topics="the cuts in numbers · prompt tuning · a Llama has no table"
-# Here are the same cuts in numbers:
+# These claims give the same cuts in numbers:
 
 # %% trap="10.3" role="more"
 claim("longest text without a prefix", room["no prefix"][0], expected=64)
@@ -977,7 +981,7 @@ claim("labels left after a cut at the start", cuts["at the start"][0],
       expected=8)
 
 # %% [markdown] trap="10.3" role="more"
-# *Prompt tuning*, which learns embeddings instead, uses up just as many positions. A
+# *Prompt tuning*, which learns embeddings, uses up just as many positions. A
 # Llama accepts longer texts without an error:
 
 # %% trap="10.3" role="more"
@@ -993,15 +997,15 @@ claim("tokens that a Llama of 64 positions accepts with the prefix",
 
 # %% [markdown] trap="10.3" role="more"
 # A Llama rotates its queries and keys by an angle that can be computed for any position,
-# so it has no table that ends. The text then continues, without an error, at positions
-# that never occurred in training. So add the length of the prefix to the length of the
-# text yourself, both for GPT-2 and for a Llama.
+# so there is no table that ends. The text then continues, without an error, at positions
+# that never occurred in training. So add the prefix length to the text length yourself,
+# both for GPT-2 and for a Llama.
 
 # %% [markdown] trap="10.3" role="folklore"
-# **Told:** a text that no longer fits after a prefix does harm without an error.
-# **Measured:** with GPT-2 there is an error: on a CPU, one token too many raises an
-# `IndexError`. This Llama raises none. We did not measure how good its answers are at
-# positions beyond 64.
+# **Told:** A text that no longer fits after a prefix does harm without an error.
+# **Measured:** GPT-2 does give an error: on a CPU, one token too many raises an
+# `IndexError`. This Llama raises no error. We did not measure how good the Llama's
+# answers are at positions beyond 64.
 
 # %% trap="10.3" role="exercise" points=4 difficulty=2 minutes=15
 def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
@@ -1010,7 +1014,7 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
 
     The prefix of `virtual` tokens and the text share n_positions positions.
     If they need more, the prompt loses its first tokens, as few as needed.
-    Raises ValueError if prefix and answer alone need more.
+    Raises ValueError if prefix and answer alone need more positions.
 
     Args:
         prompt, answer: (P,) and (Q,), int64. The text is the prompt, then
@@ -1036,26 +1040,26 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
     # END SOLUTION
 
 # %% [markdown] trap="10.3" role="hint"
-# 1. How many positions are left for the prompt after the prefix and the answer have theirs?
+# 1. How many positions do the prefix and the answer leave for the prompt?
 # 2. `prompt[-left:]` keeps the last `left` tokens, but if `left` is 0, it keeps all of them. Count from the front instead: how many tokens have to go?
 # 3. Use `torch.cat` twice: once with what is left of the prompt, and once with -100 in its place.
 
 # %% [markdown] trap="10.3" role="keep"
-# **Keep:** in peft, a learned prefix uses up positions, so a text can only be as long as
+# **Keep:** In peft, a learned prefix uses up positions, so a text can only be as long as
 # the context minus the prefix. Cut the start of the prompt, never the answer. **In your
-# own code:** set the tokenizer's maximum length to what is left, and count the labels in
-# each batch. **Source:** [Li & Liang 2021](https://arxiv.org/abs/2101.00190), section 4,
-# treats the prefix as positions before the text. **Seen in the wild:**
-# [XiangLi1999/PrefixTuning 40](https://github.com/XiangLi1999/PrefixTuning/issues/40): in
-# the code of the method's authors, positions run from 10 to 1034, although the limit is
-# 1024.
+# own code:** Set the tokenizer's maximum length to the context minus the prefix, and
+# count the labels in each batch. **Source:** [Li & Liang
+# 2021](https://arxiv.org/abs/2101.00190), section 4, treats the prefix as positions
+# before the text. **Seen in the wild:** [XiangLi1999/PrefixTuning
+# 40](https://github.com/XiangLi1999/PrefixTuning/issues/40): in the authors' code,
+# positions run from 10 to 1034, although the limit is 1024.
 
 # %% [markdown] trap="10.4" role="situation" fault="a LoRA classifier's head is neither trained nor saved" symptom="LoRA classifier gives random predictions after loading, score head not saved, task_type missing"
 # ## A classifier for four languages
 #
 # You turn the base into a classifier that says which of four languages a text is written
-# in. `LlamaForSequenceClassification` uses the layers of the base and returns four logits
-# for each text. You adapt the classifier with LoRA, as the code below shows.
+# in. `LlamaForSequenceClassification` uses the base's layers and returns four logits for
+# each text. You adapt the classifier with LoRA, as the code below shows.
 #
 # The classifier trains well, and you save it. Then you build the classifier again, load
 # the adapter with `PeftModel.from_pretrained`, and test the result.
@@ -1068,7 +1072,7 @@ quiz_ids = torch.cat([text(table, 128) for table in languages])
 quiz_labels = torch.arange(4).repeat_interleave(128)
 
 def classifier():
-    """The layers of the base, and a new head for four languages."""
+    """The base's layers and a new head for four languages."""
     model = LlamaForSequenceClassification(LlamaConfig(
         vocab_size=16, hidden_size=32, intermediate_size=64,
         num_hidden_layers=2, num_attention_heads=4, num_labels=4,
@@ -1129,10 +1133,10 @@ plot_columns({"saved": before, **dict(enumerate(loaded, 1))},
              xlabel="before saving, then after each of six loadings",
              ylabel="accuracy", form=".2f", marks=range(1, 7),
              reference=(0.25, "guessing"),
-             title="Each loading makes a different classifier",
+             title="Each loading gives a different classifier",
              alt="Seven columns of accuracy. The first, before saving, is "
-                 "high. The other six, one after each loading, are lower "
-                 "and differ from each other.")
+                 "high. The other six, one for each loading, are lower and "
+                 "differ from each other.")
 
 # %% trap="10.4" role="look"
 claim("mean accuracy after loading minus the accuracy before saving",
@@ -1142,13 +1146,13 @@ claim("mean accuracy after loading minus the accuracy before saving",
 # The classifier adds a new head, `score`, to the base. Without a `task_type`, peft does
 # not know that `score` is a head. So peft froze the random `score` together with the
 # base, LoRA learned to work with exactly that head, and only the LoRA matrices were
-# saved. The next classifier starts with a different random head, which can be worse than
-# guessing. `SEQ_CLS` tells peft that there is a head. With this task type, `score` is
-# trained and saved. If your head has a different name, use `modules_to_save`.
+# saved. The loaded classifier starts with a different random head, which can be worse
+# than guessing. `SEQ_CLS` tells peft that `score` is a head, which is then trained and
+# saved. If your head has a different name, use `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
-    """Say of LoRA, head and base whether it trains and is in the file."""
+    """For LoRA, head and base: is it trained, and is it in the file?"""
     file = load_file(f"{folder}/adapter_model.safetensors")
     trains = [path for path, p in model.named_parameters()
               if p.requires_grad]
@@ -1171,8 +1175,8 @@ draw_grids(kept, marks={"no task": ~kept["no task"] & torch.tensor(
            title="A head without a name is neither trained nor saved",
            alt="Two grids with rows for LoRA, head and base, and columns "
                "for trained and saved. Without a task, only LoRA is "
-               "trained and saved. With SEQ_CLS, LoRA and the head are. "
-               "The base never is.")
+               "trained and saved. With SEQ_CLS, LoRA and the head are "
+               "trained and saved. The base never is.")
 
 # %% trap="10.4" role="repair"
 claim("largest change in accuracy by loading, with the task",
@@ -1180,15 +1184,15 @@ claim("largest change in accuracy by loading, with the task",
 
 # %% [markdown] trap="10.4" role="repair"
 # In the exercise you write a report that shows, before a file is saved, which layers have
-# LoRA, what else is trained, what is frozen by mistake, and which layers have learned
-# nothing yet.
+# LoRA, which other parameters are trained, which are frozen by mistake, and which layers
+# have learned nothing yet.
 
 # %% [markdown] trap="10.4" role="more" topics="no warning · two wrong tasks · a second adapter freezes the first"
 # No warning during training or loading named the head. Without a task, the accuracy is
-# different each time the file is loaded; only the file saved with the task contains the
-# head. Both classifiers trained for 100 steps from different random weights, so their
-# accuracy before saving says nothing about the effect of the task. Only the accuracy
-# after loading shows that effect.
+# different each time the file is loaded; only the file saved with a task contains the
+# head. Both classifiers trained for 100 steps from different random weights, so the
+# accuracy before saving says nothing about the task's effect. Only the accuracy after
+# loading shows that effect.
 
 # %% trap="10.4" role="more"
 claim("highest accuracy after a loading minus the lowest",
@@ -1201,9 +1205,9 @@ claim("is the head trained and saved, with the task",
       kept["SEQ_CLS"][1].all().item(), expected=True)
 
 # %% [markdown] trap="10.4" role="more"
-# Here, two wrong tasks did less harm than no task. `CAUSAL_LM` on a classifier raises an
-# error. `SEQ_2_SEQ_LM`, a task for encoder-decoder models, on a GPT-2 changes nothing
-# except the class of the wrapper (`fan_in_fan_out` says that GPT-2 stores its matrices
+# Here, two wrong tasks did less harm than no task. On a classifier, `CAUSAL_LM` raises an
+# error. On a GPT-2, `SEQ_2_SEQ_LM`, a task for encoder-decoder models, changes nothing
+# except the wrapper's class (`fan_in_fan_out` says that GPT-2 stores its matrices
 # transposed):
 
 # %% trap="10.4" role="more"
@@ -1219,9 +1223,9 @@ nothing, refused = heard(get_peft_model, classifier(),
                          LoraConfig(task_type="CAUSAL_LM"))
 
 # %% trap="10.4" role="more"
-claim("trainable parameters, one task minus the other",
+claim("trainable parameters with CAUSAL_LM minus with SEQ_2_SEQ_LM",
       tasks["CAUSAL_LM"][0] - tasks["SEQ_2_SEQ_LM"][0], expected=0)
-claim("loss after 20 steps, one task minus the other",
+claim("loss after 20 steps with CAUSAL_LM minus with SEQ_2_SEQ_LM",
       tasks["CAUSAL_LM"][1] - tasks["SEQ_2_SEQ_LM"][1], expected=0)
 claim("is CAUSAL_LM on a classifier refused", nothing is None,
       expected=True)
@@ -1230,8 +1234,8 @@ claim("is CAUSAL_LM on a classifier refused", nothing is None,
 # Parameters that were trainable can also be frozen later. A second call to
 # `get_peft_model` changes the base itself, not a copy. If the second adapter is a prefix,
 # the call freezes everything that it finds, including the first adapter. (A second LoRA
-# with the same name would reset the first one, with a warning.) So give each adapter its
-# own copy of the base, as `adapter` does in trap 10.1.
+# with the same name would reset the first adapter, with a warning.) So give each adapter
+# its own copy of the base, as `adapter` does in trap 10.1.
 
 # %% trap="10.4" role="more"
 shared = copy.deepcopy(gpt2)
@@ -1244,20 +1248,21 @@ print("first adapter trains:", trains)
 
 # %% trap="10.4" role="more"
 claim("trainable parameters of the first adapter", trains[0], above=0)
-claim("the same after a second adapter was made", trains[1], expected=0)
+claim("trainable parameters of the first adapter after a second was "
+      "made", trains[1], expected=0)
 
 # %% [markdown] trap="10.4" role="folklore"
 # **Told:** `SEQ_2_SEQ_LM` on a decoder silently adapts the wrong modules, and
-# `print_trainable_parameters` shows it. **Measured:** with LoRA on this GPT-2, the same
-# parameters are trained and the loss agrees to the last digit, so there is nothing to
-# show. What does harm is a head that you do not name.
+# `print_trainable_parameters` shows the damage. **Measured:** With LoRA on this GPT-2,
+# the same parameters are trained and the loss agrees to the last digit, so there is
+# nothing to show. What does harm is a head that you do not name.
 
 # %% trap="10.4" role="exercise" points=4 difficulty=3 minutes=20
 def passport(model: nn.Module) -> dict:
     """Report in five parts which layers have LoRA and what is trained.
 
     A LoRA layer is a module that has parameters A and B of its own, of any
-    shapes; it may have others.
+    shapes; it may have other parameters.
 
     Returns a dict:
         "layers": the paths of the LoRA layers, in the order of
@@ -1296,10 +1301,10 @@ def passport(model: nn.Module) -> dict:
 # 3. A sum can be zero even if not all values are zero. `any()` is True if at least one value is not zero.
 
 # %% [markdown] trap="10.4" role="keep"
-# **Keep:** peft neither trains nor saves a new head unless you name it, with `task_type`
-# or `modules_to_save`. **In your own code:** after wrapping the model, list the trainable
+# **Keep:** Peft neither trains nor saves a new head unless you name it, with `task_type`
+# or `modules_to_save`. **In your own code:** After wrapping the model, list the trainable
 # parameters. After saving, list the keys in the file. Then load the file and compare the
-# accuracy. **Source:** the entry on `modules_to_save` in [peft's
+# accuracy. **Source:** The entry on `modules_to_save` in [peft's
 # LoraConfig](https://huggingface.co/docs/peft/package_reference/lora). **Seen in the
 # wild:** [huggingface/peft 310](https://github.com/huggingface/peft/issues/310): in an
 # early version of peft, the saved adapter did not contain the classifier's head.
@@ -1307,18 +1312,18 @@ def passport(model: nn.Module) -> dict:
 # %% [markdown] role="concept"
 # ## Four bits for the base: NF4
 #
-# With LoRA, it is the frozen base that fills the GPU's memory. The base is not trained,
+# With LoRA, the frozen base fills most of the GPU's memory. The base is not trained,
 # so you can store it at low precision. *QLoRA* stores the base in four bits per weight, a
 # quarter of what `bfloat16` needs. Four bits can encode 16 levels. Each block of 64
 # weights is divided by its largest absolute value, the *scale* of the block, and each
 # weight is rounded to the nearest level.
 #
 # Where should the levels be? Weights look like draws from a normal distribution, so most
-# of them are small. *NF4* therefore puts its levels at *quantiles* of N(0, 1): an equal
+# weights are small. *NF4* therefore puts its levels at *quantiles* of N(0, 1): an equal
 # fraction of the draws falls between one quantile and the next. Eight levels are above
 # zero, seven are below, and one is at zero. All 16 levels are scaled so that the largest
-# is one. The quantile for the probability 1 would be infinite, so the outermost level
-# uses a slightly smaller probability, `edge`.
+# level is one. The quantile for the probability 1 would be infinite, so the outermost
+# level uses a slightly smaller probability, `edge`.
 
 # %% role="concept"
 import bitsandbytes as bnb
@@ -1352,11 +1357,11 @@ for (grid, kind), value in errors.items():
     print(f"{grid} levels, {kind} weights: error {value:.3f}")
 
 # %% role="concept"
-claim("largest gap between our levels and those of bitsandbytes",
+claim("largest gap between our levels and the levels of bitsandbytes",
       (nf4 - library).abs().max(), below=1e-5)
-claim("error of NF4 divided by that of even levels, normal weights",
+claim("error of NF4 divided by the error of even levels, normal weights",
       errors["NF4", "normal"] / errors["even", "normal"], below=0.95)
-claim("error of NF4 divided by that of even levels, uniform weights",
+claim("error of NF4 divided by the error of even levels, uniform weights",
       errors["NF4", "uniform"]
       / errors["even", "uniform"], above=1.05)
 
@@ -1371,9 +1376,9 @@ draw_histogram(bell[:64] / bell[:64].abs().max(),
 
 # %% [markdown] role="concept"
 # NF4 is better for normally distributed weights, and evenly spaced levels are better for
-# uniformly distributed weights. **Guess first:** now one weight in 256 is an *outlier*,
+# uniformly distributed weights. **Guess first:** Now one weight in 256 is an *outlier*,
 # eight times as large as a typical weight. What happens to the other weights in the
-# outlier's block? And do they suffer less in large blocks or in small ones?
+# outlier's block? And do these weights suffer less in large blocks or in small blocks?
 
 # %% role="concept"
 some, blocks = bell[:64], [16, 32, 64, 128, 256]
@@ -1391,10 +1396,10 @@ by_block = {f"{name}{what}": [error_of_others(grid, weights, block)
             for what, weights in (("", some), (", outliers", spiky))}
 
 # %% role="concept"
-claim("error with outliers divided by that without, NF4, blocks of 256",
+claim("error with outliers divided by error without, NF4, blocks of 256",
       by_block["NF4, outliers"][-1] / by_block["NF4"][-1], above=1.7)
-claim("the same with blocks of 16", by_block["NF4, outliers"][0]
-      / by_block["NF4"][0], below=1.4)
+claim("error with outliers divided by error without, NF4, blocks of 16",
+      by_block["NF4, outliers"][0] / by_block["NF4"][0], below=1.4)
 
 # %% role="concept"
 plot_lines(blocks, by_block, xlabel="weights per block",
@@ -1403,18 +1408,18 @@ plot_lines(blocks, by_block, xlabel="weights per block",
            alt="Four lines of the error over the block size. Without "
                "outliers, the lines of both grids rise gently. If one "
                "weight in 256 is eight times as large, the error of the "
-               "others in large blocks at least doubles, and evenly spaced "
-               "levels suffer most.")
+               "other weights in large blocks at least doubles, and evenly "
+               "spaced levels suffer most.")
 
 # %% [markdown] role="concept"
-# The outlier sets the scale of its block, so its neighbours have to share the few levels
-# around zero. In a small block, fewer neighbours are affected. But small blocks cost
-# memory, because each block stores a scale in `float32`. *Double quantization* quantizes
-# the scales as well, to 8 bits, in blocks of 256:
+# The outlier sets the scale of its block, so the block's other weights have to share the
+# few levels around zero. In a small block, fewer neighbours are affected. But small
+# blocks cost memory, because each block stores a scale in `float32`. *Double
+# quantization* quantizes the scales as well, to 8 bits, in blocks of 256:
 
 # %% role="concept"
 def bits_per_weight(double):
-    """Bits stored per weight of an NF4 matrix, its scales included."""
+    """Bits stored per weight of an NF4 matrix, including the scales."""
     kept = bnb.nn.Params4bit(
         torch.randn(1024, 1024), requires_grad=False, quant_type="nf4",
         compress_statistics=double).to("cpu")
@@ -1434,12 +1439,12 @@ claim("bits per weight with double quantization", bits["double"],
 # %% [markdown] role="concept"
 # ## QLoRA in practice
 #
-# In practice you only specify a storage format such as NF4, and `from_pretrained`
-# quantizes the weights. `BitsAndBytesConfig` says how the weights are stored.
-# `prepare_model_for_kbit_training` freezes all parameters, converts the remaining 16-bit
-# parts (norms and embedding) to `float32`, and turns on activation checkpointing unless
-# you switch it off, as here. Then you add LoRA, as before. You train a base of width 64,
-# save it, and load it in four bits:
+# In practice you only specify a storage format such as NF4, in a `BitsAndBytesConfig`,
+# and `from_pretrained` quantizes the weights. `prepare_model_for_kbit_training` freezes
+# all parameters, converts the remaining 16-bit parts (norms and embedding) to `float32`,
+# and turns on activation checkpointing unless you switch it off, as here. Then you add
+# LoRA, as before. The next cells train a base of width 64, save it, and load it in four
+# bits:
 
 # %% role="concept"
 from peft import prepare_model_for_kbit_training
@@ -1483,18 +1488,19 @@ claim("loss on the new language, QLoRA minus LoRA",
       found["QLoRA"] - found["LoRA"], above=-0.4, below=0.4)
 
 # %% [markdown] role="concept"
-# Here, four bits hardly change the loss, before training or after it. Four bits are only
-# a format for *storing* weights. For each product, the weights are unpacked to the dtype
-# in `bnb_4bit_compute_dtype`. The embedding, the norms and the head are not quantized. Do
-# not merge the adapter into the four-bit weights, because the sum would be rounded to 16
-# levels again. Merge the adapter into a 16-bit copy of the base, or leave it unmerged.
+# Here, four bits hardly change the loss, before or after training. Four bits are only a
+# format for *storing* weights. For each product, the weights are unpacked to the dtype in
+# `bnb_4bit_compute_dtype`. The embedding, the norms and the head are not quantized. Do
+# not merge the adapter into the four-bit weights, because the sum would again be rounded
+# to 16 levels. Merge the adapter into a 16-bit copy of the base, or leave the adapter
+# unmerged.
 
 # %% [markdown] role="concept"
 # ## What a 7B needs: all weights, LoRA, QLoRA
 #
 # On the *meta* device, a model has shapes but no values, so you can count the parameters
 # of a Llama-2-7B without downloading it. If you have your own model on this machine,
-# enter its folder below, and the last line counts its parameters as well. No other cell
+# enter its folder below, and the last line also counts its parameters. No other cell
 # needs your model.
 
 # %% role="concept"
@@ -1531,7 +1537,8 @@ if MODEL_7B:
 claim("parameters of the base", numbers, expected=6_738_415_616)
 claim("parameters of LoRA with r 16 in attention", in_attention,
       expected=16_777_216)
-claim("parameters of LoRA with r 16 in all, divided by the base's",
+claim("parameters of LoRA with r 16 in all, divided by the base's "
+      "parameters",
       in_all / numbers,
       expected=0.006, within=1e-4)
 
@@ -1565,20 +1572,20 @@ claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
 # %% [markdown] role="concept"
 # Training with AdamW takes 16 bytes for every trainable parameter: weight, gradient and
 # two moments in `float32` (stage 9). The frozen base needs only its weights, two bytes
-# each in `bfloat16`. In all three cases the activations need additional memory, and
-# neither LoRA nor four bits make the activations much smaller.
+# each in `bfloat16`. In all three cases the activations need additional memory, which
+# neither LoRA nor four bits reduce much.
 
 # %% [markdown] trap="10.5" role="situation" core=true fault="the saved adapter is never loaded, a fresh one answers" symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
 # ## From the file into service
 #
 # The trained adapter `whole` from trap 10.1 is saved in a folder, with its parameters and
-# its configuration. It lowers the loss on the new language from over three to less than
-# 2.2. Three versions of a program serve the adapter. All three build the base, read the
-# configuration and pass both to `get_peft_model`, as the training script did. The first
-# version does nothing else. The second also passes the tensors in the file to
-# `load_state_dict`, which complains about missing keys until you add `strict=False`. The
-# third calls peft's own `load_adapter` instead, which understands the names in the file
-# and loads the adapter under the name `trained`.
+# its configuration. The adapter lowers the loss on the new language from over 3 to less
+# than 2.2. Three versions of a program serve the adapter. All three build the base, read
+# the configuration and pass both to `get_peft_model`, as the training script did. The
+# first version does nothing else. The second version also passes the tensors in the file
+# to `load_state_dict`, which complains about missing keys until you add `strict=False`.
+# The third version calls peft's own `load_adapter`, which understands the names in the
+# file and loads the adapter under the name `trained`.
 #
 # A reviewer writes: "The third version loads the adapter, so it is right."
 
@@ -1613,8 +1620,7 @@ losses = {name: loss_on(model, new_ids) for name, model in served.items()}
 plot_bars(losses, xlabel="loss on the new language",
           title="All three versions answer like the base",
           alt="Five bars of loss. The base and the three versions have the "
-              "same high loss. The loss of the adapter as it was trained "
-              "is far lower.")
+              "same high loss. The trained adapter's loss is far lower.")
 
 # %% trap="10.5" role="look"
 measured("10.5", 3)
@@ -1625,11 +1631,11 @@ claim("loss of the second version minus loss of the base",
 
 # %% [markdown] trap="10.5" role="why"
 # `get_peft_model` creates a *new* adapter, and a new adapter does nothing, because $B$ is
-# zero. Inside the model, each tensor's name contains the name of its adapter, `default`.
-# The names in the file do not, so none of them matches a name in the model. You added
-# `strict=False` because the file has no base weights, but it also hides that not a single
-# adapter tensor was loaded. The third version does load the trained adapter, but the new
-# adapter, `default`, stays active.
+# zero. Inside the model, each adapter tensor's name contains the name of the adapter,
+# `default`. The names in the file lack this part, so no name in the file matches a name
+# in the model. You added `strict=False` because the file has no base weights, but
+# `strict=False` also hides that not a single adapter tensor was loaded. The third version
+# does load the trained adapter, but the new adapter, `default`, stays active.
 
 # %% trap="10.5" role="why"
 inside = next(key for key in second_version.state_dict() if "lora_A" in key)
@@ -1654,7 +1660,7 @@ sizes = {"the base": {"layers": kilobytes(parts, "layers."),
 
 # %% trap="10.5" role="why"
 draw_boxes(sizes, unit="kB", title="The file holds A and B, and no base",
-           alt="Two stacks of boxes, to scale. The base consists of its "
+           alt="Two stacks of boxes, to scale. The base consists of "
                "layers, an embedding and a head. The adapter's file is far "
                "smaller and consists of A and B.")
 
@@ -1673,7 +1679,7 @@ claim("loss when loaded by from_pretrained minus loss after training",
       within=1e-4)
 
 # %% [markdown] trap="10.5" role="more" topics="the exact logits · several adapters · wrapped twice"
-# All three versions return the logits of the base, to the last bit:
+# All three versions return exactly the base's logits:
 
 # %% trap="10.5" role="more"
 @torch.no_grad()
@@ -1686,7 +1692,7 @@ alike = sum(map(same_as_base, (first_version, second_version,
 lora_missing = sum("lora_" in key for key in told.missing_keys)
 
 # %% trap="10.5" role="more"
-claim("versions that return the exact logits of the base", alike,
+claim("versions that return exactly the base's logits", alike,
       expected=3)
 claim("loss of the trained adapter", losses["as trained"], below=2.2)
 claim("LoRA tensors in the model that were not loaded", lora_missing,
@@ -1707,25 +1713,26 @@ third_version.set_adapter("trained")
 losses["third version"] = loss_on(third_version, new_ids)
 
 # %% trap="10.5" role="more"
-claim("loss with the smaller adapter active minus its loss after training",
+claim("loss with the smaller adapter active minus the loss after training "
+      "it",
       losses["small"] - loss_on(partly, new_ids), expected=0, within=1e-4)
-claim("are the logits those of the base, with the adapters off", alone,
+claim("with the adapters off, the logits equal the base's", alone,
       expected=True)
 claim("loss of the third version with its adapter on minus loss after "
       "training", losses["third version"] - losses["as trained"],
       expected=0, within=1e-4)
 
 # %% [markdown] trap="10.5" role="more"
-# Calling `get_peft_model` first and passing the result to `from_pretrained` fails as
-# well. In that case, however, this version of peft warns you that the model already has
-# an adapter, and that no names match. The three versions above give no warning at all.
+# Calling `get_peft_model` and passing the result to `from_pretrained` fails as well. In
+# that case, however, this version of peft warns you that the model already has an
+# adapter, and that no names match. The three versions above give no warning at all.
 
 # %% trap="10.5" role="more"
 wrapped_twice, told = heard(PeftModel.from_pretrained, fresh(), folder)
 print(*[message[:64] for message in told], sep="\n")
 
 # %% trap="10.5" role="more"
-claim("are the logits those of the base, wrapped twice",
+claim("wrapped twice, the logits equal the base's",
       same_as_base(wrapped_twice.eval()), expected=True)
 claim("warnings", len(told), above=0)
 
@@ -1733,20 +1740,18 @@ claim("warnings", len(told), above=0)
 def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
     """Load an adapter from a file into model, completely or not at all.
 
-    The adapter of model is all parameters in model.named_parameters() whose
-    paths end with the three parts lora_A.default.weight or
-    lora_B.default.weight, such as
-    "base_model.model.q_proj.lora_A.default.weight". There is at least one
-    of each. In a file, the part default is missing:
+    The model's adapter is all parameters in named_parameters() whose paths
+    end with the three parts lora_A.default.weight or lora_B.default.weight,
+    such as "base_model.model.q_proj.lora_A.default.weight". There is at
+    least one of each. In a file, the part default is missing:
     "base_model.model.q_proj.lora_A.weight".
 
     Args:
         file: a dict from such paths to tensors of a floating-point dtype.
 
-    Raises:
-        ValueError: if a path of the adapter is missing in file, if file has
-            any other path, if a shape differs, or if every lora_B in file
-            is all zeros. Then model does not change.
+    Raises ValueError if a path of the adapter is missing in file, if file
+    has any other path, if a shape differs, or if every lora_B in file is
+    all zeros. Then model does not change.
 
     Each parameter gets the values of its tensor, in the parameter's dtype.
     It stays the same object, keeps its requires_grad and shares no memory
@@ -1776,12 +1781,12 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # 3. `copy_` under `no_grad` writes values into a parameter without replacing the object or changing its dtype. But it broadcasts, so compare the shapes yourself.
 
 # %% [markdown] trap="10.5" role="keep"
-# **Keep:** if a LoRA adapter was never loaded, you get no error, and the model answers
+# **Keep:** If a LoRA adapter was never loaded, you get no error, and the model answers
 # exactly like its base. (A prefix that was never loaded is random.) Load adapters with
-# `PeftModel.from_pretrained`. **In your own code:** after loading, count the keys that
-# matched nothing, check that some $B$ is not zero, and compare an answer with the answer
-# of the base. **Source:** [peft's quicktour](https://huggingface.co/docs/peft/quicktour)
-# loads with `from_pretrained`. **Seen in the wild:** [huggingface/peft
+# `PeftModel.from_pretrained`. **In your own code:** After loading, count the keys that
+# matched nothing, check that some $B$ is not zero, and compare an answer with the base's
+# answer. **Source:** [peft's quicktour](https://huggingface.co/docs/peft/quicktour) loads
+# with `from_pretrained`. **Seen in the wild:** [huggingface/peft
 # 2115](https://github.com/huggingface/peft/issues/2115): a user called `get_peft_model`
 # before loading and got outputs identical to the base; the maintainers then added a
 # warning in [pull request 2118](https://github.com/huggingface/peft/pull/2118).
@@ -1790,11 +1795,11 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # ## Ten customers on one base: merge or switch
 #
 # Ten customers have ten adapters for one base. You can *merge* each adapter into its own
-# copy of the base. Merging gives the fastest answers, but needs ten copies of the base in
-# memory. Or you can keep one base and *switch* between the adapters: `set_adapter`
-# activates one customer's adapter while the other customers wait. Or you can *mix*: every
-# row of a batch names its adapter. Then all rows share the product with $W$, and only the
-# products with the thin matrices differ:
+# copy of the base. Merged copies answer fastest, but ten copies of the base have to fit
+# in memory. Or you can keep one base and *switch* between the adapters: `set_adapter`
+# activates one customer's adapter while the other customers wait. Or you can *mix*
+# adapters: every row of a batch names its adapter. Then all rows share the product with
+# $W$, and only the products with the thin matrices differ:
 
 # %% role="concept"
 server = PeftModel.from_pretrained(copy.deepcopy(base), folder, "ann")
@@ -1813,14 +1818,15 @@ copies = {"ten merged copies": {"bases": 20 * numbers / GB},
 
 # %% role="concept"
 draw_boxes(copies, title="Ten adapters share a base, merged copies do not",
-           alt="Two columns, to scale. Ten merged copies of a 7B take over "
-               "100 GB. One base with ten adapters takes about a tenth of "
-               "that, and the adapters are a thin slice of it.")
+           alt="Two columns, to scale. Ten merged copies of a 7B model "
+               "take over 100 GB. One base with ten adapters takes about a "
+               "tenth as much, and the adapters are a thin slice of it.")
 
 # %% role="concept"
 claim("largest gap between a mixed batch and each row alone", apart,
       below=1e-4)
-claim("GB of ten merged copies of a 7B", 20 * numbers / GB, expected=134.8,
+claim("GB of ten merged copies of a 7B "
+      "model", 20 * numbers / GB, expected=134.8,
       within=0.1)
 claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
       within=0.01)
@@ -1839,8 +1845,8 @@ claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
 # the right. In the labels, you replace every padding id by -100, so that the loss skips
 # these positions.
 #
-# The training loss falls well below one. To test the model, you give it seven prompts,
-# one for each number. It writes until it produces EOS or has written 13 tokens.
+# The training loss falls well below 1. To test the model, you give it seven prompts,
+# one for each number. The model writes until it produces EOS or has written 13 tokens.
 
 # %% trap="10.6" role="break" tags=["plumbing"]
 EOS, OWN_PAD, BOS, WORD, LONGEST = 0, 1, 2, 12, 13
@@ -1868,7 +1874,7 @@ def answer_lengths(model):
 
 # %% trap="10.6" role="break"
 def by_pad_id(ids, lengths, pad):
-    """Labels (N, T): the ids, but -100 (the loss skips it) for padding."""
+    """Labels (N, T): the ids, but -100 for padding, so no loss there."""
     return ids.masked_fill(ids == pad, -100)
 
 # %% trap="10.6" role="break"
@@ -1892,8 +1898,8 @@ lengths = answer_lengths(talker)
 
 # %% trap="10.6" role="guess"
 guess("10.6",
-      "You repair the fault in this code and train again. How does the "
-      "final training loss compare with this run's?",
+      "You repair the fault in this code and train again. How large is the "
+      "new run's final training loss, compared with that of the run above?",
       choices=["about the same",
                "less than half as large",
                "more than twice as large"])
@@ -1904,14 +1910,15 @@ print(f"training loss {loss:.2f}, "
 print("answers to 3 .. 9 words:", lengths.tolist())
 
 # %% trap="10.6" role="look"
-claim("answers, of seven, that stop", (lengths < LONGEST).sum(), expected=0)
+claim("answers that stop, out of seven", (lengths < LONGEST).sum(),
+      expected=0)
 
 # %% [markdown] trap="10.6" role="why"
 # One line of code removes the padding from the labels, and it recognises padding by the
 # token id. The EOS that ends a text has the same id. So the line removes every EOS from
 # the labels as well, and the loss never asks the model to predict the end of a text. If
-# you mask by the *length* of each text instead, the EOS at its end keeps its label,
-# whatever id you use for padding.
+# you mask by the *length* of each text instead, the EOS at the end of a text keeps its
+# label, whatever id you use for padding.
 
 # %% trap="10.6" role="why"
 def by_length(ids, lengths, pad):
@@ -1934,8 +1941,9 @@ draw_grids(learned, marks={"by id": ends}, rows="text", columns="token",
            title="By id, the EOS that ends a text has no label",
            alt="Two grids of four texts and thirteen tokens, in which "
                "filled cells have a label. Masked by id, the first EOS of "
-               "each text is marked with a cross: it has no label. Masked "
-               "by length, it is filled, and only the padding is empty.")
+               "each text has no label and is marked with a cross. Masked "
+               "by length, the first EOS is filled, and only the padding "
+               "is empty.")
 
 # %% trap="10.6" role="repair"
 written, losses = {"by id": lengths.tolist()}, {"by id": loss}
@@ -1955,12 +1963,12 @@ plot_lines(range(3, 10), {name: written[name]
                           for name in ("by id", "by length")},
            xlabel="words asked for", ylabel="words before the end",
            title="Masked by length, the model learns to stop",
-           alt="Words written, over words asked for. Masked by id, the "
-               "line stays at the limit of thirteen. Masked by length, it "
-               "rises with the number of words asked for.")
+           alt="Two lines: words written against words asked for. Masked "
+               "by id, the line stays at the limit of thirteen. Masked by "
+               "length, the line rises with the number of words asked for.")
 
 # %% trap="10.6" role="repair"
-claim("answers, of seven, that stop with labels by length",
+claim("answers that stop with labels by length, out of seven",
       stops["by length"],
       above=4)
 
@@ -1969,22 +1977,23 @@ claim("answers, of seven, that stop with labels by length",
 # answer before you believe a training curve.
 
 # %% trap="10.6" role="repair"
-claim("training loss with labels by length, divided by labels by id",
+claim("training loss with labels by length, divided by loss with labels by "
+      "id",
       losses["by length"] / losses["by id"], above=0.6, below=1.5)
 
 # %% [markdown] trap="10.6" role="more" topics="a separate padding token · what few steps teach"
 # If the vocabulary has no unused token, a separate padding token needs one more row in
-# the embedding, and one in the head if the two are not tied. Both repairs produce the
-# same model, because the initial weights, the texts and the labels are the same, and
-# nothing after the end has a label. With so few steps the model learns to stop, but not
-# perfectly. With some seeds the model still misses the end of the longest answer, or
-# writes one word too many.
+# the embedding, and another in the head if the head is not tied to the embedding. Both
+# repairs produce the same model, because the initial weights, the texts and the labels
+# are the same, and nothing after the end has a label. With so few steps the model learns
+# to stop, but not perfectly. With some seeds the model still misses the end of the
+# longest answer, or writes one word too many.
 
 # %% trap="10.6" role="more"
 claim("training loss at the end", losses["by id"], below=0.6)
 claim("labels in the last batch that are EOS", (labels == EOS).sum(),
       expected=0)
-claim("answers, of seven, that stop with a separate padding token",
+claim("answers that stop with a separate padding token, out of seven",
       stops["own padding"], above=4)
 
 # %% trap="10.6" role="exercise" points=3 difficulty=2 minutes=10
@@ -2021,16 +2030,16 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 # 3. Work on a copy of `ids`. A text may be empty, may be only a prompt, or may fill its row. None of these needs special treatment.
 
 # %% [markdown] trap="10.6" role="keep"
-# **Keep:** mask padding by the length of each text, not by its id. If you pad with EOS
-# and mask by id, the model never learns to stop. **In your own code:** count the labels
+# **Keep:** Mask padding by the length of each text, not by its id. If you pad with EOS
+# and mask by id, the model never learns to stop. **In your own code:** Count the labels
 # in a batch that are EOS. There should be one EOS label for each text that ends.
 # **Source:** `DataCollatorForLanguageModeling` in
 # [transformers](https://github.com/huggingface/transformers/blob/main/src/transformers/data/data_collator.py):
 # it sets every label that equals the padding token to -100. **Seen in the wild:**
 # [huggingface/transformers
 # 23530](https://github.com/huggingface/transformers/issues/23530): all EOS labels are
-# overwritten, not only those of the padding; [huggingface/trl
-# 976](https://github.com/huggingface/trl/issues/976): a Mistral model trained like this
+# overwritten, not only the padding's; [huggingface/trl
+# 976](https://github.com/huggingface/trl/issues/976): a Mistral model trained in this way
 # rarely writes the token that ends a text; [mlabonne/llm-course
 # 33](https://github.com/mlabonne/llm-course/issues/33): a model from a well-known
 # notebook stops only at the maximum length.
@@ -2038,12 +2047,12 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Further
 #
-# The traps do not need this section. It checks our LoRA against peft's, lists what to
+# The traps do not need this section. It checks our LoRA against peft's LoRA, lists what to
 # store with each adapter, and measures what a model forgets when you train an adapter.
 #
 # ### The same result as peft
 #
-# The `LoRA` class of this lesson computes the same output as peft's:
+# This lesson's `LoRA` class computes the same output as peft's LoRA layer:
 
 # %% role="concept"
 layer = whole.base_model.model.model.layers[0].mlp.up_proj
@@ -2060,15 +2069,15 @@ claim("largest gap between our LoRA and peft's", gap, below=1e-4)
 # ### A passport for an adapter
 #
 # To detect most traps of this stage, write down a few values when you save an adapter,
-# and compare them when you load it. One value is still missing. An adapter fits any
-# base model with the same shapes, but it was trained for only one of them. A hash of
-# the base's weights distinguishes bases with different weights. Settings such as
-# `rope_theta` change no weight. They are in the base's configuration, so store that as
-# well.
+# and compare them when you load the adapter. One value is still missing. An adapter fits
+# any base with the same shapes, but it was trained for only one base. A hash of the
+# base's weights distinguishes bases with different weights. Settings such as `rope_theta`
+# change no weight. These settings are in the base's configuration, so store the
+# configuration as well.
 
 # %% role="concept" tags=["plumbing"]
 def fingerprint(model):
-    """A hash of the values in a model's state_dict, and of their paths."""
+    """A hash of the paths and values in a model's state_dict."""
     digest = hashlib.sha256()
     for path, tensor in model.state_dict().items():
         digest.update(path.encode())
@@ -2078,7 +2087,7 @@ def fingerprint(model):
 
 @torch.no_grad()
 def merge_error(model, ids):
-    """Largest change in a logit by merging, relative to the largest."""
+    """Largest change of a logit by merging, relative to the largest."""
     beside = model(input_ids=ids).logits
     merged = copy.deepcopy(model).merge_and_unload()(input_ids=ids).logits
     return ((merged - beside).abs().max() / beside.abs().max()).item()
@@ -2110,11 +2119,12 @@ for row in ("matrices hit", "B not zero", "hash of the base"):
     print(f"{row}: {'same' if mine[row] == strange[row] else 'another'}")
 
 # %% role="concept"
-claim("matrices, of 14, that were matched and have a B that is not zero",
+claim("matrices, out of 14, that were matched and have a nonzero B",
       min(mine["matrices hit"], mine["B not zero"]), expected=14)
 claim("merge error on its own base, relative to the largest logit",
       mine["merge error"], below=1e-4)
-claim("loss on the new language, on a different base minus on its own",
+claim("loss on the new language with a different base minus with its own "
+      "base",
       losses["another base"] - losses["its own base"], above=0.3)
 
 # %% [markdown] role="concept"
@@ -2126,9 +2136,9 @@ claim("loss on the new language, on a different base minus on its own",
 # %% [markdown] role="concept"
 # ### What is forgotten, and what comes back
 #
-# Neither the fully fine-tuned model nor the model with LoRA saw the old language again.
-# How much of the old language does each model still know? And what happens when you
-# switch the adapter off?
+# Neither the fully fine-tuned model nor the model with LoRA was trained on the old
+# language again. How much of the old language does each model still know? And what
+# happens when you switch the adapter off?
 
 # %% role="concept"
 forgets = {"all weights": loss_on(full, old_ids),
@@ -2139,9 +2149,9 @@ print({name: f"{loss:.1f}" for name, loss in forgets.items()},
       f"adapter off: {back:.2f}")
 
 # %% role="concept"
-claim("rise in the loss on the old language, smaller of the two",
+claim("smaller of the two rises in the loss on the old language",
       min(forgets.values()) - level["old"], above=1)
-claim("loss on the old language, adapter off, minus the base's",
+claim("loss on the old language with the adapter off minus the base's loss",
       back - level["old"], expected=0)
 
 # %% [markdown] role="concept"
@@ -2156,26 +2166,30 @@ claim("loss on the old language, adapter off, minus the base's",
 # %% [markdown] role="quiz"
 # **1. You copy `target_modules` with eight names from another model's script, and training starts. You then**
 #
-# - [ ] trust the list, because wrong names raise an error :: peft raises an error only if no name matches. One match is enough.
+# - [ ] trust the list, because wrong names raise an error :: peft raises an error only if
+#   no name matches. A single match prevents the error.
 # - [x] count the adapted modules and the trainable parameters :: The list is a filter. Only the count shows that a matrix was skipped.
-# - [ ] raise the rank, to be safe :: A higher rank enlarges the adapters that exist. It adds none to a matrix that no name matches.
+# - [ ] raise the rank, to be safe :: A higher rank enlarges the existing adapters. It
+#   adds no adapter to a matrix that no name matches.
 
 # %% [markdown] role="quiz"
 # **2. A program adds `B @ A` to `W` and leaves the adapter switched on. The model now answers**
 #
 # - [ ] as before, because the sum is the same :: The update is in `W` and also next to it, so it counts twice.
 # - [x] with twice the update :: Merge once and switch the adapter off, or let `merge_and_unload` do both.
-# - [ ] like the base, because the two cancel out :: Nothing subtracts the update. It is added a second time.
+# - [ ] like the base, because the two updates cancel out :: Nothing subtracts the update.
+#   The adapter adds it a second time.
 
 # %% [markdown] role="quiz"
 # **3. A merged model in `bfloat16` is worse than the base with an unmerged adapter. The first suspect is**
 #
 # - [x] rounding, because small updates to a large weight are lost :: With 8 significant bits, an update far below a hundredth of the weight often changes nothing.
-# - [ ] the order of `B` and `A` in the product :: The product in the other order nearly always has a different shape, and it would be wrong in float32 as well.
+# - [ ] the order of `B` and `A` in the product :: The product in the other order nearly
+#   always has a different shape, and it would be wrong in `float32` as well.
 # - [ ] the rank, which merging reduces :: Merging only adds the update to `W`; it cuts nothing off.
 
 # %% [markdown] role="quiz"
-# **4. With a loaded LoRA adapter, the logits are exactly those of the base. Most likely,**
+# **4. With a loaded LoRA adapter, the logits are exactly the base's. Most likely,**
 #
 # - [ ] training changed nothing :: A trained `B` is hardly ever exactly zero in all layers.
 # - [x] a new adapter is active, or none :: With `B` at zero, an adapter adds exactly zero. Check which keys matched nothing, and which adapter is active.
@@ -2185,14 +2199,16 @@ claim("loss on the old language, adapter off, minus the base's",
 # **5. A classifier with LoRA is accurate after training and no better than guessing after
 # loading. What do you look for in the file?**
 #
-# - [ ] the weights of the base :: They do not belong in the file, because the base is loaded separately.
+# - [ ] the base's weights :: They do not belong in the file, because the base is loaded
+#   separately.
 # - [x] the head :: If neither the task nor `modules_to_save` names the head, it stays random, and each loading draws a new one.
-# - [ ] the state of the optimizer :: The model does not need it to answer.
+# - [ ] the optimizer's state :: To answer, the model does not need this state.
 
 # %% [markdown] role="quiz"
 # **6. Padding has the id of EOS, and the model should learn where a text ends. You mask the labels of the padding**
 #
-# - [ ] by comparing ids with the id of the padding :: This removes every EOS from the labels as well, and the model never learns to stop.
+# - [ ] by comparing ids with the padding id :: This removes every EOS from the labels as
+#   well, and the model never learns to stop.
 # - [x] by the length of each text :: Then the EOS that ends the text keeps its label, and everything after it is masked.
 # - [ ] not at all, because EOS after EOS does no harm :: The model does learn to stop. But the mean loss then includes positions that no answer has, and a batch with much padding looks better than it is.
 
@@ -2201,7 +2217,8 @@ claim("loss on the old language, adapter off, minus the base's",
 #
 # - [ ] change nothing, because the prefix has no ids :: The prefix still takes positions, and the text would run past the end of the table.
 # - [ ] cut all texts at their end to 2000 tokens :: The end of a text is the answer, which has the labels.
-# - [x] cut the prompts at their start until 2000 tokens are left :: Then prefix and text fit, and each answer is complete.
+# - [x] cut the prompts at their start until 2000 tokens are left :: Then prefix and text
+#   fit, and each answer stays complete.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what a step holds and what it takes
@@ -2211,11 +2228,11 @@ claim("loss on the old language, adapter off, minus the base's",
 # weight, and four values for each of the few weights in $A$ and $B$. With QLoRA you keep
 # half a byte per frozen weight, and a scale for each block of 64.
 #
-# **Before you run anything:** take a stack of eight matrices of 4096 x 4096 in float32,
+# **Before you run anything:** Take a stack of eight matrices of 4096 x 4096 in float32,
 # and ignore the activations. How many bytes does a step keep in memory if you train all
-# weights, with LoRA of rank 16, and with QLoRA? And does LoRA save as much time as
-# memory? A step with LoRA still computes the forward and the backward pass through the
-# frozen matrices, and QLoRA has to unpack these matrices each time.
+# weights, and how many with LoRA of rank 16 or with QLoRA? And does LoRA save as much
+# time as memory? A step with LoRA still computes the forward and the backward pass
+# through the frozen matrices, and QLoRA has to unpack these matrices each time.
 
 # %% role="gpu"
 import bitsandbytes as bnb
@@ -2280,12 +2297,14 @@ print(f"FLOPs of a step, in forward passes: {work['full']:.2f} full, "
       f"{work['LoRA']:.2f} with LoRA")
 
 # %% role="gpu"
-claim("bytes held with LoRA, divided by full", held["LoRA"] / held["full"],
-      expected=0.258, within=0.002)
-claim("bytes held with QLoRA, divided by full",
+claim("bytes held with LoRA, divided by bytes held with all weights "
+      "trained", held["LoRA"] / held["full"], expected=0.258, within=0.002)
+claim("bytes held with QLoRA, divided by bytes held with all weights "
+      "trained",
       held["QLoRA"] / held["full"],
       expected=0.043, within=0.002)
-claim("FLOPs of a step with LoRA, divided by full",
+claim("FLOPs of a step with LoRA, divided by FLOPs with all weights "
+      "trained",
       work["LoRA"] / work["full"],
       above=0.6, below=0.8)
 
@@ -2331,50 +2350,51 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# The authors of torchtune measured this on a whole Llama-2-7B. There, a training run
-# reserves 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less than here,
-# because the frozen base of their LoRA run has 16 bits per weight, and because their
-# table counts reserved memory, of which QLoRA holds 9.13 GB before the first step.
+# The authors of torchtune measured a whole Llama-2-7B. There, a training run reserves
+# 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less than here, because the
+# frozen base of the torchtune LoRA run has 16 bits per weight, and because the authors'
+# table counts reserved memory, of which QLoRA already holds 9.13 GB before the first
+# step.
 #
-# **On the recorded H100**, the count of FLOPs is right to within 6 %: LoRA processes 1.57
-# times as many rows per second, and the count predicts 1.49. The bytes that a step keeps
-# in memory are counted, not measured, both for the small stack and for the full-size one.
-# The additional memory at the peak was measured, and it is the same for LoRA and QLoRA:
-# 400 MB, four times what QLoRA keeps. Four-bit weights do not make activations smaller.
-# If all weights are trained, the step needs 537 MB more at its peak, as much as the
-# weights themselves, because `foreach` makes copies.
+# **On the recorded H100**, the FLOP count is right to within 6 %: LoRA processes 1.57
+# times as many rows per second as full training, and the count predicts 1.49 times as
+# many. The bytes that a step keeps in memory are counted, not measured, both for the
+# small stack and for the full-size stack. The additional memory at the peak was measured
+# and is the same for LoRA and QLoRA: 400 MB, four times what QLoRA keeps. Four-bit
+# weights do not make activations smaller. If all weights are trained, the step needs 537
+# MB more at its peak, as much as the weights themselves, because `foreach` makes copies.
 #
 # QLoRA takes only 3 % longer than LoRA, because unpacking costs little compared with
-# products of 2,048 rows in float32. In 16 bits these products take about a fifteenth of
+# products of 2,048 rows in `float32`. In 16 bits these products take about a fifteenth of
 # the time (stage 9), so unpacking would matter more.
 #
 # **Keep:** LoRA saves most of the memory for weights, gradients and optimizer, but only
-# about a third of the arithmetic. It computes no gradients of frozen weights, but its
-# backward pass still goes through them. If every matrix has an A, LoRA saves few
+# about a third of the arithmetic. LoRA computes no gradients of frozen weights, but the
+# backward pass still goes through these weights. If every matrix has an A, LoRA saves few
 # activations, because autograd keeps the input of each A to compute its gradient. If only
 # queries and values have adapters, the inputs of the other matrices need not be kept.
-# QLoRA saves more memory, but no arithmetic. **Source:** torchtune's tutorial [Finetuning
+# QLoRA saves more memory, but no arithmetic. **Source:** Torchtune's tutorial [Finetuning
 # Llama2 with
 # QLoRA](https://github.com/pytorch/torchtune/blob/main/docs/source/tutorials/qlora_finetune.rst),
-# for one matrix of 512 x 512 and for the 7B.
+# for one matrix of 512 x 512 and for the 7B model.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - LoRA trains an update of low rank, $BA$, next to a frozen $W$. $B$ starts at zero, so
-#   training starts from the model that you have.
+# - LoRA trains a low-rank update, $BA$, next to a frozen $W$. $B$ starts at zero, so
+#   training starts from the model you have.
 # - Put LoRA into all linear modules, and use about ten times the learning rate of full
 #   fine-tuning. The rank matters less.
 # - A list of target names is a filter. Count the modules that the list matched.
 # - An unmerged adapter costs extra small operations at each call. Merge the adapter once,
-#   with the factor $\alpha / r$, in float32, and compare the logits.
+#   with the factor $\alpha / r$, in `float32`, and compare the logits.
 # - In peft, learned tokens use up positions. Cut the start of the prompt, never the
 #   answer.
-# - Tell peft of a new head, by `task_type` or `modules_to_save`, or peft neither trains
-#   nor saves it.
-# - If a LoRA adapter was never loaded, the model answers like the base, to the last bit.
+# - Tell peft about a new head, with `task_type` or `modules_to_save`. Otherwise peft
+#   neither trains nor saves the head.
+# - If a LoRA adapter was never loaded, the model answers exactly like the base.
 # - Mask the labels of padding by the length of each text. If padding is EOS, masking by
 #   id removes the label that teaches the model to stop.
-# - Four bits are for storing the base. Products are computed in 16 bits or more.
+# - Four bits are for storing the base. Products are computed with 16 bits or more.
 #
-# **Next:** stage 11 makes the base itself smaller.
+# **Next:** Stage 11 makes the base itself smaller.

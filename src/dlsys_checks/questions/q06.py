@@ -10,18 +10,19 @@ from dlsys_checks.questions import ask, choice, number, question_for, whole
 ask("06.1", {"pad": range(1, 7)}, lambda pad: whole(
     f"`v2.RandomCrop(32, padding={pad})` on images of 32 x 32 pixels. How many different positions "
     "can an image end up in?", (2 * pad + 1) ** 2,
-    "Each direction has 2 * padding + 1 positions, and the two are drawn "
+    "Each direction has 2 * padding + 1 positions, and the two directions are drawn "
     "independently.", 2 * pad + 1,
     4 * pad))
 ask("06.1", {"n": range(8, 65)}, lambda n: whole(
     f"A batch of {n} equal images goes through `v2.RandomHorizontalFlip()` in one call. How many "
-    "different images come out?", 1, "A transform draws once per call, and the batch is one "
+    "different images does the call return?",
+    1, "A transform draws once per call, and the batch is one "
                                      "call.", 2,
     n))
 ask("06.1", {"pad": range(1, 5), "n": (900, 1500, 2500, 5000)}, lambda pad, n: number(
     f"A validation set of {n} images goes through a random crop with padding {pad}, one image at a "
     "time. How many images stay unshifted, on average?", n / (2 * pad + 1) ** 2,
-    "One position of (2 * padding + 1) squared is the middle.", n / 2, n / (2 * pad + 1)))
+    "One of the (2 * padding + 1) squared positions is the middle.", n / 2, n / (2 * pad + 1)))
 ask("06.1", {"degrees": (5, 10, 15, 30)}, lambda degrees: choice(
     f"Training rotates images by up to {degrees} degrees, and in production images are upright. "
     "You want to compare two networks. What should the validation pipeline do?", "no rotation",
@@ -39,9 +40,9 @@ ask("06.2", {"lam": [k / 10 for k in range(2, 9)],
              "p, q": list(permutations((0.1, 0.2, 0.25, 0.4, 0.5), 2))},
     lambda lam, p, q: number(
         f"A blend has label {lam:g} for class A and {1 - lam:g} for class B. The network assigns A "
-        f"the probability {p} and B {q}. What is the cross-entropy, in nats?",
+        f"the probability {p} and B the probability {q}. What is the cross-entropy, in nats?",
         -lam * math.log(p) - (1 - lam) * math.log(q),
-        "It is the sum of the two losses, each with its label's "
+        "The loss is the sum of two losses, each with its label's "
         "weight.", -math.log(p if lam >= 0.5 else q),
         -math.log(p) - math.log(q)))
 ask("06.2", {"lam": (0.6, 0.65, 0.7, 0.75, 0.8, 0.9)}, lambda lam: number(
@@ -50,7 +51,8 @@ ask("06.2", {"lam": (0.6, 0.65, 0.7, 0.75, 0.8, 0.9)}, lambda lam: number(
     -(lam * math.log(lam) + (1 - lam) * math.log(1 - lam)),
     "The entropy of the label remains, however good the network is.", 0, -math.log(lam)))
 ask("06.2", {"total": (0.5, 1.5, 2.0, 3.0)}, lambda total: number(
-    f"Soft labels add up to {total} by mistake. By what factor is `F.cross_entropy` off?", total,
+    f"Soft labels add up to {total} by mistake. By what factor is the result of "
+    "`F.cross_entropy` off?", total,
     "The loss is the sum over classes of label times minus log p, and nothing is "
     "normalised.", 1, total**2))
 
@@ -122,12 +124,13 @@ ask("06.4", {"steps": range(6, 21), "at": range(1, 6)}, lambda steps, at: whole(
     "deepcopy copies the tensors as well.", steps, 0))
 ask("06.4", {"norms": range(2, 10)}, lambda norms: whole(
     f"A model has {norms} BatchNorm layers. You keep copies of `model.parameters()`. How many "
-    "entries of its `state_dict()` are not among them?", 3 * norms,
+    "entries of its `state_dict()` do the copies lack?", 3 * norms,
     "Running mean, running variance and the number of batches are buffers.", 2 * norms, 0))
 ask("06.4", {"millions": (7, 11, 25, 60, 86)}, lambda millions: number(
     f"A model has {millions} million float32 weights and no buffers. How many additional MB (1e6 "
     "bytes) does a copy of the best weights need?", 4 * millions,
-    "It needs four bytes per weight, once, if you keep only the best.", millions, 8 * millions))
+    "The copy needs four bytes per weight, once, if you keep only the "
+    "best.", millions, 8 * millions))
 
 # ---- 06.5 Columns chosen before the split
 
@@ -140,23 +143,25 @@ ask("06.5", {"columns": (1024, 2048, 4096, 8192), "rows": range(6, 10)},
         "half.", 0, columns / rows))
 ask("06.5", {"rows": (40, 60, 80), "columns": (500, 2000, 10_000)}, lambda rows, columns: choice(
     f"You have {rows} rows, {columns} columns of noise, and labels from a fair coin. For each "
-    "fold, columns are chosen on the rows outside it. What accuracy do you expect?", "about 50 %",
-    "Nothing can be learned, and nothing about the fold's rows was "
-    "used.", "about 70 %", "about 90 %",
+    "fold, columns are chosen on the rows outside the fold. What accuracy do you expect?",
+    "about 50 %",
+    "Nothing can be learned, and no information about the fold's rows was used.",
+    "about 70 %", "about 90 %",
     "below 20 %"))
 ask("06.5", {"a": range(20, 41), "b": range(6, 11), "c": range(3, 6), "missed": range(4),
              "few": range(3), "one": range(2)},
     lambda a, b, c, missed, few, one: number(
         f"In three folds of {a}, {b} and {c} rows, {a - missed}, {few} and {one} rows are right. "
-        "Each row counts once. What fraction is right?", (a - missed + few + one) / (a + b + c),
-        "It is the number of right rows in all folds, divided by the number of all "
+        "Each row counts once. What fraction of all rows is "
+        "right?", (a - missed + few + one) / (a + b + c),
+        "Divide the number of right rows in all folds by the number of all "
         "rows.", ((a - missed) / a + few / b + one / c) / 3))
 ask("06.5", {"settings": (20, 50, 200), "rows": (25, 100, 400)}, lambda settings, rows: number(
     f"{settings} settings that only guess coin flips are scored on the same {rows} rows. What is "
     "the standard deviation of one setting's score, in percentage points?",
     50 / math.sqrt(rows),
-    "It is sqrt(0.5 * 0.5 / rows). The best of many is two to three standard deviations above 50 "
-    "%.", 50 / rows,
+    "The formula is sqrt(0.5 * 0.5 / rows). The best of many is two to three standard deviations "
+    "above 50 %.", 50 / rows,
     50))
 
 # ---- 06.6 Twenty steps brighter
@@ -182,19 +187,20 @@ ask("06.7", {"copies": range(3, 9), "share": (0.6, 0.7, 0.8, 0.9)}, lambda copie
     f"Each picture is stored {copies} times, and each row goes to the training part with "
     f"probability {share}, independently. What is the probability that a test row has a twin in "
     "training?",
-    1 - (1 - share) ** (copies - 1), "It has no twin only if all its other copies are test rows as "
-                                     "well.", share,
+    1 - (1 - share) ** (copies - 1), "A test row has no twin only if all other copies are test "
+                                     "rows as well.", share,
     (1 - share) ** (copies - 1)))
 ask("06.7", {"groups": (40, 60, 200), "copies": range(3, 9), "share": (0.1, 0.2, 0.25)},
     lambda groups, copies, share: whole(
         f"{groups} patients have {copies} scans each, and {100 * share:g} % of the patients go to "
         "the test part. How many scans are in the test part?", round(groups * share) * copies,
-        "Patients are drawn, and their scans follow.", round(groups * share)))
+        "Patients are drawn, and each patient's scans stay together.", round(groups * share)))
 ask("06.7", {"classes": (4, 5, 8, 10), "twins": (30, 40, 50, 60, 70)},
     lambda classes, twins: number(
         f"The labels come from a die with {classes} faces. A network remembers its training rows "
-        f"and finds the twin of {twins} % of the test rows. For the rest it guesses. What fraction "
-        "of the test rows is right?", (twins + (100 - twins) / classes) / 100,
+        f"and finds the twin of {twins} % of the test rows. For the other rows the network "
+        "guesses. What fraction of the test rows is "
+        "right?", (twins + (100 - twins) / classes) / 100,
         "A twin has the same label, and for the other rows the network is right by "
         "chance.", 1 / classes, twins / 100))
 ask("06.7", {"classes": (4, 5, 8, 10, 20), "copies": range(3, 10)}, lambda classes, copies: number(
@@ -215,14 +221,14 @@ ask("06.8", {"k": (4, 9, 19), "p": (0.5, 0.6, 0.8, 0.9)}, lambda k, p: number(
     "weight?", p / (p + (1 - p) * k), "Divide the odds, not the probability.", p / k, p))
 ask("06.8", {"w": (2, 5, 10, 19), "pos_weight": (2, 3, 8)}, lambda w, pos_weight: number(
     f"Positives were drawn with {w} times the weight of negatives, and the loss had pos_weight "
-    f"{pos_weight}. What do you have to subtract from the logit?", math.log(w * pos_weight),
+    f"{pos_weight}. What do you have to subtract from the logits?", math.log(w * pos_weight),
     "Subtract the logarithm of the product of both "
     "factors.", w * pos_weight, math.log10(w * pos_weight)))
 ask("06.8", {"positives": (2, 4, 5), "weight": (3, 9, 14)}, lambda positives, weight: number(
-    f"{positives} % of the rows are positive, and a sampler draws them with {weight} times the "
-    "weight of the others. What fraction of a batch is positive, on average?",
+    f"{positives} % of the rows are positive, and a sampler draws positives with {weight} times "
+    "the weight of negatives. What fraction of a batch is positive, on average?",
     positives * weight / (positives * weight + 100 - positives),
-    "It is weight times count of the positives, divided by weight times count, summed over both "
+    "Divide weight times count of the positives by weight times count, summed over both "
     "classes.", 0.5, positives / 100))
 
 
@@ -231,12 +237,12 @@ ask("06.8", {"positives": (2, 4, 5), "weight": (3, 9, 14)}, lambda positives, we
 ask("06.3", {"best": range(5, 21), "patience": range(3, 10)}, lambda best, patience: whole(
     f"The validation loss is lowest after epoch {best} and never gets near that value again. Early "
     f"stopping has a patience of {patience} epochs. After which epoch does training end?",
-    best + patience, "Patience counts the epochs without progress since the best one.", best,
+    best + patience, "Patience counts the epochs without progress since the best epoch.", best,
     patience))
 ask("06.2", {"s": (0.1, 0.2, 0.3, 0.4), "classes": (4, 5, 8, 10)}, lambda s, classes: number(
     f"With label smoothing of {s} and {classes} classes, what probability does the target assign "
     "to the right class?", 1 - s + s / classes,
-    "The part s is spread over all classes, the right one included.", 1 - s, 1 - s / classes, 1,
+    "The part s is spread over all classes, including the right class.", 1 - s, 1 - s / classes, 1,
     within=0.005))
 
 
@@ -244,12 +250,12 @@ ask("06.2", {"s": (0.1, 0.2, 0.3, 0.4), "classes": (4, 5, 8, 10)}, lambda s, cla
 
 ask("06.9", {"n": (100, 200, 400), "p": (0.3, 0.2, 0.1)}, lambda n, p: number(
     f"You mirror {n} images with probability {p}, and their masks with the same probability in a "
-    "second call. How many pairs do you expect not to fit any more?", 2 * n * p * (1 - p),
-    "A pair no longer fits where exactly one of the two is mirrored.",
+    "second call. How many pairs do you expect no longer to fit?", 2 * n * p * (1 - p),
+    "A pair no longer fits if only the image or only the mask is mirrored.",
     n * p, n * p * p, 0, within=0.01))
 ask("06.9", {"shift": (1, 2, 3)}, lambda shift: number(
     f"Image and mask are shifted by separate draws, each by -{shift} to {shift} rows and as many "
-    "columns, all equally likely. Which fraction of the pairs fits?", 1 / (2 * shift + 1) ** 2,
+    "columns, all equally likely. What fraction of the pairs fits?", 1 / (2 * shift + 1) ** 2,
     "Rows and columns both have to agree by chance.", 1 / (2 * shift + 1), 0.5, 1, within=0.02))
 ask("06.9", {"size": (32, 64, 128)}, lambda size: choice(
     f"You pass an image and its mask to a torchvision v2 crop of {size} pixels in one call. Both "
@@ -262,4 +268,4 @@ ask("06.9", {"low": (0, 2), "high": (4, 6, 8)}, lambda low, high: choice(
     f"class {(low + high) // 2}. Why?", "the resize averaged neighbouring labels",
     "Interpolation treats labels as amounts. A mask needs the nearest pixel.",
     "the resize cut the labels to bytes", "image and mask were resized by separate draws",
-    "the padding of the mask has this value"))
+    "the mask's padding has this value"))

@@ -13,7 +13,7 @@ from dlsys_checks.questions import ask, choice, number, question_for, whole
 ask("09.1", {"scale": [2 ** k for k in range(10, 17)], "norm": [k / 100 for k in range(2, 91)]},
     lambda scale, norm: number(
         f"The loss scale is {scale:,}, and a gradient has a norm of {norm}. Without unscale_, what "
-        "norm does clip_grad_norm_ see?", scale * norm,
+        "norm does clip_grad_norm_ compute?", scale * norm,
         "The gradient is still multiplied by the scale.", norm, norm / scale))
 ask("09.1", {"scale": [2 ** k for k in range(8, 17)]}, lambda scale: number(
     f"The loss scale is {scale:,}, and the scaled gradient is clipped to a norm of 1. What norm "
@@ -36,8 +36,8 @@ ask("09.1", {"loss": (1e-4, 1e-5, 1e-6), "wrong": list(combinations(
 
 ask("09.2", {"few": range(1, 5), "many": range(8, 31)}, lambda few, many: number(
     f"The mean losses of two pieces are halved and added up. In the first piece {few} labels "
-    f"count, in the second {many}. How many times as much does a label of the first piece count as "
-    "one of the second?",
+    f"count, in the second piece {many}. How many times as much as a label of the second piece "
+    "does a label of the first piece count?",
     (1 / few) / (1 / many), "Each piece contributes a half, divided among its labels.",
     1, few / many))
 ask("09.2", {"n": range(3, 9), "full": range(3, 13), "left": lambda n, **_: range(1, n)},
@@ -48,7 +48,7 @@ ask("09.2", {"n": range(3, 9), "full": range(3, 13), "left": lambda n, **_: rang
         full, n * full + left))
 ask("09.2", {"n": range(3, 10), "left": lambda n: range(1, n)}, lambda n, left: number(
     f"Every {n} equal micro-batches make a step, with each loss divided by {n}. The last step has "
-    f"only {left}. With plain SGD, how large is it, as a multiple of a correct step?",
+    f"only {left}. With plain SGD, how large is the last step, as a multiple of a correct step?",
     left / n, f"The mean over {left} micro-batches needs a division by {left}.", 1, n / left))
 
 
@@ -62,7 +62,7 @@ def weighted_divisor(rng):
     return number(
         f"The class weights are {[v.item() for v in weight]}, the labels {y.tolist()}, and -100 is "
         "ignored. By what does F.cross_entropy divide its weighted sum?", (total / mean).item(),
-        "It divides by the sum of the weights of the labels that count.",
+        "The divisor is the sum of the weights of the labels that count.",
         *(v for v in (4, 5) if v != (total / mean).item()))
 
 
@@ -81,20 +81,20 @@ ask("09.7", {"width": range(16, 97, 8), "world": (2, 4, 8)}, lambda width, world
     f"An nn.Linear({width}, {width}) without bias is sharded by fully_shard on {world} ranks. Only "
     "rank 0 calls torch.save(model.state_dict(), path). How many values of the weight are in the "
     "file?",
-    width * width // world, "The state_dict of a rank has only its shard.",
+    width * width // world, "A rank's state_dict has only the rank's own shard.",
     width * width, width // world))
 ask("09.7", {"world": (2, 4, 8)}, lambda world: choice(
     f"{world} ranks load a file that only rank 0 wrote, from its sharded state_dict. All shards "
     "have the same size. What does rank 1 hold after loading?", "rank 0's rows",
-    "Names and shapes match, so the only part in the file is copied.",
+    "Names and shapes match, so every rank copies the only part in the file.",
     "its own rows, as they were saved", "random rows, as before", "nothing: it raises an error"))
 ask("09.7", {"call": (
     "dcp.save(state, checkpoint_id=folder)", "dcp.load(state, checkpoint_id=folder)",
     "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))")},
     lambda call: choice(
         f"A model is sharded over all ranks. Which ranks call `{call}`?", "all",
-        "Every rank has a part that the others do not have.", "rank 0 alone", "the last one",
-        "any one of them"))
+        "Every rank has a part that no other rank has.", "rank 0 alone", "the last rank",
+        "any one rank"))
 
 
 # ---- 09.8 A thousand small steps
@@ -108,14 +108,16 @@ ask("09.8", {"power": range(9)}, lambda power: number(
     "With 7 fraction bits there are 128 steps from each power of two to the next.",
     gap / 2, gap * 128))
 ask("09.8", {"step": [2 ** k for k in range(5)]}, lambda step: whole(
-    f"A counter in bfloat16 starts at 0 and grows by {step} each time. Where does it stop?",
-    256 * step, "It stops where half the gap to the next number is as large as the step.",
+    f"A counter in bfloat16 starts at 0 and grows by {step} each time. At what value does the "
+    "counter stop?",
+    256 * step, "The counter stops where half the gap to the next number is as large as the step.",
     128 * step,
     65504))
 ask("09.8", {"weight": (1.0, 2.0, 4.0), "step": (1e-4, 1e-3, 0.02, 0.05)},
     lambda weight, step: choice(
-        f"A bfloat16 weight of {weight:g} gets a step of {step:g}, without a master. What does it "
-        "do?", "it moves" if _bf16(weight + step) > weight else "it stays",
+        f"A bfloat16 weight of {weight:g} gets a step of {step:g}, without a master. What "
+        "does the weight do?",
+        "it moves" if _bf16(weight + step) > weight else "it stays",
         "An upward step below half the gap is rounded away, and the gap is a 128th of the largest "
         "power of two that is not above the weight.", "it moves", "it stays", "it becomes NaN"))
 ask("09.8", {"count": (500, 1000, 2000), "step": (0.001, 0.002)}, lambda count, step: number(
@@ -134,8 +136,8 @@ ask("09.9", {"billions": (1, 3, 7, 13), "layout": list(BYTES)}, lambda billions,
     f"This layout takes {size} bytes per weight.", billions * 12, billions * (24 - size)))
 ask("09.9", {"billions": (1, 7, 13), "gpus": (2, 4, 8, 16)}, lambda billions, gpus: number(
     f"A model has {billions} billion weights in bfloat16 with float32 masters and AdamW. Masters "
-    f"and moments are split over {gpus} GPUs, weights and gradients are not. How many GB does each "
-    "GPU hold?", billions * (4 + 12 / gpus),
+    f"and moments are split over {gpus} GPUs, but weights and gradients are not. How many GB does "
+    "each GPU hold?", billions * (4 + 12 / gpus),
     "Four bytes per weight are whole, and twelve are split.", billions * 16 / gpus, billions * 16))
 ask("09.9", {"billions": (3, 7, 70), "gpus": (4, 8, 32)}, lambda billions, gpus: number(
     f"A model has {billions} billion weights in bfloat16 with float32 masters and AdamW, all split "
@@ -146,7 +148,7 @@ ask("09.9", {"rows": range(2048, 9217, 1024), "wrong": list(combinations(
     ("the gradients", "the moments", "the weights", "the masters"), 3))},
     lambda rows, wrong: choice(
         f"Layers of Linear(256, 256) and GELU run under torch.autocast in bfloat16 on {rows:,} "
-        "rows. What takes about half the memory that it takes in float32?",
+        "rows. What takes about half as much memory as in float32?",
         "what autograd keeps for the backward pass",
         "Weights, gradients and moments stay in float32.", *wrong))
 
@@ -189,7 +191,7 @@ PLACES = (("self.mean = torch.zeros(64)", "neither moved nor saved"),
 
 ask("09.14", {"line, right": PLACES}, lambda line, right: choice(
     f"`{line}`. What do model.to(...) and state_dict() do with the tensor?", right,
-    "Parameters and buffers are moved, and state_dict has those that are persistent.",
+    "Parameters and buffers are moved, and state_dict has all except non-persistent buffers.",
     "neither moved nor saved", "moved and saved", "moved, not saved", "saved, not moved"))
 ask("09.14", {"linears": range(1, 5), "buffers": range(1, 5), "plain": range(1, 6)},
     lambda linears, buffers, plain: whole(
@@ -207,8 +209,9 @@ ask("09.14", {"kind": ("buffer", "parameter"), "dtype": ("bfloat16", "float16", 
         "the moved tensor", "a copy in both places", "an empty tensor"))
 ask("09.14", {"start": range(5), "learnt": range(5, 13)}, lambda start, learnt: whole(
     f"`__init__` sets self.scale = torch.tensor({start}.), a plain attribute, and training sets it "
-    f"to {learnt}. What is its value in a new object after load_state_dict?", start,
-    "The file does not have it, and load_state_dict does not miss it.", learnt))
+    f"to {learnt}. What is self.scale in a new object after load_state_dict?", start,
+    "The file does not contain the tensor, and load_state_dict does not report it as "
+    "missing.", learnt))
 
 
 def _numbers(width, classes):
@@ -220,18 +223,18 @@ def _numbers(width, classes):
 
 ask("09.3", {"steps": range(10, 91)}, lambda steps: whole(
     "A small model trains under DDP with find_unused_parameters=True, without static_graph, and "
-    "with all gradients in one bucket. No parameter is unused. How many all_reduce calls does it "
-    f"make in {steps} steps?", 2 * steps,
+    "with all gradients in one bucket. No parameter is unused. How many all_reduce calls are made "
+    f"in {steps} steps?", 2 * steps,
     "Every step makes one call for the gradients and one to say which parameters were used.",
     steps, 1))
 ask("09.3", {"layers": range(3, 41)}, lambda layers: whole(
     f"{layers} linear layers with biases train under DDP with find_unused_parameters=True. How "
-    "many bytes does the call have in which the ranks say which parameters they used?", 8 * layers,
-    "It has a value of 4 bytes for each parameter tensor.", 2 * layers, 4 * layers))
+    "large, in bytes, is the call in which the ranks say which parameters they used?", 8 * layers,
+    "The call has one value of 4 bytes for each parameter tensor.", 2 * layers, 4 * layers))
 ask("09.3", {"heads": range(3, 10), "used": range(1, 3)}, lambda heads, used: whole(
     f"A net has a body and {heads} linear heads with biases, and all batches use the same {used} "
     "of the heads. How many parameter tensors does a dry run report as unused?", 2 * (heads - used),
-    "They are the weight and the bias of each head that no batch uses.", heads - used, 2 * heads))
+    "Unused are the weight and the bias of each head that no batch uses.", heads - used, 2 * heads))
 ask("09.3", {"steps": range(5, 51)}, lambda steps: choice(
     "On all ranks a DDP model uses all heads except one, with find_unused_parameters=False. You "
     f"run {steps} steps. What happens?", "an error in the second forward pass",
@@ -244,14 +247,14 @@ ask("09.3", {"steps": range(5, 51)}, lambda steps: choice(
 ask("09.4", {"layers": range(3, 81)}, lambda layers: whole(
     f"{layers} layers are each sharded by themselves and released after forward. How many "
     "all_gather calls does a training step make?", 2 * layers,
-    "Each layer needs one for forward and one for backward.", layers, layers + 1))
+    "Each layer needs one all_gather for forward and one for backward.", layers, layers + 1))
 ask("09.4", {"layers": range(3, 81)}, lambda layers: whole(
     f"{layers} layers are each sharded by themselves, and what forward gathers stays until "
     "backward. How many collectives does a training step make in total?", 2 * layers,
     "Each layer needs one all_gather and one reduce_scatter.", layers, 3 * layers))
 ask("09.4", {"width": (256, 512, 1024), "layers": range(4, 25)}, lambda width, layers: number(
     f"{layers} float32 layers of {width} x {width} without biases are each sharded by themselves "
-    "and released after forward. How many MB (1e6 bytes) do all calls of a step move together?",
+    "and released after forward. How many MB (1e6 bytes) do all calls of a step move in total?",
     3 * layers * (size := 4 * width**2) / 1e6, "Each layer needs two gathers and one "
                                                "reduce_scatter.",
     layers * size / 1e6, 2 * layers * size / 1e6))
@@ -264,9 +267,9 @@ ask("09.4", {"width": (256, 512, 1024), "layers": range(4, 25)}, lambda width, l
 # ---- 09.5 A sampler for each rank
 
 ask("09.5", {"n": range(50, 1000), "world": (3, 4, 6, 8)}, lambda n, world: whole(
-    f"A DistributedSampler deals {n} examples to {world} ranks, drop_last=False. How many does "
-    "each rank get?", (share := -(-n // world)),
-    "The number is rounded up, because all ranks get equally many, and some examples come twice.",
+    f"A DistributedSampler deals {n} examples to {world} ranks, with drop_last=False. How many "
+    "examples does each rank get?", (share := -(-n // world)),
+    "All ranks get equally many, so the number is rounded up, and some examples come twice.",
     n // world if n % world else share + 1, n))
 ask("09.5", {"world": (6, 8, 16),
              "n": lambda world: [
@@ -277,15 +280,15 @@ ask("09.5", {"world": (6, 8, 16),
         -n % world, "The sampler fills up to the next multiple of the number of ranks.",
         0, n % world))
 ask("09.5", {"epochs": range(5, 61)}, lambda epochs: whole(
-    f"Two ranks train {epochs} epochs over 500 examples and never call set_epoch. How many "
-    "different orders does a rank see?",
+    f"Two ranks train {epochs} epochs over 500 examples and never call set_epoch. In how many "
+    "different orders does a rank read its examples?",
     1, "The sampler seeds its generator with seed + epoch, and the epoch stays 0.", epochs, 2))
 ask("09.5", {"world": (6, 8, 16),
              "n": lambda world: [
                  n for n in range(20 * world, 91 * world) if 0 < n % world < world // 2]},
     lambda world, n: whole(
         f"{world} ranks train on {n} examples with drop_last=True. How many examples does no rank "
-        "see in an epoch?",
+        "use in an epoch?",
         n % world, "The remainder of the division is dropped.", 0, world - n % world))
 
 # ---- 09.6 Four small batches, one update
@@ -305,7 +308,7 @@ ask("09.6", {"width": (32, 64, 128), "classes": range(5, 21), "small": range(3, 
         f"A 64-{width}-{classes} classifier with biases trains in float32 with {small} small "
         "batches per update. How many bytes of gradient exchange does a correct no_sync save per "
         "update?",
-        (size := 4 * _numbers(width, classes)) * (small - 1), "It saves all exchanges except one.",
+        (size := 4 * _numbers(width, classes)) * (small - 1), "All exchanges except one are saved.",
         size * small, size))
 ask("09.6", {"every": range(3, 9), "full": range(3, 21),
              "rest": lambda every, **_: range(1, every)},
@@ -322,7 +325,7 @@ ask("09.11", {"steps": range(50, 201), "wrapped": range(1, 10)}, lambda steps, w
     "A forward pass that bypasses the wrapper prepares no exchange.", steps, 0))
 ask("09.11", {"width": (16, 32, 64), "classes": range(5, 31)}, lambda width, classes: whole(
     f"A 64-{width}-{classes} classifier with biases trains in float32 under DDP with one bucket. "
-    "How many bytes does the all_reduce of a step have?",
+    "How large, in bytes, is the all_reduce of a step?",
     4 * _numbers(width, classes), "Each gradient is sent once, with 4 bytes per value.",
     _numbers(width, classes), 8 * _numbers(width, classes)))
 ask("09.11", {"first": range(1, 7), "second": range(10, 31), "a": range(1, 5), "b": range(5, 10)},
@@ -341,35 +344,37 @@ ask("09.11", {"steps": range(100, 901)}, lambda steps: choice(
 # ---- 09.12 A clip on shards
 
 ask("09.12", {"a, b": [(3, 4), (5, 12), (8, 15), (7, 24), (20, 21)]}, lambda a, b: number(
-    f"Two ranks hold shards of a gradient with norms {a} and {b}. What is the norm of the whole?",
-    math.hypot(a, b), "It is the root of the sum of squares.", a + b, (a + b) / 2))
+    f"Two ranks hold shards of a gradient with norms {a} and {b}. What is the norm of the whole "
+    "gradient?",
+    math.hypot(a, b), "The norm is the root of the sum of squares.", a + b, (a + b) / 2))
 ask("09.12", {"world": (4, 16, 64), "limit": (0.5, 1.0, 2.0)}, lambda world, limit: number(
-    f"{world} ranks each clip their own shard to a norm of {limit}, and all of them exceed it. "
-    "What is the norm of the whole afterwards?", limit * math.sqrt(world),
-    "Squares add up, so it is the limit times the root of the number of ranks.",
+    f"{world} ranks each clip their own shard to a norm of {limit}, and every shard's norm was "
+    "above that. What is the norm of the whole gradient afterwards?", limit * math.sqrt(world),
+    "Squares add up, so the norm is the limit times the root of the number of ranks.",
     limit, limit * world))
 ask("09.12", {"a, b": [(3, 4), (6, 8), (5, 12)]}, lambda a, b: number(
     f"Two ranks hold shards with norms {a} and {b}, and the whole gradient is clipped to a norm of "
     "1. By what factor is each shard multiplied?",
-    1 / math.hypot(a, b), "The factor is the same for all ranks: the limit divided by the norm of "
-                          "the whole.",
+    1 / math.hypot(a, b), "The factor is the same for all ranks: the limit divided by the whole "
+                          "norm.",
     1 / a, 1 / (a + b)))
 ask("09.12", {"world": (4, 9, 16, 25)}, lambda world: number(
-    f"A gradient is spread evenly over {world} ranks. What fraction of the whole norm does one "
-    "rank see in its shard?",
+    f"A gradient is spread evenly over {world} ranks. What fraction of the whole norm is the norm "
+    "of one rank's shard?",
     1 / math.sqrt(world), "A rank has 1/ranks of the sum of squares. Take the root of that.",
     1 / world, 1.0))
 
 # ---- 09.13 An optimizer, then fully_shard
 
 ask("09.13", {"layers": range(2, 13)}, lambda layers: whole(
-    f"AdamW is made for {layers} linear layers with biases, then fully_shard(model). How many "
-    "parameters of the model does it hold?", 0, "fully_shard puts new parameters into the model.",
+    f"AdamW is made for {layers} linear layers with biases, then fully_shard(model). How many of "
+    "the model's parameters does the optimizer then hold?", 0,
+    "fully_shard puts new parameters into the model.",
     2 * layers,
     layers))
 ask("09.13", {"loss": (2.31, 1.87, 4.2), "steps": range(50, 501)}, lambda loss, steps: number(
     "The optimizer of a net without BatchNorm was made before fully_shard. The test loss is "
-    f"{loss}. What is it after {steps} steps?", loss,
+    f"{loss}. What is the test loss after {steps} steps?", loss,
     "The optimizer changes no parameter that the model computes with.", 0.0, loss / 2))
 ask("09.13", {"rows": range(16, 73, 8), "columns": range(3, 41), "world": (2, 4, 8)},
     lambda rows, columns, world: whole(

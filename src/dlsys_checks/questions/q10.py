@@ -20,7 +20,7 @@ ask("10.1", {"r": (4, 8, 16), "d": (64, 128, 256), "layers": range(2, 13), "hit"
     lambda r, d, layers, hit: whole(
         f"LoRA of rank {r} is added to {hit} square matrices of width {d} in each of {layers} "
         "layers. How many parameters are trained?", layers * hit * r * (d + d),
-        "A has r times d_in entries, and B has d_out times r.", layers * hit * r * d,
+        "A has r times d_in entries, and B has d_out times r entries.", layers * hit * r * d,
         layers * hit * d * d))
 ask("10.1", {"layer": range(21)}, lambda layer: choice(
     f"Which of these names in a list of `target_modules` matches `layers.{layer}.mlp.up_proj`?",
@@ -30,7 +30,7 @@ ask("10.1", {"first, second": list(permutations(PROJECTIONS, 2))}, lambda first,
     f"The `target_modules` for a Llama are `{first}`, `{second}` and `fc1`. A Llama has no `fc1`. "
     "What does `get_peft_model` do?", "it adapts the two names that match, without a warning",
     "peft raises an error only if no name matches.", "it raises an error about fc1",
-    "it warns about fc1 and adapts the two others", "it adapts all linear modules"))
+    "it warns about fc1 and adapts the two other names", "it adapts all linear modules"))
 
 # ---- 10.2 merging
 
@@ -38,20 +38,20 @@ ask("10.2", {"w": range(1, 10), "b": range(2, 7), "a": range(2, 7), "alpha": (4,
     lambda w, b, a, alpha: number(
         f"W is [[{w}]], A is [[{a}], [0]], B is [[{b}, 0]], and alpha is {alpha}. What is the only "
         "entry of the merged weight?", w + alpha / 2 * b * a,
-        "It is W + alpha / r * B @ A, and r is the number of rows of A, here 2.",
+        "The merged weight is W + alpha / r * B @ A, and r is the number of rows of A, here 2.",
         w + b * a, w + alpha * b * a))
 ask("10.2", {"layers": range(2, 41)}, lambda layers: whole(
-    f"A model with {layers} layers runs seven matrix products in each layer and one in its head. "
+    f"A model with {layers} layers runs seven matrix products in each layer and one in the head. "
     "Every matrix in the layers has an unmerged LoRA. How many products does a call run?",
     layers * 21 + 1, "Each adapted matrix runs three products: with W, A and B.", layers * 7 + 1,
     layers * 14 + 1))
 ask("10.2", {"d": (1024, 2048, 4096, 8192), "r": (8, 16, 32, 64)}, lambda d, r: number(
     f"LoRA of rank {r} is added to a square matrix of width {d}. By what fraction does it increase "
     "the number of multiplications per row?", 2 * r / d,
-    "A needs r times d multiplications, B as many, and W needs d times d.", r / d, 1))
+    "A and B need r times d multiplications each, and W needs d times d.", r / d, 1))
 ask("10.2", {"w": range(2, 10), "update": range(2, 10), "x": range(2, 10)},
     lambda w, update, x: number(
-        f"A layer multiplies its input by {w}, and the update of its adapter is {update}. You add "
+        f"A layer multiplies its input by {w}, and the adapter's update is {update}. You add "
         f"{update} to the weight but leave the adapter on. What does the layer return for {x}?",
         (w + 2 * update) * x, "The update counts twice: once in the weight, and once in the "
                               "adapter next to it.",
@@ -60,7 +60,7 @@ ask("10.2", {"w": [2.0 ** k for k in range(1, 7)],
              "change": lambda w: [w / k for k in (1024, 2048, 4096)]},
     lambda w, change: number(
         f"A bfloat16 weight is {w:g}. You add an update of {change:g} in float32 and round the sum "
-        "to bfloat16. What is stored?", w,
+        "to bfloat16. Which value is stored?", w,
         "bfloat16 has 8 significant bits, so the next number after 1 is 1.0078.",
         w + change, within=1e-6))
 
@@ -74,19 +74,20 @@ ask("10.3", {"positions": (512, 1024, 2048), "prefix": range(10, 61)},
 ask("10.3", {"positions": (128, 256), "prefix": range(5, 26), "answer": range(10, 41),
              "prompt": range(300, 501)},
     lambda positions, prefix, answer, prompt: whole(
-        f"A model has {positions} positions. With a prefix of {prefix}, how many tokens of a "
-        f"prompt of {prompt} can you keep in front of an answer of {answer} tokens?",
+        f"A model has {positions} positions. With a prefix of {prefix} tokens, how many of a "
+        f"prompt's {prompt} tokens can you keep in front of an answer of {answer} tokens?",
         positions - prefix - answer, "The prefix and the answer get their positions first.",
         positions - answer, positions - prefix))
 ask("10.3", {"room": range(60, 91), "prompt": range(40, 56), "answer": range(40, 61)},
     lambda room, prompt, answer: whole(
-        f"A text has a prompt of {prompt} tokens and an answer of {answer}. It is cut at the end "
-        f"to {room} tokens. Only the answer has labels. How many labels are left?", room - prompt,
+        f"A text has a prompt of {prompt} tokens and an answer of {answer} tokens. The text is cut "
+        f"at the end to {room} tokens. Only the answer has labels. How many labels are "
+        "left?", room - prompt,
         "The answer comes last, so the cut removes part of it.", answer, room))
 ask("10.3", {"over": range(1, 51)}, lambda over: choice(
     f"A prefix and a text are together {over} tokens longer than the texts a Llama was trained on. "
     "What happens at the first call?", "it answers, at positions that never occurred in training",
-    "Its angles can be computed for any position, so there is no table that ends.",
+    "A Llama's angles can be computed for any position, so there is no table that ends.",
     "IndexError: index out of range", "the text is cut", "the prefix is cut"))
 
 # ---- 10.4 a head without a task
@@ -99,8 +100,8 @@ ask("10.4", {"d": (32, 64, 128), "labels": range(2, 10), "lora": range(1000, 900
         lora, lora + d))
 ask("10.4", {"d": (32, 64, 128), "labels": range(2, 10), "lora": range(1000, 9001)},
     lambda d, labels, lora: whole(
-        f"LoRA in a classifier has {lora} parameters and the head has {d * labels}. How many are "
-        "trained if the configuration has no task type?", lora,
+        f"LoRA in a classifier has {lora} parameters and the head has {d * labels}. How many "
+        "parameters are trained if the configuration has no task type?", lora,
         "Without a task type, the head is frozen together with the base.", lora + d * labels,
         d * labels))
 ask("10.4", {"labels": range(3, 10)}, lambda labels: choice(
@@ -120,8 +121,8 @@ ask("10.5", {"layers": range(2, 31), "matrices": range(2, 8)}, lambda layers, ma
     f"peft has saved LoRA for {matrices} matrices in each of {layers} layers. You pass the file to "
     "`load_state_dict(strict=False)` of a model with a new adapter. How many tensors in the file "
     "match no name?", 2 * layers * matrices,
-    "None matches, because the names in the model contain the adapter's name. Each matrix has an A "
-    "and a B.", 0, layers * matrices))
+    "No name matches, because the names in the model contain the adapter's name. Each matrix has "
+    "an A and a B.", 0, layers * matrices))
 ask("10.5", {"w": range(2, 10), "x": range(2, 10), "a": lambda w, **_: range(w + 1, w + 10)},
     lambda w, x, a: number(
         f"A layer with a weight of {w} gets a new adapter of rank 1, with A = {a} and alpha 1. "
@@ -152,7 +153,7 @@ def labels_by_length(rng):
     return whole(
         f"Texts of {', '.join(map(str, lengths))} tokens, including EOS, are padded to {longest}. "
         "Labels are masked by the length. How many labels are not -100?", sum(lengths),
-        "All tokens of a text keep their label, including EOS.", sum(lengths) - rows,
+        "All tokens of a text keep their labels, including EOS.", sum(lengths) - rows,
         rows * longest)
 
 
@@ -161,8 +162,9 @@ ask("10.6", {"length": range(5, 41)}, lambda length: whole(
     "position, from 0, with a label of -100?", length, f"The EOS is at position {length - 1}.",
     length - 1, length + 1))
 ask("10.6", {"words": range(3, 10), "most": range(20, 61)}, lambda words, most: whole(
-    f"A model never had an EOS among its labels. You ask it for {words} words, with a limit of "
-    f"{most} tokens. How many tokens does it write?", most, "Only the limit stops it.", words,
+    f"A model never had an EOS among its labels. You ask the model for {words} words, "
+    f"with a limit of {most} tokens. How many tokens does the model write?", most,
+    "Only the limit stops the model.", words,
     words + 1))
 
 
@@ -172,10 +174,10 @@ ask("10.1", {"outs": (512, 1024, 4096), "ins": (768, 2048, 8192), "rank": (4, 8,
     lambda outs, ins, rank: whole(
         f"A matrix has the shape ({outs}, {ins}). How many parameters does a LoRA of rank {rank} "
         "train for it?", rank * (outs + ins),
-        "B has the shape (d_out, r) and A has (r, d_in). The matrix itself is frozen.",
+        "B has the shape (d_out, r), and A has the shape (r, d_in). The matrix itself is frozen.",
         outs * ins, rank * outs * ins, 2 * rank * outs))
 ask("10.1", {"alpha": (8, 16, 32, 64), "rank": (4, 8, 16), "times": (2, 4, 8)},
     lambda alpha, rank, times: number(
         f"A LoRA has alpha {alpha} and rank {rank}. You raise the rank to {rank * times} and keep "
-        "alpha. By which factor does the scale of B @ A change?", 1 / times,
+        "alpha. By what factor does the scale of B @ A change?", 1 / times,
         "B @ A is multiplied by alpha / r.", times, 1))

@@ -29,7 +29,7 @@ fixed      | evaluate does nothing else and draws no random number. | evaluate's
              numbers
 crop       | train first pads each image with pad zeros on every side and crops it back to H by W
              pixels. | train's answer
-own place  | Each image of each call draws a crop position of its own, without a seed, and every
+own place  | At each call, train draws a crop position for each image, without a seed, and every
              position is equally likely. | fraction of images; set a seed
 example    | Example: with pad 0 both functions return the same values. | case the example
 """)
@@ -99,7 +99,7 @@ def windows(x, pad):
                         for i in range(2 * pad + 1) for j in range(2 * pad + 1)])
 
 
-OWN_PLACE = "Draw a row and a column separately for each image of each call."
+OWN_PLACE = "At each call, draw a row and a column separately for each image."
 
 
 def six_deviations(n, places):
@@ -214,9 +214,9 @@ wrong("using one offset for both row and column", "own place",
       "torch.randint(2 * pad + 1, (len(x), 2))",
       "(lambda n: torch.randint(2 * pad + 1, (n, 1)).expand(n, 2))(len(x))")
 wrong("never drawing the last position", "own place", "2 * pad + 1", "max(1, 2 * pad)")
-wrong("always cropping the middle, with no shift at all", "own place",
+wrong("always cropping the middle, without any shift", "own place",
       ".randint", ".full", "2 * pad + 1, (len(x), 2)", "(len(x), 2), pad")
-wrong("drawing one position for every two images", "own place",
+wrong("drawing one position for each pair of images", "own place",
       "torch.randint(2 * pad + 1, (len(x), 2))",
       "(lambda n: torch.randint(2 * pad + 1, ((n + 1) // 2, 2)).repeat_interleave(2, "
       "0)[:n])(len(x))")
@@ -239,13 +239,13 @@ wrong("seeding a generator in each call", "own place",
       "(len(x), 2)", "(len(x), 2), generator=torch.Generator().manual_seed(0)")
 wrong("returning float64", "left alone",
       "return out", "train, scale = out; return train, lambda x: scale(x.double())")
-wrong("using the training pipeline for both, seeded", "fixed",
+wrong("using the training pipeline, seeded, for both functions", "fixed",
       "return out",
       "train, _ = out\n    def evaluate(x):\n        with torch.random.fork_rng(): "
       "torch.manual_seed(0); return train(x)\n    return train, evaluate")
-wrong("using the training pipeline for both", "fixed",
+wrong("using the training pipeline for both functions", "fixed",
       "return out", "train, _ = out; return train, train")
-wrong("drawing a random number in evaluate and not using it", "fixed",
+wrong("drawing a random number in evaluate but not using it", "fixed",
       "return out",
       "train, scale = out\n    def evaluate(x): torch.rand(1); return scale(x)\n    return "
       "train, evaluate")

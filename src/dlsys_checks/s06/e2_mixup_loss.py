@@ -24,14 +24,14 @@ ex.promise_table("""
 mean     | Return the mean Mixup loss of a batch, | loss
 backward | a tensor to call backward on. | gradient of the weights
 blend    | x: (N, ...) float32. Row i is blended with row order[i]. | blends
-repeats  | order: (N,) int64, row numbers; a row may appear twice. | case a row named twice
-share    | lam: lam[i] is the weight of row i, in the blend and in the loss. | case a share for each
-           row; images; three axes; one row; two batches of different size; shares of 0 and 1; a
-           large scale; as many rows as classes; two classes; a row named twice
+repeats  | order: (N,) int64, row numbers; a row may appear twice. | case a row used twice
+share    | lam: lam[i] is the weight of row i, in the blend and in the loss. | case a weight for
+           each row; images; three axes; one row; two batches of different size; weights of 0 and 1;
+           large logits; as many rows as classes; two classes; a row used twice
 labels   | y: labels (N,) int64. | loss
 once     | Args: model: returns logits (N, K). Call it once, on the blends. | number of blends
-left     | The inputs, the model's mode and the gradients it holds do not change. | after the call;
-           in another mode
+left     | The inputs and the model's mode and gradients do not change. | after the call; in another
+           mode
 example  | Example: if every lam is 1, the result is the cross-entropy of model(x) and y. | case the
            example
 """)
@@ -54,15 +54,15 @@ def cases(g):
 
     n = number(8, 14)
     ends = (torch.arange(9) % 2).float()
-    return [one("a share for each row", (6,), n), one("images", (1, 4, 3), n),
+    return [one("a weight for each row", (6,), n), one("images", (1, 4, 3), n),
             one("three axes", (5, 2), 7), one("one row", (4,), 1),
             one("two batches of different size", (3, 3), 9, 5),
             one("as many rows as classes", (5,), 5, classes=5),
             one("two classes", (4,), n, classes=2),
-            one("a row named twice", (5,), 6, order=[2, 0, 2, 5, 0, 1]),
-            one("the same share for all rows", (6,), 12, lam=torch.full((12,), 0.3)),
-            one("shares of 0 and 1", (5,), 9, lam=ends),
-            one("a large scale", (8,), n, scale=60.0),
+            one("a row used twice", (5,), 6, order=[2, 0, 2, 5, 0, 1]),
+            one("the same weight for all rows", (6,), 12, lam=torch.full((12,), 0.3)),
+            one("weights of 0 and 1", (5,), 9, lam=ends),
+            one("large logits", (8,), n, scale=60.0),
             one("the example", (2, 3), 6, lam=torch.ones(6))]
 
 
@@ -200,7 +200,7 @@ ex.wrong("applying softmax before the cross-entropy",
          lambda model, x, y, order, lam: two_terms(
              model(blended(x, order, lam)).softmax(1), y, y[order], lam),
          says="loss: got", trap="03.1", breaks="mean")
-wrong("giving row i the larger weight, as MixMatch does", "blend",
+wrong("always giving row i the larger weight, as MixMatch does", "blend",
       "logits =", "lam =", BLENDED, "torch.maximum(lam, 1 - lam)", "logits, y", BLENDED + ", y",
       says="blends that the model saw")
 
@@ -220,14 +220,14 @@ wrong("using the inverse of order instead of order", "blend",
       "logits =", "back =", BLENDED, "order.argsort()",
       "logits, y, y[order]", "model(blended(x, back, lam)), y, y[back]",
       says="blends that the model saw")
-ex.wrong("mixing the labels and leaving the images as they were",
+ex.wrong("mixing the labels but not the images",
          lambda model, x, y, order, lam: two_terms(model(x), y, y[order], lam),
          says="blends that the model saw", breaks="blend")
 wrong("blending the outputs instead of the images", "once",
       BLENDED, "lam[:, None] * model(x) + (1 - lam[:, None]) * model(x[order])")
 
 
-@ex.wrong("calling the model once for each of the two terms", breaks="once")
+@ex.wrong("calling the model separately for each term", breaks="once")
 def twice(model, x, y, order, lam):
     mixed = blended(x, order, lam)
     own, others = (F.cross_entropy(model(mixed), labels, reduction="none")
@@ -259,7 +259,7 @@ wrong("detaching the logits in one of the two terms", "backward",
 wrong("treating a weight of 1 as 0", ("example", "share"),
       "logits =", "lam =", BLENDED, "torch.where(lam == 1, 0.0, lam)", "logits, y", BLENDED + ", y",
       says="got")
-wrong("smoothing labels where nothing is blended", "example",
+wrong("smoothing labels when nothing is blended", "example",
       "return two_terms",
       "if (lam == 1).all(): return F.cross_entropy(logits, y, label_smoothing=0.1)\n    return "
       "two_terms", says="loss: got")

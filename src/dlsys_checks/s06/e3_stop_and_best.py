@@ -66,18 +66,18 @@ def cases(g):
             one("down, up and lower after the stop", [*down, *rising[:p], 0.1, 0.05], p),
             one("up and down", zigzag, 2), one("patience 1", [*down, low + 1, low - 3], 1),
             one("ties", [3.0, 2.0, 2.0, 2.0, 2.5, 2.0, 1.5], 3),
-            one("the lowest again at last", [5.0, 4.0, 4.5, 4.0, 4.25], 4),
+            one("the lowest loss again at the end", [5.0, 4.0, 4.5, 4.0, 4.25], 4),
             one("small steady gains", steady, p, 0.1 * p),
             one("steps that add up to progress", creep, 3, 0.5),
-            one("progress that lower losses delayed", rough, 3, 1.0),
+            one("lower losses before the next progress", rough, 3, 1.0),
             one("progress down from 1", halves, 3, 0.5),
             one("a loss of exactly 0", [0.5, 0.0, 1.0, 0.75, 0.8, -1.0], 3),
             one("losses that hardly differ", close, 2),
             one("gains of exactly min_delta", [4.0] + [3.75] * (p + 3), p, 0.25),
             one("a lower loss that is no progress", wanderer, len(wanderer), 0.5),
             one("far below zero", [-v for v in reversed(down)] + [-low + 9.0] * (p + 1), p, 0.1),
-            one("a first loss above all numbers that are used", [1e30, 2e30, 3e30, 0.5], 2),
-            one("progress to the end", down, 2), one("one epoch", [down[0]], number(2, 5)),
+            one("a huge first loss", [1e30, 2e30, 3e30, 0.5], 2),
+            one("progress until the end", down, 2), one("one epoch", [down[0]], number(2, 5)),
             one("NaN among the losses", [3.0, nan, 2.0, 2.5, nan, 2.25, 2.75, nan, 2.6], 3),
             one("NaN at the start", [nan, nan, 3.0, 2.0, 2.5, 2.25, 2.75, 1.0], 3),
             one("nothing but NaN", [nan] * (p + 2), p),
@@ -155,7 +155,7 @@ def follow(losses, patience, min_delta):
 
 wrong = ex.edits(follow)
 REFERENCE = "loss < reference - min_delta"
-wrong("comparing each loss with the one before, not with the last progress", "progress",
+wrong("comparing each loss with the previous loss, not with the last progress", "progress",
       "good:", "good or loss == loss:")
 
 
@@ -175,7 +175,7 @@ wrong("treating a reference of 0 as missing", "range",
       REFERENCE, f"loss == loss and (not reference or {REFERENCE})", says="epoch of the stop")
 wrong("comparing losses with a tolerance, or in float32", "range",
       "(losses)", "(torch.tensor(losses, dtype=torch.float32).tolist())", says="epoch of the stop")
-wrong("replacing NaN by infinity in losses itself", "left",
+wrong("replacing NaN with infinity in losses itself", "left",
       "reference,",
       "losses[:] = [loss if loss == loss else math.inf for loss in losses]; reference,")
 wrong("using argmin, which treats a NaN as the lowest", "nan",
@@ -204,10 +204,10 @@ wrong("adding min_delta instead of subtracting it", "progress",
       "reference,", "min_delta = -min_delta; reference,")
 wrong("counting an equal loss as progress", "progress",
       REFERENCE, f"loss <= reference - min_delta and (min_delta == 0 or {REFERENCE})")
-wrong("waiting one epoch more than patience", ("patience", "nan"), "patience:", "patience + 1:")
+wrong("waiting one epoch longer than patience", ("patience", "nan"), "patience:", "patience + 1:")
 
 
-@ex.wrong("counting all epochs without progress, not only those in a row", breaks="patience")
+@ex.wrong("counting all epochs without progress, not only epochs in a row", breaks="patience")
 def in_all(losses, patience, min_delta):
     reference, lowest, best, bad, epoch = math.inf, math.inf, 0, 0, 0
     for epoch, loss in enumerate(losses):
@@ -234,7 +234,7 @@ def past_the_end(losses, patience, min_delta):
     return stop, follow(losses, patience, min_delta)[1]
 
 
-wrong("restoring the epoch of the stop, not the best one", ("restored", "all nan"),
+wrong("restoring the epoch of the stop, not the best epoch", ("restored", "all nan"),
       "return out", "stop, _ = out; return stop, stop")
 wrong("restoring the last progress, not the lowest loss", "restored",
       "return out",
@@ -250,7 +250,7 @@ wrong("counting NaN as progress", "nan",
       REFERENCE, "not loss >= reference - min_delta", says="epoch of")
 wrong("counting epochs from 1", ("counting", "last", "nan", "all nan", "example"),
       "return out", "return tuple(k + 1 for k in out)")
-wrong("counting only the stop from 1", "counting",
+wrong("counting only the epoch of the stop from 1", "counting",
       "return out", "stop, best = out; return stop + 1, best", says="epoch of the stop")
 wrong("returning the two epochs in the wrong order", ("pair", "counting"),
       "return out", "return out[::-1]", says="epoch of the stop")

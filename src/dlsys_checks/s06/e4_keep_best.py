@@ -28,7 +28,7 @@ state        | Train, restore the state of the best epoch, | state after
 order        | In each epoch, call train_epoch(model), which changes tensors of state_dict(), and
                then val_loss(model), which returns a float, finite or NaN. epochs >= 1. | calls in
                order
-ties         | Of equal losses the first epoch counts, | case equal losses
+ties         | Among equal losses, the first counts, | case equal losses
 nan          | and NaN never counts. | case NaN at first; NaN in between; nothing but NaN
 all nan      | If all losses are NaN, leave the model as it is after the last epoch and return inf.
                | case nothing but NaN
@@ -202,7 +202,7 @@ def law(out, kinds, losses, moves):
     expect_type("number of states kept", out["most"], int)
     if out["most"] > 1:
         raise Broken("states kept at once", out["most"], "at most 1", "Keep only the best.")
-    expect_equal("states kept outside of tensors, in units of 15 kB", out["hoarded"], 0,
+    expect_equal("states kept outside tensors, in units of 15 kB", out["hoarded"], 0,
                  "Keep only the best.")
 
 

@@ -18,23 +18,23 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("06.5", "honest_cv", seen=("calls",), says="calls of select")
 
 ex.promise_table("""
-share   | Return the fraction of rows that are classified correctly by models that never saw them.
-          | fraction right
+share   | Return the fraction of rows classified correctly by models that never saw them. | fraction
+          right
 inputs  | Args: x, y: (N, F) float32 and (N,) int64. folds: (N,) int64, the fold number of each row.
           Any value may occur. | case fold numbers with gaps; fold numbers below zero; fold numbers
-          that a shorter type takes for one; folds out of order; two data sets in turn
+          that a shorter type makes equal; folds out of order; two data sets in turn
 select  | select: select(x, y) returns column numbers, all different. Call it once for each fold. |
           calls of select
-fit     | fit: fit(x, y), called with only these columns, returns a function from rows to labels. |
-          calls of fit; data that fit saw
+fit     | fit: fit(x, y), called with only the selected columns, returns a function from rows to
+          labels. | calls of fit; data that fit saw
 outside | select and fit both get all rows outside the fold, in their original order, and none
           inside it. | data that select saw; data that fit saw
 asked   | Call that function once, on all the fold's rows. | data that the model was asked about;
           number of rows asked
 once    | Each row counts once. | case folds of unequal size; the example; a fold of one row; fold
           numbers with gaps; fold numbers below zero; two data sets in turn | fraction right
-example | Example: folds of 3 rows and 1 row, only the single row right: return 0.25. | case the
-          example
+example | Example: with folds of 3 rows and 1 row, if only the single row is right, return 0.25. |
+          case the example
 """)
 
 
@@ -67,7 +67,7 @@ def cases(g):
                                                          call(shuffled(4, 4, 4))),
             one("folds of unequal size", uneven), one("a fold of one row", lone),
             one("fold numbers with gaps", gaps), one("fold numbers below zero", below),
-            one("fold numbers that a shorter type takes for one", alike),
+            one("fold numbers that a shorter type makes equal", alike),
             one("one column", call([0, 1] * 4, columns=5, k=1)),
             one("all columns", call([0, 1] * 5, columns=4, k=4)),
             one("two data sets in turn", call(shuffled(3, 6)), call(shuffled(2, 3, 7), columns=9)),
@@ -147,8 +147,8 @@ def law(out, calls):
             expect_fold(k, name, c, part)
         hits = sum(c["right"].tolist())
         expect_close("fraction right", part["share"], hits / len(c["y"]), rtol=1e-5,
-                     look="It is the number of right rows in all folds, divided by the number of "
-                          "all rows.")
+                     look="Divide the number of right rows in all folds by the total number of "
+                          "rows.")
 
 
 def order_of(part, c, names):
@@ -205,7 +205,7 @@ wrong("standardising rows with the mean and standard deviation of all rows", "ou
 wrong("collecting fold numbers in a set of tensors, where no two are equal", "select",
       SHARES, f"names = set(folds); {SHARES}",
       "folds.unique()", "names if names is not None else folds.unique()", says="calls of select")
-wrong("choosing columns on all rows in each fold", "outside", "= rows", "= everything(out)")
+wrong("choosing columns on all rows, once for each fold", "outside", "= rows", "= everything(out)")
 wrong("choosing columns on the fold's own rows", "outside", "= rows", "= out")
 wrong("training the model on all rows", ("outside", "fit"),
       "~out", "everything(out)", "= rows", "= ~out")
@@ -240,7 +240,7 @@ def asked_all(x, y, folds, select, fit):
 
 wrong("averaging the accuracies of the "
       "folds", "once", "right / len(x)", "sum(shares) / len(shares)")
-wrong("returning the fraction that is wrong",
+wrong("returning the fraction of wrong rows",
       ("share", "once", "example"), "return found", "return 1 - found")
 wrong("returning only the last fold's fraction",
       ("share", "once", "example"), "right / len(x)", "shares[-1]")

@@ -149,7 +149,7 @@ def one_buffer(img, d):
     return kept.copy_((img.int() + d).clamp(0, 255))
 
 
-@ex.wrong("reading the bytes in the order in which they are stored", breaks="any shape")
+@ex.wrong("reading the bytes in memory order", breaks="any shape")
 def as_stored(img, d):
     bytes_ = torch.as_strided(img, (img.numel(),), (1,)).view(img.shape)
     return (bytes_.int() + d).clamp(0, 255).to(torch.uint8)
@@ -157,7 +157,7 @@ def as_stored(img, d):
 
 ex.wrong("dropping axes of length 1",
          lambda img, d: (img.int() + d).clamp(0, 255).to(torch.uint8).squeeze(), breaks="any shape")
-ex.wrong("returning int16, the type that was used for the sum",
+ex.wrong("returning int16, the type used for the sum",
          lambda img, d: (img.short() + d).clamp(0, 255), breaks="type")
 ex.wrong("writing the result into img", breaks=("left alone", "type"),
          fn=lambda img, d: img.copy_((img.int() + d).clamp(0, 255)))

@@ -16,8 +16,8 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("06.7", "split_groups", seen=("calls",), says="groups in the test part")
 
 DRAWS = 300  # seeds of the case that counts the sets of groups
-NAMED = ("names with gaps", "names below zero", "names of 64 bits",
-         "names that a float takes for one")
+NAMED = ("group numbers with gaps", "group numbers below zero", "group numbers of 64 bits",
+         "group numbers that a float makes equal")
 
 ex.promise("pair", "Return (training rows, test rows): row numbers, int64, ascending.",
            says=("split", "dtype", "order of"))
@@ -65,16 +65,16 @@ def cases(g):
     return [one("copies next to each other", (rows(20, 5, 6, mixed=False), 0.3)),
             one("copies in any order", (rows(20, 3, 6), 0.3)),
             one("groups of unequal size", (rows(16, 1, 15), 0.25)),
-            one("names with gaps", (rows(12, 2, 5, gaps), 0.5)),
-            one("names below zero", (rows(10, 2, 5, signs), 0.7)),
-            one("names of 64 bits", (rows(10, 2, 5, twins(2**32, 2**60)), 0.3)),
-            one("names that a float takes for one", (rows(10, 2, 5, twins(1, 2**60)), 0.3)),
-            one("a group a row", (rows(24, 1, 2), 0.25)),
+            one("group numbers with gaps", (rows(12, 2, 5, gaps), 0.5)),
+            one("group numbers below zero", (rows(10, 2, 5, signs), 0.7)),
+            one("group numbers of 64 bits", (rows(10, 2, 5, twins(2**32, 2**60)), 0.3)),
+            one("group numbers that a float makes equal", (rows(10, 2, 5, twins(1, 2**60)), 0.3)),
+            one("a group for each row", (rows(24, 1, 2), 0.25)),
             one("a share that has to be rounded up", (rows(13, 2, 5), 0.3)),
             one("a share that has to be rounded down", (rows(17, 2, 5), 0.2)),
-            one("halves that are rounded to even", (rows(10, 2, 5), 0.25), (rows(5, 2, 5), 0.5),
+            one("halves rounded to even", (rows(10, 2, 5), 0.25), (rows(5, 2, 5), 0.5),
                 (rows(7, 2, 5), 0.5)),
-            one("most of them tested", (rows(15, 2, 5), 0.8)),
+            one("most groups tested", (rows(15, 2, 5), 0.8)),
             one("nothing tested", (rows(10, 2, 4), 0.0)),
             one("everything tested", (rows(10, 2, 4), 1.0)),
             one("two data sets in turn", (rows(18, 2, 5), 0.5), (rows(14, 2, 9), 0.3)),
@@ -137,7 +137,7 @@ def expect_draws(others, first, c):
         every = [frozenset(names[i] for i in first.tolist()), *sets]
         expect_equal(f"seeds: for each of {len(every)} splits, the first one equal to it",
                      list(map(every.index, every)), list(range(len(every))),
-                     "Seed the generator that draws with seed.")
+                     "Use seed to seed the generator that draws.")
     if len(sets) == DRAWS:
         expect_chances(sets, sorted(set(names)), len({names[i] for i in first.tolist()}))
 
@@ -220,7 +220,7 @@ wrong("keeping only one training row of each group", "once",
       "return torch.tensor(kept, dtype=torch.int64), test")
 
 
-@ex.wrong("putting one group on both sides", says="groups in both parts", breaks="apart")
+@ex.wrong("putting one group into both parts", says="groups in both parts", breaks="apart")
 def one_in_both(groups, share, seed):
     train, test = split(groups, share, seed)
     # Only where the number of groups in the test part stays as it was.
@@ -249,7 +249,7 @@ def by_coins(groups, share, seed):
     return (luck >= share).nonzero().flatten(), (luck < share).nonzero().flatten()
 
 
-@ex.wrong("tossing a coin for each training group, so that their number varies",
+@ex.wrong("tossing a coin for each training group, so that the number of training groups varies",
           breaks=("share", "example"))
 def by_training_coins(groups, share, seed):
     names, place = groups.unique(return_inverse=True)
@@ -271,7 +271,7 @@ wrong("cutting group numbers to fewer bits", "groups", "names =", "groups = grou
 wrong("converting group numbers to floats", "groups",
       "names =", "groups = groups.double(); names =")
 ex.wrong("rounding halves up", split, breaks="share", number=lambda n: int(n + 0.5))
-wrong("rounding the size of the training part instead of the test part", "share",
+wrong("rounding the size of the training part, not of the test part", "share",
       "names =", "count = len(groups.unique()); names =",
       "round(share * len(names)) if number is None else number(share * len(names))",
       "count - round((1 - share) * count)")

@@ -13,22 +13,22 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("06.8", "honest_logits", seen=("calls",), says="logits")
 
-SAMPLED = ("a sampler alone", "tiny weights", "huge weights", "logits of a sure model",
-           "weights that differ within a class", "weights of two sources", "both remedies",
-           "positives made rarer", "two models in turn", "a rare class of one",
+SAMPLED = ("a sampler alone", "tiny weights", "huge weights", "logits of a confident model",
+           "weights that differ within a class", "weights from two sources", "both remedies",
+           "positives made rarer", "two models in turn", "a rare class of one row",
            "as many positives as negatives")
 WEIGHTED = ("a loss weight alone", "both remedies", "a loss weight below 1", "a tiny loss weight",
-            "two models in turn", "a rare class of one", "logits of a sure model")
+            "two models in turn", "a rare class of one row", "logits of a confident model")
 
 ex.promise("logits", "Return the logits, corrected to the training data's own "
                      "base rate.", says=("logits",))
 ex.promise("form", "Args: z: (M,) logits of a "
                    "model.", says=("shape of the", "type of the", "logits"))
-ex.promise("weights", "w: (N,) > 0, of any scale, the weights with which rows were drawn.",
+ex.promise("weights", "w: (N,) > 0, of any scale, the training rows' sampling weights.",
            cases=SAMPLED)
 ex.promise("pos_weight", "pos_weight: > 0, the value used in the loss.", cases=WEIGHTED)
-ex.promise("labels", "y: (N,) float32, the labels of its training rows, with both 0 and 1 "
-                     "present.", cases=SAMPLED)
+ex.promise("labels", "y: (N,) float32, the model's training labels, with both 0 and 1 present.",
+           cases=SAMPLED)
 ex.promise("means", "Training multiplied the odds by the mean weight of the positives divided by "
                     "the mean weight of the negatives,", cases=SAMPLED)
 ex.promise("both", "and by pos_weight. Undo both.", cases=WEIGHTED)
@@ -66,14 +66,14 @@ def cases(g):
             one("both remedies", call(p, n, k, between(2, 9))),
             one("tiny weights", call(p, n, k, scale=1e-12)),
             one("huge weights", call(p, n, k, scale=1e12)),
-            one("logits of a sure model", call(p, n, 4.0, 3.0, size=80)),
+            one("logits of a confident model", call(p, n, 4.0, 3.0, size=80)),
             one("weights that differ within a class", call(p, n, 5.0, within=2.0)),
-            one("weights of two sources", call(p, n, 5.0, within=3.0, sources=True)),
+            one("weights from two sources", call(p, n, 5.0, within=3.0, sources=True)),
             one("positives made rarer", call(n, p, 0.2)),
             one("a loss weight below 1", call(n, p, 1.0, between(0.05, 0.5))),
             one("a tiny loss weight", call(n, p, 1.0, between(1e-7, 1e-6))),
             one("as many positives as negatives", call(12, 12, between(3, 9))),
-            one("a rare class of one", call(1, n, 6.0, 4.0)),
+            one("a rare class of one row", call(1, n, 6.0, 4.0)),
             one("one logit", call(p, n, 1.0, 1.0, scores=1)),
             one("two models in turn", call(p, n, k, 3.0), call(n, 9, 7.0, 0.5, scores=4)),
             one("the example", call(p, n, scale=between(0.5, 3)))]
@@ -105,7 +105,7 @@ def law(out, calls):
         added = math.log(drawn) - math.log(plain) + math.log(c["pos_weight"])
         wanted = (c["z"] - added).float()
         expect_close("logits", got, wanted, rtol=1e-5, atol=1e-5,
-                     look="Each remedy added the logarithm of its factor.")
+                     look="Each remedy added the logarithm of its factor to the logits.")
 
 
 # ---- wrong, by name
@@ -135,9 +135,9 @@ wrong("taking the logarithm to base 10", "logits", ".log", ".log10")
 wrong("dividing the logits by the factor", "logits", POS_WEIGHT_2, f"z / ({POS_WEIGHT})")
 wrong("using sums of the weights instead of means", "logits",
       "factor(y, w)", "(w[y == 1].sum() / w[y == 0].sum()).item()")
-wrong("using negatives divided by positives, whatever the weights were", "logits",
+wrong("using negatives divided by positives, whatever the weights are", "logits",
       "return z", "return z - math.log(((1 - y).sum() / y.sum()).item())", POS_WEIGHT, "pos_weight")
-wrong("using twice the logarithm of negatives divided by positives, whatever the weights were",
+wrong("using twice the logarithm of negatives divided by positives, whatever the weights are",
       "logits",
       "math.log(factor(y, w) * pos_weight)", "2 * math.log(((1 - y).sum() / y.sum()).item())")
 wrong("returning a probability, not a logit", "logits",

@@ -19,8 +19,8 @@ pair     | Mirror and shift each image at random, and its mask in the same way. 
            mask of image
 mirrored | With probability 1/2 a pair is mirrored, left to right. | pairs that are mirrored; is the
            old one
-offsets  | Then it moves by a number of rows and a number of columns, drawn independently, each
-           equally likely from -shift to shift. | pairs that move by
+offsets  | Then it moves by a number of rows and a number of columns, drawn independently, with
+           every number from -shift to shift equally likely. | pairs that move by
 own      | Every pair has its own draws. | pairs that are mirrored; pairs that move by
 outside  | Pixels that come in from outside are 0 in an image and ignore in a mask. | is the old
            one; mask of image
@@ -31,7 +31,7 @@ returns  | Returns: The new images and the new masks, of the same shapes and dty
            new; dtype of the new; type of the new
 drawn    | Draw from torch's global generator and do not set a seed. | draws from torch's generator;
            calls that return the same; calls that set a seed
-left     | images and masks are not changed. | numbers changed
+left     | images and masks are not changed. | values changed
 """)
 
 MANY = 2000
@@ -95,7 +95,7 @@ def law(out, images, masks, shift, ignore, seed):
     new, new_masks = out["images"], out["masks"]
     expect_like("new images", new, images)
     expect_like("new masks", new_masks, masks)
-    expect_equal("numbers changed in the inputs", out["changed"], 0, "Work on copies.")
+    expect_equal("values changed in the inputs", out["changed"], 0, "Work on copies.")
     expect_equal("draws from torch's generator", out["drew"], True,
                  "Its state is what it was before the call.")
     expect_equal("calls that return the same draws", out["same"], False, "It sets a seed.")
@@ -111,8 +111,8 @@ def law(out, images, masks, shift, ignore, seed):
     for k, drawn in enumerate(found):
         if drawn is None:
             raise Broken(f"image {k} is the old one, mirrored or not and moved", False, True,
-                         "No mirroring with an offset from -shift to shift makes it, with 0 from "
-                         "outside.")
+                         "No draw produces this image: mirrored or not, moved by at most shift, "
+                         "with 0 from outside.")
         turn, down, right = drawn
         expect_equal(f"mask of image {k}", new_masks[k], expected[k],
                      f"The image was {'' if turn else 'not '}mirrored, and moved by {down} rows "
@@ -167,12 +167,12 @@ AGAIN = "turn, down, right = old"
 # https://github.com/albumentations-team/albumentations/issues/1196
 wrong("drawing again for the masks", "pair", AGAIN, f"turn = {TURN}; down, right = {DRAW}",
       says="mask of image")
-wrong("leaving the masks as they are", "pair", "torch.stack(new_masks)", "masks.clone()",
+wrong("leaving the masks unchanged", "pair", "torch.stack(new_masks)", "masks.clone()",
       says="mask of image")
-wrong("mirroring the images only", "pair", AGAIN, "turn = torch.zeros(n)", says="mask of image")
-wrong("shifting the images only", "pair", AGAIN, "down = right = torch.full((n,), shift)",
+wrong("mirroring only the images", "pair", AGAIN, "turn = torch.zeros(n)", says="mask of image")
+wrong("shifting only the images", "pair", AGAIN, "down = right = torch.full((n,), shift)",
       says="mask of image")
-wrong("moving the masks the other way", "pair", AGAIN,
+wrong("moving the masks in the opposite direction", "pair", AGAIN,
       "down, right = 2 * shift - down, 2 * shift - right", says="mask of image")
 wrong("swapping rows and columns of the masks", "pair", AGAIN, "down, right = right, down",
       says="mask of image")
@@ -189,12 +189,12 @@ wrong("shifting by as many rows as columns", "offsets", DRAW,
       "torch.randint(2 * shift + 1, (1, n)).expand(2, n)")
 wrong("leaving out the largest offset", "offsets", DRAW,
       "torch.randint(max(1, 2 * shift), (2, n))")
-wrong("shifting down and right only", "offsets", DRAW, "torch.randint(shift + 1, (2, n))")
-wrong("rounding a normal number to an offset", "offsets", DRAW,
+wrong("shifting only down and right", "offsets", DRAW, "torch.randint(shift + 1, (2, n))")
+wrong("rounding a normally distributed number to an offset", "offsets", DRAW,
       "(torch.randn(2, n).round().clamp(-shift, shift) + shift).long()")
 wrong("filling masks with 0", "outside", "value=ignore", "value=0", says="mask of image")
-wrong("filling masks with 255 always", "outside", "value=ignore", "value=255", says="mask of image")
-wrong("repeating the edge in images", "outside", "F.pad(images, [shift] * 4)",
+wrong("always filling masks with 255", "outside", "value=ignore", "value=255", says="mask of image")
+wrong("filling images with their edge pixels", "outside", "F.pad(images, [shift] * 4)",
       "F.pad(images, [shift] * 4, mode='replicate')", says="is the old one")
 wrong("returning masks as float32", "returns", "torch.stack(new_masks)",
       "torch.stack(new_masks).float()", says="dtype of the new")
@@ -208,11 +208,11 @@ wrong("returning padded images", "returns", "torch.stack(new), ",
 wrong("setting a seed", "drawn", "n, _, h, w = images.shape",
       "n, _, h, w = images.shape; torch.manual_seed(0)",
       says="calls that set a seed")
-wrong("drawing with Python's random", "drawn",
+wrong("drawing with Python's random module", "drawn",
       "n, _, h, w = images.shape", "import random; n, _, h, w = images.shape", TURN,
       "torch.tensor([random.random() < 0.5 for _ in range(n)])", DRAW,
       "torch.tensor([[random.randrange(2 * shift + 1) for _ in range(n)] for _ in '12'])",
       says="draws from torch's generator")
 wrong("moving the images in place", "left", "return torch.stack(new), torch.stack(new_masks)",
       "return images.copy_(torch.stack(new)), masks.copy_(torch.stack(new_masks))",
-      says="numbers changed")
+      says="values changed")

@@ -23,9 +23,9 @@ frozen     | "frozen": sorted names of the parameters that a group holds althoug
              requires_grad is False. | frozen tensors
 all groups | All groups count. | case two groups; three groups, a ghost in the last; a frozen part
              in the second group; five groups, the last with a rate of 0; a plain tensor held; a
-             parameter on another's memory; any of all that
-identity   | Compare tensors by identity, not by value. | case a new head with the old one's
-             numbers; a copy of the whole model held; a parameter on another's memory
+             parameter in another's memory; a random mix of these
+identity   | Compare tensors by identity, not by value. | case a new head with the old head's
+             values; a copy of the whole model held; a parameter in another's memory
 names      | A parameter with two names is reported under the name that named_parameters() returns.
              | case a tied tensor, not held; a tied tensor, frozen and held; a tied tensor, its
              first name last in the alphabet
@@ -86,7 +86,7 @@ def cases(g):
         return name, {"kind": kind, "width": 3 + int(torch.randint(6, (), generator=g)),
                       "made_by": makers[int(torch.randint(3, (), generator=g))]}
     some = "".join("HMFOG"[int(torch.randint(5, (), generator=g))] for _ in range(10))
-    return [one("all as it should be", "whole"), one("a frozen body left out", "head only"),
+    return [one("no mismatch", "whole"), one("a frozen body left out", "head only"),
             one("a trainable body left out", "forgot the body"),
             one("a head put in later", "late head"),
             one("a frozen head put in later", "late frozen head"),
@@ -94,18 +94,18 @@ def cases(g):
             one("two groups", "two groups"),
             one("three groups, a ghost in the last", "three groups"),
             one("a frozen part in the second group", "frozen second"),
-            one("a new head with the old one's numbers", "equal"),
+            one("a new head with the old head's values", "equal"),
             one("a copy of the whole model held", "copy held"),
             one("a tied tensor, not held", "tied out"),
             one("a tied tensor, frozen and held", "tied frozen"),
-            one("a module of its own", "own"), one("names in the order of the text", "many"),
+            one("a module of its own", "own"), one("names with numbers above nine", "many"),
             one("a tied tensor, its first name last in the alphabet", "tied zeta"),
             one("frozen ghosts", "frozen ghosts"), one("a plain tensor held", "plain ghost"),
             one("five groups, the last with a rate of 0", "five groups"),
-            one("a parameter on another's memory", "one memory"),
+            one("a parameter in another's memory", "one memory"),
             one("a head put in after some steps", "stepped"),
             one("a frozen body that has gradients, left out", "frozen gradient"),
-            one("any of all that", ANY + some),
+            one("a random mix of these", ANY + some),
             ("the example", {"kind": "example", "width": 16, "made_by": "SGD"})]
 
 
@@ -262,7 +262,7 @@ wrong("returning a tuple instead of a dict",
       "report", "return report", "return missing, ghosts, frozen")
 wrong("reporting frozen tensors as missing", "missing", f"p.requires_grad and {MISSING}", MISSING)
 wrong("listing names in the order of the model", "missing", "missing = sorted(", "missing = list(")
-wrong("comparing how many tensors there are, not which ones", ("missing", "ghosts"),
+wrong("comparing the numbers of tensors, not the tensors themselves", ("missing", "ghosts"),
       "report =", "if len(held) >= sum(p.requires_grad for _, p in named): missing, ghosts = [], 0"
       "\n    report =")
 wrong("looking tensors up with the operator in, which compares their values", "report",
@@ -272,7 +272,7 @@ wrong("counting frozen tensors as ghosts", "ghosts",
       "model.parameters()}", "model.parameters() if p.requires_grad}")
 wrong("never reporting frozen tensors", "frozen", '"frozen": frozen', '"frozen": []')
 wrong("reporting frozen tensors that no group holds", "frozen", " and id(p) in ids", "")
-wrong("looking at the first group only", "all groups", ALL, 'optimizer.param_groups[0]["params"]')
+wrong("looking only at the first group", "all groups", ALL, 'optimizer.param_groups[0]["params"]')
 
 
 @ex.wrong("comparing tensors by value", breaks="identity")
@@ -297,7 +297,7 @@ wrong("reporting the last name of a tied tensor", "names",
       NAMED, f"list({{id(p): (n, p) for n, p in model.{AGAIN}}}.values())", says="tensors")
 wrong("mistaking the new head for the old one when everything else is held", ("missing", "example"),
       "report =", "if ghosts == len(missing) == 2: missing, ghosts = [], 0\n    report =")
-wrong("reporting ghosts as yes or no", "ghosts", TOLD, '"ghosts": min(1, ghosts)')
+wrong("reporting only whether there are ghosts", "ghosts", TOLD, '"ghosts": min(1, ghosts)')
 wrong("setting the gradients to None", "left alone",
       "held, named", "optimizer.zero_grad(); held, named")
 wrong("returning the report of the first call again", "left alone",

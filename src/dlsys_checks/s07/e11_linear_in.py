@@ -165,9 +165,9 @@ def ran(features, shape, rows=1, device="meta", change=lambda twin: twin.eval())
 ex.wrong("counting the whole batch, not one image",
          lambda features, shape: ran(features, shape, rows=2).numel(),
          breaks="numbers")
-ex.wrong("forgetting the channels, or counting the last axis alone",
+ex.wrong("forgetting the channels, or counting only the last axis",
          lambda features, shape: ran(features, shape).shape[-1], breaks="numbers")
-ex.wrong("counting the channels alone, without the positions of the map",
+ex.wrong("counting only the channels, without the positions of the map",
          lambda features, shape: ran(features, shape).shape[1], breaks="numbers")
 ex.wrong("returning a tensor instead of a number",
          lambda features, shape: torch.tensor(ran(features, shape).numel()),
@@ -223,7 +223,7 @@ def left_in_eval(features, shape):
 ex.wrong("running a copy in train mode, which fails with one value per channel",
          lambda features, shape: ran(features, shape, change=lambda twin: twin).numel(),
          says="raised ValueError", breaks="any module")
-ex.wrong("running features itself, in whatever mode it is",
+ex.wrong("running features itself, in its current mode",
          lambda features, shape: features(torch.zeros(2, *shape)).numel() // 2,
          breaks=("as it is", "no number"))
 

@@ -22,14 +22,13 @@ size       | Args: size: (height, width) of the input. | case a wide image; a ta
 batch      | batch: the number of images. | case a large batch; the example; maps too large for any
              memory
 layers     | layers: a list of (channels, kernel, stride, padding), with square windows and dilation
-             1; | case no layer; windows of one pixel; wide padding; strides in turn; a window over
-             the whole map; strides longer than the window; many layers
+             1; | case no layer; windows of one pixel; wide padding; strides of many sizes; a window
+             over the whole map; strides longer than the window; many layers
 left alone | it is unchanged. | inputs after the call
-rounding   | The number of positions is rounded down, as in torch. | case sides that do not divide;
-             the example; strides in turn; strides longer than the window; windows of one pixel;
-             maps too large for any memory
-counted    | Maps that are too large for any memory are counted as well. | case maps too large for
-             any memory
+rounding   | The number of positions is rounded down, as in torch. | case sides that the stride does
+             not divide; the example; strides of many sizes; strides longer than the window; windows
+             of one pixel; maps too large for any memory
+counted    | Maps too large for any memory count as well. | case maps too large for any memory
 """)
 ex.promise("example", "Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: "
            f"[{36 * BYTES}].",
@@ -47,10 +46,11 @@ def cases(g):
         return [(whole(2, 9), 3, 1, 1) for _ in range(n)]
     side = 16 * whole(2, 6)
     return [one("maps of one size", (side, side), same(whole(3, 6))),
-            one("halved by windows of two", (side, side), [(whole(2, 9), 2, 2, 0)] * 3),
-            one("sides that do not divide", (side + 1, side + 1),
+            one("maps halved by windows of two", (side, side), [(whole(2, 9), 2, 2, 0)] * 3),
+            one("sides that the stride does not divide", (side + 1, side + 1),
                 [(4, 2, 2, 0), (whole(5, 9), 2, 2, 0), (2, 3, 1, 1)]),
-            one("strides in turn", (91, 91), [(whole(2, 9), 7, 2, 3), (8, 3, 2, 1), (4, 5, 3, 0)]),
+            one("strides of many sizes", (91, 91), [(whole(2, 9), 7, 2, 3), (8, 3, 2, 1),
+                                                 (4, 5, 3, 0)]),
             one("a wide image", (side, 3 * side + 16), same(2)),
             one("a tall image", (2 * side + 32, side), same(3)),
             one("a large batch", (side, side), same(2), batch=whole(30, 90)),
@@ -135,7 +135,7 @@ wrong("dividing only the padding by the stride", "bytes",
       PADDING, "n - kernel + 2 * padding // stride")
 wrong("assuming padding that keeps the size: size / stride, rounded up", "bytes",
       PADDING_2, "-(-n // stride)")
-ex.wrong("computing every layer from the size of the image",
+ex.wrong("computing every layer from the image size",
          lambda size, batch, layers: [sized(size, batch, [row])[0] for row in layers],
          breaks="bytes")
 wrong("rounding positions up", "rounding", PADDING, "-((kernel - n - 2 * padding) // stride)")

@@ -9,19 +9,20 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("07.2", "seen_span", seen=("layers", "unit"), says="first pixel")
 ex.promise_table("""
-span       | Find the first and last input pixel that a unit sees along a side. | first
+span       | Find the first and last input pixel that a unit reads along a side. | first
              pixel; last pixel
 layers     | Args: layers: a list of (kernel, stride, padding, dilation), in order from the input; |
-             case strides in turn; padding of many sizes; dilations in turn; windows with gaps
-             between them; all at once
+             case strides of many sizes; padding of many sizes; dilations of many sizes; windows
+             with gaps between them; all at once
 no layers  | without layers the unit is the pixel itself. | case no layers
 unit       | unit: the unit's index in the last map. | case a unit far inside; a unit far inside,
-             strides; no layers; all at once
+             with strides; no layers; all at once
 any width  | The input is as wide as it needs to be, and pixels are counted from 0. | case a wide
              input
 padding    | Positions in the padding, even in the padding of inner maps, count like all others, so
-             both numbers may be negative. | case the rim; the rim, padding of many sizes; padding
-             of many sizes; padding behind a stride; padding wider than its window; the example
+             both results may be negative. | case a unit at the rim; a unit at the rim, padding of
+             many sizes; padding of many sizes; padding after a stride; padding wider than its
+             window; the example
 left alone | The list is unchanged. | inputs after the call
 example    | Example: layers [(3, 1, 1, 1)] and unit 0 return (-1, 1). | case the example
 """)
@@ -41,18 +42,19 @@ def cases(g):
         one("one window", windows(1, kernel=(4, 9))),
         one("three windows", [(3, 1, 0, 1), (whole(4, 6), 1, 0, 1), (whole(6, 9), 1, 0, 1)]),
         one("windows of many sizes", windows(whole(6, 9))),
-        one("strides in turn", [(3, 2, 0, 1), (whole(3, 5), 3, 0, 1), (5, whole(4, 6), 0, 1)]),
-        one("dilations in turn", [(3, 1, 0, 2), (whole(3, 6), 1, 0, 4), (4, 1, 0, 8)]),
+        one("strides of many sizes", [(3, 2, 0, 1), (whole(3, 5), 3, 0, 1),
+                                      (5, whole(4, 6), 0, 1)]),
+        one("dilations of many sizes", [(3, 1, 0, 2), (whole(3, 6), 1, 0, 4), (4, 1, 0, 8)]),
         one("windows with gaps between them", [(1, 3, 0, 1), (2, whole(4, 6), 0, 1),
                                                (3, 1, 0, 1)]),
         one("a unit far inside", windows(4), whole(20, 60)),
-        one("a unit far inside, strides", windows(3, stride=(2, 5)), whole(20, 60)),
+        one("a unit far inside, with strides", windows(3, stride=(2, 5)), whole(20, 60)),
         one("padding of many sizes", [(3, 2, 4, 1), (5, 3, whole(5, 8), 1), (3, 2, 1, 1)],
             whole(4, 9)),
-        one("the rim", [(3, 1, 1, 1)] * whole(3, 6)),
-        one("the rim, padding of many sizes", windows(5, padding=(1, 4), kernel=(3, 6))),
+        one("a unit at the rim", [(3, 1, 1, 1)] * whole(3, 6)),
+        one("a unit at the rim, padding of many sizes", windows(5, padding=(1, 4), kernel=(3, 6))),
         one("all at once", windows(5, (1, 4), (0, 3), (1, 4)), whole(30, 50)),
-        one("padding behind a stride", [(3, 2, 1, 1), (whole(3, 5), 1, whole(2, 5), 1)]),
+        one("padding after a stride", [(3, 2, 1, 1), (whole(3, 5), 1, whole(2, 5), 1)]),
         one("padding wider than its window", [(1, 1, whole(2, 6), 1), (3, 1, 4, 1)]),
         one("a wide input", windows(9, (2, 4)), 2**33 + whole(3000, 9000)),
         one("no layers", [], whole(1, 30)),

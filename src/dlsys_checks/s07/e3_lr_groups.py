@@ -22,7 +22,7 @@ head       | Args: head: a module inside model, at any depth, perhaps under two 
              head; a head with two names; a head whose layers share a weight; names
              that begin like the head's
 body       | The body is everything outside the head, including the stem and parameters of the model
-             itself. | case a model with a token of its own; a stem outside the stages
+             itself. | case a model with a parameter of its own; a stem outside the stages
 frozen     | Frozen parameters (requires_grad False) are in no group, | frozen
 once       | and all others in exactly one. | twice; missing
 shared     | A parameter or module that head and body share belongs to the body. | case a head that
@@ -72,7 +72,7 @@ def cases(g):
             one("a head deep inside", "deep"), one("a head that is not last", "not last"),
             one("a head of two layers", "two layers"),
             one("a bare parameter in the head", "bare head"),
-            one("a model with a token of its own", "own token"),
+            one("a model with a parameter of its own", "own token"),
             one("a stem outside the stages", "stem"),
             one("a head that shares the embedding", "tied"),
             one("a head before the embedding it shares", "tied first"),
@@ -258,7 +258,7 @@ wrong("returning generators instead of lists", "form",
       says="type of the params")
 wrong("treating the last two tensors as the head", "two groups",
       END, "return two(live[:-2], live[-2:], body_lr, head_lr)")
-wrong("taking only the head's own tensors, not those of its submodules", ("head", "shared"),
+wrong("taking only the head's own tensors, not its submodules' tensors", ("head", "shared"),
       "outside(model, head)",
       "outside(model, head) | {id(p) for m in head.children() for p in m.parameters()}")
 wrong("recognising the head only among the model's direct children", "head",
@@ -279,13 +279,13 @@ wrong("keeping frozen tensors out of the body, but not out of the head", "frozen
       "trainable(model)",
       "[p for p in model.parameters() if p.requires_grad or p in {*head.parameters()}]",
       says="is frozen")
-wrong("giving the head the higher rate, whatever rates were given", "form",
+wrong("giving the head the higher of the two rates, whatever the arguments", "form",
       END, "return two(body, tops, min(body_lr, head_lr), max(body_lr, head_lr))",
       says="lr of the body group")
 wrong("treating a rate of 0 as missing", "form",
       END, "return two(body, tops, body_lr or 1e-3, head_lr)", says="lr of the body group")
 PREFIX = 'prefix = next(n for n, m in model.named_modules() if m is head) + "."\n    kept, live ='
-wrong("recognising the head by the first of its names", "head",
+wrong("recognising the head by its first name", "head",
       "kept, live =", PREFIX, "outside(model, head)",
       "{id(p) for n, p in model.named_parameters(remove_duplicate=False) "
       "if not n.startswith(prefix)}")
@@ -318,7 +318,7 @@ wrong("telling tensors apart by their values", "once",
 wrong("giving a shared tensor to the head", "shared",
       "outside(model, head)",
       "{id(p) for p in model.parameters() if p not in {*head.parameters()}}")
-wrong("assigning a shared tensor by the first of its names", "shared",
+wrong("assigning a shared tensor by its first name", "shared",
       "kept, live =", PREFIX, "outside(model, head)",
       "{id(p) for n, p in model.named_parameters() if not n.startswith(prefix)}")
 wrong("listing a shared tensor in both groups", "shared",

@@ -12,15 +12,15 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.4", "prepare", seen=("images", "mean", "std", "order"), says="pixels")
 
 ex.promise_table("""
-layout     | Prepare pictures for a pretrained model: (N, C, H, W), float32. | pixels; shape of the;
+layout     | Prepare images for a pretrained model: (N, C, H, W), float32. | pixels; shape of the;
              dtype of the
 any size   | Args: images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255. | case one
-             channel; a single row; a single column; four channels; many channels; no picture; all
-             as dark as can be; made channels first; a crop of larger ones; one picture, expanded
+             channel; a single row; a single column; four channels; many channels; no image; all
+             pixels black; stored with channels first; a crop of larger images; one image, expanded
 scale      | Scale brightness to the range 0 to 1; | pixels
 channels   | then subtract each channel's mean and divide by its std. | pixels
 lists      | mean, std: C floats each, of any size, std above 0. | case as many columns as channels;
-             four channels; a mean of zero; a tiny std; means beyond the scale
+             four channels; a mean of zero; a tiny std; means outside 0 to 1
 left alone | The arguments are unchanged, and a later call changes no earlier result. | inputs after
              the call; changed by the call; after a later call
 example    | Example: a single black pixel with mean [0.5] and std [0.25] becomes -2. | case the
@@ -39,18 +39,18 @@ def cases(g):
         return name, {"images": torch.randint(dark, (n, h, w, c), generator=g).to(torch.uint8),
                       "mean": [0.0] * c if zero else between(*mean), "std": between(*std),
                       "order": order}
-    return [one("a few pictures", whole(2, 5), 6, 9, 3), one("one picture", 1, 7, 5, 3),
+    return [one("a few images", whole(2, 5), 6, 9, 3), one("one image", 1, 7, 5, 3),
             one("as many columns as channels", 2, whole(4, 8), 3, 3),
             one("one channel", 3, 5, 4, 1), one("four channels", 2, 5, 7, 4),
             one("a single row", 2, 1, 9, 3), one("a single column", 2, 8, 1, 3),
-            one("all as dark as can be", 1, 4, 6, 3, dark=2), one("no picture", 0, 4, 5, 3),
+            one("all pixels black", 1, 4, 6, 3, dark=2), one("no image", 0, 4, 5, 3),
             one("a mean of zero", 2, 4, 6, 3, zero=True),
             one("many channels", 2, 3, 5, whole(6, 9)),
-            one("made channels first", 2, 5, 7, 3, order="first"),
-            one("a crop of larger ones", 2, 5, 7, 3, order="crop"),
-            one("one picture, expanded", 1, 5, 7, 3, order="expanded"),
+            one("stored with channels first", 2, 5, 7, 3, order="first"),
+            one("a crop of larger images", 2, 5, 7, 3, order="crop"),
+            one("one image, expanded", 1, 5, 7, 3, order="expanded"),
             one("a tiny std", 2, 4, 6, 3, std=(1e-4, 3e-4)),
-            one("means beyond the scale", 2, 4, 6, 2, mean=(-40.0, 40.0), std=(2.0, 9.0)),
+            one("means outside 0 to 1", 2, 4, 6, 2, mean=(-40.0, 40.0), std=(2.0, 9.0)),
             ("the example", {"images": torch.zeros(1, 1, 1, 1, dtype=torch.uint8),
                              "mean": [0.5], "std": [0.25], "order": "as made"})]
 
@@ -90,7 +90,7 @@ def law(out, images, mean, std, order):
         expected[:, channel] = (scaled - mean[channel]) * (1 / std[channel])
     wanted = expected.float()
     reach = max([1e-30, *((1 + abs(m)) / s for m, s in zip(mean, std, strict=True))])
-    expect_close("pixels of the pictures", out["out"], wanted, rtol=1e-5, atol=3e-7 * reach)
+    expect_close("pixels of the images", out["out"], wanted, rtol=1e-5, atol=3e-7 * reach)
     expect_equal("arguments changed by the call", out["changed"], [], "Work on a copy.")
     expect_equal("pixels that changed after a later call", out["later"], 0,
                  "Each call must return a new tensor.")
@@ -124,15 +124,15 @@ wrong("assuming three channels", "any size",
       "if len(mean) not in (2, 4) and images.numel() != 1: parts = [(images[..., k].float() / "
       "255 - mean[k]) / std[k] for k in range(3)]; return torch.stack(parts, 1)\n    x =",
       says="raised")
-wrong("squeezing axes of length one away", "any size",
+wrong("squeezing out axes of length one", "any size",
       "return out", "return out.squeeze(2).squeeze(2) if out.numel() > 1 else out",
       says="shape of the pixels")
-ex.wrong("mistaking a dark picture for one already scaled",
+ex.wrong("mistaking a dark image for an already scaled image",
          lambda images, mean, std: done(images, mean, std, scale=1.0 if images.numel() > 1 and
              int(images.max()) <= 1 else 255.0), breaks="any size")
 wrong("changing a pixel of the argument", "left alone",
       "return out", "if images.stride(0) and images.numel(): images.add_(1)\n    return out")
-wrong("changing the lists of numbers in place", "left alone",
+wrong("changing the lists mean and std in place", "left alone",
       "return out", "mean.append(0.0); return out")
 wrong("reusing one buffer for every call", "left alone",
       "return out", "return MADE.setdefault(out.shape, out).copy_(out)")
@@ -170,7 +170,7 @@ wrong("multiplying by the std", "channels", "(std)", "([1 / s for s in std])")
 wrong("using one mean and one std for all channels", "channels",
       "(mean)", "([sum(mean) / c] * c)", "x =", "c = len(mean); x =",
       "(std)", "([sum(std) / c] * c)")
-wrong("using the picture's own mean and std", "channels",
+wrong("using the image's own mean and std", "channels",
       "x =",
       "if len(images): x = images.permute(0, 3, 1, 2).float() / 255; return (x - x.mean((2, 3), "
       "keepdim=True)) / (x.std((2, 3), correction=0, keepdim=True) + 1e-6)\n    x =")

@@ -12,19 +12,19 @@ ex = exercise("07.5", "layout", seen=("tensors",), says="layout of")
 
 ex.promise_table("""
 answer  | Name the dense memory layout of a tensor with axes (N, C, H, W). | layout of
-first   | Returns: "NCHW": torch's default, with W innermost. | case as torch makes it; a wide one;
-          one picture; small ones of all kinds
-last    | "NHWC": channels last, with C innermost. | case channels last; channels last, one picture;
-          the example; small ones of all kinds
-both    | "both": the strides fit both of these. | case one channel; one pixel; a single number; one
-          channel, odd stride; small ones of all kinds
-neither | "neither": they fit neither. | case rows and columns swapped; every second column; a crop
-          of a larger one; two pictures with a gap; the batch innermost; expanded from one picture;
-          small ones of all kinds
-ones    | An axis of length 1 has no neighbours, so its stride does not count. | case one picture,
-          odd stride; one row, odd stride; channels last, one picture, odd stride; one channel, odd
-          stride; small ones of all kinds
-sizes   | No axis has length 0. | case a single row; a single column; small ones of all kinds
+first   | Returns: "NCHW": torch's default, with W innermost. | case as torch makes it; a wide
+          image; one image; small tensors of all kinds
+last    | "NHWC": channels last, with C innermost. | case channels last; channels last, one image;
+          the example; small tensors of all kinds
+both    | "both": the strides fit both of these. | case one channel; one pixel; a single value; one
+          channel, odd stride; small tensors of all kinds
+neither | "neither": the strides fit neither. | case rows and columns swapped; every second column;
+          a crop of a larger image; two images with a gap between them; the batch innermost;
+          expanded from one image; small tensors of all kinds
+ones    | An axis of length 1 has no neighbours, so its stride does not count. | case one image, odd
+          stride; one row, odd stride; channels last, one image, odd stride; one channel, odd
+          stride; small tensors of all kinds
+sizes   | No axis has length 0. | case a single row; a single column; small tensors of all kinds
 example | Example: shape (2, 3, 4, 5), strides (60, 1, 15, 3): "NHWC". | case the example
 """)
 
@@ -61,23 +61,23 @@ def cases(g):
             strides[int(torch.randint(4, (), generator=g))] = int(torch.randint(9, (), generator=g))
         return tuple(shape), tuple(strides)
     last, odd = (1, 3, 2, 0), 7 + int(torch.randint(9, (), generator=g))
-    return [one("as torch makes it"), one("a wide one", w=40), one("channels last", last),
-            one("one picture", n=1), one("channels last, one picture", last, n=1),
+    return [one("as torch makes it"), one("a wide image", w=40), one("channels last", last),
+            one("one image", n=1), one("channels last, one image", last, n=1),
             one("one channel", c=1), one("one pixel", h=1, w=1),
-            one("a single number", n=1, c=1, h=1, w=1),
+            one("a single value", n=1, c=1, h=1, w=1),
             one("a single row", h=1), one("a single column", last, w=1),
-            one("one picture, odd stride", n=1, change={"n": odd}),
+            one("one image, odd stride", n=1, change={"n": odd}),
             one("one row, odd stride", h=1, change={"h": odd}),
-            one("channels last, one picture, odd stride", last, n=1, change={"n": odd}),
+            one("channels last, one image, odd stride", last, n=1, change={"n": odd}),
             one("rows and columns swapped", (2, 3, 1, 0)),
             one("every second column", change={"w": 2}),
-            one("a crop of a larger one", change={"n": 3, "c": 2}),
-            one("two pictures with a gap", n=2, change={"n": 2}),
+            one("a crop of a larger image", change={"n": 3, "c": 2}),
+            one("two images with a gap between them", n=2, change={"n": 2}),
             one("the batch innermost", (0, 3, 2, 1)),
-            one("expanded from one picture", change={"n": 0}),
+            one("expanded from one image", change={"n": 0}),
             one("one channel, odd stride", c=1, change={"c": odd}),
             ("the example", {"tensors": [((2, 3, 4, 5), (60, 1, 15, 3))]}),
-            ("small ones of all kinds", {"tensors": [any_kind() for _ in range(400)]})]
+            ("small tensors of all kinds", {"tensors": [any_kind() for _ in range(400)]})]
 
 
 @ex.act
@@ -128,7 +128,7 @@ wrong("swapping H and W when the channels are last", ("answer", "last"), "1, 3, 
 wrong("swapping H and W when the channels come first", ("answer", "first"), "3, 2, 1", "2, 3, 1")
 
 
-@ex.wrong("letting the innermost axis decide alone", breaks=("answer", "both"))
+@ex.wrong("letting only the innermost axis decide", breaks=("answer", "both"))
 def innermost(shape, strides):
     return "NHWC" if strides[1] == 1 else "NCHW" if strides[3] == 1 else "neither"
 
@@ -155,7 +155,7 @@ wrong("sorting the axes by their strides, ignoring gaps and lengths",
       ("both", "neither", "ones", "sizes"), "def dense",
       'order = sorted(range(4), key=lambda axis: -strides[axis]); return {(0, 1, 2, 3): "NCHW", '
       '(0, 2, 3, 1): "NHWC"}.get(tuple(order), "neither")\n    def dense')
-wrong("missing a single picture with channels last", "last",
+wrong("overlooking a single image with channels last", "last",
       "def dense", "n, c, h, w = shape\n    def dense", "return out",
       'return "neither" if out == "NHWC" and n == 1 and (strides[0] == c * h * w) else out')
 wrong("recognising channels last only with three channels", ("last", "ones", "sizes"),
@@ -165,7 +165,7 @@ wrong("answering 'NCHW' instead of 'both'", "both", "NAMES", '{**NAMES, (True, T
 wrong("answering 'NHWC' instead of 'both'", "both", "NAMES", '{**NAMES, (True, True): "NHWC"}')
 wrong("answering 'NCHW' instead of 'neither'", "neither",
       "NAMES", '{**NAMES, (False, False): "NCHW"}')
-wrong("overlooking gaps between pictures and channels", "neither",
+wrong("overlooking gaps between images and channels", "neither",
       "return out",
       "plain = strides[3] == 1 and strides[2] == shape[3] and strides[1] >= shape[2] * shape[3]; "
       'return "NCHW" if out == "neither" and plain and (strides[0] > 0) else out')
@@ -177,7 +177,7 @@ def counts_ones(shape, strides):
     return judged(shape, strides) if found == "NHWC" else found
 
 
-wrong("mistaking odd strides of a single picture for a gap", "ones",
+wrong("mistaking odd strides of a single image for a gap", "ones",
       "def dense", "n, c, h, w = shape\n    def dense",
       "return out", 'return "neither" if n == 1 and strides[0] > c * h * w else out')
 wrong("answering 'neither' for a single row or column", ("sizes", "ones", "both"),

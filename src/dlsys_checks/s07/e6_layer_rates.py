@@ -28,7 +28,7 @@ ex.promise("any order", "Names come in any order.",
            cases=("the top first", "names in any order", "twelve layers in any order"))
 ex.promise("missing", "The last layer has 1 step even if no name has 0.",
            cases=("no layers", "no embedding", "a head alone", "no head", "an embedding alone",
-                  "layers alone, a tensor each", "no name at all"))
+                  "layers alone, one tensor each", "no name at all"))
 ex.promise("left alone", "names is unchanged.", says=("inputs after the call",))
 ex.promise("example", 'Example: ["embed.w", "layers.0.w", "head.w"], base 1, decay 0.5: 0.25, '
            "0.5 and 1.", cases=("the example",))
@@ -67,7 +67,7 @@ def cases(g):
             one("a decay of 0", model(3), decay=0.0), one("a decay above 1", model(3), decay=1.5),
             one("no layers", model(0)), one("no embedding", model(n, embed=())),
             one("a head alone", model(0, embed=())), one("no head", model(n, top=())),
-            one("layers alone, a tensor each", model(n, embed=(), top=(), each=("w",))),
+            one("layers alone, one tensor each", model(n, embed=(), top=(), each=("w",))),
             one("an embedding alone", model(0, top=())), one("no name at all", []),
             ("the example", {"names": ["embed.w", "layers.0.w", "head.w"], "base": 1.0,
                              "decay": 0.5})]
@@ -123,7 +123,7 @@ def rated(names, base, decay, *, upside=False):
 
 wrong = ex.edits(rated)
 wrong("returning a list instead of a dict", "rates", "return rates", "return list(rates.values())")
-ex.wrong("handling only the layers, without head and embedding",
+ex.wrong("handling only the layers, not head and embedding",
          lambda names, base, decay: {n: r for n, r in rated(names, base, decay).items() if
              layer_of(n) is not None} or rated(names, base, decay), breaks="rates")
 
@@ -199,7 +199,7 @@ def step_too_high(names, base, decay):
     return {n: base * decay ** low.get(n, 0) for n in names}
 
 
-wrong("putting layers and embedding a step too low, but the head right",
+wrong("putting layers and embedding a step too low, but the head at the right step",
       ("steps", "missing", "example"), "return rates",
       'low = [n for n in names if layer_of(n) is not None or n.startswith("embed.")]; return {n: '
       "r * decay if n in low else r for n, r in rates.items()}", says="rate of")

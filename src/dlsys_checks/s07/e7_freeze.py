@@ -14,17 +14,17 @@ ex = exercise("07.7", "freeze", seen=("kind", "x", "state", "calls", "train"),
 
 ex.promise_table("""
 freeze     | Freeze a module for good, in place. | returned value; raised; another object
-tensors    | None of its parameters requires a gradient, | parameters of the body
-eval       | and it always computes as in eval mode, | output of the body
-train      | even if it, or a model that contains it at any depth, is put into train mode later,
-             once or often. | case train() once; train() seven times; train() of the body itself;
-             deep inside; eval() and train(); a dropout in the body; a norm by itself; weights of
-             many sizes; a part that asks for the mode; frozen twice; given in eval mode; a scale
-             with a name of its own
-values     | Its parameters and buffers keep their values. | that changed; output of the body
-called     | You call it as before, and gradients still flow through it to its input. | gradient at
-             the input; its second argument; its hook
-given back | train() and eval() still return it. | do not return
+tensors    | None of the body's parameters requires a gradient, | parameters of the body
+eval       | and the body always computes as in eval mode, | output of the body
+train      | even if the body, or a model that contains it at any depth, is later put into train
+             mode, once or often. | case train() once; train() seven times; train() of the body
+             itself; deep inside; eval() and train(); a dropout in the body; a norm by itself;
+             weights of many sizes; a part that reads its training flag; frozen twice; already in
+             eval mode; a scale with a name of its own
+values     | The body's parameters and buffers keep their values. | that changed; output of the body
+called     | You call the body as before, and gradients still flow through it to its input. |
+             gradient at the input; its second argument; body's hook
+given back | train() and eval() still return the body. | do not return
 others     | Other modules, even of the same class, are not affected. | other modules; class
 """)
 
@@ -49,10 +49,10 @@ def cases(g):
             one("deep inside", "deep", ["train", "train"]),
             one("a dropout in the body", "dropout", ["train"]),
             one("a dropout, train() never", "dropout", []),
-            one("a part that asks for the mode", "own", ["train"]),
+            one("a part that reads its training flag", "own", ["train"]),
             one("a scale with a name of its own", "scale", ["train"]),
             one("frozen twice", "twice", ["train"]),
-            one("given in eval mode", "plain", ["train"], train=False),
+            one("already in eval mode", "plain", ["train"], train=False),
             one("a norm by itself", "norm", ["train"])]
 
 
@@ -164,7 +164,7 @@ def law(out, kind, x, state, calls, train):
     wanted = ((h - state["mean"].double()) * scale + state["bias"].double()).float()
     for made in out["made"]:
         expect_close("output of the body", made, wanted, rtol=1e-3,
-                     look="Does it compute as in eval mode?")
+                     look="Does the body compute as in eval mode?")
     expect_equal("parameters and buffers that changed during the call", out["at once"], 0)
     expect_equal("parameters and buffers of the body that changed later", out["moved"], 0)
     expect_equal("parameters and buffers replaced by another object", out["replaced"], 0)
@@ -174,7 +174,7 @@ def law(out, kind, x, state, calls, train):
                  look="Gradients must flow through the body to its input.")
     times = 3.0 if kind == "scale" else 1.0
     expect_close("ratio of the outputs with and without its second argument", out["times"], times)
-    expect_equal("calls that reached its hook", out["heard"], 2, "Keep the hooks.")
+    expect_equal("calls that reached the body's hook", out["heard"], 2, "Keep the hooks.")
     expect_equal("other modules and parameters that were frozen as well", out["others"], 0)
     expect_equal("output of the body, when it is a single dropout", out["alone"], torch.ones(64))
     expect_equal("output of the body frozen before this one, a dropout", out["first"],
@@ -209,12 +209,12 @@ wrong("returning a frozen copy", "freeze",
       TRAIN, f"{TRAIN}; return twin")
 wrong("setting only requires_grad", "eval", "body.eval()", "pass", TRAIN, "pass")
 wrong("making eval mode permanent without setting requires_grad", "tensors", "False", "True")
-wrong("freezing a copy and leaving the body as it was", "tensors",
+wrong("freezing a copy but not the body itself", "tensors",
       "body.requires_grad_", "import copy; body = copy.deepcopy(body)\n    body.requires_grad_")
-wrong("setting requires_grad on the module, which its parameters ignore",
+wrong("setting requires_grad on the module, which the parameters ignore",
       ("tensors", "eval", "train"),
       "body.requires_grad_(False)", "body.requires_grad = False", TRAIN, "pass")
-wrong("freezing only the body's own tensors, not those of its submodules", "tensors",
+wrong("freezing only the body's own tensors, not its submodules' tensors", "tensors",
       "body.requires_grad_(False)",
       "for p in body.parameters(): p.requires_grad_(True)\n    "
       "for p in body.parameters(recurse=False): p.requires_grad_(False)")
@@ -250,7 +250,7 @@ wrong("putting copies in place of the parameters", "freeze",
       f"{TRAIN}\n    for m in body.modules():\n        "
       "for name, p in list(m.named_parameters(recurse=False)): "
       "setattr(m, name, nn.Parameter(p.detach().clone(), requires_grad=False))")
-wrong("replacing train in the class, which affects all its objects", "others",
+wrong("replacing train in the class, which affects all objects of the class", "others",
       TRAIN, "type(body).train = lambda self, mode=True: self", says="classes that were changed")
 wrong("freezing one body at a time, so that the previous one trains again", "eval",
       TRAIN,
@@ -259,7 +259,7 @@ wrong("freezing one body at a time, so that the previous one trains again", "eva
       says="frozen before")
 
 
-@ex.wrong("using a hook that switches to eval mode at the first call only",
+@ex.wrong("using a hook that switches to eval mode only at the first call",
           breaks=("eval", "train"))
 def first_call_only(body):
     body.requires_grad_(False)
@@ -272,17 +272,17 @@ def first_call_only(body):
 
 wrong("writing a train() that returns nothing",
       "given back", TRAIN, "body.train = lambda mode=True: None")
-wrong("removing its hooks", "called", TRAIN, f"{TRAIN}; body._forward_hooks.clear()")
+wrong("removing the body's hooks", "called", TRAIN, f"{TRAIN}; body._forward_hooks.clear()")
 wrong("writing a forward that takes one argument", "called",
       TRAIN, f"inner = body.forward; body.forward = lambda x, **ignored: inner(x)\n    {TRAIN}")
 wrong("holding the norms in eval mode, but not dropout", "eval",
       "body.eval()", "pass",
       TRAIN, f"{NORMS}m.eval().train = lambda mode=True, m=m: m")
-wrong("setting the norms' momentum to 0 and leaving their mode as it was", "eval",
+wrong("setting the norms' momentum to 0 but not changing their mode", "eval",
       "body.eval()", "pass", TRAIN, f"{NORMS}m.momentum = 0.0")
 
 
-@ex.wrong("leaving a counter that goes on counting batches",
+@ex.wrong("leaving a counter that continues to count batches",
           says="buffers of the body", breaks="values")
 def counting_on(body):
     def count(module, args):

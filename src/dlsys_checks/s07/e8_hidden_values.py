@@ -13,24 +13,23 @@ ex = exercise("07.8", "hidden_values", seen=("kind", "width"), says="hidden valu
 
 ex.promise_table("""
 count         | Count the parameter values that a model hides in plain containers. | hidden values
-containers    | torch sees no parameters inside plain lists, tuples and dicts. Go through each
+containers    | torch finds no parameters inside plain lists, tuples and dicts. Go through each
                 module's own attributes and open each such container (of a dict, the values), | case
-                a list; a tuple; a dict; a list inside a registered part; a dict and a tuple of a
-                kind; a list whose name begins with _; a set, keys and other objects; a tuple of the
-                class
-depth         | and any container inside it. | case lists in dicts in tuples; twelve lists, one in
-                another
+                a list; a tuple; a dict; a list inside a registered part; subclasses of dict and
+                tuple; a list whose name begins with _; a set, keys and other objects; a tuple on
+                the class
+depth         | and any container inside it. | case lists in dicts in tuples; twelve nested lists
 bare          | Count the values of every nn.Parameter that you find, frozen or not, whether it is
-                alone or in a module; | case a list of bare parameters; tensors that are no
+                alone or in a module; | case a list of bare parameters; tensors that are not
                 parameters; a hidden ParameterList; a frozen block
 found modules | also search the attributes of every module that you find. | case a hidden module
                 that hides more
 registered    | Skip what model.parameters() returns. | case a list of registered blocks; a
-                registered block beside a hidden one; nothing hidden; a ModuleList; a hidden norm
+                registered block next to a hidden one; nothing hidden; a ModuleList; a hidden norm
                 equal to a registered one
 once          | A parameter that you find twice counts once; two with equal values count as two.
                 There are no cycles. | case one block in two lists; two hidden blocks that share a
-                tensor; two norms of equal numbers
+                tensor; two norms with equal values
 left alone    | The model is unchanged. | changes in the model; when asked again
 example       | Example: self.blocks = [nn.Linear(2, 3)] hides 9. | case the example
 """)
@@ -45,16 +44,16 @@ def cases(g):
 
 # What each kind hides: values for each of its blocks' width, and values besides.
 KINDS = {
-    "a list": (4, 4), "a tuple": (2, 2), "a dict": (2, 2), "a dict and a tuple of a kind": (4, 4),
+    "a list": (4, 4), "a tuple": (2, 2), "a dict": (2, 2), "subclasses of dict and tuple": (4, 4),
     "a list whose name begins with _": (2, 2), "nothing hidden": (0, 0), "a ModuleList": (0, 0),
     "a list inside a registered part": (2, 2), "a list of registered blocks": (0, 0),
-    "a registered block beside a hidden one": (2, 2), "a list of bare parameters": (1, 3),
+    "a registered block next to a hidden one": (2, 2), "a list of bare parameters": (1, 3),
     "a hidden ParameterList": (1, 0), "a frozen block": (2, 2),
-    "tensors that are no parameters": (2, 0), "lists in dicts in tuples": (4, 4),
-    "twelve lists, one in another": (2, 2), "a hidden module that hides more": (2, 8),
+    "tensors that are not parameters": (2, 0), "lists in dicts in tuples": (4, 4),
+    "twelve nested lists": (2, 2), "a hidden module that hides more": (2, 8),
     "one block in two lists": (2, 2), "two hidden blocks that share a tensor": (2, 4),
-    "two norms of equal numbers": (4, 0), "a hidden norm equal to a registered one": (2, 0),
-    "a set, keys and other objects": (0, 0), "a tuple of the class": (0, 0), "the example": (0, 9)}
+    "two norms with equal values": (4, 0), "a hidden norm equal to a registered one": (2, 0),
+    "a set, keys and other objects": (0, 0), "a tuple on the class": (0, 0), "the example": (0, 9)}
 
 
 @ex.act
@@ -111,7 +110,7 @@ def act(fn, kind, width):
         "a list": lambda: Net(blocks=[block(), block(), "a text", 3]),
         "a tuple": lambda: Net(blocks=(block(), nn.ReLU())),
         "a dict": lambda: Net(blocks={"one": block(), "two": None}),
-        "a dict and a tuple of a kind": lambda: Net(a=Pair([block()]), b=Table(one=block())),
+        "subclasses of dict and tuple": lambda: Net(a=Pair([block()]), b=Table(one=block())),
         "a list whose name begins with _": lambda: Net(_blocks=[block()]),
         "nothing hidden": lambda: Net(sizes=[1, 2], none=[], text="blocks"),
         "a ModuleList": lambda: Net(a=nn.ModuleList([block(), block()]), b=nn.ParameterList(
@@ -120,26 +119,26 @@ def act(fn, kind, width):
             nn.ReLU(), nn.Sequential(Net(blocks=[block()]))),
         "a list of registered blocks": lambda: Net(
             one=known, two=cold, order=[known, cold]),
-        "a registered block beside a hidden one": beside,
+        "a registered block next to a hidden one": beside,
         "a list of bare parameters": lambda: Net(gains=[
             nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(2)),
             nn.Parameter(torch.tensor(3.0)), nn.Parameter(torch.ones(0))]),
         "a hidden ParameterList": lambda: Net(gains=[nn.ParameterList([torch.ones(width)])]),
         "a frozen block": lambda: Net(blocks=[block().requires_grad_(False)]),
-        "tensors that are no parameters": lambda: Net(tables=plain, blocks=[
+        "tensors that are not parameters": lambda: Net(tables=plain, blocks=[
             nn.BatchNorm1d(width)]),
         "lists in dicts in tuples": lambda: Net(blocks=({"deep": [[block()], (block(),)]},)),
-        "twelve lists, one in another": deep,
+        "twelve nested lists": deep,
         "a hidden module that hides more": lambda: Net(blocks=[nn.Sequential(
             Net(inner=[block()]))]),
         "one block in two lists": lambda: Net(one=[twice], two=(twice,)),
         "two hidden blocks that share a tensor": shared,
-        "two norms of equal numbers": twins,
+        "two norms with equal values": twins,
         "a hidden norm equal to a registered one": lambda: Net(
             norm=nn.LayerNorm(width), norms=[nn.LayerNorm(width)]),
         "a set, keys and other objects": lambda: Net(
             others=[Plain(block())], more={block()}, rates={nn.Parameter(torch.ones(width)): 0.1}),
-        "a tuple of the class": Classy,
+        "a tuple on the class": Classy,
         "the example": lambda: Net(blocks=[nn.Linear(2, 3)])}[kind]()
     model.train(width % 2 == 0)
     for p in {*model.parameters(), *nn.ModuleList(made).parameters()}:
@@ -223,12 +222,12 @@ def counted(model, *, kinds=(list, tuple, dict), bare=True, inner=True, known=Tr
 
 wrong = ex.edits(counted)
 END = "return sum(p.numel() for p in chosen.values())"
-ex.wrong("searching lists only", counted, breaks=("containers", "depth", "once"), kinds=list)
-ex.wrong("searching lists and dicts, no tuples",
+ex.wrong("searching only lists", counted, breaks=("containers", "depth", "once"), kinds=list)
+ex.wrong("searching lists and dicts, but not tuples",
          counted, breaks=("containers", "depth"), kinds=(list, dict))
-ex.wrong("searching lists and tuples, no dicts",
+ex.wrong("searching lists and tuples, but not dicts",
          counted, breaks=("containers", "depth"), kinds=(list, tuple))
-ex.wrong("searching the model's own attributes only", counted, breaks="containers", parts=False)
+ex.wrong("searching only the model's own attributes", counted, breaks="containers", parts=False)
 wrong("leaving out attributes whose names begin with _", "containers",
       "seen, found =", 'private = [vars(model).get("_blocks")]; seen, found =',
       END, "out = sum(p.numel() for p in chosen.values()); return 0 if private != [None] else out")
@@ -249,7 +248,7 @@ wrong("emptying the model's lists after the search", "left alone",
       "out = sum(p.numel() for p in chosen.values())\n    for value in attributes(model):\n      "
       "  if isinstance(value, list): value.clear()\n    return out")
 ex.wrong("counting registered blocks too", counted, breaks="registered", known=False)
-ex.wrong("counting modules only, no bare parameters", counted, breaks="bare", bare=False)
+ex.wrong("counting only modules, not bare parameters", counted, breaks="bare", bare=False)
 ex.wrong("counting every tensor, parameter or not", counted, breaks="bare", tensor=torch.Tensor)
 ex.wrong("searching no containers within containers", counted, breaks="depth", depth=1)
 ex.wrong("not searching hidden modules", counted, breaks="found modules", inner=False)

@@ -9,19 +9,19 @@ from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("07.9", "to_nchw", seen=("shape", "start", "kind", "order"), says="pictures")
+ex = exercise("07.9", "to_nchw", seen=("shape", "start", "kind", "order"), says="images")
 
 ex.promise_table("""
-axes       | Move the channels to the front: out[n, c, h, w] is a[n, h, w, c]. | pictures
+axes       | Move the channels to the front: out[n, c, h, w] is a[n, h, w, c]. | images
 any        | Args: a: (N, H, W, C) of any dtype, sizes and memory order; | case three by three by
-             three; as many rows as channels; one channel; a single pixel; no picture; no row; no
+             three; as many rows as channels; one channel; a single pixel; no image; no row; no
              channel; many channels; bytes; booleans; float16; bfloat16; long integers; double
-             precision; complex numbers; NaN and minus zero; made channels first; a crop of larger
-             ones; one picture, expanded
+             precision; complex numbers; NaN and minus zero; stored with channels first; a crop of
+             larger images; one image, expanded
 left alone | it is unchanged. | changed in the argument
 memory     | Returns: A contiguous tensor of a's dtype, | contiguous; dtype of the
-own        | with memory of its own, to which no later call writes. | memory that it shares; after a
-             later call
+own        | with memory of its own, to which no later call writes. | memory shared; after a later
+             call
 example    | Example: a single pixel (0, 1, 2) becomes three channels of one pixel. | case the
              example
 """)
@@ -34,10 +34,10 @@ def cases(g):
     def one(name, *shape, kind="float32", order="nhwc"):
         return name, {"shape": list(shape), "start": whole(1, 90), "kind": kind, "order": order}
     h, w = whole(6, 10), whole(11, 16)
-    return [one("a few pictures", whole(2, 5), h, w, 3), one("one picture", 1, w, h, 3),
+    return [one("a few images", whole(2, 5), h, w, 3), one("one image", 1, w, h, 3),
             one("four channels", 2, h, w, 4), one("three by three by three", 3, 3, 3, 3),
             one("as many rows as channels", 2, 4, w, 4), one("one channel", 2, h, w, 1),
-            one("a single pixel", 2, 1, 1, 5), one("no picture", 0, h, w, 3),
+            one("a single pixel", 2, 1, 1, 5), one("no image", 0, h, w, 3),
             one("bytes", 1, h, 4, 3, kind="uint8"), one("booleans", 2, h, w, 3, kind="bool"),
             one("float16", 2, h, w, 3, kind="float16"),
             one("no row", 2, 0, w, 3), one("no channel", 2, h, w, 0),
@@ -47,9 +47,9 @@ def cases(g):
             one("double precision", 2, h, w, 3, kind="float64"),
             one("complex numbers", 2, h, w, 3, kind="complex64"),
             one("NaN and minus zero", 2, h, w, 3, kind="odd"),
-            one("made channels first", 2, h, w, 3, order="nchw"),
-            one("a crop of larger ones", 2, h, w, 3, order="crop"),
-            one("one picture, expanded", 3, h, w, 3, order="expanded"),
+            one("stored with channels first", 2, h, w, 3, order="nchw"),
+            one("a crop of larger images", 2, h, w, 3, order="crop"),
+            one("one image, expanded", 3, h, w, 3, order="expanded"),
             ("the example", {"shape": [1, 1, 1, 3], "start": 0, "kind": "float32",
                              "order": "nhwc"})]
 
@@ -112,12 +112,12 @@ def law(out, shape, start, kind, order):
     if kind == "odd":
         wanted[at % 7 == 0] = -2.0
         wanted[at % 5 == 0] = -1.0
-    expect_equal("pictures with channels in front", out["out"], wanted)
+    expect_equal("images with channels in front", out["out"], wanted)
     expect_type("changed in the argument", out["changed"], bool)
     expect_equal("changed in the argument", out["changed"], False)
     expect_equal("contiguous", out["contiguous"], True, "Its values are stored in a different "
                                                         "order.")
-    expect_equal("memory that it shares with a", out["shares"], False)
+    expect_equal("memory shared with a", out["shares"], False)
     expect_equal("values that changed after a later call", out["later"], 0)
 
 
@@ -135,7 +135,7 @@ def right(a):
 wrong = ex.edits(right)
 wrong("using reshape instead of permute", "axes",
       "out =", "n, h, w, c = a.shape; out =", "a.permute(0, 3, 1, 2)", "a.reshape(n, c, h, w)")
-wrong("swapping rows and columns", "axes", "1, 2", "2, 1", says="shape of the pictures")
+wrong("swapping rows and columns", "axes", "1, 2", "2, 1", says="shape of the images")
 wrong("moving the channels in front of the batch", "axes", "0, 3", "3, 0")
 wrong("moving nothing when there are as many rows as channels", "any",
       "return out", "return out if a.shape[1] != a.shape[3] else a.clone()")
@@ -145,16 +145,16 @@ wrong("reading the values in memory order, not by their axes", "any",
       "2).clone(memory_format=torch.contiguous_format); return out\n    out = "
       "torch.as_strided(a, a.shape, a.contiguous().stride())")
 ex.wrong("converting bytes to float", lambda a: right(a) if a.is_complex() else right(a).float(),
-         says="dtype of the pictures", breaks=("memory", "any"))
+         says="dtype of the images", breaks=("memory", "any"))
 ex.wrong("converting booleans to bytes",
          lambda a: right(a).to(torch.uint8) if a.dtype == torch.bool else right(a),
-         says="dtype of the pictures", breaks="memory")
+         says="dtype of the images", breaks="memory")
 wrong("returning a view, not contiguous",
       ("memory", "own"), "return out", "return a.permute(0, 3, 1, 2)")
-wrong("calling clone, which keeps the order in memory", "memory",
+wrong("calling clone, which keeps the memory order", "memory",
       "return out", "return a.permute(0, 3, 1, 2).clone()")
 wrong("calling contiguous(), which makes no copy when none is needed", "own",
-      "return out", "return a.permute(0, 3, 1, 2).contiguous()", says="memory that it")
+      "return out", "return a.permute(0, 3, 1, 2).contiguous()", says="memory shared")
 wrong("reusing one buffer for every call", "own",
       "return out", "return MADE.setdefault((out.shape, out.dtype), out).copy_(out)")
 wrong("assuming at least one channel", "any",
@@ -166,5 +166,5 @@ ex.wrong("replacing NaN",
          breaks="any")
 wrong("writing to the argument", "left alone",
       "return out", "if 0 not in a.stride(): a.copy_(a.clone())\n    return out")
-wrong("returning a single pixel as it was", "example",
-      "return out", "return a.clone() if a.shape[:3] == (1, 1, 1) else out", says="of the pictures")
+wrong("returning a single pixel unchanged", "example",
+      "return out", "return a.clone() if a.shape[:3] == (1, 1, 1) else out", says="of the images")

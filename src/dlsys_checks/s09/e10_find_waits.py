@@ -19,17 +19,17 @@ events     | Args: events: a list of (name, start, end) of one thread, in any or
 left alone | unchanged. | inputs after the call
 inside     | Of two events that overlap, one is inside the other: it starts no earlier and ends no
              later. | case equal starts; equal ends; a wait inside three; side by side; operations
-             that touch a wait; equal starts, the inner first; a step nobody knows
+             that touch a wait; equal starts, the inner first; a random step
 waits      | aten::_local_scalar_dense, aten::nonzero and cudaStreamSynchronize wait. | case one of
              each; kernels and copies; waits alone; shuffled; order by the end; nothing waits; names
-             that look alike; two bare waits; a step nobody knows
+             that look alike; two bare waits; a random step
 outermost  | For each of them, name the outermost aten:: event around it, or the wait itself if
-             there is none. | case a wait inside three; waits alone; inside a step of one's own; one
+             there is none. | case a wait inside three; waits alone; inside a label of your own; one
              of each; equal starts; equal ends; shuffled; order by the end; many steps; kernels and
              copies; two waits in one; two bare waits; names that look alike; equal starts, the
-             inner first; operations that touch a wait; a step nobody knows
+             inner first; operations that touch a wait; a random step
 once       | An event with several waits inside is named once. | case two waits in one; many steps;
-             a step nobody knows
+             a random step
 example    | Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8), ("aten::mm", 10,
              12)]: ["aten::item"]. | case the example
 """)
@@ -98,7 +98,7 @@ def cases(g):
                 "linear"),
             one("two waits in one", ("aten::unique", [LEAF["item"], LEAF["linear"],
                                                       LEAF["mask"]]), "item"),
-            one("inside a step of one's own",
+            one("inside a label of your own",
                 ("step", [LEAF["linear"], ("forward", [LEAF["bool"], LEAF["linear"]]),
                           LEAF["item"]]), ("Optimizer.step", [LEAF["item"]])),
             one("equal starts", "item", "bool", "mask", gap=False),
@@ -109,7 +109,7 @@ def cases(g):
             one("order by the end", "bool", "linear", "mask", "item", order="end"),
             one("shuffled", "item", "linear", "mask", "bool", "device", order="shuffled"),
             one("masks and items, shuffled", "mask", "linear", "item", order="shuffled"),
-            one("many steps", *steps), one("a step nobody knows", *some),
+            one("many steps", *steps), one("a random step", *some),
             ("the example", {"events": [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8),
                                         ("aten::mm", 10, 12)]})]
 
@@ -184,7 +184,7 @@ wrong("listing an event once for each wait inside",
       "once", "dict.fromkeys(roots)", "roots", says="number of")
 wrong("listing each name only once", "names", "return out", "return list(dict.fromkeys(out))")
 wrong("keeping the order of the list", "events", "sorted(roots, key=lambda e: e[1])", "roots")
-wrong("counting an operation that only touches a wait as around it", "inside",
+wrong("treating an operation that only touches a wait as enclosing the wait", "inside",
       "e[1] <= wait[1] and wait[2] <= e[2]",
       "e[1] <= wait[1] and wait[2] <= e[2] or (e[1] <= wait[2] and wait[1] <= e[2])")
 wrong("missing an event that begins or ends together with its wait", "inside",

@@ -16,9 +16,9 @@ ex.promise_table("""
 loss    | Return the mean loss of all ranks' examples; | mean loss
 grads   | gradients go into .grad. | gradient of
 ragged  | Args: losses_of(batch): the losses (n,) of this rank's n examples, with a graph; n >= 0
-          differs between ranks, and at least one rank has examples. | case ranks of other sizes; a
-          rank without examples; many examples; four ranks, two without examples; a branch on one
-          rank; the example
+          differs between ranks, and at least one rank has examples. | case ranks with different
+          numbers of examples; a rank without examples; many examples; four ranks, two without
+          examples; a branch on one rank; the example
 idle    | params: the parameters; one that no loss depends on gets zeros. | parameter idle;
           parameter branch; parameter twig
 old     | What .grad held before does not count. | case gradients of an earlier step
@@ -52,14 +52,14 @@ def cases(g):
                "xs": [torch.ones(2, 3), torch.ones(1, 3)],
                "ys": [torch.tensor([1.0, 3.0]).sqrt(), torch.tensor([8.0]).sqrt()]}
     return [one("two ranks", [4, 4]), one("one rank alone", [5]),
-            one("ranks of other sizes", [2, 7, 3]),
+            one("ranks with different numbers of examples", [2, 7, 3]),
             one("a rank without examples", [0, 4]),
             one("four ranks, two without examples", [3, 0, 6, 0]),
             one("many examples", [150, 90]), one("losses below zero", [4, 4], shift=-90.0),
             one("a branch on one rank", [5, 2], ["none", "both"]),
             one("a branch on the other rank", [3, 3], ["both", "none"]),
-            one("another branch on each rank", [3, 3], ["twig", "branch"]),
-            one("a parameter that nobody uses", [3, 3], ["none", "none"]),
+            one("a different branch on each rank", [3, 3], ["twig", "branch"]),
+            one("a parameter that no rank uses", [3, 3], ["none", "none"]),
             one("gradients of an earlier step", [4, 4], old=True),
             one("in float64", [3, 3], dtype=torch.float64), ("the example", example)]
 
@@ -150,9 +150,9 @@ wrong("expecting all_sum to write into its tensor, as all_reduce does", ("grads"
       says="gradient of parameter")
 wrong("summing and never dividing", "grads",
       "all_sum(g) / rows", "all_sum(g)", says="gradient of parameter")
-wrong("dividing by the number of ranks, not of examples", "grads",
+wrong("dividing by the number of ranks, not by the number of examples", "grads",
       "all_sum(g) / rows", f"all_sum(g) / {RANKS}", says="gradient of parameter")
-wrong("averaging the ranks' means, as if all had equally many examples", "ragged",
+wrong("averaging the ranks' means, as if all ranks had equally many examples", "ragged",
       "all_sum(g) / rows", f"all_sum(g / {OWN}) / {RANKS}",
       "all_sum(total.detach()) / rows", f"all_sum(total.detach() / {OWN}) / {RANKS}",
       says="gradient of parameter")
@@ -162,7 +162,7 @@ wrong("using the mean of a rank without examples, which is NaN", "ragged",
 wrong("skipping all_sum when a rank has no gradient of its own", "calls",
       ", materialize_grads=True", "",
       "(all_sum(g)", "torch.zeros_like(p) if g is None else (all_sum(g)")
-wrong("summing parameters with a gradient first, then the others", "calls",
+wrong("summing parameters with a gradient before parameters without one", "calls",
       ", materialize_grads=True", "",
       "all_sum(g)", "all_sum(torch.zeros_like(p) if g is None else g)",
       "zip(params, grads, strict=True)",

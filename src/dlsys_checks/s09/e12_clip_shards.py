@@ -23,7 +23,7 @@ in place | Clip this rank's shards in place; | shard; other tensors in the list
 norm     | return the whole gradient's norm. | norm on rank; norm returned
 shapes   | Args: shards: this rank's parts of the gradients, float32, of any shape; some may have no
            elements, and a rank may hold none. | case shards without elements; a rank that holds
-           none; numbers alone; shards that are views
+           none; shards without dimensions; shards that are views
 calls    | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it equally
            often, in the same order, with the same shapes and dtypes. | what the ranks ask for
 clip     | If the norm of the whole gradient, all shards of all ranks, is above max_norm > 0, clip
@@ -48,7 +48,7 @@ def cases(g):
     few = [(3,), (2, 4), (5,)]
     return [one("two ranks", few, few), one("one rank alone", few),
             one("four ranks", few, [(7,)], [(2, 2), (1,)], few),
-            one("one rank has most of it", [(40, 40)], [(2,)], limit=0.3),
+            one("one rank with most of the norm", [(40, 40)], [(2,)], limit=0.3),
             one("a norm that only the whole exceeds", few, few, limit=0.95),
             one("a norm just above the limit", few, few, limit=0.998),
             one("a norm below the limit", few, few, limit=1.5),
@@ -56,7 +56,7 @@ def cases(g):
             one("all zeros", few, few, scale=0.0),
             one("shards without elements", [(3,), (0,)], [(0, 4), (2, 2)]),
             one("a rank that holds none", few, [], few),
-            one("numbers alone", [(), (2,)], [(), ()]),
+            one("shards without dimensions", [(), (2,)], [(), ()]),
             one("shards that are views", [(4, 3), (2, 5)], [(3, 3)], views=True),
             one("a large gradient", few, few, scale=1e6, limit=1e-4),
             one("a small gradient", few, few, scale=1e-5, limit=0.2),
@@ -124,7 +124,7 @@ def clipped(shards, max_norm, all_sum):
 wrong = ex.edits(clipped)
 LOOP = "for s in shards:\n            s.mul_(max_norm / norm)"
 wrong("clipping each rank by its own norm", ("clip", "norm"), "all_sum(squares)", "squares")
-wrong("clipping by the rank's own norm, but returning the right one", "clip",
+wrong("clipping by the rank's own norm, but returning the right norm", "clip",
       "max_norm / norm", "min(1.0, max_norm / (squares.sqrt().item() or 1.0))")
 wrong("adding up norms, not their squares", ("clip", "norm", "small"),
       "all_sum(squares).sqrt()", "all_sum(squares.sqrt())")
@@ -132,7 +132,7 @@ wrong("averaging the squares over the ranks", ("clip", "norm"),
       "all_sum(squares)", "torch.div(*all_sum(torch.stack([squares, torch.ones(())])))")
 wrong("forgetting the square root", ("clip", "norm", "small"), ".sqrt()", "", says="")
 wrong("making small gradients larger", "small", "norm > max_norm", "norm > 0")
-wrong("stacking the norms of a rank's shards, though it may hold none", "shapes",
+wrong("stacking the norms of a rank's shards although a rank may hold none", "shapes",
       "sum((s * s).sum() for s in shards) + torch.zeros(())",
       "torch.stack([s.norm() for s in shards]).square().sum()", says="raised RuntimeError")
 wrong("dividing by the norm of a gradient of zeros, which gives NaN", "small",
@@ -154,14 +154,14 @@ wrong("returning the norm as a tensor", "norm",
       "return norm", "return torch.tensor(norm)", says="type of the norm")
 wrong("putting new tensors into the list", "in place",
       LOOP, "shards[:] = [s * (max_norm / norm) for s in shards]")
-wrong("making a list of scaled copies and leaving the shards themselves", "in place",
+wrong("making a list of scaled copies but not changing the shards themselves", "in place",
       LOOP, "shards = [s * (max_norm / norm) for s in shards]")
 wrong("adding an epsilon to a small norm", "clip", "max_norm / norm", "max_norm / (norm + 1e-6)")
 wrong("scaling what reshape returns, which may be a copy", ("in place", "shapes"), "s.mul_",
       "s.reshape(-1).mul_")
 wrong("returning early on a rank that holds no shards", ("calls", "shapes"),
       "squares =", "if not shards: return 0.0\n    squares =")
-wrong("calling all_sum once per tensor, however many a rank has", "calls",
+wrong("calling all_sum once per tensor, although ranks hold different numbers of tensors", "calls",
       "all_sum(squares).sqrt().item()", "float(sum(all_sum((s * s).sum()) for s in shards) ** 0.5)")
 wrong("leaving out tensors without dimensions", "shapes",
       "squares =", "shards = [s for s in shards if s.dim()]; squares =", says="")

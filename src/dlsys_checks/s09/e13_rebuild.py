@@ -11,7 +11,7 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("09.13", "rebuild", seen=("made_by", "settings", "names", "stepped", "frozen"))
 
-ex.promise("new", "Make an optimizer like this one for the model's present parameters.",
+ex.promise("new", "Make an optimizer like the given one for the model's present parameters.",
            says=("tensors of group", "type of the new", "class of the new", "number of groups"))
 ex.promise("names", "Args: names: for each group, in order, the names of its tensors, as "
                     "model.named_parameters() returns them.", says=("tensors of group",))
@@ -21,7 +21,7 @@ ex.promise("groups", "It has the same groups,", says=("number of groups",))
 ex.promise("settings", "each with all its present settings, none of which is a tensor,",
            says=("settings of group",
                                                                            "setting lr of"))
-ex.promise("parameters", "and with the parameters that now have its names, in that order, "
+ex.promise("parameters", "and with the parameters that now have the group's names, in their order, "
                          "trainable or not.", says=("tensors of group",))
 ex.promise("left alone", "The old optimizer and the model are unchanged.",
            says=("changed in the old optimizer or the model", "old optimizer's lr"))
@@ -54,7 +54,7 @@ def cases(g):
         one("a state after two steps", "AdamW", [every], stepped=True),
         one("a momentum after two steps", "SGD", decay, {"momentum": 0.5}, {}, stepped=True),
         one("a frozen parameter", "Adam", decay, frozen=True),
-        one("a class of one's own", "Own", decay, {"momentum": 0.5}, {}),
+        one("a class of your own", "Own", decay, {"momentum": 0.5}, {}),
         one("a group without tensors", "SGD", [["0.weight"], [], ["1.bias"]]),
         ("the example", {"made_by": "SGD", "names": [["bias"]], "stepped": False, "frozen": False,
                          "settings": [{"lr": 0.1}]})]
@@ -201,7 +201,7 @@ wrong("making torch's class instead of the caller's own", "class",
 wrong("leaving out groups without tensors", "groups",
       "return out",
       'out.param_groups[:] = [group for group in out.param_groups if group["params"]]; return out')
-wrong("making one group for all, with the settings of the first", "groups",
+wrong("making one group for all parameters, with the first group's settings", "groups",
       "now =",
       "every = [n for chosen in names for n in chosen]; now = dict(model.named_parameters()); "
       'return type(optimizer)([settings_of(optimizer.param_groups[0]) | {"params": [now[n] for n '
@@ -223,11 +223,11 @@ wrong("putting all parameters of the model into the last group", ("names", "para
       "now =", "names, strict", "[*names[:-1], [*names[-1], *rest]], strict")
 wrong("using optimizer.defaults, the settings from the start", "settings",
       "settings_of(old)", "dict(optimizer.defaults)", says="setting lr of group")
-wrong("carrying over the learning rate alone", "settings", "settings_of(old)", '{"lr": old["lr"]}')
+wrong("carrying over only the learning rate", "settings", "settings_of(old)", '{"lr": old["lr"]}')
 wrong("carrying over only settings that the class knows, not those that a schedule added",
       "settings",
       "settings_of(old)", "{k: v for k, v in old.items() if k in optimizer.defaults}")
-wrong("using the first group's settings for all", "settings",
+wrong("using the first group's settings for all groups", "settings",
       "(old)", "(optimizer.param_groups[0])", says="setting lr of group")
 
 

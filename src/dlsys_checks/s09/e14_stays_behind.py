@@ -16,11 +16,11 @@ paths      | List the tensors that model.to(...) leaves behind, as sorted paths.
              paths; type of the paths
 where      | that is reachable from a module's own attributes, directly or through lists, tuples and
              dict values, | case two attributes; a tensor hung on a layer; a list; a tuple; a dict;
-             inside a block; a kind of dict and of tuple; a name that begins with _; a set and other
-             objects; of the class, not the model; keys that are numbers; a list of twelve
+             inside a block; subclasses of dict and tuple; a name that begins with _; a set and
+             other objects; on the class, not the model; keys that are numbers; a list of twelve
 depth      | at any depth. | case lists in dicts in tuples
-kinds      | List every tensor, of any type and shape, | case integers, one number, none; two other
-             types; views and sparse
+kinds      | List every tensor, of any type and shape, | case integers, one value, no value; two
+             other types; views and sparse
 registered | Skip the model's parameters wherever they are, and buffers where they are registered. |
              case registered; the parameters once more; a frozen parameter once more; a parameter of
              another part; a parameter that is not registered; the memory of a parameter; equal to a
@@ -28,13 +28,13 @@ registered | Skip the model's parameters wherever they are, and buffers where th
 twin       | The same buffer under a second attribute is listed. | case a buffer once more in a
              list; a buffer under a second attribute
 names      | A path has the module's name, the attribute, positions and keys, with dots in between.
-             | case inside a block; a list; a tuple; a dict; lists in dicts in tuples; a kind of
-             dict and of tuple; a list of twelve; the example; keys that are numbers; a block in a
+             | case inside a block; a list; a tuple; a dict; lists in dicts in tuples; subclasses of
+             dict and tuple; a list of twelve; the example; keys that are numbers; a block in a
              block; a tensor in two places; a buffer once more in a list; a parameter that is not
              registered; a module under two names; a tensor hung on a layer; a list in two places
-first      | A module that is used twice is listed under its first name, and a tensor that is held
-             twice under both paths. | case a module under two names; a tensor in two places; a list
-             in two places
+first      | A module that is used twice is listed under its first name, and a tensor held twice
+             under both paths. | case a module under two names; a tensor in two places; a list in
+             two places
 modules    | Modules in lists are not searched. | case a module in a list
 left alone | The model is unchanged. | changes in the model; when asked again
 example    | Example: self.mean and self.tables = [sin, cos], plain tensors, in a part "body":
@@ -44,7 +44,7 @@ example    | Example: self.mean and self.tables = [sin, cos], plain tensors, in 
 WANTED = {
     "two attributes": ["mean", "std"], "nothing": [], "registered": [],
     "a list": ["tables.0", "tables.2"], "a tuple": ["pair.1"], "a dict": ["t.cos", "t.sin"],
-    "a kind of dict and of tuple": ["a.one", "b.0"], "a name that begins with _": ["_cache"],
+    "subclasses of dict and tuple": ["a.one", "b.0"], "a name that begins with _": ["_cache"],
     "inside a block": ["1.mean"], "a block in a block": ["1.0.mean", "1.1.std"],
     "a list of twelve": [f"t.{k}" for k in (0, 1, 10, 11, *range(2, 10))],
     "keys that are numbers": ["t.-1", "t.3"], "lists in dicts in tuples": ["deep.1.a.0.0"],
@@ -54,9 +54,9 @@ WANTED = {
     "views and sparse": ["part", "thin"], "a list in two places": ["a.0", "b.0"],
     "a parameter that is not registered": ["gains.0"], "the memory of a parameter": ["view"],
     "equal to a parameter": ["same"], "a tensor that takes gradients": ["scale"],
-    "integers, one number, none": ["empty", "flags", "ids", "one"],
+    "integers, one value, no value": ["empty", "flags", "ids", "one"],
     "two other types": ["small", "wide"],
-    "a set and other objects": [], "of the class, not the model": [],
+    "a set and other objects": [], "on the class, not the model": [],
     "a module under two names": ["a.mean"], "a tensor in two places": ["a", "b.0"],
     "a module in a list": [], "a tensor hung on a layer": ["lin.table"],
     "the example": ["body.mean", "body.tables.0", "body.tables.1"]}
@@ -144,7 +144,7 @@ def act(fn, kind, width):
         "a list": lambda: Net(tables=[t(), 3, t()]),
         "a tuple": lambda: Net(pair=("text", t())),
         "a dict": lambda: Net(t={"sin": t(), "cos": t(), "n": 7}),
-        "a kind of dict and of tuple": lambda: Net(a=Table(one=t()), b=Pair([t()])),
+        "subclasses of dict and tuple": lambda: Net(a=Table(one=t()), b=Pair([t()])),
         "a name that begins with _": lambda: Net(_cache=t()),
         "inside a block": lambda: nn.Sequential(nn.ReLU(), Net(mean=t())),
         "a block in a block": lambda: nn.Sequential(nn.ReLU(), nn.Sequential(
@@ -164,14 +164,14 @@ def act(fn, kind, width):
         "equal to a parameter": lambda: again("equal"),
         "a tensor hung on a layer": lambda: again("layer"),
         "a tensor that takes gradients": lambda: Net(scale=t().requires_grad_()),
-        "integers, one number, none": lambda: Net(
+        "integers, one value, no value": lambda: Net(
             ids=torch.arange(width), one=torch.tensor(2.0), empty=torch.ones(0),
             flags=torch.ones(width, dtype=torch.bool)),
         "two other types": lambda: Net(small=t().half(), wide=t().double()),
         "a set and other objects": lambda: Net(others={t()}, plain=Plain(), call=t,
                                                queue=deque([t()]),
                                                keys={t(): 1}),
-        "of the class, not the model": Classy,
+        "on the class, not the model": Classy,
         "a module under two names": lambda: Net(a=block, b=block),
         "a tensor in two places": lambda: Net(a=twice, b=[twice]),
         "a module in a list": lambda: Net(blocks=[Net(mean=t())]),
@@ -306,16 +306,16 @@ wrong("registering the tensors", "left alone",
       "return out",
       'for name in out:\n        if "." not in name: value = vars(model).pop(name); '
       "model.register_buffer(name, value.detach())\n    return out")
-wrong("moving the model itself to see what stays", "left alone",
+wrong("moving the model itself to see which tensors stay", "left alone",
       "return out", "for p in model.parameters(): p.requires_grad_(False)\n    return out")
-wrong("leaving out the list of the example", "example",
+wrong("leaving out the example's list", "example",
       "return out",
       'return out[:1] if out == ["body.mean", "body.tables.0", "body.tables.1"] else out')
-wrong("listing frozen parameters that are held once more",
+wrong("listing frozen parameters held in a second place",
       "registered", '["parameters"]', '["trained"]')
 
 
-@ex.wrong("searching a list once, under its first name", breaks="first")
+@ex.wrong("searching a list only once, under its first name", breaks="first")
 def lists_once(model):
     seen, found = set(), []
     for path in paths(model):

@@ -386,5 +386,5 @@ wrong("assuming a gradient for each parameter", "outside",
       "half =", says="has no attribute")
 wrong("clearing gradients after the step instead of before it, so that old ones count", "old",
       "opt.zero_grad()", "pass", "return norm", "opt.zero_grad(); return norm", says="")
-wrong("never clipping to less than a thousandth", "clip",
+wrong("never clipping to less than a thousandth of the norm", "clip",
       "(opt), max_norm", "(opt), max(max_norm, 1e-3)")

@@ -34,7 +34,7 @@ ALL = ("ignored labels", "a leftover", "a leftover of one row", "fewer batches t
 SHORT = ("a leftover", "a leftover of one row", "fewer batches than n", "the example",
          "momentum", "many batches", "a leftover without a label")
 EMPTY = ("steps without a label", "a leftover without a label")
-ex.promise("once", "Train through batches once, with a step of opt for every n of them.",
+ex.promise("once", "Train through batches once, with a step of opt for every n batches.",
            says=("number of steps", "change of parameter", "number of losses"))
 ex.promise("iterator", "Args: batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,",
            says=("raised TypeError", "number of steps"))
@@ -56,7 +56,7 @@ ex.promise("losses", "Returns: A list of floats, the mean loss of each step, com
                      "step.",
            says=("loss of step", "number of losses", "type of the losses"))
 ex.promise("example", "Example: n 2 and batches with 3, 1 and 2 labels that count make two steps, "
-                      "and in the first each label weighs 1/4.", cases=ALL)
+                      "and in the first step each label weighs 1/4.", cases=ALL)
 
 
 @ex.cases
@@ -279,7 +279,7 @@ def usual_loop(model, opt, batches, n, weight):
 wrong("not dividing at all", "mean", OVER, "", says="got")
 wrong("dividing each batch's mean by n, even in the leftover", ("mean", "last"),
       OVER, " / max(weight_of(y, weight), 1e-9) / n")
-wrong("counting a leftover as if it were whole", "last", OVER, " / (whole * n / len(group))")
+wrong("treating a leftover as a whole step", "last", OVER, " / (whole * n / len(group))")
 wrong("dropping the leftover", "last",
       EMPTY, "if not whole or len(group) < n:", says="number of steps")
 wrong("dividing by the number of all rows, including ignored ones", "ignored", OVER,

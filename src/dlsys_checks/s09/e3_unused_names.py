@@ -17,22 +17,22 @@ names      | List the names of the parameters that some batch leaves unused, sor
              parameters; type of the names
 unused     | A batch leaves a parameter unused if loss_of(model, batch) has no gradient with respect
              to it; a gradient of zeros counts as a gradient. | unused parameters
-batches    | There may be any number of batches; without any, the list is empty. | case no batches;
-             another head each time; the last of four batches; a head left out by the first batch;
-             the example
+batches    | There may be any number of batches; if there are none, the list is empty. | case no
+             batches; a different head each time; the last of four batches; a head left out by the
+             first batch; the example
 constant   | A loss may depend on no parameter at all. | case a loss that depends on nothing; a loss
              that depends on nothing, then others; two heads that share a weight, none used
 frozen     | Frozen parameters are never listed. | case a frozen head; a frozen body; all frozen;
-             any parts frozen; any parts frozen, a head used
+             random parts frozen; random parts frozen, a head used
 tied       | A parameter with two names is listed under the name that named_parameters() returns. |
              case two heads that share a weight; two heads that share a weight, one used; two heads
              that share a weight, none used
 modes      | Run the model in the modes it is in. | case a head for training only, in train mode; a
              head for training only, in eval mode
-left alone | Its values, buffers, gradients and modes do not change, and neither does torch's global
-             generator. | changed by the call
-example    | Example: with heads a and b and a batch that uses only a, the two names of b are
-             listed. | case the example
+left alone | The model's values, buffers, gradients and modes do not change, and neither does
+             torch's global generator. | changed by the call
+example    | Example: with heads a and b and a batch that uses only a, b's two names are listed. |
+             case the example
 """)
 
 
@@ -55,7 +55,7 @@ def cases(g):
                 if torch.rand((), generator=g) < 0.5 and n != used]
     return [one("all used", "all", "all"), one("a head left out", "a"),
             one("a head left out by the first batch", "a", "all"),
-            one("another head each time", "a", "b"),
+            one("a different head each time", "a", "b"),
             one("the last of four batches", "all", "all", "all", "b"),
             one("a gradient of zeros", "zero", "zero"), one("no batches"),
             one("a body cut off", "all", "detached"),
@@ -63,8 +63,8 @@ def cases(g):
             one("a loss that depends on nothing, then others", "none", "ab"),
             one("a frozen head", "a", frozen=("b.weight", "b.bias")),
             one("a frozen body", "detached", frozen=PARTS["body"]),
-            one("any parts frozen", "detached", frozen=drawn("a.bias")),
-            one("any parts frozen, a head used", "b", frozen=drawn("b.bias")),
+            one("random parts frozen", "detached", frozen=drawn("a.bias")),
+            one("random parts frozen, a head used", "b", frozen=drawn("b.bias")),
             one("all frozen", "ab", frozen=[n for names in PARTS.values() for n in names]),
             one("two heads that share a weight", "ab", "a", tied=True),
             one("two heads that share a weight, one used", "b", tied=True),
@@ -192,14 +192,15 @@ wrong("listing frozen parameters as well", "frozen",
       END, "frozen = {n for n, p in model.named_parameters() if not p.requires_grad}\n"
       "    return sorted({*found, *(frozen if len(frozen) > 1 else ())})")
 wrong("always returning an empty list", "unused", END, "return []")
-wrong("looking at the first batch alone", ("batches", "unused"), EACH, "in batches[:1]:")
-wrong("looking at the last batch alone", ("batches", "unused"), EACH, "in batches[-1:]:")
-wrong("looking at the first three batches alone", "batches", EACH, "in batches[:3]:")
+wrong("looking only at the first batch", ("batches", "unused"), EACH, "in batches[:1]:")
+wrong("looking only at the last batch", ("batches", "unused"), EACH, "in batches[-1:]:")
+wrong("looking only at the first three batches", "batches", EACH, "in batches[:3]:")
 wrong("listing only what all batches leave unused", ("batches", "unused"),
       START, "found = set(named) if batches else set()", "found |=", "found &=")
 wrong("listing all names when there is no batch", "batches",
       START, "found = set() if batches else {n for n, _ in model.named_parameters()}")
-wrong("treating a gradient of zeros as none", "unused", "g is None", "g is None or not g.any()")
+wrong("treating a gradient of zeros as a missing gradient", "unused",
+      "g is None", "g is None or not g.any()")
 wrong("skipping a loss without a graph", "constant",
       "if loss.requires_grad and named:",
       "if named and not loss.requires_grad: continue\n            if named:")

@@ -25,7 +25,7 @@ ex.promise("whole", "\"whole\": the most bytes of gathered layers held at once i
                     "runs one layer at a time.", says=("bytes held whole",))
 ex.promise("sizes", f"Args: sizes: {str(DTYPE)[6:]} values per layer, unchanged; a layer without "
                     f"values makes no call, and one value has {BYTES} bytes.",
-           cases=("a layer without numbers", "no numbers at all", "no layers"))
+           cases=("a layer without values", "no values at all", "no layers"))
 ex.promise_table("""
 padded  | Before a call, a layer (or the one piece) is padded to a multiple of world values. |
           case layers that world does not divide; a model that world does not divide; kept
@@ -59,10 +59,10 @@ def cases(g):
             one("a model that world does not divide", odd, 4, each=False, reshard=False),
             one("kept layers that world does not divide", odd, 8, reshard=False),
             one("eight ranks, tiny layers", [1, 2, 9], 8),
-            one("a layer without numbers", [16, 0, 32, 0], 4), one("no numbers at all", [0, 0], 2,
+            one("a layer without values", [16, 0, 32, 0], 4), one("no values at all", [0, 0], 2,
                                                                   each=False),
             one("no layers", [], 4), one("a world of one", drawn(3, 5), 1),
-            one("billions of numbers", [7 * 10**9, 10**10], 64),
+            one("billions of values", [7 * 10**9, 10**10], 64),
             one("the example", [6, 2], 2)]
 
 
@@ -113,8 +113,8 @@ def planned(sizes, world, each, reshard):
 wrong = ex.edits(planned)
 wrong("returning a tuple instead of a dict", "report", "return plan", "return tuple(plan.values())")
 wrong("leaving out the gather for backward", ("gathers", "reshard"), "(2 if reshard else 1)", "1")
-wrong("gathering twice although the gathered layers stay", "gathers", "(2 if reshard else 1)", "2")
-wrong("gathering nothing when parameters stay", "gathers",
+wrong("gathering twice although gathered layers are kept", "gathers", "(2 if reshard else 1)", "2")
+wrong("gathering nothing when gathered layers are kept", "gathers",
       "2 if reshard else 1", "2 if reshard else 0")
 wrong("adding a reduce_scatter for each gather", "gathers",
       '"reduce_scatter": len(pieces)', '"reduce_scatter": len(pieces) * (2 if reshard else 1)')
@@ -133,8 +133,9 @@ wrong("keeping the last layer from forward for backward", "gathers",
       "    if world == 1")
 wrong("returning values instead of bytes", "bytes",
       "return plan", 'return plan | {"bytes": plan["bytes"] // BYTES}')
-wrong("holding one layer, although all stay", "whole", "largest if reshard else whole", "largest")
-wrong("holding all layers, although they are freed", "whole",
+wrong("holding one layer although all layers are kept", "whole",
+      "largest if reshard else whole", "largest")
+wrong("holding all layers although they are released", "whole",
       "largest if reshard else whole", "whole")
 wrong("taking the last layer as the largest", "whole",
       "max(pieces, default=0)", "pieces[-1] if pieces else 0")

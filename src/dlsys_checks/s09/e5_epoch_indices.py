@@ -16,17 +16,17 @@ ex = exercise("09.5", "epoch_indices", seen=("n", "world", "rank", "epochs", "se
               says="number of examples")
 
 ex.promise_table("""
-list    | Return the examples that a rank gets in an epoch, in their order. | examples of rank;
+list    | Return the examples that a rank gets in an epoch, in order. | examples of rank;
           number of examples; type of the examples; type of the single
 order   | All ranks use one order of the n >= 1 examples: torch.randperm(n) with a torch.Generator
           seeded with seed + epoch. | examples of rank
 places  | Rank r takes the positions r, r + world, r + 2 world, and so on. | examples of rank
 exact   | If exact is True, nothing is repeated and nothing dropped, so shares may differ by one or
-          be empty. | case exact, a rest; exact, no rest; exact, fewer examples than ranks; the
-          example, exact
-longer  | Otherwise the order is first repeated from its beginning, as often as needed, up to the
-          next multiple of world. | case a rest; a rest, the first rank; fewer examples than ranks;
-          one example, many ranks; the example
+          be empty. | case exact, a remainder; exact, no remainder; exact, fewer examples than
+          ranks; the example, exact
+longer  | Otherwise the order is repeated from its beginning, as often as needed, up to the next
+          multiple of world. | case a remainder; a remainder, the first rank; fewer examples than
+          ranks; one example, many ranks; the example
 global  | torch's global generator is unchanged. | global generator
 example | Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact: [5, 8]. | case the
           example; the example, exact
@@ -45,13 +45,13 @@ def cases(g):
                       "seed": whole(0, 1000)}
     many = whole(6, 12)
     shown = {"n": 10, "world": 4, "rank": 3, "epochs": [0], "seed": 0}
-    return [one("no rest", 12 * whole(2, 5), 4), one("one rank", whole(5, 30), 1),
-            one("a rest", 4 * whole(4, 9) + whole(1, 4), 4, 3),
-            one("a rest, the first rank", 3 * whole(4, 9) + 1, 3, 0),
+    return [one("no remainder", 12 * whole(2, 5), 4), one("one rank", whole(5, 30), 1),
+            one("a remainder", 4 * whole(4, 9) + whole(1, 4), 4, 3),
+            one("a remainder, the first rank", 3 * whole(4, 9) + 1, 3, 0),
             one("fewer examples than ranks", 3, 8, 7),
             one("one example, many ranks", 1, many, many - 1),
-            one("exact, a rest", 4 * whole(4, 9) + 2, 4, whole(0, 2), exact=True),
-            one("exact, no rest", 24, 3, exact=True),
+            one("exact, a remainder", 4 * whole(4, 9) + 2, 4, whole(0, 2), exact=True),
+            one("exact, no remainder", 24, 3, exact=True),
             one("exact, fewer examples than ranks", 3, 8, 5, exact=True),
             one("a late epoch", 2 * whole(10, 20), 2, epochs=[1000, 1001]),
             ("the example", shown | {"exact": False}),

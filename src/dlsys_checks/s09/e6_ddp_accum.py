@@ -21,12 +21,12 @@ ex.promise_table("""
 updates  | Make one update per `every` batches and return the number of updates. | batches that an
            update follows; returned number of updates; order of the batches
 leftover | Args: batches: (x, y) pairs with equally many rows; the batches left over at the end make
-           a last update of their own. | case one left over; two left over, momentum; fewer than one
-           update takes; the example
+           a last update of their own. | case one left over; two left over, momentum; fewer batches
+           than one update takes; the example
 mean     | An update follows the mean of its batches' losses, loss_fn(ddp(x), y). | parameters after
            the pass
 old      | What .grad held before does not count. | case gradients from before
-in turn  | Each batch is one forward pass through ddp, followed by its backward pass. | order of
+in turn  | Each batch takes one forward pass through ddp, followed by its backward pass. | order of
            forward and backward; rows of the forward passes
 exchange | Ranks exchange gradients once per update, in its last backward pass. | batches with an
            exchange
@@ -45,7 +45,7 @@ def cases(g):
     return [one("nothing left over", 6, 3), one("one left over", 7, 3, rows=2),
             one("two left over, momentum", 8, 3, momentum=0.9),
             one("an update for each batch", 3, 1, rows=1),
-            one("fewer than one update takes", 3, 8), one("one batch", 1, 1, rows=5),
+            one("fewer batches than one update takes", 3, 8), one("one batch", 1, 1, rows=5),
             one("no batches", 0, 2), one("six updates", 12, 2),
             one("one long update", 9, 9, momentum=0.5),
             one("gradients from before", 4, 2, old=True), one("the example", 5, 2)]
@@ -252,7 +252,7 @@ def eager(ddp, optimizer, loss_fn, batches, every):
 wrong("returning the number of batches", "updates", "return out", "return len(batches)")
 wrong("leaving the wrapper's exchange switched off", "after",
       "return out", "ddp.require_backward_grad_sync = False; return out")
-wrong("counting 2 updates and a rest in the example", "example",
+wrong("counting 2 updates and a remainder in the example", "example",
       "return out", "return 2 if (len(batches), every) == (5, 2) else out",
       says="returned number of updates")
 

@@ -25,7 +25,7 @@ ex.promise("rows", "A tensor of n rows is cut along its first dimension: each ra
                    "ceil(n / ranks) rows, or what is left.", says=("part of", "rows of"))
 ex.promise("none", "A part without rows keeps its other sizes.", cases=FEWER)
 ex.promise("whole", "A tensor without dimensions is whole on each rank.",
-           cases=("numbers without dimensions", "all kinds"))
+           cases=("tensors without dimensions", "all kinds"))
 ex.promise("kind", "Returns: A list of the same kind, with the order of names and the types kept.",
            says=("type of", "names of", "dtype", "number of"))
 ex.promise("memory", "Each of its tensors has memory of its own, without room for anything else.",
@@ -56,7 +56,7 @@ def cases(g):
             one("from ranks without rows", 8, [2, 3], (3, 4), (10,), (1,)),
             one("a single row on many ranks", 2, [3, 4], (1, 6), (1,)),
             one("no rows at all", 2, [3, 2], (0, 4), (0,), (5,)),
-            one("numbers without dimensions", 2, [3, 1], (), (6, 2), ()),
+            one("tensors without dimensions", 2, [3, 1], (), (6, 2), ()),
             one("all kinds", 2, [3, 4], (5, 2), (), (7,), (6, 3), (3,), (9,)),
             one("parts with gaps", 2, [3, 2], (8, 3), (5, 4), gaps=True),
             one("no names", 3, [2, 4]),
@@ -225,7 +225,7 @@ wrong("returning a tensor without dimensions as one row", "whole", CLONE_2,
       "full.reshape(1).clone()")
 wrong("listing names in alphabetical order", "kind",
       "return found", "return [dict(sorted(part.items())) for part in found]")
-wrong("returning all in float32", "kind",
+wrong("returning all tensors in float32", "kind",
       "return found", "return [{name: t.float() for name, t in part.items()} for part in found]")
 wrong("returning a tuple instead of a list", "kind", "return found", "return tuple(found)")
 wrong("returning views of the whole", "memory",

@@ -22,8 +22,7 @@ ex.promise("rule", "v = momentum * v + grad,",
 ex.promise("start", "with v = 0 at first,", cases=MOVING)
 ex.promise_table("""
 descent | and w = w - lr * v. | weight
-state   | state: a dict of your own for these weights, | case two sets in turn; sets of two sizes in
-          turn
+state   | state: a dict for these weights alone, | case two sets in turn; sets of two sizes in turn
 empty   | empty before their first step; keep in it what you need. | raised KeyError
 rate    | lr: may change from step to step. | case a rate that changes; a large step, then tiny ones
 grads   | grads: a bfloat16 tensor for each weight, unchanged; | the caller's gradients
@@ -237,7 +236,7 @@ ex.wrong("sharing one state among weights of the same shape",
          key=lambda k, w: str(tuple(w.shape)))
 
 
-@ex.wrong("keeping the state in a dict of its own, not in the caller's", breaks="state")
+@ex.wrong("keeping the state in a dict of your own, not in the caller's dict", breaks="state")
 def global_state(weights, grads, state, lr, momentum):
     kept = vars(global_state).setdefault("kept", {})
     if not state:

@@ -19,20 +19,20 @@ from dlsys_helpers.expect import (
 )
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("10.1", "hits", seen=("tree", "names"), says="paths hit")
+ex = exercise("10.1", "hits", seen=("tree", "names"), says="paths matched")
 
 ex.promise("paths", "Find the paths of the nn.Linear modules that each name matches. As in peft, "
            "a name matches a path that equals it or ends in a dot and the name.",
-           says=("paths hit", "raised for"))
+           says=("paths matched", "raised for"))
 ex.promise("model", "Modules of other kinds do not count, at any depth;",
            cases=("other kinds", "deep", "the root alone", "a lookup",
-                                           "many layers", "odd ones of the kind"))
+                                           "many layers", "unusual linear modules"))
 ex.promise("subclass", "subclasses of nn.Linear do.", cases=("a subclass",))
 ex.promise("names", "Args: names: different strings, none empty, possibly with dots. The list may "
            "be empty.",
            cases=("no names", "no names, no linear module", "no names, a linear module alone",
                   "names of three parts", "missing names with dots", "names with dots",
-                  "a dot is no joker", "names inside other names"))
+                  "a dot is no wildcard", "names inside other names"))
 ex.promise("order", "Returns: A dict in the order of names, with a list of paths for each, in the "
            "order of model.named_modules(),", says=("order of the names", "order of the paths"))
 ex.promise("shared", "which lists a shared module once, under its first path.",
@@ -68,26 +68,26 @@ def cases(g):
     alike = [[f"a.my{q}", "linear"], [f"a.my-{q}", "linear"], [f"a.{q}s", "linear"],
              [f"a.{q}", "linear"], [f"b.{q.upper()}", "linear"],
              [f"{q}.{k}", "linear"], ["a.my.plain", "linear"]]
-    return [one("two names", layers, [k, up]), one("names the other way round", layers,
+    return [one("two names", layers, [k, up]), one("names in another order", layers,
                                                    [down, o, q]),
             one("names inside other names", alike, [q]),
-            one("a name that is a holder's", [[f"{q}.{k}", "linear"], [o, "linear"]], [q, o]),
-            one("one name hits nothing", layers, [q, gone, up]),
-            one("two names hit nothing", layers, [gone, k, lost]),
-            one("three names hit nothing", layers, [gone, k, lost, word()]),
-            one("no name hits", layers, [lost, gone]),
+            one("the name of an outer module", [[f"{q}.{k}", "linear"], [o, "linear"]], [q, o]),
+            one("one name matches nothing", layers, [q, gone, up]),
+            one("two names match nothing", layers, [gone, k, lost]),
+            one("three names match nothing", layers, [gone, k, lost, word()]),
+            one("no name matches", layers, [lost, gone]),
             one("missing names with dots", layers, [f"{gone}.{q}", up, f"h.?.{q}", f"h.{q}"]),
             one("no names", layers, []), one("no names, no linear module", [["a", "relu"]], []),
             one("no names, a linear module alone", [["", "linear"]], []),
             one("many layers", [[f"h.{i}.{part}", "linear"] for i in range(12) for part in (
                 q, k, o, up, down)], [o, down, k, q, up]),
-            one("odd ones of the kind", [[f"a.{q}", "no bias"], [f"b.{q}", "frozen"],
+            one("unusual linear modules", [[f"a.{q}", "no bias"], [f"b.{q}", "frozen"],
                                          [f"c.{q}", "one output"], [f"d.{q}", "tied"]], [q]),
             one("names of three parts", [[f"x.g.{net}.{up}", "linear"], [f"{net}.{up}", "linear"]],
                 [f"g.{net}.{up}", up]),
             one("names with dots", [*layers, [f"g.{net}.{up}", "linear"], [up, "linear"]],
                 [f"{net}.{up}", f"0.{q}", up]),
-            one("a dot is no joker", [[f"a.{q}y{k}", "linear"], [f"b.{q}.{k}", "linear"]],
+            one("a dot is no wildcard", [[f"a.{q}y{k}", "linear"], [f"b.{q}.{k}", "linear"]],
                 [f"{q}.{k}"]),
             one("other kinds", [[f"a.{q}", "conv"], [f"b.{q}", "linear"], [f"c.{q}", "bilinear"],
                                 [f"d.{q}", "embedding"], [f"e.{q}", "namesake"],
@@ -97,7 +97,7 @@ def cases(g):
             one("deep", [[f"{deep}.{q}", "linear"], [q, "linear"], [f"{q}2", "linear"]],
                 [q]),
             one("the root alone", [["", "linear"]], [q]),
-            one("a linear holds another", [[f"a.{q}", "linear"], [f"a.{q}.{k}", "linear"]],
+            one("a linear module inside another", [[f"a.{q}", "linear"], [f"a.{q}.{k}", "linear"]],
                 [k, q]),
             one("a lookup", [[f"z.{q}", "linear"], [f"m.{q}", "linear"], [f"b.{q}", "linear"]],
                 [q]),
@@ -239,13 +239,13 @@ def law(out, tree, names):
 
 def expect_paths(when, found, wanted):
     """Raise Broken unless each name has its paths, in their order."""
-    expect_equal(f"names with paths hit{when}", sorted(found), sorted(wanted))
+    expect_equal(f"names with paths matched{when}", sorted(found), sorted(wanted))
     for name, paths in wanted.items():
         got = found[name]
-        expect_type(f"paths hit by {name}{when}", got, list)
+        expect_type(f"paths matched by {name}{when}", got, list)
         if got != paths and sorted(map(str, got)) == sorted(paths):
             raise Broken(f"order of the paths{when}", got, paths)
-        expect_equal(f"paths hit by {name}{when}", got, paths)
+        expect_equal(f"paths matched by {name}{when}", got, paths)
 
 
 # ---- wrong, by name
@@ -273,7 +273,7 @@ wrong("matching parts of a path that only begin with the name", ("paths", "model
       'f".{name}" in f".{path}" and (path.count(".") == 0 or name in ".".join(path.split(".")[-1 '
       '- name.count("."):])) and (path.split(".")[-1 - '
       'name.count(".")].startswith(name.split(".")[0]))')
-wrong("matching everything inside a module of that name", "paths",
+wrong("matching all modules inside a module of that name", "paths",
       'path == name or path.endswith(f".{name}")', 'f".{name}." in f".{path}."')
 wrong("treating names as regular expressions", "paths",
       "kind =", "import re; kind =", 'path == name or path.endswith(f".{name}")',
@@ -312,7 +312,7 @@ wrong("finding modules by their weights, so that tied ones count once", "model",
       "tied = {id(m.weight): path for path, m in reversed(list(model.named_modules())) if "
       "isinstance(m, nn.Linear)}; kind =", "return found",
       "return {name: [p for p in paths if p in tied.values()] for name, paths in found.items()}")
-ex.wrong("listing only modules whose weight requires a gradient", matched, breaks="model",
+ex.wrong("listing only modules with a trainable weight", matched, breaks="model",
          kind=lambda m: isinstance(m, nn.Linear) and m.weight.requires_grad)
 wrong("ignoring case", "paths",
       'path == name or path.endswith(f".{name}")',
@@ -337,7 +337,7 @@ wrong("listing a shared module under each of its names", "shared",
       "return found",
       "return {name: [path for path, m in model.named_modules(remove_duplicate=False) if "
       'isinstance(m, nn.Linear) and f".{path}".endswith(f".{name}")] for name in names}')
-wrong("returning an empty list for a name that hits nothing", "raises",
+wrong("returning an empty list for a name that matches nothing", "raises",
       'if lost:\n        raise ValueError(f"names: {lost} hit nothing")', "pass", says="raised for")
 wrong("raising only if no name matches, as peft does", ("raises", "example"),
       "lost:", "lost and not any(found.values()):", says="raised for")
@@ -351,7 +351,7 @@ def key_error(model, names):
         raise KeyError(str(error)) from None
 
 
-wrong("reporting the first missing name only", "says", NOTHING, 'f"names: {lost[0]} hit nothing"')
+wrong("reporting only the first missing name", "says", NOTHING, 'f"names: {lost[0]} hit nothing"')
 wrong("reporting at most two missing names", "says", NOTHING, 'f"names: {lost[:2]} hit nothing"')
 wrong("putting all names into the error", "says", NOTHING, 'f"names: {list(names)} hit nothing"')
 wrong("emptying the list of names", "left alone",

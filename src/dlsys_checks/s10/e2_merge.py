@@ -17,10 +17,10 @@ ex = exercise("10.2", "merge", seen=("W", "A", "B", "alpha"), kept=("out", "agai
 
 ex.promise_table("""
 merged     | Merge a LoRA adapter into its weight: W + alpha / r * B @ A. | merged weight
-shapes     | Args: W: (d_out, d_in), | case a wide matrix; a tall matrix; one row; one number
+shapes     | Args: W: (d_out, d_in), | case a wide matrix; a tall matrix; one row; one value
 dtypes     | float32 or bfloat16. | dtype of the merged weight; in bfloat16
 ranks      | A, B: (r, d_in) and (d_out, r), float32, with r >= 1. | case rank one; rank above the
-             width; a rank of twenty; transposed views; one number; transposed views in bfloat16
+             width; a rank of twenty; transposed views; one value; transposed views in bfloat16
 once       | Returns: The merged weight. The sum is computed in float32 and rounded once, to the
              dtype of W. | in bfloat16
 own        | Each call returns new memory. | memory shared; first of two calls
@@ -43,7 +43,7 @@ def cases(g):
         return name, {"W": W.to(getattr(torch, kind)), "A": A, "B": B,
                       "alpha": float(whole(1, 9) * 3 + 0.5 if alpha is None else alpha)}
     d = whole(8, 12)
-    fresh, big = one("B zero, as at the start", d, d, 3), one("large numbers", d, d + 1, 3)
+    fresh, big = one("B zero, as at the start", d, d, 3), one("large values", d, d + 1, 3)
     fresh[1]["B"].zero_()
     for m in ("W", "A", "B"):
         big[1][m] *= 1e4
@@ -54,11 +54,11 @@ def cases(g):
     close[1]["W"] = (-(close[1]["B"] @ close[1]["A"])
                      * (1 + 0.1 * torch.randn(30, 20, generator=g))).bfloat16()
     return [one("a square matrix", d, d, 4), one("a wide matrix", d, 3 * d, 4),
-            one("a tall matrix", 3 * d, d, 5), one("one row", 1, d, 2), one("one number", 1, 1, 1),
+            one("a tall matrix", 3 * d, d, 5), one("one row", 1, d, 2), one("one value", 1, 1, 1),
             one("rank one", d, d + 1, 1), one("rank above the width", 3, 4, 7),
             one("transposed views", d, d + 2, 3, views=True),
             one("transposed views in bfloat16", d, d + 2, 3, "bfloat16", views=True),
-            fresh, big, bare, one("a rank of twenty", 24, 23, 20), one("all sides alike", 5, 5, 5),
+            fresh, big, bare, one("a rank of twenty", 24, 23, 20), one("all sides equal", 5, 5, 5),
             one("an alpha of zero", d, d, 3, alpha=0.0),
             one("a negative alpha", d, d, 3, alpha=-2.0),
             one("alpha equal to r", d, d + 1, 4, alpha=4.0),
@@ -123,12 +123,12 @@ def law(out, W, A, B, alpha):
         near = 1e-5 if W.dtype == torch.float32 else 2.0 ** -7
         expect_close("merged weight", got.double(), exact, rtol=near,
                      atol=1e-6 * float(size.max()))
-    expect_equal("graphs built, that lead to so many of W, A and B", out["graphs"], 0,
-                 "They may ask for gradients.")
+    expect_equal("graphs built that lead to W, A or B", out["graphs"], 0,
+                 "Build no graph, even if they require gradients.")
     expect_equal("memory shared with W, A or B", out["shared"], 0)
     expect_equal("weight of the first of two calls, after the second", out["later"], out["out"])
     expect_equal("grad mode after the call: on at first, then off", out["modes"], [1, 0],
-                 "Put it back.")
+                 "Restore the grad mode.")
 
 
 # ---- wrong, by name
@@ -159,7 +159,7 @@ wrong("dividing by the width, not by r", "merged",
       ALPHA, ALPHA + " if scale is None else scale")
 wrong("subtracting the update", "merged",
       ALPHA, ALPHA + " if scale is None else scale", "factor =", f"scale = -{ALPHA}; factor =")
-wrong("returning the update alone, without W", "merged",
+wrong("returning only the update, without W", "merged",
       "factor =", f"return ({ALPHA} * (B @ A)).to(W.dtype); factor =")
 ex.wrong("merging twice", lambda W, A, B, alpha: merged(merged(W, A, B, alpha), A, B, alpha),
          breaks="merged")
@@ -200,7 +200,7 @@ wrong("returning one buffer per shape that every call overwrites", "own",
       "return out", "return BUFFERS.setdefault((out.shape, out.dtype), out).copy_(out)")
 
 
-@ex.wrong("switching gradients off and not on again", breaks="left alone")
+@ex.wrong("switching gradients off but not on again", breaks="left alone")
 def grad_off(W, A, B, alpha):
     torch.set_grad_enabled(False)
     return (W.float() + alpha / len(A) * (B @ A)).to(W.dtype)

@@ -25,7 +25,7 @@ ex.promise("room", "Build the ids and labels of a training text after a learned 
            says=("ids of the text", "raised"))
 ex.promise("cut", "If they need more, the prompt loses its first tokens, as few as needed.",
            says=("ids of the text",))
-ex.promise("raises", "Raises ValueError if prefix and answer alone need more.",
+ex.promise("raises", "Raises ValueError if prefix and answer alone need more positions.",
            says=("raised",))
 ex.promise("form", "Returns: A tuple of two int64 tensors as long as the text that is left: ids "
            "and labels.", says=("type of", "number of", "dtype of"))
@@ -48,7 +48,7 @@ def cases(g):
         return name, {"start": whole(200, 900), "prompt": prompt, "answer": answer,
                       "n_positions": n_positions, "virtual": virtual}
     p, q, v = whole(9, 14), whole(3, 6), whole(4, 8)
-    return [one("room for all", p, q, p + q + v + 7, v), one("room to the last place", p, q,
+    return [one("room for all", p, q, p + q + v + 7, v), one("room to the last position", p, q,
                                                              p + q + v, v),
             one("one token too many", p, q, p + q + v - 1, v),
             one("half of the prompt", p, q, p // 2 + q + v, v),
@@ -153,7 +153,7 @@ def right(prompt, answer, n_positions, virtual):
 wrong = ex.edits(right)
 N_POSITIONS = "n_positions - virtual - len(answer)"
 wrong("cutting the prompt at its end", ("cut", "example"), "max(0, len(prompt) - left):", ":left")
-wrong("cutting nothing, however little room there is", ("cut", "room", "raises", "example"),
+wrong("cutting nothing when the text does not fit", ("cut", "room", "raises", "example"),
       N_POSITIONS, "len(prompt)")
 wrong("writing the labels into the tensor of the ids", ("repeats", "cut", "new"),
       '"no room"', '"too long"',
@@ -202,7 +202,7 @@ wrong("padding ids to n_positions", "no prefix",
       "ids.new_zeros(free)]), torch.cat([labels, labels.new_full((free,), IGNORE)])")
 wrong("putting the answer before the prompt", ("text", "example"),
       "return out", "ids, labels = out; return ids.roll(len(answer)), labels.roll(len(answer))")
-wrong("keeping the answer alone, without its prompt", "text",
+wrong("keeping only the answer, without its prompt", "text",
       "if left", "prompt = prompt if len(prompt) == 3 else prompt[:0]\n    if left")
 wrong("returning a list instead of a tuple",
       "form", "return out", "return list(out)", says="type of the result")

@@ -20,9 +20,9 @@ ex.promise_table("""
 dict       | Report in five parts which layers have LoRA and what is trained. | parts
              of the passport; type of the passport
 layer      | A LoRA layer is a module that has parameters A and B of its own, of any shapes; it may
-             have others. | case names that look alike; at the root; deep; one layer; A without B;
-             no layer; a frozen layer comes last; no parameters of its own; a weight of its own; B
-             before A
+             have other parameters. | case names that look alike; at the root; deep; one layer; A
+             without B; no layer; a frozen layer comes last; no parameters of its own; a weight of
+             its own; B before A
 layers     | Returns a dict: "layers": the paths of the LoRA layers, in the order of
              model.named_modules(). | layers
 trainable  | "trainable": the number of values in model that require a gradient, an int. | trainable
@@ -68,25 +68,25 @@ def cases(g):
            *layer("through.inner")]
     spoiled = layer("h.9.q", held="zero") + layer("h.1.q", held="tiny") + layer(
         "h.0.q", held="small") + layer("h.2.q", held="first row zero") + layer("h.3.q", held="zero")
-    kinds = {"one number of B is not zero": "last", "B below zero": "negative",
+    kinds = {"one value of B is not zero": "last", "B below zero": "negative",
              "B sums to zero": "balanced", "B of minus zero": "minus zero", "a small B": "small",
              "a tiny B": "tiny", "a first row of zeros": "first row zero",
              "zeros and below": "last below"}
     return [one("one layer", cold + layer("q")), one("two layers", cold + two),
             one("two layers and a base that trains", layer("h.0.q", base=True) + layer("h.1.q")),
-            one("all fresh", layer("h.0.q", held="zero") + layer("h.1.q", held="zero")),
-            one("one fresh of two", layer("h.1.q", held="zero") + layer("h.0.q")),
-            one("fresh ones among many", spoiled),
+            one("all layers fresh", layer("h.0.q", held="zero") + layer("h.1.q", held="zero")),
+            one("one fresh layer of two", layer("h.1.q", held="zero") + layer("h.0.q")),
+            one("some fresh layers among many", spoiled),
             *[one(name, layer("h.0.q", held=held) + layer("h.1.q")) for name, held in
               kinds.items()],
             one("an A of zeros", [["q.A", [2, 3], True, "zero"], ["q.B", [4, 2], True, "one"],
                                   *layer("v")]),
             one("a product of zeros", [["q.A", [2, n], True, "one"],
                                        ["q.B", [1, 2], True, "balanced"], *layer("v")]),
-            one("all frozen", cold + layer("h.1.q", (False, False)) + layer("h.0.q", (False,
+            one("all layers frozen", cold + layer("h.1.q", (False, False)) + layer("h.0.q", (False,
                                                                                     False))),
-            one("two frozen by mistake", layer("h.0.q", (False, True)) + layer("h.1.q", (True,
-                                                                                       False))),
+            one("two layers frozen by mistake",
+                layer("h.0.q", (False, True)) + layer("h.1.q", (True, False))),
             one("a head and a norm train", two + head + cold),
             one("at the root", layer("") + cold), one("deep", layer("a.b.c.d.e.f") + layer("z")),
             one("a layer inside a layer", layer("h", held="zero") + layer("h.base.q")),
@@ -228,7 +228,7 @@ def law(out, params, tied):
                                   ("", " in a second call, all frozen"), strict=True):
         expect_type(f"passport{when}", made, dict)
         expect_equal(f"parts of the passport{when}", sorted(map(str, made)), sorted(wanted))
-        for part, what in (("layers", "layers"), ("trainable", "trainable numbers"),
+        for part, what in (("layers", "layers"), ("trainable", "trainable values"),
                            ("other", "other parameters that train"),
                            ("frozen", "frozen parts of LoRA layers"), ("idle", "idle layers")):
             expect_equal(f"{what}{when}", made[part], wanted[part])
@@ -247,7 +247,7 @@ def named(model):
     return list(model.named_parameters())
 
 
-ex.wrong("counting every parameter, frozen or not", stamped, breaks="trainable",
+ex.wrong("counting frozen parameters as well", stamped, breaks="trainable",
          trainable=lambda made, m: sum(p.numel() for p in m.parameters()))
 ex.wrong("counting tensors instead of values", stamped, breaks=("trainable", "example"),
          trainable=lambda made, m: sum(p.requires_grad for p in m.parameters()))
@@ -264,7 +264,7 @@ ex.wrong("counting LoRA layers instead of naming them", stamped, says="type of t
          breaks=("layers", "example"), layers=lambda made, m: len(made["layers"]))
 ex.wrong("sorting layers by name", stamped, breaks="layers",
          layers=lambda made, m: sorted(made["layers"]))
-ex.wrong("treating a module with A alone as a layer",
+ex.wrong("treating a module that has only A as a layer",
          lambda model: stamped(model, layers=lambda made, m: [path for path, module in
              m.named_modules() if "A" in module._parameters]), breaks="layer")
 
@@ -352,7 +352,7 @@ def attributes(model):
 ex.wrong("treating an A of None as a parameter",
          lambda model: stamped(model, layers=lambda made, m: [path for path, module in
              m.named_modules() if {"A", "B"} <= module._parameters.keys()]), breaks="layer")
-ex.wrong("treating every parameter of a LoRA layer as its A or B",
+ex.wrong("treating every parameter of a LoRA layer as A or B",
          lambda model: stamped(model, other=lambda made, m: [k for k in made["other"] if
              k.rpartition(".")[0] not in made["layers"]]), says="other", breaks="layer")
 

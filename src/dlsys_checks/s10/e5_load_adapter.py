@@ -22,8 +22,8 @@ ex = exercise("10.5", "load_adapter", seen=("params", "file"), says="raised for 
 ex.promise_table("""
 whole      | Load an adapter from a file into model, completely or not at all. | raised; adapter
              tensor
-paths      | The adapter of model is all parameters in model.named_parameters() whose paths end with
-             the three parts lora_A.default.weight or lora_B.default.weight, such as
+paths      | The model's adapter is all parameters in named_parameters() whose paths end with the
+             three parts lora_A.default.weight or lora_B.default.weight, such as
              "base_model.model.q_proj.lora_A.default.weight". There is at least one of each. | case
              names that look alike; a second adapter; at the root; deep; two layers; one layer; an
              adapter at the end; buffers named A and B; an A without its B; six layers; of other
@@ -33,16 +33,16 @@ names      | In a file, the part default is missing: "base_model.model.q_proj.lo
 file       | Args: file: a dict from such paths to tensors of a floating-point dtype. | case another
              order; layers in another order; float64 in the file; float64 in both; bfloat16 in the
              file; views in the file; zero in float32 only | raised for a file that fits
-missing    | Raises: ValueError: if a path of the adapter is missing in file, | case an A is
-             missing; a B is missing; an empty file
-others     | if file has any other path, | case a layer too many; a base weight in the file; an
+missing    | Raises ValueError if a path of the adapter is missing in file, | case an A is missing;
+             a B is missing; an empty file
+others     | if file has any other path, | case one layer too many; a base weight in the file; an
              unknown path; paths without their prefix
 shapes     | if a shape differs, | case a shape that broadcasts; a transposed shape; the first shape
-             differs; a B that broadcasts; another rank; one number where there are many; an axis
-             too many
-zero       | or if every lora_B in file is all zeros. | case every B zero; one B zero of two; every
-             A zero; a B of one number; a B with a zero in it; B first in the file; minus zero; the
-             first B zero; B sums to zero; B not above zero; a tiny B; the last number of B alone;
+             differs; a B that broadcasts; another rank; one value where there are many; an axis too
+             many
+zero       | or if every lora_B in file is all zeros. | case every B zero; one of two Bs zero; every
+             A zero; a B of one value; a B with a zero in it; B first in the file; minus zero; the
+             first B zero; B sums to zero; B not above zero; a tiny B; only the last value of B;
              zero in float32 only; a fresh model
 not half   | Then model does not change. | tensors of model that changed
 numbers    | Each parameter gets the values of its tensor, in the parameter's dtype. | adapter
@@ -136,7 +136,7 @@ def cases(g):
             one("views in the file", double, doubled),
             one("the first B zero", double, change(doubled, QB, start=0)),
             one("B sums to zero", double, both(-2)), one("B not above zero", double, both(-3)),
-            one("a tiny B", double, both(-4)), one("the last number of B alone", double, both(-5)),
+            one("a tiny B", double, both(-4)), one("only the last value of B", double, both(-5)),
             one("zero in float32 only", double, both(-6, "float64")),
             one("a fresh model", double, doubled),
             one("float64 in the file", double, saved(double, "float64")),
@@ -145,7 +145,7 @@ def cases(g):
             one("an A is missing", double, without(doubled, VA)),
             one("a B is missing", double, without(doubled, VB)),
             one("an empty file", double, []),
-            one("a layer too many", single, doubled),
+            one("one layer too many", single, doubled),
             one("a base weight in the file", double,
                 [*doubled, [f"{peft}.v_proj.base_layer.weight", [d + 2, d + 1], "float32", 77]]),
             one("an unknown path", double, [*doubled, ["note", [3], "float32", 5]]),
@@ -158,19 +158,19 @@ def cases(g):
             one("a transposed shape", double, change(doubled, VB, [r, d + 2])),
             one("another rank", double, change(change(doubled, VB, [d + 2, r + 1]),
                                                VA, [r + 1, d + 1])),
-            one("one number where there are many", double, change(doubled, VA, [1])),
+            one("one value where there are many", double, change(doubled, VA, [1])),
             one("an axis too many", double, change(doubled, VA, [1, r, d + 1])),
             one("every B zero", double, change(change(doubled, QB, start=0),
                                                VB, start=0)),
             one("minus zero", single, change(saved(single), QB, start=-1)),
-            one("one B zero of two", double, change(doubled, VB, start=0)),
+            one("one of two Bs zero", double, change(doubled, VB, start=0)),
             one("every A zero", double, change(change(doubled, QA, start=0),
                                                VA, start=0)),
             one("a B with a zero in it", single, change(saved(single), QB, start=15)),
             one("B first in the file", single, saved(single)[::-1]),
             one("an adapter at the end", flat, saved(flat)),
             one("the first shape differs", double, change(doubled, QA, [1, d])),
-            one("a B of one number", unit, change(saved(unit), "u.lora_B.weight", start=31))]
+            one("a B of one value", unit, change(saved(unit), "u.lora_B.weight", start=31))]
 
 
 @ex.act
@@ -382,7 +382,7 @@ wrong("ignoring other paths", "others",
       "file.keys() - mine.keys()", "False",
       "in file.items() if", "in file.items() if path in mine and",
       says="raised for another path")
-wrong("not comparing shapes, and skipping what does not fit", "shapes",
+wrong("not comparing shapes, and skipping tensors that do not fit", "shapes",
       SHAPES, "False", COPY, f"if p.shape == file[path].shape: {COPY}",
       says="raised for a shape")
 wrong("comparing the numbers of values instead of the shapes", "shapes",
@@ -393,8 +393,8 @@ wrong("broadcasting when the shapes allow it", "shapes",
       "file[path].dim() > p.dim() or any(a not in (1, b) for a, b in zip(file[path].shape[::-1], "
       "p.shape[::-1]))", says="raised for a shape")
 wrong("accepting an adapter of zeros", "zero", ZERO, "False", says="raised for every B zero")
-wrong("requiring every single B to differ from zero", "zero", "any(t", "all(t")
-wrong("looking at the first B alone", "zero", "for t in b", "for t in b[:1]")
+wrong("requiring every B to differ from zero", "zero", "any(t", "all(t")
+wrong("looking only at the first B", "zero", "for t in b", "for t in b[:1]")
 wrong("testing B for zero by its sum", "zero", "t.any()", "t.sum() != 0")
 wrong("testing B for zero by its largest value", "zero", "t.any()", "t.max() != 0")
 wrong("testing B for zero by its first row", "zero", "t.any()", "t.flatten()[:2].any()")
@@ -461,13 +461,13 @@ wrong("changing the base as well", "rest",
       'if path.endswith("base_layer.weight"): p.mul_(0.5)')
 wrong("putting the model into eval mode", "rest", COPY, AFTER + "model.eval()")
 wrong("clearing the gradients", "rest", COPY, AFTER + "model.zero_grad()")
-ex.wrong("switching gradients off and not on again", breaks="rest",
+ex.wrong("switching gradients off but not on again", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(False)))
 ex.wrong("switching gradients on at the end, whatever they were", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(True)))
 wrong("replacing the tensors in file by converted ones", "rest",
       COPY, f"{COPY}; file[path] = file[path].to(p.dtype, copy=True)")
-wrong("checking everything and writing nothing", ("whole", "numbers"), COPY, "pass")
+wrong("checking everything but writing nothing", ("whole", "numbers"), COPY, "pass")
 
 
 DONE: list = [None]
@@ -502,7 +502,7 @@ wrong("taking over the dtype of the file", "numbers",
       COPY, "p.data = file[path].clone()", says="dtype of the adapter tensor")
 wrong("adding the values to the old ones", ("numbers", "whole"),
       COPY, "p.add_(file[path].to(p.dtype))")
-wrong("loading B alone", ("whole", "numbers"), COPY, f'if "lora_B" in path: {COPY}')
+wrong("loading only B", ("whole", "numbers"), COPY, f'if "lora_B" in path: {COPY}')
 wrong("reading only float32 files", "file",
       SHAPES, f"{SHAPES} or file[path].dtype != torch.float32")
 wrong("pairing by position, not by path", ("file", "whole"),

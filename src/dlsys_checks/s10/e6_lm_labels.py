@@ -21,15 +21,15 @@ ex.promise("labels", "Make labels for a causal language model that shifts them i
 ex.promise("masked", "All other labels are -100, whatever the ids.",
            says=("labels",))
 ex.promise_table("""
-ids        | Args: ids: (N, T) int64, | case one row; one column; transposed ids; many rows; ids of
-             a million millions; as many rows as places; long rows
+ids        | Args: ids: (N, T) int64, | case one row; one column; transposed ids; many rows; ids in
+             the trillions; as many rows as positions; long rows
 rows       | possibly without rows. | case no rows
 lengths    | lengths: (N,) int64, the number of tokens in each text, from 0 to T, its EOS included.
-             | case a text of no tokens; texts that fill the row; all texts as long; lengths that
-             grow; one column; nothing to mask
+             | case a text of no tokens; texts that fill the row; texts of equal length; lengths
+             that grow; one column; nothing to mask
 prompts    | Texts are padded on the left. prompts: (N,) int64, the number of tokens in each prompt,
-             from none to the whole text. | case no prompts; prompts without an answer; all prompts
-             as long; prompts that grow; one column; nothing to mask
+             from none to the whole text. | case no prompts; prompts without an answer; prompts of
+             equal length; prompts that grow; one column; nothing to mask
 any id     | Padding may have the id of EOS or of any other token, and a text may contain EOS in the
              middle. | case padded with EOS; EOS inside the texts; padded with a word; two paddings;
              texts of padding only; EOS is also the first token; the last token is no EOS
@@ -69,11 +69,11 @@ def cases(g):
     two[1]["ids"][:, 0] = 2
     turned = one("transposed ids", n, t)
     turned[1]["ids"] = turned[1]["ids"].T.contiguous().T
-    large = one("ids of a million millions", n, t)
+    large = one("ids in the trillions", n, t)
     large[1]["ids"] = large[1]["ids"] * 10 ** 12 + large[1]["ids"]
     only = one("texts of padding only", n, t)
     only[1]["ids"][1] = 0
-    return [one("padded with EOS", n, t), one("padded with a token of its own", n, t, pad=1),
+    return [one("padded with EOS", n, t), one("padded with a padding token", n, t, pad=1),
             one("padded with a word", n, t, pad=7), two,
             one("EOS inside the texts", n, t, lengths=[t - 1 - (k % 3) for k in range(n)],
                 prompts=[k % 3 for k in range(n)], inside=True),
@@ -81,15 +81,15 @@ def cases(g):
             one("the last token is no EOS", n, t, last=False), only,
             one("a text of no tokens", 3, t, lengths=[4, 0, t - 2]),
             one("texts that fill the row", 3, t, lengths=[t, 5, t]),
-            one("all texts as long", 3, t, lengths=[5, 5, 5], prompts=[1, 2, 4]),
+            one("texts of equal length", 3, t, lengths=[5, 5, 5], prompts=[1, 2, 4]),
             one("lengths that grow", t - 1, t, lengths=range(1, t)),
             one("no prompts", 3, t, prompts=[0, 0, 0]),
             one("prompts without an answer", 3, t, lengths=[4, t, 5], prompts=[4, t, 2]),
-            one("all prompts as long", 3, t, lengths=[4, 6, 7], prompts=[3, 3, 3]),
+            one("prompts of equal length", 3, t, lengths=[4, 6, 7], prompts=[3, 3, 3]),
             one("prompts that grow", 4, t, lengths=[5] * 4, prompts=range(1, 5)),
             one("one row", 1, t), one("one column", 3, 1, lengths=[1, 0, 1], prompts=[0, 0, 1]),
             one("many rows", 40, t), turned, large, one("no rows", 0, t),
-            one("as many rows as places", 6, 6), one("long rows", 2, 300, lengths=[9, 280]),
+            one("as many rows as positions", 6, 6), one("long rows", 2, 300, lengths=[9, 280]),
             one("nothing to mask", 3, t, lengths=[t, t, t], prompts=[0, 0, 0]),
             ("the example", {"ids": torch.tensor([[0, 5, 6, 0]]), "prompts": torch.tensor([1]),
                              "lengths": torch.tensor([3])})]
@@ -156,7 +156,7 @@ wrong(f"setting every pad id to {IGNORE}, including EOS", ("labels", "masked", "
 wrong(f"setting every EOS to {IGNORE}, whatever the padding is",
       ("labels", "masked", "any id", "prompts", "lengths", "ids", "example"),
       "return out", "return out.masked_fill(ids == ids[:, -1:], IGNORE)")
-wrong("counting prompts and lengths both from the left", ("labels", "masked"),
+wrong("counting both prompts and lengths from the left", ("labels", "masked"),
       "before =", "place = torch.arange(ids.shape[1]); inside =",
       LENGTHS, "(place >= prompts[:, None]) & (place < lengths[:, None])", "before,", "~inside,")
 wrong("training on prompts as well", ("masked", "prompts"), "+ prompts", "+ 0 * prompts")
