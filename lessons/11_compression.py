@@ -6,8 +6,8 @@
 # some of them, train a smaller model to imitate it, and write the result to a file that
 # another program can run. Each of these steps can change the model a lot without an error
 # message, and often without changing the one number that you happen to check. After every
-# step, this stage measures three things: the size, the error of the output, and the
-# accuracy. It also says which of these three you need.
+# step, this stage measures three things: the size, the output error, and the accuracy. It
+# also says which of the three you need.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -55,8 +55,8 @@ print(f"scale {scale:.5f}   steps {steps.int().tolist()}")
 
 # %% [markdown] role="concept"
 # An unsigned byte cannot hold negative numbers, so add the number of steps between the
-# lowest level and 0. This number of steps is the zero. (A signed byte holds -128 to 127.
-# Both types are called INT8.)
+# lowest level and 0. This number is the zero. (A signed byte holds -128 to 127. Both
+# types are called INT8.)
 
 # %% role="concept"
 zero = round(-low / scale)
@@ -73,7 +73,7 @@ claim("largest rounding error, in steps of the grid",
       ((back - w).abs().max() / scale).item(), below=0.501)
 
 # %% [markdown] role="concept"
-# Rounding moves a weight by at most half a step, and 0 stays exactly 0. With fewer bits
+# Rounding moves a weight by at most half a step, and 0 stays exactly 0. With fewer bits,
 # the steps are larger, and the grid shifts a little so that 0 is still a level:
 
 # %% role="concept"
@@ -94,9 +94,9 @@ draw_line({"weights": [(v, f"{v:g}") for v in w.tolist()],
 
 # %% [markdown] role="concept"
 # A grid that extends from the lowest to the highest weight is *affine*. A *symmetric*
-# grid extends equally far on both sides of 0. Here its codes have a sign, and its zero is
-# 0, so you do not have to store it (some libraries add the same constant to codes and
-# zero):
+# grid extends equally far on both sides of 0. Here the codes of a symmetric grid have a
+# sign, and the zero is 0, so you do not have to store the zero (some libraries add the
+# same constant to codes and zero):
 #
 # | grid with `bits` bits | scale $s$ | code of $w$ | value of a code |
 # |---|---|---|---|
@@ -104,9 +104,9 @@ draw_line({"weights": [(v, f"{v:g}") for v in w.tolist()],
 # | *affine* | $(high - low) \,/\, (2^{bits} - 1)$ | $\mathrm{round}(w / s) + zero$ | $s \cdot (code - zero)$ |
 #
 # An affine grid of this kind always includes 0. If all weights are positive, the grid
-# starts at 0; if all are negative, the grid ends at 0. One grid, with its scale, serves
-# the whole matrix, one row of it (the weights of one output, also called a *channel*), or
-# a *group* of neighbours within a row.
+# starts at 0; if all are negative, the grid ends at 0. One grid, with one scale, serves
+# the whole matrix, one row (the weights of one output, also called a *channel*), or a
+# *group* of neighbours within a row.
 
 # %% role="concept"
 def symmetric(w, bits):
@@ -139,7 +139,7 @@ def saved(state):
 #
 # You train five classifiers with four layers each on the digits; only their initial
 # weights differ. Then you round each weight matrix with its own symmetric grid. At 8, 4
-# and 3 bits the classifiers lose little accuracy. At 2 bits they break down.
+# and 3 bits, the classifiers lose little accuracy. At 2 bits, they break down.
 #
 # Two bits allow four codes, and a symmetric grid uses three of them. Your comment says:
 # "An affine grid has one more level, which cannot be worth much."
@@ -148,7 +148,7 @@ def saved(state):
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 
 def mlp(*sizes):
-    """Linear layers with a ReLU between each two."""
+    """Linear layers with a ReLU between them."""
     layers = [layer for i, o in zip(sizes, sizes[1:])
               for layer in (nn.Linear(i, o), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
@@ -201,8 +201,8 @@ by_four = mean_read(affine(2))
 
 # %% trap="11.1" role="guess" quoted="wrong"
 guess("11.1",
-      "At 2 bits, how many more of 100 images do the classifiers get "
-      "right with affine than with symmetric grids?",
+      "At 2 bits, by how many percentage points is the accuracy higher "
+      "with affine grids than with symmetric grids?",
       choices=["50",
                "20",
                "5",
@@ -211,9 +211,10 @@ guess("11.1",
 # %% trap="11.1" role="look"
 plot_columns(read, xlabel="bits per weight", ylabel="accuracy",
              reference=(full, "not rounded"), form=".2f", marks=[2],
-             title="Down to 3 bits little is lost, at 2 bits a lot",
+             title="Down to 3 bits little accuracy is lost, at 2 bits a "
+                   "lot",
              alt="Four columns of accuracy, for 2, 3, 4 and 8 bits. From 3 "
-                 "bits on, they are near the line of the unrounded "
+                 "bits on, the columns are near the line of the unrounded "
                  "classifiers. The column at 2 bits is far lower.")
 
 # %% trap="11.1" role="look"
@@ -227,10 +228,10 @@ claim("accuracy at 2 bits, affine minus symmetric grid", by_four - read[2],
       above=0.35)
 
 # %% [markdown] trap="11.1" role="why"
-# Rounding errors are positive or negative, so in a sum of 64 products most cancel. But at
+# Rounding errors are positive or negative, so most cancel in a sum of 64 products. But at
 # 2 bits, a symmetric grid has only three levels: zero and plus or minus the largest
-# absolute value. Every weight whose absolute value is below *half of that* is rounded to
-# zero:
+# absolute value. Every weight whose absolute value is below *half of the largest* is
+# rounded to zero:
 
 # %% trap="11.1" role="why"
 matrices = [m.weight.data for m in reader if isinstance(m, nn.Linear)]
@@ -254,9 +255,9 @@ claim("smallest fraction of zeros in a matrix at 2 bits",
 
 # %% [markdown] trap="11.1" role="repair"
 # So the levels are misplaced. In an affine grid for these matrices, the levels are two
-# thirds of the largest absolute value apart, so only weights below a third of it become
-# zero. If each group of 16 neighbours has its own grid, the range depends only on these
-# 16. The *ends*, the first and the last layer, can also stay at 8 bits.
+# thirds of the largest absolute value apart, so only weights below a third of that value
+# become zero. If each group of 16 neighbours has its own grid, the range depends only on
+# these 16 weights. The *ends*, the first and the last layer, can also stay at 8 bits.
 
 # %% trap="11.1" role="repair"
 plans = {"symmetric": [whole(2)],
@@ -270,11 +271,11 @@ two_bits = {plan: mean_read(*rules) for plan, rules in plans.items()}
 
 # %% trap="11.1" role="repair"
 plot_bars(two_bits, xlabel="accuracy",
-          title="At 2 bits, closer levels get more digits right",
-          alt="Five bars of accuracy at 2 bits. It is lowest for the "
-              "symmetric grid, higher for the same grid with the ends in 8 "
-              "bits, for the affine grid and for groups of 16, and highest "
-              "for groups of 16 with the ends in 8 bits.")
+          title="At 2 bits, closer levels give a higher accuracy",
+          alt="Five bars of accuracy at 2 bits. The accuracy is lowest for "
+              "the symmetric grid, higher for the same grid with the ends "
+              "in 8 bits, for the affine grid and for groups of 16, and "
+              "highest for groups of 16 with the ends in 8 bits.")
 
 # %% trap="11.1" role="repair"
 claim("accuracy of affine minus symmetric grids, 2 bits, whole matrices",
@@ -286,8 +287,8 @@ claim("accuracy of affine minus symmetric grids, 2 bits, whole matrices",
 # %% [markdown] trap="11.1" role="repair"
 # The explorer below shows the first layer of a digit classifier. Weights between two
 # levels are *rounded*, and weights beyond the last level are *clipped*. *Outlier* divides
-# one pixel's brightness by a number and multiplies the pixel's weights by that number.
-# Guess first: is the best clipping for the *weights* also best for the layer's *output*?
+# one pixel's brightness by a number and multiplies its weights by the same number. Guess
+# first: is the best clipping for the *weights* also best for the layer's *output*?
 
 # %% role="explore" explorer="quantization"
 from dlsys_helpers.explorers.quantization import quantization
@@ -295,7 +296,7 @@ from dlsys_helpers.explorers.quantization import quantization
 quantization
 
 # %% [markdown] trap="11.1" role="more" topics="the other widths · what groups cost"
-# This is what the other bit widths and the other plans cost:
+# The other bit widths and plans cost this much:
 
 # %% trap="11.1" role="more"
 w = reader[0].weight.data
@@ -315,7 +316,7 @@ claim("accuracy at 2 bits with groups of 16 and the ends in 8 bits",
 
 # %% trap="11.1" role="more"
 def bits_each(bits, group, scale=32, zero=0):
-    """Bits per weight, including its part of the scale and the zero."""
+    """Bits per weight, with its part of the scale and the zero."""
     return bits + (scale + zero) / group
 
 in_groups = bits_each(2, 16, zero=2)
@@ -331,15 +332,15 @@ claim("total bits per weight, 2 bits in groups of 64",
 
 # %% [markdown] trap="11.1" role="folklore"
 # **Told:** 4 bits cost several points of accuracy, unless the first and the last layer
-# stay at 8 bits. **Measured:** in these classifiers, 4 bits everywhere cost almost
-# nothing. At 2 bits, keeping the first and the last layer at 8 bits gets far more digits
-# right, on average over five classifiers. A single classifier may gain nothing, because
-# which matrix is the most sensitive depends on the training run. So round one matrix at a
-# time, and give more bits to those whose rounding costs accuracy.
+# stay at 8 bits. **Measured:** In these classifiers, 4 bits everywhere cost almost
+# nothing. At 2 bits, the five classifiers get far more digits right on average if the
+# first and the last layer stay at 8 bits. A single classifier may gain nothing, because
+# the most sensitive matrix depends on the training run. So round one matrix at a time,
+# and give more bits to the matrices whose rounding costs accuracy.
 
 # %% trap="11.1" role="folklore"
 def only(k, rule):
-    """Accuracy if only the k-th matrix is rounded."""
+    """Accuracy if only matrix k is rounded."""
     rules = [rule if j == k else (lambda w: w) for j in range(4)]
     return accuracy(rounded(reader, *rules), x_test, y_test)
 
@@ -386,27 +387,28 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 
 # %% [markdown] trap="11.1" role="hint"
 # 1. Reshape to `(R, C // group, group)`. Then every step is one line over the last axis.
-# 2. A grid always contains 0, so clamp the smallest weight to at most 0 and the largest to at least 0. In a group of zeros, the distance between levels is 0, and you cannot divide by it.
+# 2. A grid always contains 0, so clamp the smallest weight to at most 0 and the largest
+#    to at least 0. In a group of zeros, the distance between levels is 0, so you cannot
+#    divide by this distance.
 # 3. Round, add the code of 0, clamp the codes between 0 and the last code, and only then convert to bytes, because a number that is too large for a byte wraps around.
 
 # %% [markdown] trap="11.1" role="keep"
-# **Keep:** the error of the weights does not tell you how many predictions change, so
-# measure the accuracy. At 2 bits, a symmetric grid turns most weights into zeros; use
-# affine grids for small groups. Scales and zeros count towards the model's size. **In
-# your own code:** before you decide which layers keep more bits, round one layer at a
-# time and note how the loss changes. **Source:** [Nagel et al. 2021, "A White Paper on
-# Neural Network Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
+# **Keep:** The weight error does not show how many predictions change, so measure the
+# accuracy. At 2 bits, a symmetric grid turns most weights into zeros; use affine grids
+# for small groups. Scales and zeros count towards the model's size. **In your own code:**
+# Before you decide which layers keep more bits, round one layer at a time, and note how
+# the loss changes. **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
+# Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
 
 # %% [markdown] role="concept"
 # ## Static or dynamic: who chooses the scale of the inputs?
 #
 # Trap 11.1 rounds only the weights. A processor that is fast with integers also needs the
-# inputs of the layer as integers, so the inputs need a scale as well. The weights are
-# known before the model ships, so you compute their scale once. The inputs change from
-# row to row. *Dynamic* quantization finds the largest input of each row while the model
-# runs. So does torchao, whereas onnxruntime takes one scale for the whole input. *Static*
-# quantization fixes one scale in advance, from a few rows that are called the
-# *calibration* data.
+# layer's inputs as integers, so the inputs need a scale as well. The weights are known
+# before the model ships, so you compute their scale once. The inputs change from row to
+# row. *Dynamic* quantization finds the largest input of each row while the model runs.
+# (torchao does so, whereas onnxruntime takes one scale for the whole input.) *Static*
+# quantization fixes one scale in advance, from a few rows called the *calibration* data.
 
 # %% role="concept"
 draw_blocks({"weights only": ["inputs: float", "weights: codes to floats",
@@ -444,8 +446,8 @@ def integer_product(x, x_scale):
     return sums * x_scale * w_scale.T
 
 # %% [markdown] role="concept"
-# Compare three ways to choose the scale of the inputs: from each row itself, from 40
-# training digits, and from the same 40 digits at a quarter of their brightness:
+# Compare three sources for the inputs' scale: each row itself, 40 training digits, and
+# the same 40 digits at a quarter of their brightness:
 
 # %% role="concept"
 with torch.no_grad():
@@ -471,16 +473,18 @@ claim("relative error of the product, static, 40 dark digits",
 # %% [markdown] role="concept"
 # Both methods work. Dynamic quantization needs no data. Static quantization does not have
 # to search for the largest input, but it fails silently when the calibration data differ
-# from the real inputs, because inputs beyond the last level are *clipped* to it.
-# `torchao`, a library that quantizes torch models, has a recipe for each, and the section
-# *Weights alone, or the inputs as well* near the end runs both on a whole model.
+# from the real inputs, because inputs beyond the last level are *clipped* to that level.
+# `torchao`, a library that quantizes torch models, has a recipe for each method, and the
+# section *Weights alone, or the inputs as well* near the end runs both recipes on a whole
+# model.
 #
 # ## Training with the rounding: quantization-aware
 #
 # Rounding a trained model is called *post-training quantization*. If rounding costs too
 # much accuracy, you can keep training while the weights are being rounded, so that the
-# model learns weights that survive it. Training needs a gradient, but the slope of
-# rounding is 0: if you move a weight a little, the rounded weight does not move at all.
+# model learns weights that survive the rounding. Training needs a gradient, but the slope
+# of rounding is 0: if you move a weight a little, the rounded weight does not move at
+# all.
 
 # %% role="concept"
 w = torch.tensor([0.4, 1.6], requires_grad=True)
@@ -489,9 +493,8 @@ print("slope of the rounding:", w.grad.tolist())
 
 # %% [markdown] role="concept"
 # *Quantization-aware training* uses the rounded weight in the forward pass and pretends
-# in the backward pass that nothing was rounded. This is called the *straight-through
-# estimator*, and it takes one line. `detach()` hides the rounding difference from
-# autograd:
+# in the backward pass that nothing was rounded. This *straight-through estimator* takes
+# one line. `detach()` hides the rounding difference from autograd:
 
 # %% role="concept"
 w.grad = None
@@ -506,8 +509,8 @@ claim("smallest slope with the straight-through estimator", w.grad.min(),
       expected=1)
 
 # %% [markdown] role="concept"
-# First try rounding after training, because it takes only minutes and needs no labels. If
-# the result is not good enough, which mostly happens below 4 bits, use quantization-aware
+# Try rounding after training first, because it takes only minutes and needs no labels. If
+# the result is not good enough, which happens mostly below 4 bits, use quantization-aware
 # training. The section *A model that learns with the rounding*, near the end, recovers
 # the accuracy of a 2-bit model this way.
 #
@@ -515,7 +518,7 @@ claim("smallest slope with the straight-through estimator", w.grad.min(),
 #
 # *Pruning* removes weights. The usual assumption is that small weights matter least, so
 # *magnitude pruning* sets the smallest weights to 0. How much this saves depends on the
-# pattern of the zeros. The zeros can be anywhere, they can be two of every four
+# pattern of the zeros. The zeros can be anywhere, they can be two out of every four
 # neighbours (the pattern *2:4*, which some GPUs can multiply faster), or they can fill
 # whole rows (*structured pruning*).
 
@@ -532,15 +535,15 @@ draw_grids(stays, rows="output", columns="input",
            captions={"anywhere": "filled: kept"},
            title="Half of the weights, in three patterns",
            alt="Three grids of eight by eight weights, with half of the "
-               "cells filled. In the first grid they are anywhere, in the "
-               "second two of each four neighbours in a row are filled, "
-               "and in the third four whole rows.")
+               "cells filled. In the first grid, they are anywhere. In the "
+               "second grid, two out of every four neighbours in a row are "
+               "filled, and in the third grid, four whole rows are filled.")
 
 # %% [markdown] role="concept"
 # Zeros in arbitrary positions still take four bytes and one multiplication each. A whole
 # row of zeros does not have to be stored or multiplied. The row belongs to one *unit*,
-# and you can cut out a unit: its row in this layer and its column in the next one. What
-# is left is an ordinary, smaller pair of layers that computes the same outputs:
+# and you can cut out a unit: its row in this layer and its column in the next layer. What
+# is left is an ordinary, smaller pair of layers with the same outputs:
 
 # %% role="concept"
 keep = norms[:, 0] > norms.median()               # four units of eight
@@ -566,8 +569,8 @@ claim("largest gap between the masked and the smaller pair of layers",
 #
 # You set the smallest four fifths of a classifier's weights to zero, and it gets far
 # fewer digits right. To make the pruning permanent, you call
-# `torch.nn.utils.prune.remove`. Then you retrain the classifier for 100 steps of Adam. It
-# is as accurate as before the pruning, and you write your report.
+# `torch.nn.utils.prune.remove`. Then you retrain the classifier for 100 steps of Adam.
+# The classifier is now as accurate as before the pruning, and you write your report.
 
 # %% trap="11.2" role="break"
 from torch.nn.utils import prune
@@ -624,10 +627,10 @@ claim("fraction of zeros after retraining", zeros(retrained), above=0.1,
 # %% [markdown] trap="11.2" role="why"
 # `remove` writes the zeros into the weight and drops the mask. A zero is a value like any
 # other, so the first training step moves it. Only weights that no gradient reaches stay
-# zero: those of pixels that are always dark, and those of hidden units that the pruning
-# has cut off. The good accuracy belongs to a net that is dense again, and neither the
-# loss nor the accuracy tells you so. Keep the masks, and set the pruned weights to zero
-# again after *every* step:
+# zero: the weights of pixels that are always dark, and of hidden units that the pruning
+# has cut off. The good accuracy belongs to a classifier that is dense again, but neither
+# the loss nor the accuracy tells you so. Keep the masks, and set the pruned weights to
+# zero again after *every* step:
 
 # %% trap="11.2" role="repair"
 def retrain(model, after_backward=None, after_step=None, steps=100,
@@ -665,9 +668,9 @@ draw_grids(corners, rows="output", columns="input",
            captions={"pruned": "filled: not zero"},
            title="Without masks, retraining removes most zeros",
            alt="Three grids of ten by ten weights, with nonzero cells "
-               "filled. After pruning, few are filled. After retraining, "
-               "nearly all are. After retraining with masks, as few are "
-               "filled as after pruning.")
+               "filled. After pruning, few cells are filled. After "
+               "retraining, nearly all are filled. After retraining with "
+               "masks, as few cells are filled as after pruning.")
 
 # %% trap="11.2" role="repair"
 claim("fraction of zeros with masks", zeros(kept), above=0.79)
@@ -675,9 +678,9 @@ claim("fraction of zeros with masks", zeros(kept), above=0.79)
 # %% [markdown] trap="11.2" role="repair"
 # The explorer below shows the first layer of a digit classifier with some of its weights
 # pruned, in one of three patterns. Guess first: half of the weights are removed
-# *anywhere*, and a column number of 4 bytes is stored with each 4-byte weight that stays.
+# *anywhere*, and a column number of 4 bytes is stored with each remaining 4-byte weight.
 # What fraction of the dense layer's bytes is left? And which pattern costs the most
-# accuracy before retraining, and which after it?
+# accuracy before retraining, and which after retraining?
 
 # %% role="explore" explorer="sparsity"
 from dlsys_helpers.explorers.sparsity import sparsity
@@ -685,7 +688,7 @@ from dlsys_helpers.explorers.sparsity import sparsity
 sparsity
 
 # %% [markdown] trap="11.2" role="more" topics="which zeros stay · masks only on the gradients"
-# This is what pruning costs, and how much of it retraining recovers:
+# Pruning costs this much accuracy, and retraining recovers this much:
 
 # %% trap="11.2" role="more"
 claim("accuracy lost by pruning", before - at_once,
@@ -698,7 +701,7 @@ claim("accuracy retrained with masks", right, above=0.8)
 
 # %% [markdown] trap="11.2" role="more"
 # The zeros that survive without a mask belong to hidden units that the pruning has cut
-# off from the layer before or after them, and to pixels that are always dark:
+# off from the previous or the next layer, and to pixels that are always dark:
 
 # %% trap="11.2" role="more"
 probe = copy.deepcopy(pruned)
@@ -715,10 +718,10 @@ claim("fraction of the remaining zeros that no gradient reached",
 
 # %% [markdown] trap="11.2" role="more"
 # A tempting half-measure is to set only the *gradients* of the pruned weights to zero.
-# With a new Adam optimizer, this works. With one that has already trained the dense net,
-# it fails, because the running averages remember earlier gradients and move a weight
-# whose gradient is now zero. Muon updates a matrix as a whole, so from the first step on,
-# the update of one weight depends on the gradients of the others.
+# With a new Adam optimizer, this works. With an Adam optimizer that has already trained
+# the dense classifier, it fails, because the running averages remember earlier gradients
+# and move a weight whose gradient is now zero. Muon updates a matrix as a whole, so from
+# the first step on, the update of one weight depends on the other weights' gradients.
 
 # %% trap="11.2" role="more"
 def zero_gradients(model):
@@ -746,13 +749,13 @@ claim("fraction of zeros with masked gradients, one step of a new Muon",
       zeros(whole_step), below=0.5)
 
 # %% [markdown] trap="11.2" role="folklore"
-# **Told:** you can remove half to four fifths of the weights for less than 2 points of
-# accuracy. **Measured:** in this classifier, without retraining, removing half of the
+# **Told:** You can remove half to four fifths of the weights for less than 2 points of
+# accuracy. **Measured:** In this classifier, without retraining, removing half of the
 # weights costs little accuracy and removing four fifths costs a lot; retraining with
-# masks recovers most of it. And zeros alone save neither memory nor time, because the
-# dense tensor has as many bytes and needs as many products as before. (A file with zeros
-# compresses better, but the tensors in memory stay as large.) Removing whole rows makes a
-# layer smaller; single zeros need a special format and a special kernel.
+# masks recovers most of the accuracy. And zeros alone save neither memory nor time,
+# because the dense tensor has as many bytes and needs as many products as before. (A file
+# with zeros compresses better, but the tensors in memory stay as large.) Removing whole
+# rows shrinks a layer; single zeros need a special format and a special kernel.
 
 # %% trap="11.2" role="folklore"
 half = accuracy(cut(dense, 0.5), x_test, y_test)
@@ -761,9 +764,9 @@ size = {name: sum(m.weight.nbytes for m in linears(model))
 print(f"half pruned: accuracy {half:.2f}   bytes {size}")
 
 # %% trap="11.2" role="folklore"
-claim("accuracy lost by pruning half, divided by that of four fifths",
+claim("accuracy lost by pruning: half, divided by four fifths",
       (before - half) / (before - at_once), below=0.6)
-claim("bytes of the pruned weights divided by those of the dense ones",
+claim("bytes of the pruned weights divided by bytes of the dense weights",
       size["pruned"] / size["dense"], expected=1)
 
 # %% trap="11.2" role="exercise" points=3 difficulty=2 minutes=8
@@ -791,18 +794,19 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="11.2" role="hint"
-# 1. The optimizer's running averages move a weight even if its gradient is zero, so take the step first and set the zeros after it.
+# 1. The optimizer's running averages move a weight even if its gradient is zero, so take
+#    the step, and set the zeros after the step.
 # 2. To change a parameter in place, use `torch.no_grad()`.
 # 3. NaN times 0 is NaN, so fill in zeros instead of multiplying by the mask.
 
 # %% [markdown] trap="11.2" role="keep"
 # **Keep:** `prune.remove` drops the mask, and the next training steps move the zeros
 # again. Keep the mask, and set the pruned weights to zero after every step. Masking only
-# the gradients is not enough if the optimizer carries averages of earlier gradients, or
-# mixes the gradients of different weights. **In your own code:** count the exact zeros in
-# the file that you ship, not in the model that you pruned. **Seen in the wild:** in
-# [`jacobgil/pytorch-pruning#41`](https://github.com/jacobgil/pytorch-pruning/issues/41) a
-# user asks whether the optimizer's step brings pruned weights back;
+# the gradients is not enough if the optimizer keeps averages of earlier gradients or
+# mixes the gradients of different weights. **In your own code:** Count the exact zeros in
+# the file that you ship, not in the model that you pruned. **Seen in the wild:** In
+# [`jacobgil/pytorch-pruning#41`](https://github.com/jacobgil/pytorch-pruning/issues/41),
+# a user asks whether the optimizer's step brings pruned weights back;
 # [`he-y/filter-pruning-geometric-median#47`](https://github.com/he-y/filter-pruning-geometric-median/issues/47)
 # reports that momentum revived weights whose gradients were masked. **Source:** PyTorch,
 # [`torch.nn.utils.prune.remove`](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.prune.remove.html).
@@ -810,9 +814,9 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # %% [markdown] role="concept"
 # ## What a teacher knows that a label does not
 #
-# A label says which digit an image shows, and nothing about the other nine. A trained
-# model says more. Take the test digit that the classifier `dense` from above gets right
-# with the least certainty:
+# A label says which digit an image shows, but nothing about the other nine digits. A
+# trained model says more. Take the test digit that the classifier `dense` from above gets
+# right with the least certainty:
 
 # %% role="concept"
 with torch.no_grad():
@@ -825,16 +829,16 @@ told = torch.stack([F.one_hot(y_test[k], 10).float(), believed[k]])
 draw_grids({"one test digit": told}, values=True,
            row_names=["label", "model"], columns="digit",
            column_names=[str(digit) for digit in range(10)],
-           title="The model says which other digit it could be",
+           title="The model says which other digit the image could show",
            alt="Two rows of ten probabilities. The label has a one at the "
                "right digit. The model splits the probability between that "
                "digit and one that looks similar.")
 
 # %% [markdown] role="concept"
-# *Distillation* trains a small *student* on the probabilities of a large *teacher*, which
-# are also called *soft targets*. The loss is the Kullback-Leibler divergence of the
-# student's probabilities $q$ from the teacher's $p$, $\sum p \,(\log p - \log q)$. It is
-# 0 if the two sets of probabilities agree. The gradient of this loss with respect to the
+# *Distillation* trains a small *student* on the probabilities of a large *teacher*, also
+# called *soft targets*. The loss is the Kullback-Leibler divergence of the student's
+# probabilities $q$ from the teacher's probabilities $p$, $\sum p \,(\log p - \log q)$.
+# The loss is 0 if $p$ and $q$ agree. The gradient of this loss with respect to the
 # student's logits has the same form as the gradient of cross-entropy, with $p$ instead of
 # the label:
 
@@ -861,7 +865,7 @@ claim("digits that the teacher pushes up here",
 # teacher and student are divided by a *temperature* $T$ before the softmax: $p_T =
 # \mathrm{softmax}(z / T)$. A higher temperature makes the probabilities softer.
 #
-# You train students at temperatures `1`, `4`, `20` and `100`.
+# You train students at temperatures 1, 4, 20 and 100.
 
 # %% trap="11.3" role="break"
 teacher = dense
@@ -872,7 +876,7 @@ with torch.no_grad():
 
 # %% trap="11.3" role="break"
 def taught(loss, students=6, steps=200):
-    """Train students with loss(logits); their mean test accuracy."""
+    """Train students with loss(logits); return their mean test accuracy."""
     shares = []
     for _ in range(students):
         student = mlp(64, 16, 10)
@@ -911,26 +915,26 @@ plot_columns({T: 1 - reads[T] for T in (1, 4, 20, 100)}, form=".3f",
              reference=(1 - reads["labels"], "labels alone"),
              title="At temperature 1 the teacher hardly helps",
              alt="Four columns with the error rates of students at "
-                 "temperatures 1, 4, 20 and 100. The first is the highest, "
-                 "just below the line of training on labels alone. The "
-                 "others are lower.")
+                 "temperatures 1, 4, 20 and 100. The first column is the "
+                 "highest, just below the line of training on labels "
+                 "alone. The other columns are lower.")
 
 # %% trap="11.3" role="look"
 measured("11.3", 2)
 
 # %% trap="11.3" role="look"
-claim("accuracy at temperature 4 minus that at temperature 1",
+claim("accuracy at temperature 4 minus accuracy at temperature 1",
       reads[4] - reads[1], above=0)
 
 # %% [markdown] trap="11.3" role="why"
 # The teacher is nearly certain: at temperature 1, it leaves a few hundredths of the
 # probability for the other nine digits. This remainder would tell the student which
-# digits look similar, but is too small to matter. Dividing the logits by 4 gives the
+# digits look similar, but it is too small to matter. Dividing the logits by 4 gives the
 # other digits a large part of the probability:
 
 # %% trap="11.3" role="why"
 def others(T):
-    """Mean probability that the teacher leaves for nine other digits."""
+    """Mean probability that the teacher leaves for the other digits."""
     return 1 - F.softmax(z_teacher / T, 1).amax(1).mean().item()
 
 left = {T: others(T) for T in (1, 2, 4, 8, 20, 100)}
@@ -940,19 +944,20 @@ plot_columns(left, xlabel="temperature", ylabel="left for nine digits",
              form=".2f", marks=[1], reference=(0.9, "all equal"),
              title="At temperature 1, the teacher names only one digit",
              alt="Columns of the probability that the teacher leaves for "
-                 "the nine other digits. They rise with the temperature, "
-                 "from a few hundredths at 1 to nearly nine tenths at 100.")
+                 "the nine other digits. The columns rise with the "
+                 "temperature, from a few hundredths at 1 to nearly nine "
+                 "tenths at 100.")
 
 # %% trap="11.3" role="why"
 claim("probability left for the other digits at temperature 1",
       others(1), below=0.12)
 
 # %% [markdown] trap="11.3" role="repair"
-# At 100 the probabilities are nearly equal, but their *differences* still reflect the
-# teacher's logits, and the gradient depends on differences. Both divisions by $T$ shrink
-# the gradient, at high temperatures by a factor of $T^2$. So multiply the loss by $T^2$.
-# If the loss also has a term for labels, forgetting the factor $T^2$ silences the
-# teacher:
+# At a temperature of 100, the probabilities are nearly equal, but their *differences*
+# still reflect the teacher's logits, and the gradient depends on differences. Together,
+# the two divisions by $T$ shrink the gradient, at high temperatures by a factor of $T^2$.
+# So multiply the loss by $T^2$. If the loss also has a term for labels, forgetting the
+# factor $T^2$ silences the teacher:
 
 # %% trap="11.3" role="repair"
 beside = {
@@ -975,8 +980,8 @@ claim("accuracy with the square minus without, labels and teacher at 20",
 # %% [markdown] trap="11.3" role="repair"
 # The explorer below shows a teacher, one digit, and the pull on the student's logits.
 # Guess first: if the teacher gets a digit wrong, does it push the student away from the
-# right answer at temperatures `1`, `4` and `8`? For which digits do teacher and label
-# disagree at temperature 1?
+# right answer at temperatures 1, 4 and 8? For which digits do teacher and label disagree
+# at temperature 1?
 
 # %% role="explore" explorer="temperature"
 from dlsys_helpers.explorers.temperature import temperature
@@ -986,31 +991,32 @@ temperature
 # %% [markdown] trap="11.3" role="more" topics="the square without labels · the differences in numbers"
 # Adam follows the direction of a gradient more than its size, so a forgotten $T^2$ hardly
 # matters if the loss has no other part. With the square and a high $T$, the loss is close
-# to a squared error between the logits, after the mean of each row is subtracted. The
-# advantage of temperature 100 over temperature 1 is the least certain: with two of fifty
-# seeds there was none.
+# to a squared error between the logits, with each row's mean subtracted. The advantage of
+# temperature 100 over temperature 1 is the least certain: two out of fifty seeds showed
+# none.
 
 # %% trap="11.3" role="more"
 claim("largest probability of a digit under the teacher at 100",
       F.softmax(z_teacher / 100, 1).max(), below=0.2)
-claim("accuracy at temperature 100 minus that at 1", reads[100] - reads[1],
+claim("accuracy at temperature 100 minus accuracy at 1",
+      reads[100] - reads[1],
       above=-0.01)
 claim("accuracy at temperature 4 minus labels alone",
       reads[4] - reads["labels"],
       above=0.015)
 claim("probability left for the other digits at temperature 4",
       others(4), above=0.25)
-claim("gradient at temperature 1 divided by that at 20, no square",
+claim("gradient at temperature 1 divided by gradient at 20, no square",
       size[1] / size[20], above=40)
 claim("accuracy with the teacher at 20, no square, minus labels alone",
       beside["no labels, without"] - reads["labels"], above=0.005)
 
 # %% [markdown] trap="11.3" role="folklore"
-# **Told:** use a temperature of 3 to 5, because above 10 all signal is lost.
-# **Measured:** with the factor $T^2$, these students learn about as well at temperatures
-# 20 and 100 as at 4, and better than from labels. With a less certain teacher there may
-# be no gain, and if you have plenty of labels, they may teach more than the teacher. Try
-# three temperatures, and also try no teacher at all.
+# **Told:** Use a temperature of 3 to 5, because above 10 all signal is lost.
+# **Measured:** With the factor $T^2$, these students learn about as well at temperatures
+# 20 and 100 as at 4, and better than from labels. With a less certain teacher, there may
+# be no gain, and plenty of labels may teach more than the teacher. Try three
+# temperatures, and also try training without a teacher.
 
 # %% trap="11.3" role="folklore"
 claim("accuracy at temperature 20 minus labels alone",
@@ -1033,7 +1039,7 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
         labels: (N,) int64.
 
     The divergence of a row is the sum over classes of p * (log p - log q).
-    p are the teacher's probabilities and q the student's, both at
+    p are the teacher's and q the student's probabilities, both at
     temperature T > 0; the cross-entropy is at temperature 1. Both terms are
     means over the rows. The result is a scalar, and finite even if p or q
     is 0 in float32.
@@ -1050,19 +1056,20 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="11.3" role="hint"
-# 1. Use `log_softmax` for both, because the logarithm of a probability that has become 0 is minus infinity.
+# 1. Use `log_softmax` for both, because the logarithm of a probability rounded to 0 is
+#    minus infinity.
 # 2. In `F.kl_div`, the mean over rows is `batchmean`; `mean` also divides by the number of classes.
 # 3. In `F.kl_div(log_q, log_p, log_target=True)`, the student comes first. Detach the teacher.
 
 # %% [markdown] trap="11.3" role="keep"
-# **Keep:** if the teacher is nearly certain and you have few labels, distil at a
+# **Keep:** If the teacher is nearly certain and you have few labels, distil at a
 # temperature above 1, and multiply the loss by the square of the temperature. Print how
-# much probability the teacher leaves for the other classes. **In your own code:** use
+# much probability the teacher leaves for the other classes. **In your own code:** Use
 # `reduction="batchmean"`, not the default. `batchmean` divides by the first dimension
-# only, so flatten the batch and the positions of a language model first. Compare your
-# student with a student trained only on the labels. **Seen in the wild:** in
-# [`IntelLabs/distiller#122`](https://github.com/IntelLabs/distiller/issues/122) the
-# square was missing; in [`HikariTJU/LD#74`](https://github.com/HikariTJU/LD/issues/74) a
+# only, so flatten a language model's batch and positions into one dimension. Compare your
+# student with a student trained only on the labels. **Seen in the wild:** In
+# [`IntelLabs/distiller#122`](https://github.com/IntelLabs/distiller/issues/122), the
+# square was missing; in [`HikariTJU/LD#74`](https://github.com/HikariTJU/LD/issues/74), a
 # mean over classes made the loss far too small. **Source:** [Hinton, Vinyals & Dean 2015,
 # "Distilling the Knowledge in a Neural Network"](https://arxiv.org/abs/1503.02531),
 # section 2.
@@ -1077,7 +1084,7 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # its teacher's twelve layers, and imitates the last hidden state.
 #
 # The teacher here is a transformer with four blocks that learns a language of 16 tokens,
-# in which each token depends on the two tokens before it. (A folded cell draws the text
+# in which each token depends on the two previous tokens. (A folded cell draws the text
 # and trains the teacher.)
 
 # %% role="concept" tags=["plumbing"]
@@ -1102,7 +1109,7 @@ class TinyLM(nn.Module):
 
 # %% role="concept" tags=["plumbing"]
 def tiny_text(rows, rng):
-    """Draw (rows, 25) tokens; each depends on the two before it."""
+    """Draw (rows, 25) tokens; each depends on the previous two."""
     tokens = torch.randint(16, (rows, 25), generator=rng)
     for t in range(2, 25):
         pull = follows[0][tokens[:, t - 1]] + follows[1][tokens[:, t - 2]]
@@ -1156,8 +1163,8 @@ print(f"teacher {taught_lm:.2f}; not trained yet:",
 
 # %% [markdown] role="concept"
 # The divergence is a mean over *tokens*. `reduction="batchmean"` divides by the first
-# dimension only, so first flatten rows and positions into one dimension. If you do not
-# flatten, the loss is too large by a factor equal to the number of positions in a row:
+# dimension only, so flatten rows and positions into one dimension. If you do not, the
+# loss is too large by a factor equal to the number of positions in a row:
 
 # %% role="concept"
 def lm_soft(model, tokens, T=2):
@@ -1185,8 +1192,8 @@ claim("loss before training, random weights minus every second layer",
 # %% [markdown] role="concept"
 # To imitate hidden states, add to the loss the mean squared difference between the hidden
 # states of student and teacher. If the student is narrower, as BERT-base with 768 values
-# per token is narrower than BERT-large with 1,024, you need a linear layer in between.
-# This layer is trained together with the student and discarded afterwards.
+# per token is narrower than BERT-large with 1,024, put a linear layer in between, train
+# it together with the student, and discard it afterwards.
 
 # %% role="concept"
 with fork_rng():
@@ -1211,14 +1218,14 @@ claim("loss after 40 steps, random start minus every second layer",
 # (The teacher was trained for only 200 steps, so a student can overtake it.)
 
 # %% [markdown] role="concept"
-# ## GPTQ: one weight is rounded, the others make up for it
+# ## GPTQ: one weight is rounded, other weights compensate
 #
-# Rounding to nearest treats each weight independently of the others. But a layer adds up
-# its products, so one weight can compensate for the error of another. For inputs `x` of
-# shape `(N, in)`, an error `e` in the weights of one output changes that output by `x @
-# e`. The sum of the squares of this change is `e @ H @ e` with `H = x.T @ x`. `H` is the
-# *Hessian* of this squared error, up to a factor of 2. It says which errors are costly
-# and which cancel.
+# Rounding to nearest treats each weight independently. But a layer adds up its products,
+# so one weight can compensate for another weight's error. For inputs `x` of shape `(N,
+# in)`, an error `e` in the weights of one output changes that output by `x @ e`. The sum
+# of the squares of this change is `e @ H @ e` with `H = x.T @ x`. Up to a factor of 2,
+# `H` is the *Hessian* of this squared error. `H` says which errors are costly and which
+# cancel.
 
 # %% role="concept"
 rng = torch.Generator().manual_seed(SEED)
@@ -1243,13 +1250,13 @@ plot_lines(moves, curves, xlabel="move of the second weight",
            title="The second weight can compensate for the first",
            alt="Two parabolas of the squared error over the move of the "
                "second weight. For inputs that rise and fall together, the "
-               "lowest point is far to the left of 0, and the error there "
-               "is much lower than at 0. For independent inputs, the "
-               "lowest point is at 0.")
+               "lowest point is far to the left of 0, where the error is "
+               "much lower than at 0. For independent inputs, the lowest "
+               "point is at 0.")
 
 # %% [markdown] role="concept"
 # Where is the lowest point of such a curve? Set the derivative with respect to the move
-# to zero, and you get a move of `-error * H[1, 0] / H[1, 1]`. For many weights, the
+# to zero, which gives a move of `-error * H[1, 0] / H[1, 1]`. For many weights, the
 # quotient becomes a system of linear equations over all weights that are not rounded yet:
 
 # %% role="concept"
@@ -1266,7 +1273,7 @@ inverse = torch.linalg.inv(H)            # the same, as the paper writes it
 by_paper = 0.3 * inverse[0, rest] / inverse[0, 0]
 
 # %% role="concept"
-claim("squared error after the best move, divided by that without",
+claim("squared error with the best move, divided by without a move",
       squared_error(H_of["rise and fall together"], best)
       / squared_error(H_of["rise and fall together"], 0.0), below=0.5)
 claim("largest gap between the two ways to write the update",
@@ -1274,20 +1281,21 @@ claim("largest gap between the two ways to write the update",
 
 # %% [markdown] role="concept"
 # This is all that *GPTQ* does: it rounds one column, moves the columns that are still
-# free by the solution of such a system of equations, and continues with the next column.
-# *AWQ*, near the end of the lesson, changes the scale of a column instead.
+# free by the solution of such a system, and continues with the next column. *AWQ*, near
+# the end of the lesson, changes the scale of a column instead.
 
 # %% [markdown] trap="11.4" role="situation" core=true fault="GPTQ without act-order: costly columns get no help" symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
 # ## Rounding one column after the other
 #
 # You quantize the second layer of a digit classifier to 3 bits with GPTQ, column by
-# column; each column belongs to one input. After each column, GPTQ adjusts the columns
-# that are not rounded yet, so that the layer's *output* changes as little as possible.
+# column; each column belongs to one input. After rounding a column, GPTQ adjusts the
+# columns that are not rounded yet, so that the layer's *output* changes as little as
+# possible.
 #
-# The inputs of this layer differ a lot in size, and you have to choose which column to
-# round first. A pull request adds an option and says: "Largest inputs first, because
-# their errors cost most." You try that order on new digits, and compare the output error
-# with the opposite order's.
+# This layer's inputs differ a lot in size, and you have to choose which column to round
+# first. A pull request adds an option and says: "Largest inputs first, because their
+# errors cost most." You try that order on new digits and compare its output error with
+# that of the opposite order.
 
 # %% trap="11.4" role="break"
 layer = linears(dense)[1]
@@ -1298,7 +1306,7 @@ with torch.no_grad():
 
 # %% trap="11.4" role="break"
 def by_columns(w, x, order, bits=3, damp=0.01):
-    """W after GPTQ, with a symmetric grid per row, in this order."""
+    """W after GPTQ in this order, with a symmetric grid per row."""
     w, top = w.clone(), 2 ** (bits - 1) - 1
     scale = w.abs().amax(1) / top
     H = x.T @ x                                      # (in, in)
@@ -1340,45 +1348,45 @@ off = {name: errors(weights) for name, weights in found.items()}
 # %% trap="11.4" role="look"
 plot_bars({name: output for name, (_, output) in off.items()},
           xlabel="relative error of the output",
-          title="The largest inputs first is best",
+          title="Largest inputs first is the best order",
           alt="Four bars of the output's error. Rounding to nearest is by "
-              "far the worst. Of the three orders of GPTQ, the smallest "
-              "inputs first is the worst, the largest first the best.")
+              "far the worst. Of GPTQ's three orders, smallest inputs "
+              "first is the worst, and largest inputs first the best.")
 
 # %% trap="11.4" role="look"
 measured("11.4", 1)
 
 # %% trap="11.4" role="look"
-claim("output error of largest first, divided by to nearest",
+claim("output error: largest first, divided by rounding to nearest",
       off["largest first"][1] / off["to nearest"][1], above=0.12, below=0.3)
 
 # %% [markdown] trap="11.4" role="why"
 # Only columns that are *not yet rounded* can compensate for an error. For the first
-# column, all other columns can compensate. For the last column, none can, so its error
-# stays. So round the costly columns first, while others can still compensate.
-# Implementations call this order *act-order*.
+# column, all other columns can compensate. For the last column, none can, so the last
+# column's error stays. So round the costly columns first, while other columns can still
+# compensate. Implementations call this order *act-order*.
 
 # %% trap="11.4" role="why"
 draw_grids({"free to help": torch.ones(8, 8).triu(1)},
            rows="rounded", columns="column",
            marks={"free to help": torch.eye(8)}, legend="rounded now",
-           title="The first column gets the most help, the last none",
+           title="The first column gets the most help, the last gets none",
            alt="A grid of eight steps and eight columns. At each step, one "
                "column is rounded, and the columns to its right are "
                "filled: seven at the first step, none at the last.")
 
 # %% [markdown] trap="11.4" role="why"
-# GPTQ leaves the weights *further* from the trained ones than rounding to nearest does,
+# GPTQ moves the weights *further* from the trained weights than rounding to nearest does,
 # and yet the layer's output is several times closer:
 
 # %% trap="11.4" role="why"
-claim("error of the weights, largest first, divided by to nearest",
+claim("weight error: largest first, divided by rounding to nearest",
       off["largest first"][0] / off["to nearest"][0], above=1.1)
 
 # %% [markdown] trap="11.4" role="repair"
 # So round the columns of the largest inputs first, and judge the result by the output.
 # GPTQ needs some rows of data for calibration. Here, 40 digits are enough, because they
-# resemble the test digits. With noise, calibration fails silently:
+# resemble the test digits. Calibration with noise fails silently:
 
 # %% trap="11.4" role="repair"
 alone, alone_new = torch.randn(2, 1000, 64, dtype=torch.float64)
@@ -1391,22 +1399,22 @@ calibrated["to nearest"] = off["to nearest"][1]
 plot_bars(calibrated, xlabel="relative error of the output",
           title="Forty digits are enough to calibrate, noise is useless",
           alt="Four bars of the output's error. If GPTQ is calibrated with "
-              "1300 or 40 digits, it is small. With noise, it is nearly as "
-              "large as that of rounding to nearest.")
+              "1300 or 40 digits, the error is small. With noise, the "
+              "error is nearly as large as with rounding to nearest.")
 
 # %% trap="11.4" role="repair"
-claim("output error of largest first, divided by smallest first",
+claim("output error: largest first, divided by smallest first",
       off["largest first"][1] / off["smallest first"][1], below=0.8)
 
 # %% [markdown] trap="11.4" role="repair"
 # Pruning can use the same idea. If you remove one input of a layer, the other columns can
-# make up for part of the damage. You write this in the exercise, where the order does not
-# matter, because all remaining columns change at once.
+# compensate for part of the damage. You write this in the exercise, where the order does
+# not matter, because all remaining columns change at once.
 
 # %% [markdown] trap="11.4" role="more" topics="independent inputs"
-# One column can help another only if their inputs rise and fall together. Here is the
-# control: independent inputs of the same size with mean zero, among which one column can
-# hardly compensate for another.
+# One column can help another only if their inputs rise and fall together. The control has
+# independent inputs of the same size with mean zero, so one column can hardly compensate
+# for another:
 
 # %% trap="11.4" role="more"
 apart = by_columns(w, alone, large)
@@ -1415,19 +1423,20 @@ nearest = errors(symmetric(w, 3), x=alone_new)[1]
 print(f"independent inputs: GPTQ {helped:.3f}, to nearest {nearest:.3f}")
 
 # %% trap="11.4" role="more"
-claim("output error of GPTQ divided by to nearest, independent inputs",
+claim("output error, independent inputs: GPTQ divided by rounding to "
+      "nearest",
       helped / nearest, above=0.97)
-claim("output error calibrated with 40 digits, divided by to nearest",
+claim("output error: GPTQ on 40 digits, divided by rounding to nearest",
       calibrated["40 digits"] / off["to nearest"][1], below=0.3)
-claim("output error calibrated with noise, divided by to nearest",
+claim("output error: GPTQ on noise, divided by rounding to nearest",
       calibrated["noise"] / off["to nearest"][1], above=0.85)
 
 # %% [markdown] trap="11.4" role="folklore"
-# **Told:** quantize the most influential weights last, because by then the others have
-# compensated for their errors. **Measured:** the opposite order is better. In all three
-# layers of this classifier, "largest inputs first" beats "smallest inputs first", by a
-# little in one layer and by a lot in the other two. In the second layer, largest first
-# also wins at 2 bits.
+# **Told:** Quantize the most influential weights last, because by then the other weights
+# have compensated for their errors. **Measured:** The opposite order is better. In all
+# three layers of this classifier, "largest inputs first" beats "smallest inputs first",
+# by a little in one layer and by a lot in the other two. In the second layer, "largest
+# inputs first" also wins at 2 bits.
 
 # %% trap="11.4" role="folklore"
 ratios, x_layer, x_later = [], x_train, x_test
@@ -1464,9 +1473,9 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
             possibly all.
 
     Returns:
-        (O, I) float64, with zeros in the columns of drop, and with the
-        other columns chosen so that x @ w.T changes as little as possible,
-        in the sum of squares.
+        (O, I) float64, with zeros in the columns listed in drop, and with
+        the other columns chosen so that x @ w.T changes as little as
+        possible, in the sum of squares.
 
     The arguments do not change.
     Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]].
@@ -1481,29 +1490,32 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
     # END SOLUTION
 
 # %% [markdown] trap="11.4" role="hint"
-# 1. Without these columns, the output lacks `x[:, drop] @ w[:, drop].T`. Which change of the remaining columns comes closest to adding it back?
-# 2. This is a least-squares problem. Use `torch.linalg.lstsq`, or `solve` with the rows and columns of `H = x.T @ x` that stay.
-# 3. Add the solution to the columns that stay, and write the result into a matrix of zeros.
+# 1. Without these columns, the output lacks `x[:, drop] @ w[:, drop].T`. Which change of
+#    the remaining columns comes closest to restoring this product?
+# 2. This is a least-squares problem. Use `torch.linalg.lstsq`, or `solve` with the
+#    remaining rows and columns of `H = x.T @ x`.
+# 3. Add the solution to the remaining columns, and write the result into a matrix of
+#    zeros.
 
 # %% [markdown] trap="11.4" role="keep"
-# **Keep:** judge rounding by the error of the layer's output, not by the error of its
-# weights. In GPTQ, only columns that are not yet rounded can compensate for an error, so
-# round the columns of the largest inputs first. **In your own code:** measure the output
-# error of each layer on rows that the calibration has not seen, and compare it with
-# rounding to nearest. **Seen in the wild:**
+# **Keep:** Judge rounding by the layer's output error, not by its weight error. In GPTQ,
+# only columns that are not yet rounded can compensate for an error, so round the columns
+# of the largest inputs first. **In your own code:** Measure each layer's output error on
+# rows that were not used for calibration, and compare the error with that of rounding to
+# nearest. **Seen in the wild:**
 # [`huggingface/optimum#1216`](https://github.com/huggingface/optimum/pull/1216) offers
-# this order as `desc_act`: switched off it is faster, and switched on it has a slightly
-# better perplexity. **Source:** [Frantar et al. 2022,
+# this order as `desc_act`: the model is faster without this option, but has a slightly
+# better perplexity with it. **Source:** [Frantar et al. 2022,
 # "GPTQ"](https://arxiv.org/abs/2210.17323), section 3.
 
 # %% [markdown] trap="11.5" role="situation" fault="numel times element_size misses what is stored" symptom="model size after quantization: parameters() counts too much or zero, file size differs"
 # ## How large is it now?
 #
 # You quantize a larger classifier with the library `torchao`: each weight of a linear
-# layer gets 8 bits, and the biases stay as they are. Your report has to state the size.
-# You use a popular line of code: for each parameter, it multiplies the number of entries
-# by the bytes per entry, and it adds up the results. The ticket says: "One byte instead
-# of four, so expect about a quarter."
+# layer gets 8 bits, and the biases stay unchanged. Your report has to state the size. You
+# use a popular line of code: for each parameter, it multiplies the number of entries by
+# the bytes per entry, and then it adds up the products. The ticket says: "One byte
+# instead of four, so expect about a quarter."
 
 # %% trap="11.5" role="break" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):   # a note of its own
@@ -1545,8 +1557,8 @@ claim("bytes that the line reports after quantization, divided by before",
 
 # %% [markdown] trap="11.5" role="why"
 # The new weight is a wrapper that *claims* to be a float32 matrix, so that the rest of
-# torch can work with it. It stores its values in other tensors: one-byte codes, and one
-# scale per row.
+# torch can work with it. The wrapper stores its values in other tensors: one-byte codes,
+# and one scale per row.
 
 # %% trap="11.5" role="why"
 weight = small_reader[2].weight
@@ -1555,12 +1567,12 @@ stacks = {"what it says": {"float32": weight.numel() * 4 / 1e3},
                              "scales": weight.scale.nbytes / 1e3}}
 draw_boxes(stacks, unit="kB",
            title="It claims four bytes per weight and stores one",
-           alt="Two stacks of boxes, to scale. The size that the weight "
-               "claims is four times as high as what it stores, which is "
-               "codes and a thin layer of scales.")
+           alt="Two stacks of boxes, to scale. The claimed size is four "
+               "times as high as the stored size, which consists of codes "
+               "and a thin layer of scales.")
 
 # %% [markdown] trap="11.5" role="repair"
-# So measure what is stored: save the model to a file, and check the length of the file.
+# So measure what is stored: save the model to a file, and check the file's length.
 # `saved` does this in memory.
 
 # %% trap="11.5" role="repair"
@@ -1571,14 +1583,14 @@ files = [saved(m.state_dict()) for m in (large_reader, small_reader)]
 print("files:", *files)
 
 # %% trap="11.5" role="repair"
-claim("length of the file after quantization, divided by before",
+claim("length of the file: after quantization, divided by before",
       files[1] / files[0],
       above=0.25, below=0.28)
 
 # %% [markdown] trap="11.5" role="repair"
 # A file can mislead you as well. `torch.save` writes *storages*, the memory behind the
-# tensors. It writes each storage once, no matter how many tensors share it, and always
-# the whole storage, even if a tensor shows only a few rows of it.
+# tensors. Each storage is written once, no matter how many tensors share it, and always
+# as a whole, even if a tensor shows only a few of its rows.
 
 # %% trap="11.5" role="repair"
 table = torch.randn(10_000, 16)
@@ -1589,14 +1601,15 @@ for name, tensor in rows.items():
           f"{tensor.untyped_storage().nbytes()}")
 
 # %% trap="11.5" role="repair"
-claim("length of a file of a view of ten rows, divided by their bytes",
+claim("length of a file of a view of ten rows, divided by the rows' bytes",
       saved({"t": table[:10]}) / table[:10].nbytes, above=500)
 
 # %% [markdown] trap="11.5" role="more" topics="a copy of the rows · what 8 bits cost"
-# A copy of the ten rows has its own storage. And 8 bits cost little accuracy:
+# A copy of the ten rows has its own storage. The claims also show that 8 bits cost little
+# accuracy:
 
 # %% trap="11.5" role="more"
-claim("length of a file of a copy, divided by that of the view",
+claim("length of the copy's file, divided by length of the view's file",
       saved({"t": table[:10].clone()}) / saved({"t": table[:10]}),
       below=0.01)
 claim("bytes of one code", weight.qdata.element_size(), expected=1)
@@ -1604,10 +1617,10 @@ claim("accuracy lost at 8 bits", both[0] - both[1],
       below=0.02)
 
 # %% [markdown] trap="11.5" role="folklore"
-# **Told:** with the older function `quantize_dynamic`, the popular line reports that a
-# model shrinks to a third or less. **Measured:** the packed weights of that function are
-# not parameters at all, so the line does not count them. This model has no other
-# parameters, so the line reports zero bytes. Only the file shows how large the model is.
+# **Told:** With the older function `quantize_dynamic`, a model shrinks to a third or less
+# by the popular line. **Measured:** That function's packed weights are not parameters at
+# all, so the line does not count them. This model has no other parameters, so the line
+# reports zero bytes. Only the file shows how large the model is.
 
 # %% trap="11.5" role="folklore"
 with warnings.catch_warnings():
@@ -1619,7 +1632,7 @@ print("counted", counted(packed), "  file", packed_file)
 
 # %% trap="11.5" role="folklore"
 claim("bytes counted in the packed model", counted(packed), expected=0)
-claim("length of its file, divided by that of the float32 model",
+claim("length of its file, divided by length of the float32 model's file",
       packed_file / files[0],
       above=0.24, below=0.28)
 
@@ -1657,17 +1670,18 @@ def stored_bytes(state: dict) -> int:
 
 # %% [markdown] trap="11.5" role="hint"
 # 1. `tensor.untyped_storage()` is the memory behind a tensor. Its size is `nbytes()`.
-# 2. Two tensors share a storage if their storages have the same `data_ptr()`. Keep the sizes in a dict with that number as the key.
-# 3. A small recursive function, which calls itself for each value of a dict, list or tuple, handles any depth.
+# 2. Two tensors share a storage if their storages have the same `data_ptr()`. Keep the
+#    sizes in a dict, with that pointer as the key.
+# 3. A small recursive function that calls itself for each value of a dict, list or tuple
+#    handles any depth.
 
 # %% [markdown] trap="11.5" role="keep"
-# **Keep:** measure the size of a quantized model by the length of its files, not by
-# `numel` times `element_size`. A parameter may report one type and store another, and
-# packed weights may not be parameters at all. **In your own code:** compare the file with
-# your estimate of the bits for weights, scales and zeros. If the two sizes differ,
-# something is not quantized, or a view has saved its whole storage. **Seen in the wild:**
-# in
-# [`huggingface/transformers#34317`](https://github.com/huggingface/transformers/issues/34317)
+# **Keep:** Measure a quantized model's size by the length of its files, not by `numel`
+# times `element_size`. A parameter may report one type and store another, and packed
+# weights may not be parameters at all. **In your own code:** Compare the file with your
+# estimate of the bits for weights, scales and zeros. If the two sizes differ, something
+# is not quantized, or a view has saved its whole storage. **Seen in the wild:** In
+# [`huggingface/transformers#34317`](https://github.com/huggingface/transformers/issues/34317),
 # a model seemed to have lost most of its parameters, and the user was told to "check
 # directly the size of your files";
 # [`markovka17/dla#14`](https://github.com/markovka17/dla/pull/14) corrects a course whose
@@ -1679,8 +1693,8 @@ def stored_bytes(state: dict) -> int:
 # ## Two scanners, one program
 #
 # A second scanner delivers inverted digits, dark on a light background. So your model
-# first inverts every batch whose mean is above one half. It gets more than nine out of
-# ten digits right, from either scanner.
+# inverts every batch whose mean is above one half, and gets more than nine out of ten
+# digits right from either scanner.
 #
 # The model has to run without Python. You pass the model and one digit from the first
 # scanner to `torch.jit.trace`, which returns a program.
@@ -1738,24 +1752,24 @@ for kind in sorted({warning.category.__name__ for warning in said}):
 
 # %% [markdown] trap="11.6" role="why"
 # `torch.jit.trace` runs the model on the example and records every torch operation.
-# Python's `if` is not a torch operation. For the example, an ordinary digit, the
-# condition was `False`, so Python skipped the branch. The trace contains neither the
-# condition nor the branch. The only sign of this is a `TracerWarning` among other
-# warnings.
+# Python's `if` is not a torch operation. For the example, a digit from the first scanner,
+# the condition was `False`, so Python skipped the branch. The trace contains neither the
+# condition nor the branch. The only sign of the missing branch is a `TracerWarning` among
+# other warnings.
 
 # %% trap="11.6" role="why"
 draw_blocks({"model": ["x", "mean > 0.5 ?", ("1 - x", "x as it is"),
                        "the net", "logits"],
              "trace": ["x", "the net", "logits"]},
-            captions={"trace": "what the example went through"},
+            captions={"trace": "the path of the example"},
             title="The trace has only the branch of its example",
             alt="Two block diagrams. In the model, a condition on the mean "
                 "leads to two branches before the net. In the trace, x "
                 "goes straight to the net.")
 
 # %% [markdown] trap="11.6" role="why"
-# A test with normally distributed random numbers does not find this fault. The mean of
-# such numbers is near 0, so every batch takes the same path as the example:
+# A test with normally distributed random numbers does not find this fault. Their mean is
+# near 0, so every batch takes the same path as the example:
 
 # %% trap="11.6" role="why" compare=false
 noise = [torch.randn(n, 64) for n in (1, 7, 100, 1000)]
@@ -1824,7 +1838,7 @@ onnx_file = OnnxFile(cond, x_test[:2], dynamic_shapes=sizes)
 
 @torch.no_grad()
 def largest_gap(program, model=either):
-    """Largest gap over both scanners and batches of 1, 7 and all digits."""
+    """Largest gap on both scanners and batches of 1, 7 and all digits."""
     return max((program(x[:n]) - model(x[:n])).abs().max().item()
                for x in (x_test, inverted) for n in (1, 7, len(x)))
 
@@ -1838,28 +1852,30 @@ reads = {"model": share(either, inverted), "trace": share(traced, inverted),
 plot_bars(reads, xlabel="accuracy on inverted digits",
           title="With torch.cond, programs handle both scanners",
           alt="Four bars of accuracy on inverted digits. The model and "
-              "both programs with torch.cond get nearly all of them right, "
-              "and the trace hardly any.")
+              "both programs with torch.cond get nearly all digits right, "
+              "but the trace gets hardly any.")
 
 # %% trap="11.6" role="repair"
 claim("largest gap of the exported program, both branches", gaps["export"],
       below=1e-4)
 
 # %% [markdown] trap="11.6" role="repair"
-# In the exercise you compare a program with its model, and that takes some care. The
-# model must be in eval mode, or dropout makes model and program differ. The program or
-# the model may write into its input, so give each a copy. Compare shapes before values.
-# The batches also have to reach each branch, but choosing them is the caller's job.
+# In the exercise you compare a program with its model, which takes some care. The model
+# must be in eval mode, or dropout makes model and program differ. The program or the
+# model may write into its input, so give each of them a copy. Compare shapes before
+# values. The batches also have to reach each branch, but choosing the batches is the
+# caller's job.
 
 # %% [markdown] trap="11.6" role="more" topics="gaps in numbers · today's exporters refuse the if"
-# These are the gaps for the bars above:
+# The next claims show the gaps behind the bars above:
 
 # %% trap="11.6" role="more"
 claim("largest gap between program and model on ordinary digits",
       (traced(x_test) - either(x_test)).abs().max().item(), below=1e-4)
 claim("accuracy of the model on inverted digits",
       share(either, inverted), above=0.9)
-claim("largest gap between them on inverted digits", gap_inverted, above=3)
+claim("largest gap between program and model on inverted digits",
+      gap_inverted, above=3)
 claim("largest gap of the ONNX file, both branches",
       gaps["ONNX"], below=1e-3)
 claim("accuracy of the ONNX file on inverted digits",
@@ -1891,8 +1907,8 @@ claim("exporters that accept the branch without an error",
       list(refused.values()).count("none"), expected=0)
 
 # %% [markdown] trap="11.6" role="folklore"
-# **Told:** the ONNX exporter silently keeps one branch; `torch.jit.script` keeps both.
-# **Measured:** the old exporter, `dynamo=False`, keeps one branch; today's exporter
+# **Told:** The ONNX exporter silently keeps one branch; `torch.jit.script` keeps both.
+# **Measured:** The old exporter, `dynamo=False`, keeps one branch, but today's exporter
 # raises an error, as you saw. `torch.jit.script` keeps both branches, but it is
 # deprecated, and today's exporter does not accept a scripted model.
 
@@ -1966,18 +1982,19 @@ def disagreements(model: torch.nn.Module, program, batches: list,
     # END SOLUTION
 
 # %% [markdown] trap="11.6" role="hint"
-# 1. Before `model.eval()`, store `(module, module.training)` for all of `model.modules()`, and restore the modes at the end.
+# 1. Before `model.eval()`, store `(module, module.training)` for all of
+#    `model.modules()`, and restore these modes at the end.
 # 2. Compare type, shape and dtype first, because broadcasting lets you subtract tensors of shapes (1, 3) and (7, 3).
-# 3. `<=` is false for NaN. So check that the largest gap is within the limit, and count the batches for which it is not.
+# 3. `<=` is false for NaN. So count a batch unless its largest gap is within the limit.
 
 # %% [markdown] trap="11.6" role="keep"
-# **Keep:** `torch.jit.trace` records the operations of one run, so only one branch of an
-# `if` is kept. Write a branch that depends on values with `torch.cond`, and compare model
-# and program on inputs for each branch. **In your own code:** look for `if`, `while` and
-# `.item()` on tensors in the forward pass, and do not use `torch.jit.trace` in new code.
-# **Seen in the wild:** in
-# [`ultralytics/yolov5#5505`](https://github.com/ultralytics/yolov5/issues/5505) a user
-# asks about the warning, and is told that it can be ignored. **Source:** PyTorch,
+# **Keep:** `torch.jit.trace` records the operations of one run, so it keeps only one
+# branch of an `if`. If a branch depends on values, write it with `torch.cond`, and
+# compare model and program on inputs for each branch. **In your own code:** Look for
+# `if`, `while` and `.item()` on tensors in the forward pass, and do not use
+# `torch.jit.trace` in new code. **Seen in the wild:** In
+# [`ultralytics/yolov5#5505`](https://github.com/ultralytics/yolov5/issues/5505), a user
+# asks about the warning and is told that it can be ignored. **Source:** PyTorch,
 # [`torch.cond`](https://docs.pytorch.org/docs/stable/cond.html) and
 # [`torch.jit.trace`](https://docs.pytorch.org/docs/stable/generated/torch.jit.trace.html),
 # with its warning.
@@ -1985,10 +2002,10 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # %% [markdown] trap="11.7" role="situation" fault="an example of one row fixes the batch size" symptom="ONNX file takes only batch size 1 although dynamic_shapes was given; got invalid dimensions for input"
 # ## One digit, or several
 #
-# A different classifier processes a digit row by row, with a recurrent layer, and you
-# have to export it to an ONNX file. An exporter runs the model once, so it needs an
-# example, and you pass it one digit. The service may send several digits at a time, so
-# you declare the first dimension of the input as dynamic: `dynamic_shapes=({0:
+# With a recurrent layer, a different classifier processes a digit row by row, and you
+# have to export this classifier to an ONNX file. An exporter runs the model once, so it
+# needs an example, and you pass one digit. The service may send several digits at a time,
+# so you declare the input's first dimension as dynamic: `dynamic_shapes=({0:
 # Dim("batch")},)`.
 #
 # The exporter raises no error.
@@ -2024,7 +2041,7 @@ guess("11.7", "How many digits at a time does the exported file accept?",
 
 # %% trap="11.7" role="look" compare=false
 def takes(program, counts=(1, 2, 7, 100)):
-    """The numbers of digits that the program accepts, and the error."""
+    """The batch sizes that the program accepts, and the error."""
     taken, raised = [], "nothing"
     for n in counts:
         try:
@@ -2050,7 +2067,7 @@ claim("numbers of digits, of four, that the file accepts",
 # %% [markdown] trap="11.7" role="why"
 # Torch treats sizes of 0 and 1 as special, because a dimension of size 1 broadcasts to
 # any other size. The ONNX exporter lets the 1 in your example stand for any size, unless
-# something in the model checks whether it is 1. The recurrent layer does check.
+# something in the model checks whether the size is 1. The recurrent layer does check.
 # `torch.export` then raises an error and suggests a fixed size. The ONNX exporter follows
 # the suggestion without telling you:
 
@@ -2066,8 +2083,8 @@ claim("does the ONNX exporter mention the size",
       expected=False)
 
 # %% [markdown] trap="11.7" role="repair"
-# Whether something checks the size depends on the model; in the plain classifier nothing
-# checks it. For both models, an example with two rows solves the problem.
+# Whether something checks the size depends on the model; in the plain classifier, nothing
+# does. For both models, an example with two rows solves the problem.
 
 # %% trap="11.7" role="repair"
 plain_file = OnnxFile(dense.eval(), x_test[:1], dynamic_shapes=batch)
@@ -2086,20 +2103,21 @@ draw_grids({"digits at a time": answered},
            column_names=[str(n) for n in counts], legend="refused",
            title="With an example of two rows, the size stays open",
            alt="A grid of three files and four numbers of digits at a "
-               "time. The file exported row by row with one digit accepts "
-               "only one. The other two files accept all four numbers.")
+               "time. The file of the row-by-row classifier, exported with "
+               "one digit, accepts only one digit. The other two files "
+               "accept all four numbers.")
 
 # %% trap="11.7" role="repair"
 claim("numbers, of four, that are accepted, by rows, example of two digits",
       len(takes(two_digits)[0]), expected=4)
 
 # %% [markdown] trap="11.7" role="repair"
-# The file itself says which sizes it accepts, in the inputs that it declares. If a
-# declared size is a number, it is fixed. If it is a name, any size should work.
+# The file's declared inputs say which sizes it accepts. If a declared size is a number,
+# the size is fixed. If it is a name, any size should work.
 #
 # An example fixes more than sizes. Everything that is not a tensor becomes a constant: a
-# number, a string, the length of a list. In the exercise you check all of these by
-# comparing examples.
+# number, a string, the length of a list. In the exercise you check all of these constants
+# by comparing examples.
 
 # %% [markdown] trap="11.7" role="more" topics="the switch of the exporter · a dict of settings"
 # On its own, `torch.export` treats every size of 1 in the example as fixed and refuses to
@@ -2129,7 +2147,7 @@ for (name, switch), no in refusals.items():
 # %% trap="11.7" role="more"
 claim("models, of two, that torch.export refuses without the switch",
       refusals["plain", False] + refusals["by rows", False], expected=2)
-claim("with the switch, does it refuse only the model by rows",
+claim("with the switch, does torch.export refuse only the model by rows",
       refusals["by rows", True] and not refusals["plain", True],
       expected=True)
 claim("gap between file and model on the example", gap, below=1e-3)
@@ -2140,9 +2158,9 @@ claim("largest gap, by rows, example of two digits",
 
 # %% [markdown] trap="11.7" role="more"
 # The classifier in the next cell also takes settings, a dict of values of different
-# types. `torch.jit.script` treats every argument without a type annotation as a tensor,
-# and refuses this model. `torch.export` accepts it, and everything that is not a tensor
-# becomes a constant (except for an integer that you declare as dynamic):
+# types. `torch.jit.script` treats every argument without a type annotation as a tensor
+# and refuses this model. `torch.export` accepts the model, but everything that is not a
+# tensor becomes a constant (except for an integer that you declare as dynamic):
 
 # %% trap="11.7" role="more"
 class WithSettings(nn.Module):
@@ -2237,19 +2255,22 @@ def free_dims(examples: list):
     # END SOLUTION
 
 # %% [markdown] trap="11.7" role="hint"
-# 1. Write a recursive function: for a dict, call it with the values under each key; for a list or tuple, with the values at each index.
-# 2. Compare the types first, then what belongs to the type: dtype, `dim()`, keys, length, value.
-# 3. A dimension varies if the set of its sizes has more than one element. Then check its size in the first example.
+# 1. Write a recursive function: for a dict, call it with the values under each key; for a
+#    list or tuple, call it with the values at each index.
+# 2. Compare the types, then what belongs to each type: dtype, `dim()`, keys, length,
+#    value.
+# 3. A dimension varies if the set of its sizes has more than one element. If it varies,
+#    check its size in the first example.
 
 # %% [markdown] trap="11.7" role="keep"
-# **Keep:** an exporter may build its example into the program: sizes that you do not
+# **Keep:** An exporter may build its example into the program: sizes that you do not
 # declare as dynamic, sizes of 0 and 1, and every value that is not a tensor. Use an
-# example with two or more of everything that has to vary. **In your own code:** before
-# you ship the file, print the inputs that it declares, and call it with several sizes.
-# **Seen in the wild:** in
-# [`pytorch/pytorch#157621`](https://github.com/pytorch/pytorch/issues/157621) the dynamic
-# size of a ResNet was exported as a fixed size, and the answer was to use a batch of two
-# as the example; [`hqucms/weaver-core#29`](https://github.com/hqucms/weaver-core/pull/29)
+# example with two or more of everything that has to vary. **In your own code:** Before
+# you ship the file, print its declared inputs and call it with several sizes. **Seen in
+# the wild:** In
+# [`pytorch/pytorch#157621`](https://github.com/pytorch/pytorch/issues/157621), a ResNet's
+# dynamic size was exported as a fixed size, and the answer was to use a batch of two as
+# the example; [`hqucms/weaver-core#29`](https://github.com/hqucms/weaver-core/pull/29)
 # fixed the same problem with an example batch of two and tests at several sizes.
 # **Source:** PyTorch,
 # [`torch.export`](https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/export.html).
@@ -2257,14 +2278,14 @@ def free_dims(examples: list):
 # %% [markdown] trap="11.8" role="situation" fault="block scales along the tokens, not along the sum" symptom="emulated MXFP4 or MXFP8 is much better than the hardware: block scales along the wrong axis, outlier channels"
 # ## Two loud units in four bits
 #
-# A device will multiply in *MXFP4*. In this format, numbers have 4 bits, and every 32
-# neighbours share a power of two as their scale. Until the device arrives, you emulate
-# it: you round to the format and multiply in float32.
+# A device will multiply in *MXFP4*. Its numbers have 4 bits, and each block of 32
+# neighbours shares one scale, a power of two. Until the device arrives, you emulate it:
+# round to the format and multiply in float32.
 #
 # Two inputs of the classifier's second layer are *loud*: you made them 35 times as large
 # and divided their weights by 35, which leaves the product the same. (Language models
-# have such channels naturally.) A comment in your emulation says: "The 32 neighbours are
-# 32 digits at the same input, so no quiet number shares a scale with a loud one."
+# have such inputs.) A comment in your emulation says: "The 32 neighbours are 32
+# digits at the same input, so no quiet number shares a scale with a loud one."
 
 # %% trap="11.8" role="break"
 def to_fp4(x):
@@ -2274,7 +2295,7 @@ def to_fp4(x):
     return (x / step).round() * step
 
 def to_mxfp4(x, axis):
-    """Codes, and one scale for each 32 neighbours along the axis."""
+    """Codes, and one scale per 32 neighbours along the axis."""
     blocks = x.unflatten(axis, (-1, 32))
     largest = blocks.abs().amax(axis + 1, keepdim=True)
     scale = 2.0 ** (largest.frexp().exponent - 3)
@@ -2309,20 +2330,20 @@ emulated = read_with(mxfp4(inputs, 0), mxfp4(weight, 1))
 
 # %% trap="11.8" role="guess" quoted="wrong"
 guess("11.8",
-      "How many of 100 digits does the classifier get right on the "
-      "device?",
+      "When the device arrives, how many of 100 digits will the classifier "
+      "get right on it?",
       choices=["about 95",
                "about 85",
-               "about half",
+               "about 50",
                "about 10"])
 
 # %% trap="11.8" role="look"
 on_device = read_with(mxfp4(inputs, 1), mxfp4(weight, 1))
 plot_bars({"not rounded": exact, "your emulation": emulated,
            "the device": on_device}, xlabel="accuracy",
-          title="The device gets far fewer right than the emulation",
-          alt="Three bars of accuracy. It is nearly one without rounding "
-              "and in the emulation, and far lower on the device.")
+          title="The device gets far fewer digits right than the emulation",
+          alt="Three bars of accuracy. The accuracy is nearly one without "
+              "rounding and in the emulation, but far lower on the device.")
 
 # %% trap="11.8" role="look"
 measured("11.8", 2)
@@ -2353,8 +2374,8 @@ claim("relative gap between codes first, then scales, and rounding first",
 
 # %% [markdown] trap="11.8" role="why"
 # Along the summed axis, a loud input sets the scale of its quiet neighbours, and most of
-# them become zero. In your emulation, a loud input's neighbours were the same input for
-# other digits, and just as loud:
+# the quiet inputs become zero. In your emulation, a loud input's neighbours were the same
+# input for other digits, and just as loud:
 
 # %% trap="11.8" role="why"
 shown = slice(int(loudest[0]) // 16 * 16, int(loudest[0]) // 16 * 16 + 16)
@@ -2391,12 +2412,13 @@ claim("accuracy lost along the sum, with sizes moved into the weights",
 # %% [markdown] trap="11.8" role="more" topics="a test that shows nothing · torchao's numbers · which way a power of two is rounded"
 # On inputs without a loud unit, blocks along either axis have about the same error, so a
 # test on random numbers shows nothing. With a loud *digit* instead of a loud input, the
-# emulation is the one that loses the quiet digits in the same block. Our rounding follows
-# the format exactly: torchao's `MXTensor`, whose blocks always run along the last axis,
-# returns the same numbers to the last bit.
+# emulation loses the quiet digits in the same block. Our rounding follows the format
+# exactly: torchao's `MXTensor`, whose blocks always run along the last axis, returns the
+# same numbers to the last bit.
 #
-# The weights of loud inputs suffer as well. They are smaller by a factor of 35, share
-# scales with ordinary weights and become zero, on the device and in the emulation.
+# The weights of loud inputs suffer as well. These weights are smaller by a factor of 35
+# and share scales with ordinary weights, so they become zero on the device and in the
+# emulation.
 
 # %% trap="11.8" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -2407,7 +2429,7 @@ even = inputs / gain                    # no input is loud
 plain = even @ second.weight.detach().T
 
 def product_off(axis):
-    """Relative error of the product with blocks along an axis."""
+    """Relative error of the product, with blocks along an axis."""
     found = mxfp4(even, axis) @ mxfp4(second.weight.detach(), 1).T
     return ((found - plain).norm() / plain.norm()).item()
 
@@ -2415,7 +2437,8 @@ theirs = MXTensor.to_mx(inputs, torch.float4_e2m1fn_x2, 32).dequantize(
     torch.float32)
 
 # %% trap="11.8" role="more"
-claim("accuracy of the emulation minus the device's", emulated - on_device,
+claim("accuracy of the emulation minus accuracy of the device",
+      emulated - on_device,
       above=0.2)
 claim("error along the digits, divided by along the sum, no loud unit",
       product_off(0) / product_off(1), above=0.85, below=1.15)
@@ -2427,15 +2450,15 @@ claim("fraction of the quiet inputs that become zero along the sum",
 
 # %% [markdown] trap="11.8" role="more"
 # Blocks along the tokens are fine for numbers that are only *stored*, such as the keys of
-# trap 13.7, which are converted to a wider type before they are multiplied. And some sums
+# trap 13.7, which are converted to a wider type before the multiplication. And some sums
 # do run along the tokens: over the keys in the product of attention weights and values,
-# and over the batch in the gradient of a weight. So training rounds a tensor twice, once
-# along each axis, unless its blocks are squares, which work for both sums.
+# and over the batch in a weight's gradient. So training rounds a tensor twice, once along
+# each axis, unless its blocks are squares, which work for both sums.
 #
 # Which power of two becomes the scale is also a choice. The cell below uses blocks of
-# MXFP8, whose largest level is 448. The specification uses only the exponent of the
-# largest number, so its scale is rounded down. Some kernels round the scale to the
-# nearest power, and some round it up.
+# MXFP8, whose largest level is 448. The specification uses only the largest number's
+# exponent, so its scale is rounded down. Some kernels round the scale to the nearest
+# power, and some round it up.
 
 # %% trap="11.8" role="more"
 drawn_blocks = torch.randn(4096, 32)
@@ -2478,11 +2501,11 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
         a, b: float32, in any memory order, left as they are. The summed
             axis has a multiple of 32 entries.
 
-    First a and b are rounded: each 32 neighbours along the summed axis
-    share a scale, the largest power of two that is at most a quarter of
-    their largest absolute value. A number becomes the nearest of 0, 0.5, 1,
-    1.5, 2, 3, 4 and 6 times the scale, with its sign; 32 zeros stay zeros.
-    Then they are multiplied and added in float32.
+    First a and b are rounded: each block of 32 neighbours along the summed
+    axis shares a scale, the largest power of two that is at most a quarter
+    of their largest absolute value. A number becomes the nearest of 0, 0.5,
+    1, 1.5, 2, 3, 4 and 6 times the scale, with its sign; 32 zeros stay
+    zeros. Then a and b are multiplied and added in float32.
 
     Example: "k,k->", [33., 1., ..., 1.] and 32 ones: 32., not 64.
     """
@@ -2502,22 +2525,23 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
     # END SOLUTION
 
 # %% [markdown] trap="11.8" role="hint"
-# 1. In each operand, find the letter that is not in the result. Its position is the axis.
+# 1. In each operand, find the letter that is not in the result. The letter's position is
+#    the axis.
 # 2. `x.unflatten(axis, (-1, 32))` splits that axis into blocks and puts their 32 entries at `axis + 1`; `flatten(axis, axis + 1)` reverses this.
 # 3. The power is `largest.frexp().exponent - 3`, because `frexp` returns a mantissa from 0.5 to 1. Zeros get a power as well, so you never divide by 0.
 
 # %% [markdown] trap="11.8" role="keep"
-# **Keep:** let blocks that share a scale run along the summed axis, as in hardware. An
+# **Keep:** Let blocks with a shared scale run along the summed axis, as in hardware. An
 # emulation with other blocks reports an accuracy that no device reaches. **In your own
-# code:** make one column of a tensor 35 times as large and round the tensor. If the
+# code:** Make one column of a tensor 35 times as large, and round the tensor. If the
 # blocks run along the sum, the column's neighbours become zeros, because the loud column
 # sets their scale. **Seen in the wild:**
 # [`btxchain/btx#89`](https://github.com/btxchain/btx/pull/89) describes a design with two
 # products in which the scales ran along the free axis, so no block-scaled unit could
 # compute them; in
-# [`flashinfer-ai/flashinfer#3814`](https://github.com/flashinfer-ai/flashinfer/pull/3814)
+# [`flashinfer-ai/flashinfer#3814`](https://github.com/flashinfer-ai/flashinfer/pull/3814),
 # a test used the wrong axis in one operand and passed, because its numbers were too
-# similar; in [`ml-explore/mlx#4353`](https://github.com/ml-explore/mlx/pull/4353) block
+# similar; in [`ml-explore/mlx#4353`](https://github.com/ml-explore/mlx/pull/4353), block
 # scales were rounded to the nearest power, which clipped the largest numbers. **Source:**
 # NVIDIA,
 # [`cuda.tile.mma_scaled`](https://docs.nvidia.com/cuda/cutile-python/generated/cuda.tile.mma_scaled.html),
@@ -2526,12 +2550,12 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # %% [markdown] trap="11.9" role="situation" fault="NVFP4 without the tensor's scale loses small numbers" symptom="NVFP4 without a global scale: small weights or gradients become all zeros, training stalls with a larger batch"
 # ## Gradients in four bits, and a larger batch
 #
-# In *NVFP4*, every 16 neighbours share a scale that is finer than a power of two: a
-# float8 number in E4M3. Normally distributed numbers are rounded with a relative error of
-# about a tenth. So you train a classifier with gradients in NVFP4. In the backward pass,
-# a layer uses the gradient of its output in two products, one for its inputs, one for its
-# weights. For each product, you round the gradient along the summed axis. Everything else
-# stays in float32.
+# In *NVFP4*, each block of 16 neighbours shares a scale that is finer than a power of
+# two: a float8 number in E4M3. Normally distributed numbers are rounded with a relative
+# error of about a tenth. So you train a classifier with gradients in NVFP4. In the
+# backward pass, a layer uses its output gradient in two products, one for its inputs, one
+# for its weights. For each product, you round the gradient along the summed axis.
+# Everything else stays in float32.
 #
 # With 16 digits per step, the classifier learns. Then you use 256 digits per step, with
 # Adam as before. With float32 gradients, this run ends at a loss of about 0.1.
@@ -2579,7 +2603,7 @@ def reader_by(rounding):
 
 # %% trap="11.9" role="break"
 def curve(rounding, batch, steps=150):
-    """Train a classifier; its losses are means over ten steps."""
+    """Train a classifier; return its losses, each a mean over ten steps."""
     model = reader_by(rounding)
     losses = fit(model, x_train, y_train, steps=steps, lr=3e-3, batch=batch)
     return model, torch.tensor(losses).view(-1, 10).mean(1).tolist()
@@ -2599,7 +2623,7 @@ lines = {f"{batch} digits": losses
          for batch, (_, losses) in trained.items()}
 lines["256, float32"] = in_float[1]
 plot_lines(range(10, 151, 10), lines, xlabel="step", ylabel="loss in nats",
-           title="The more digits per step, the less it learns",
+           title="The more digits per step, the less the classifier learns",
            alt="Four curves of loss. With 16 digits per step, the loss "
                "falls. With 64, it falls half as far. With 256, it stays "
                "where it started. In float32 with 256 digits, it falls the "
@@ -2609,16 +2633,16 @@ plot_lines(range(10, 151, 10), lines, xlabel="step", ylabel="loss in nats",
 measured("11.9", final[256], right=(2, 3.5))
 
 # %% trap="11.9" role="look"
-claim("loss with 256 digits per step divided by that with 16",
+claim("loss with 256 digits per step divided by loss with 16",
       final[256] / final[16], above=3)
 
 # %% [markdown] trap="11.9" role="why"
-# The loss is a mean, so the gradient of one digit is divided by the number of digits. In
-# float32 this does not matter, and Adam ignores the size of a gradient. But the scale of
-# a block, its largest number divided by 6, has to be stored in E4M3, whose smallest
-# positive number is `2 ** -9`. A scale below half of that is rounded to zero. So every
-# block whose largest number is below `6 * 2 ** -10`, or `0.0059`, becomes zero. With 256
-# digits per step, no output gradient is larger than `1 / 256`, or `0.0039`.
+# The loss is a mean, so one digit's gradient is divided by the number of digits. In
+# float32 this does not matter, because Adam ignores the size of a gradient. But a block's
+# scale, its largest number divided by 6, has to be stored in E4M3, whose smallest
+# positive number is `2 ** -9`. A scale below half of this number is rounded to zero. So
+# every block whose largest number is below `6 * 2 ** -10`, or `0.0059`, becomes zero.
+# With 256 digits per step, no output gradient is larger than `1 / 256`, or `0.0039`.
 
 # %% trap="11.9" role="why"
 def error_at(size, rounding, axis=1):
@@ -2642,19 +2666,19 @@ plot_lines(sizes, {"one scale": alone, "two scales": both}, logx=True,
            xlabel="size of the numbers", ylabel="relative error",
            title="With only one float8 scale, there is a cliff at each end",
            alt="Two curves of the relative error over the size of the "
-               "numbers. With two scales, it is flat at a tenth. With only "
-               "the block's scale, it rises to one below 0.002, and "
-               "steeply above 3000.")
+               "numbers. With two scales, the error is flat at a tenth. "
+               "With only the block's scale, it rises to one below 0.002, "
+               "and steeply above 3000.")
 
 # %% trap="11.9" role="why"
 claim("relative error with one scale, numbers of size 0.001", alone[1],
       above=0.99)
 
 # %% [markdown] trap="11.9" role="repair"
-# So NVFP4 has a second scale, one float32 number for the tensor: its largest number
-# divided by `6 * 448`. After division by this scale, the block with the largest number
-# has the scale 448, the largest in E4M3, and other blocks use the range below 448. With
-# `nvfp4_two`, training works as in float32:
+# So NVFP4 has a second scale, one float32 number for the tensor: the tensor's largest
+# number divided by `6 * 448`. After division by this scale, the block with the largest
+# number has the scale 448, the largest in E4M3, and other blocks use the range below 448.
+# With `nvfp4_two`, training works as in float32:
 
 # %% trap="11.9" role="repair" compare=false
 repaired = curve(nvfp4_two, 256)
@@ -2662,14 +2686,14 @@ print(f"loss with 256 digits: one scale {final[256]:.2f}, two "
       f"{repaired[1][-1]:.2f}, float32 {in_float[1][-1]:.2f}")
 
 # %% trap="11.9" role="repair"
-claim("loss with two scales minus float32's, 256 digits per step",
+claim("loss with two scales minus loss in float32, 256 digits per step",
       repaired[1][-1] - in_float[1][-1], below=0.1)
 
 # %% [markdown] trap="11.9" role="more" topics="the first step · torchao · a floor, and the other end · what two scales cannot represent"
-# With 256 digits per step, not a single weight of the model has moved. With 16 digits per
-# step, the model learns from a digit only if the right answer has a probability below
-# about `0.9`; with 64 digits, the probability has to be below about `0.6`. The output
-# gradients of all other digits are so small that they are rounded to zero.
+# With 256 digits per step, not a single weight has moved. With 16 digits per step, the
+# classifier learns from a digit only if the right answer has a probability below about
+# `0.9`; with 64 digits, the probability has to be below about `0.6`. All other digits
+# have output gradients so small that they are rounded to zero.
 
 # %% trap="11.9" role="more"
 def first_step(batch):
@@ -2683,15 +2707,15 @@ reached = {batch: first_step(batch) for batch in (16, 64, 256)}
 print({batch: f"{share:.2f}" for batch, share in reached.items()})
 
 # %% trap="11.9" role="more"
-claim("fraction of the weights that a first step of 256 digits moves",
+claim("fraction of the weights moved by a first step of 256 digits",
       reached[256], expected=0)
-claim("fraction of the weights that a first step of 16 digits moves",
+claim("fraction of the weights moved by a first step of 16 digits",
       reached[16], above=0.1)
 
 # %% [markdown] trap="11.9" role="more"
-# torchao returns the same numbers, with one scale and with two. Its block scales never
-# become zero, because it keeps them at 1 / 64 or above. Small numbers are lost anyway,
-# because in torchao their codes become zero, as their scales do in `nvfp4`.
+# torchao returns the same numbers, with one scale and with two. In torchao, block scales
+# never become zero, because they stay at 1 / 64 or above. Small numbers are lost anyway:
+# in `nvfp4` their scales become zero, and in torchao their codes do.
 
 # %% trap="11.9" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -2727,8 +2751,8 @@ claim("fraction of zeros by torchao, one scale, numbers of size 0.001",
 # %% [markdown] trap="11.9" role="more"
 # For very large numbers, all block scales are 448, and every number larger than `6 * 448`
 # is clipped. Two scales can represent tensors of any size, but not sizes that are far
-# apart in the same tensor: a block whose largest number is a millionth of the tensor's is
-# lost again.
+# apart in the same tensor: a block is lost again if its largest number is a millionth of
+# the tensor's largest.
 
 # %% trap="11.9" role="more"
 with_outlier = numbers.clone()
@@ -2774,20 +2798,21 @@ def nvfp4_scales(parts: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="11.9" role="hint"
-# 1. Use two passes: first find the largest size over all parts, then compute the blocks of each part.
+# 1. Use two passes: find the largest size over all parts, then compute each part's
+#    blocks.
 # 2. A large negative number counts as large, so use `abs` before each maximum.
 # 3. `part.unflatten(1, (-1, 16))` has the 16 neighbours in its last axis; `.to(torch.float8_e4m3fn)` rounds to nearest.
 
 # %% [markdown] trap="11.9" role="keep"
-# **Keep:** the block scale of NVFP4 is a float8 number with a small range. So use the
-# second scale, for the whole tensor, or small tensors become zeros and large ones are
-# clipped. **In your own code:** round a tensor, then the same tensor a thousandth and a
-# thousand times as large. The relative error has to be the same each time. **Seen in the
-# wild:** in [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39) weights
-# became zeros because their float8 scales did; in
-# [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467) a global scale was not
+# **Keep:** NVFP4's block scale is a float8 number with a small range. So also use the
+# second scale, for the whole tensor, or small tensors become zeros and large tensors are
+# clipped. **In your own code:** Round a tensor, then round it again at a thousandth and
+# at a thousand times its size. The relative error has to be the same each time. **Seen in
+# the wild:** In [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39),
+# weights became zeros because their float8 scales did; in
+# [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467), a global scale was not
 # applied everywhere, and tests compared zeros with zeros; in
-# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604) a factor of 6 was missing
+# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604), a factor of 6 was missing
 # in the tensor's scale. **Source:** Intel, [NVFP4
 # quantization](https://intel.github.io/neural-compressor/latest/docs/source/3x/PT_NVFP4Quant.html),
 # "two-level scaling".
@@ -2800,9 +2825,9 @@ def nvfp4_scales(parts: list) -> tuple:
 # The section on static and dynamic scales quantized one layer by hand. `torchao` has
 # recipes for a whole model. *Weight-only* quantization stores the codes and converts them
 # back to floats before the product, which saves memory. If the inputs have 8 bits as
-# well, the product itself can use integers. *Dynamic* quantization computes the scale of
-# the inputs for each row while the model runs. *Static* quantization uses one scale per
-# layer, computed from the rows that it was *calibrated* with.
+# well, the product itself can use integers. *Dynamic* quantization computes the inputs'
+# scale for each row while the model runs. *Static* quantization uses one scale per layer,
+# computed from the *calibration* rows.
 
 # %% role="concept" tags=["plumbing"]
 from torch.random import fork_rng
@@ -2866,7 +2891,7 @@ for name, model in kinds.items():
           f"{accuracy(model, x_test, y_test):.2f}   file {bytes_of[name]}")
 
 # %% role="concept"
-claim("relative error of the logits, only weights in 8 bits",
+claim("relative error of the logits, only the weights in 8 bits",
       logits["weights, 8 bits"], below=0.02)
 claim("relative error of the logits, larger of dynamic and static",
       max(logits["dynamic, 8 bits"], logits["static, 40 digits"]),
@@ -2889,17 +2914,17 @@ claim("accuracy, static, calibrated in the dark",
 # %% [markdown] role="concept"
 # Two lines of the table deserve a second look. For the static scale, 40 digits are
 # enough, because they resemble the test digits. If you calibrate with the same digits at
-# a quarter of their brightness, the bright pixels are clipped. With such a scale the
-# logits are far off, and yet most digits are classified correctly, so you might not
-# notice if you only check the accuracy. A dynamic scale needs no calibration, but costs
+# a quarter of their brightness, the bright pixels are clipped. With such a scale, the
+# logits are far off, and yet most digits are classified correctly, so a check of the
+# accuracy alone might not show the fault. A dynamic scale needs no calibration but costs
 # one extra pass over each input.
 #
-# The file with 4 bits is also *longer* than the file with 8 bits. Look at how this recipe
-# stores a code, and at how many weights share a scale and a zero:
+# The file with 4 bits is also *longer* than the file with 8 bits. Look at the bytes per
+# code in this recipe, and at how many weights share a scale and a zero:
 
 # %% role="concept"
 code = kinds["weights, 4 bits"][2].weight
-claim("length of the file with 4 bits, divided by that with 8 bits",
+claim("length of the file: with 4 bits, divided by with 8 bits",
       bytes_of["weights, 4 bits"] / bytes_of["weights, 8 bits"],
       above=1.05)
 claim("bytes of one 4-bit code", code.qdata.element_size(), expected=1)
@@ -2916,13 +2941,12 @@ claim("weights that share a scale", code.numel() / code.scale.numel(),
 #
 # Sixteen levels of a 4-bit format need not be evenly spaced. *NF4* puts its levels at
 # quantiles of a normal distribution. *FP4* is a float with two exponent bits and one
-# mantissa bit, E2M1. Its levels are 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives.
+# mantissa bit, E2M1. FP4's levels are 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives.
 # On their own, these levels cover only a small range, so each block of neighbours has a
 # scale. Two formats, MXFP4 and NVFP4, differ in this scale. *MXFP4*, of the [OCP
 # specification](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf),
-# has one scale for every 32 values, a power of two (E8M0, 8 bits). *NVFP4* has one scale
-# for every 16 values, a float of 8 bits (E4M3), and one float32 scale for the whole
-# tensor.
+# has one scale per 32 values, a power of two (E8M0, 8 bits). *NVFP4* has one scale per 16
+# values, a float of 8 bits (E4M3), and one float32 scale for the whole tensor.
 
 # %% role="concept"
 def to_levels(w, levels, scale):
@@ -2971,15 +2995,15 @@ print({name: f"{error:.3f}" for name, error in off_four.items()})
 claim("bits per weight, MXFP4", bits_each(4, 32, scale=8), expected=4.25)
 claim("bits per weight, NVFP4, without its single float32",
       bits_each(4, 16, scale=8), expected=4.5)
-claim("error of the weights in NVFP4, divided by that in MXFP4",
+claim("weight error in NVFP4, divided by weight error in MXFP4",
       off_four["NVFP4"] / off_four["MXFP4"], below=0.97)
-claim("error of the weights in NVFP4, divided by that in int4 by 16",
+claim("weight error in NVFP4, divided by weight error in int4 by 16",
       off_four["NVFP4"] / off_four["int4, groups of 16"], above=1.05)
 
 # %% [markdown] role="concept"
-# On the weights of this layer, the float formats are no more precise than 4-bit integers
-# in groups of 16, which take 6 bits per weight with their float32 scales. The float
-# formats are made for matrix products: GPUs such as Blackwell multiply weights and inputs
+# On this layer's weights, the float formats are no more precise than 4-bit integers in
+# groups of 16, which take 6 bits per weight with their float32 scales. The float formats
+# are made for matrix products: GPUs such as Blackwell multiply weights and inputs
 # directly in these formats, block scales included. Traps 11.8 and 11.9 round inputs and
 # gradients to these formats. Torch has the types `float4_e2m1fn_x2`, for two codes in a
 # byte, and `float8_e8m0fnu`, for the power of two.
@@ -2988,8 +3012,8 @@ claim("error of the weights in NVFP4, divided by that in int4 by 16",
 # ### A model that learns with the rounding
 #
 # Here the straight-through estimator trains a whole model. The first classifier from trap
-# 11.1, with a grid for each row, is trained for another 200 steps, either before it is
-# rounded or with the rounding in the forward pass. (The estimator is from [Bengio et al.
+# 11.1, with a grid for each row, is trained for another 200 steps, either before the
+# rounding or with the rounding in the forward pass. (The estimator is from [Bengio et al.
 # 2013](https://arxiv.org/abs/1308.3432).)
 
 # %% role="concept"
@@ -3037,20 +3061,21 @@ for bits, row in share.items():
 # %% role="concept"
 claim("accuracy at 2 bits with the straight-through estimator",
       share[2]["straight through"], above=0.85)
-claim("that accuracy minus that of training first, then rounding",
+claim("that accuracy minus the accuracy if training comes first",
       share[2]["straight through"] - share[2]["trained, then rounded"],
       above=0.05)
-claim("that accuracy minus that with the slope of the rounding",
+claim("that accuracy minus the accuracy with the rounding's slope",
       share[2]["straight through"] - share[2]["slope of the rounding"],
       above=0.05)
 
 # %% [markdown] role="concept"
 # At 2 bits, training with the rounding recovers this classifier's accuracy. The same
-# number of training steps before the rounding does not. Nor does training with the true
-# slope of the rounding, because this slope is zero except at each row's largest weight,
+# number of training steps before the rounding does not. Nor does training with the
+# rounding's true slope, because this slope is zero except at each row's largest weight,
 # on which the scale depends. At 3 bits there is little accuracy to recover. In torchao,
 # [`QATConfig`](https://docs.pytorch.org/ao/stable/generated/torchao.quantization.qat.QATConfig.html)
-# does this, with `step="prepare"` before the training and `step="convert"` after it.
+# does this, with `step="prepare"` before the training and `step="convert"` after the
+# training.
 
 # %% role="concept"
 claim("accuracy recovered by the straight-through estimator at 3 bits",
@@ -3059,14 +3084,13 @@ claim("accuracy recovered by the straight-through estimator at 3 bits",
 # %% [markdown] role="concept"
 # ### AWQ: large inputs, large weights
 #
-# GPTQ needs inputs that are correlated. [*AWQ*](https://arxiv.org/abs/2306.00978) uses
-# the size of each input instead. If an input is large, an error in its weights costs a
-# lot. So AWQ multiplies the column of that input by a factor before the rounding and
-# divides the input by the same factor, which leaves the product the same. The step of a
-# row's grid also stays the same, as long as the row's largest weight is in a different
-# column. So the enlarged weights of that column have a smaller relative rounding error.
-# AWQ finds the factors by searching over powers: each factor is the input's size to a
-# power between 0 and 1.
+# GPTQ needs correlated inputs. [*AWQ*](https://arxiv.org/abs/2306.00978) uses the size of
+# each input instead. If an input is large, an error in its weights costs a lot. So before
+# the rounding, AWQ multiplies that input's column by a factor and divides the input by
+# the same factor, which leaves the product the same. The step of a row's grid also stays
+# the same, as long as the row's largest weight is in a different column. So the enlarged
+# weights of that column have a smaller relative rounding error. AWQ finds the factors by
+# searching over powers: each factor is the input's size to a power between 0 and 1.
 
 # %% role="concept"
 def by_size(w, x, bits=4):
@@ -3094,7 +3118,8 @@ for name, (x, new) in inputs.items():
           f"GPTQ {gptq / nearest:.2f}   of rounding to nearest's error")
 
 # %% role="concept"
-claim("output error of AWQ divided by to nearest, inputs from digits",
+claim("output error, inputs from digits: AWQ divided by rounding to "
+      "nearest",
       over["of digits"][0], below=1.02)
 claim("the same, independent inputs of equal size",
       over["alike, independent"][0], above=0.96, below=1.04)
@@ -3103,24 +3128,25 @@ claim("the same, independent inputs of different sizes",
 
 # %% [markdown] role="concept"
 # The middle line of the output is the control: if all inputs have the same size, AWQ has
-# nothing to scale. The last line separates AWQ from GPTQ: the sizes differ, so AWQ has
-# something to scale, but the inputs are independent, so GPTQ has nothing to compensate
-# with. On the inputs from digits, where AWQ and GPTQ can both work, GPTQ is far ahead in
-# this layer.
+# nothing to scale. The last line separates AWQ from GPTQ: the inputs' sizes differ, so
+# AWQ has something to scale, but the inputs are independent, so GPTQ has nothing to
+# compensate with. On the inputs from digits, where AWQ and GPTQ can both work, GPTQ is
+# far ahead in this layer.
 
 # %% role="concept"
-claim("output error of GPTQ divided by to nearest, independent inputs",
+claim("output error, independent inputs: GPTQ divided by rounding to "
+      "nearest",
       over["unlike, independent"][1], above=0.96)
-claim("output error of GPTQ divided by AWQ's, inputs from digits",
+claim("output error, inputs from digits: GPTQ divided by AWQ",
       over["of digits"][1] / over["of digits"][0], below=0.5)
 
 # %% [markdown] role="concept"
 # ### Which layer needs the bits
 #
 # Round one matrix at a time and note how much the *loss* rises. This list of rises tells
-# you which layers need more bits. In this classifier, the error of the weights does not
-# show it, because this error is nearly the same in all four matrices. In the cell below,
-# two matrices get 4 bits and the other two get 2 bits.
+# you which layers need more bits. In this classifier, the weight error does not tell you,
+# because it is nearly the same in all four matrices. In the cell below, two matrices get
+# 4 bits and the other two get 2 bits.
 
 # %% role="concept"
 @torch.no_grad()
@@ -3156,19 +3182,19 @@ for name, plan in plans.items():
 # %% role="concept"
 claim("largest rise in the loss minus the smallest", max(rise) - min(rise),
       above=0.05)
-claim("largest error of the weights divided by the smallest",
+claim("largest weight error divided by the smallest",
       max(map(weights_off, range(4))) / min(map(weights_off, range(4))),
       below=1.25)
-claim("loss with 4 bits where it does not help minus where it helps",
+claim("loss with 4 bits where they do not help minus where they help",
       mixed["4 where it does not"] - mixed["4 where it costs"], above=0)
 
 # %% [markdown] role="concept"
 # ### Three patterns of zeros
 #
 # Here a whole net loses half of its weights in one of three patterns: the smallest
-# weights *anywhere*, the two smallest of *each four* neighbours in a row (2:4), or the
-# *units* with the smallest norms, as whole rows. The last layer stays unpruned. Then each
-# net is retrained for 100 steps with its masks, as in trap 11.2.
+# weights *anywhere*, the two smallest out of *every four* neighbours in a row (2:4), or
+# the *units* with the smallest norms, as whole rows. The last layer stays unpruned. Then
+# each net is retrained for 100 steps with its masks, as in trap 11.2.
 
 # %% role="concept"
 def anywhere(w):
@@ -3176,7 +3202,7 @@ def anywhere(w):
     return w.abs() > w.abs().median()
 
 def two_of_four(w):
-    """True for the two largest of each four neighbours in a row."""
+    """True for the two largest out of every four neighbours in a row."""
     parts = w.abs().view(-1, 4)
     kept = torch.zeros_like(parts, dtype=torch.bool)
     return kept.scatter_(1, parts.topk(2, 1).indices, True).view_as(w)
@@ -3215,7 +3241,7 @@ for name, masks in masks_of.items():
           f"{zeros(thin[name]):.2f}")
 
 # %% role="concept"
-claim("accuracy lost before retraining, units minus the worse other",
+claim("accuracy lost before retraining, units minus worse other pattern",
       lost["units"][0] - max(lost["anywhere"][0], lost["two_of_four"][0]),
       above=-0.01)
 claim("accuracy lost after retraining, worst pattern",
@@ -3224,11 +3250,11 @@ claim("smallest fraction of zeros after retraining",
       min(map(zeros, thin.values())), above=0.45)
 
 # %% [markdown] role="concept"
-# Before retraining, removing whole units nearly always costs the most accuracy.
-# Retraining recovers almost all of the lost accuracy with each pattern. How much memory
-# the patterns save is a different question. If you cut out units, what is left is an
-# ordinary, smaller net. Single zeros need a list of positions, one for each weight that
-# stays.
+# Before retraining, removing whole units nearly always costs the most accuracy. Whatever
+# the pattern, retraining recovers almost all of the lost accuracy. How much memory the
+# patterns save is a different question. If you cut out units, what is left is an
+# ordinary, smaller net. Single zeros need a list of positions, one for each remaining
+# weight.
 
 # %% role="concept"
 def without_units(model, masks):
@@ -3267,8 +3293,8 @@ claim("length of the file with positions, divided by the dense one's",
 # Half of the weights are gone, and yet the file has grown, because by default torch
 # stores a column index of 8 bytes with each 4-byte weight. The pattern 2:4 needs less
 # space, because a position among four takes only two bits; torch's [sparse
-# tensors](https://docs.pytorch.org/docs/stable/sparse.html) support it on GPUs. The
-# explorer at trap 11.2 counts the bytes of this pattern.
+# tensors](https://docs.pytorch.org/docs/stable/sparse.html) support this pattern on GPUs.
+# The explorer at trap 11.2 counts the bytes of this pattern.
 
 # %% role="concept"
 claim("bytes of a column index",
@@ -3292,7 +3318,8 @@ claim("bytes of a column index",
 # are deprecated and name `torch.compile` and `torch.export` instead. You will still meet
 # TorchScript files in older services.
 #
-# Here are the first three ways in the table, for the large classifier from above:
+# The next cells take the first three ways in the table, for the large classifier from
+# above:
 
 # %% role="concept"
 def program_file(example):
@@ -3334,15 +3361,15 @@ for rows in (1, 256):
 # %% [markdown] role="concept"
 # The files have about the same length, because nearly all of each file is weights. The
 # longer file fell into trap 11.5: an exported program keeps its example, and two rows of
-# the test digits are a view of a storage that holds all of them. The times depend on the
-# machine that ran this notebook. Measure your own times, with the number of rows that you
-# serve, on the processor that will serve them. An `ExportedProgram` is not faster than
-# the model by itself, because it runs the same kernels from a graph. To make it faster,
-# you need a compiler.
+# the test digits are a view of a storage that holds all test digits. The times depend on
+# the machine that ran this notebook. Measure your own times, with the number of rows that
+# you serve, on the processor that will serve them. By itself, an `ExportedProgram` is not
+# faster than the model, because it runs the same kernels from a graph. To make the
+# program faster, you need a compiler.
 #
-# `AOTInductor` compiles the graph to C++ and the C++ to machine code. For this classifier
-# the compilation takes about half a minute of processor time, so the code is only shown.
-# Older versions of PyTorch's documentation, such as 2.6, call AOTInductor a
+# `AOTInductor` compiles the graph to C++ and the C++ to machine code. For this
+# classifier, the compilation takes about half a minute of processor time, so the code is
+# only shown. Older versions of PyTorch's documentation, such as 2.6, call AOTInductor a
 # [prototype](https://docs.pytorch.org/docs/2.6/torch.compiler_aot_inductor.html):
 #
 # ```python
@@ -3354,16 +3381,17 @@ for rows in (1, 256):
 # operations into one kernel, times several kernels for each operation on your GPU, and
 # keeps the fastest. If you allow lower precision, it also uses 16 or 8 bits. The result,
 # the *engine*, is a file for this kind of GPU, this version of TensorRT and a range of
-# sizes, so build it again when one of these changes. We have not run this line for the
-# course:
+# sizes, so build the engine again when one of these changes. We have not run this line
+# for the course:
 #
 # ```sh
 # trtexec --onnx=reader.onnx --saveEngine=reader.plan \
 #         --minShapes=input:1x64 --optShapes=input:32x64 --maxShapes=input:256x64
 # ```
 #
-# The options of `trtexec` are listed [in NVIDIA's
-# documentation](https://docs.nvidia.com/tao/tao-toolkit/text/trtexec_integration/index.html).
+# [NVIDIA's
+# documentation](https://docs.nvidia.com/tao/tao-toolkit/text/trtexec_integration/index.html)
+# lists the options of `trtexec`.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -3379,65 +3407,80 @@ for rows in (1, 256):
 # - [ ] those below half of the mean :: The mean does not matter; only the largest weight sets the scale.
 
 # %% [markdown] role="quiz"
-# **2. You can round a layer in two ways. Way A has the smaller error in the weights, and
-# way B has the smaller error in the output on new rows. You choose**
+# **2. You can round a layer in two ways. Way A has the smaller weight error, and way B
+# has the smaller output error on new rows. You choose**
 #
-# - [ ] A, because its weights are closer to the trained ones :: The next layer receives the output, not the weights. In trap 11.4 the better output had the worse weights.
-# - [ ] either, because both errors measure the same :: They agree only if the inputs have the same size, are independent and have mean zero.
+# - [ ] A, because its weights are closer to the trained ones :: The next layer receives
+#   the output, not the weights. In trap 11.4, the better output had the worse weights.
+# - [ ] either, because both errors measure the same :: The two errors agree only if the
+#   inputs have the same size, are independent and have mean zero.
 # - [x] B, and check the accuracy as well :: The next layer receives the output, and in the end the accuracy decides.
 
 # %% [markdown] role="quiz"
 # **3. You mask the gradients of pruned weights and use an SGD optimizer with momentum
-# that has already trained the net. After a step the pruned weights are**
+# that has already trained the net. After a step, the pruned weights are**
 #
 # - [ ] zero, because nothing moves without a gradient :: The momentum remembers earlier gradients and still moves the weights.
 # - [x] no longer zero where the momentum is not zero :: So set the weights to zero after the step, not the gradients before it.
 # - [ ] zero if weight decay is on :: Weight decay acts on the weight's value, which is zero. The momentum still moves the weight.
 
 # %% [markdown] role="quiz"
-# **4. A student learns from labels and from a teacher at temperature 10, weighted equally, and the teacher's loss is not multiplied by T². At first it**
+# **4. A student learns from labels and from a teacher at temperature 10, weighted
+# equally, and the teacher's loss is not multiplied by T². At first, the student**
 #
 # - [ ] learns from both equally :: The two losses have equal weights, but their gradients are not equally large.
-# - [x] learns almost only from the labels :: The teacher's gradient is smaller by the square of the temperature. It matters only once the labels are learned.
+# - [x] learns almost only from the labels :: The teacher's gradient is smaller by the
+#   square of the temperature. The teacher matters only once the labels are learned.
 # - [ ] learns almost only from the teacher :: Dividing by the temperature makes gradients smaller, not larger.
 
 # %% [markdown] role="quiz"
 # **5. After quantization to 8 bits, `numel` times `element_size`, summed over all parameters, is the same as before. You conclude that**
 #
-# - [ ] the quantization failed :: It may have worked. A wrapper can report float32 and store bytes.
-# - [ ] the model needs as much space as before :: The file may be a quarter as large; this line does not look at the file.
-# - [x] the line does not measure what is stored, so you check the file :: A device has to store the bytes of the file.
+# - [ ] the quantization failed :: The quantization may have worked. A wrapper can report
+#   float32 and store bytes.
+# - [ ] the model needs as much space as before :: The file may be a quarter as large;
+#   this sum does not look at the file.
+# - [x] the sum does not measure what is stored, so you check the file :: A device has to
+#   store the bytes of the file.
 
 # %% [markdown] role="quiz"
 # **6. The model and its exported program agree on a thousand batches of random numbers.
 # The model has an `if` on the mean of its input. You conclude that**
 #
-# - [ ] the program is right :: Random numbers with mean 0 take the same branch each time, so the other was never tested.
+# - [ ] the program is right :: Random numbers with mean 0 take the same branch each time,
+#   so the other branch was never tested.
 # - [ ] it is right up to rounding :: What matters is not the size of the gap but which branch was taken.
-# - [x] one branch is right, and you need inputs that test the other :: A test needs an input for each branch.
+# - [x] one branch is right, and you need inputs that test the other branch :: A test
+#   needs an input for each branch.
 
 # %% [markdown] role="quiz"
-# **7. You export a model with one row as the example, and declare its first size as
+# **7. You export a model with one row as the example and declare the first size as
 # dynamic. With a different model, the same call produced a file for any number of rows.
 # This time**
 #
-# - [ ] it does so again, because the call is the same :: Whether a size of 1 stays dynamic depends on whether the model checks it.
-# - [x] you check what the file declares, and call it with several sizes :: In trap 11.7, the same call wrote a fixed size for one of two models.
-# - [ ] the exporter warns you if it does not :: It changed the size without an error.
+# - [ ] the file again accepts any number, because the call is the same :: Whether a size
+#   of 1 stays dynamic depends on whether the model checks it.
+# - [x] you check what the file declares and call it with several sizes :: In trap 11.7,
+#   the same call wrote a fixed size for one of two models.
+# - [ ] the exporter warns you if the size is fixed :: In trap 11.7, the exporter changed
+#   the size without an error.
 
 # %% [markdown] role="quiz"
 # **8. You multiply inputs `(tokens, channels)` by weights, in MXFP4. One channel is loud
 # in every token. Its 31 neighbours in the sum**
 #
 # - [ ] keep their precision if the blocks run along the tokens :: The device cannot multiply such blocks; only an emulation can.
-# - [x] share its scale and lose most of their precision :: The blocks run along the channels, which are summed, so the loud channel sets the scale.
-# - [ ] are clipped to the largest level :: The loud channel is the largest, so its neighbours are not too large for the levels but too small.
+# - [x] share the loud channel's scale and lose most of their precision :: The blocks run
+#   along the channels, which are summed, so the loud channel sets the scale.
+# - [ ] are clipped to the largest level :: The loud channel is the largest, so its
+#   neighbours are too small for the levels, not too large.
 
 # %% [markdown] role="quiz"
 # **9. You round weights to NVFP4 with only the block scales. Weights of size 1 have a
 # relative error of a tenth. If the weights are a thousandth as large, they come back**
 #
-# - [ ] with the same relative error, because these are floats :: The scale is a float of 8 bits, which has a smallest positive number.
+# - [ ] with the same relative error, because these are floats :: The scale is a float of
+#   8 bits, and this format has a smallest positive number.
 # - [ ] with twice the relative error :: Between the two sizes, the error rises a little. At a thousandth, nothing is left.
 # - [x] as zeros :: Their scales are below half of the smallest positive E4M3 number, so they are rounded to 0.
 
@@ -3450,11 +3493,12 @@ for rows in (1, 256):
 # weight stored in 8 or 4 bits is converted back to 16 bits before it is multiplied,
 # unless the hardware can multiply values of the narrow type directly.
 #
-# **Before you run anything:** take a weight matrix of 16,384 x 16,384. With one row, how
+# **Before you run anything:** Take a weight matrix of 16,384 x 16,384. With one row, how
 # long does the product take with 8-bit and 4-bit weights, compared with 16 bits? With
 # 4,096 rows, how much time do you save with 8-bit weights that are converted back first,
-# and with the kernel that torchao calls for 4 bits? And compared with 16 bits, how long
-# do products of 8-bit integers, of 8-bit floats, and of a 2:4 matrix take for 4,096 rows?
+# and with the kernel that torchao calls for 4 bits? And for 4,096 rows, how long do
+# products of 8-bit integers, of 8-bit floats, and of a 2:4 matrix take, compared with 16
+# bits?
 
 # %% role="gpu"
 from torch.nn.functional import ScalingType, scaled_mm
@@ -3481,7 +3525,7 @@ def opened(w, half):
     return w if w.dtype == half else w.to(half) * 0.01
 
 def product_with(w, rows, half):
-    """A function of x and w; for 4 bits the kernel that torchao calls."""
+    """A function of x and w; for 4 bits, the kernel that torchao calls."""
     if w.dtype == torch.uint8 and torch.cuda.is_available():
         packed = torch.ops.aten._convert_weight_to_int4pack(w, 8)
         scales = w.new_ones(len(w) // 128, len(w), 2, dtype=half)
@@ -3535,7 +3579,7 @@ claim("FLOPs per byte with 4,096 rows, divided by the ridge of an H200",
       per_byte(4096) / datasheet(None).ridge, above=10)
 
 def over(kind, rows):
-    """Time with this kind of weight, divided by that with 16 bits."""
+    """Time with this kind of weight, divided by time with 16 bits."""
     return (weights.value("us", kind=kind, rows=rows)
             / weights.value("us", kind="16 bits", rows=rows))
 
@@ -3605,15 +3649,15 @@ answers_here
 # %% [markdown] role="gpu"
 # **On the recorded H100**, the product with one row takes 0.55 of the 16-bit time with
 # 8-bit weights, and 0.44 with 4-bit weights. Halving the bytes saves nearly half the
-# time, but halving them again saves little. With 16 bits, the kernel reads the weights at
-# 3.1 TB/s, 94 % of the datasheet's rate; with 4 bits, it reads them at 1.8 TB/s. With
-# 4,096 rows, 8-bit weights take 9 % longer than 16-bit weights, and 4-bit weights take 24
-# times as long. A product with a 2:4 matrix, which needs half of the multiplications,
-# takes 0.87 of the dense product's time. The exported and compiled net takes 129 µs
-# instead of 207 µs. But 129 µs is nine times the 14 µs of a small product in stage 1, so
-# a call costs more than its single launch.
+# time, but a second halving saves little. With 16 bits, the kernel reads the weights at
+# 3.1 TB/s, 94 % of the datasheet's rate; with 4 bits, it reads the weights at 1.8 TB/s.
+# With 4,096 rows, 8-bit weights take 9 % longer than 16-bit weights, and 4-bit weights
+# take 24 times as long. A product with a 2:4 matrix, which needs half of the
+# multiplications, takes 0.87 of the dense product's time. The exported and compiled net
+# takes 129 µs instead of 207 µs. But 129 µs is nine times the 14 µs of a small product in
+# stage 1, so a call costs more than its one launch.
 #
-# **Keep:** for one row, the bytes of the weights set the minimum time. With 16 and 8 bits
+# **Keep:** For one row, the bytes of the weights set the minimum time. With 16 and 8 bits
 # a kernel comes close to this minimum; with 4 bits, the kernel measured here does not.
 # For many rows, the products determine the time. Weights that are converted back to 16
 # bits save no multiplications, and the 4-bit kernel, which is fastest for one row, is by
@@ -3622,7 +3666,7 @@ answers_here
 # 8-bit floats achieves nearly all of it. torchao's tables differ as well: in the table of
 # 2024, on an A100, 8-bit weights take 0.62 of the 16-bit time; in the table of 2026,
 # where an H100 serves 32 prompts at once, they take 1.5 times as long. So measure with
-# the batch size that you serve. **Source:** torchao, [benchmarks of
+# the batch size that you serve. **Source:** Torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
 # [sparsity](https://github.com/pytorch/ao/blob/0021c2f043aada339f3cad62535941b01f196bdc/torchao/sparsity/README.md),
@@ -3632,25 +3676,24 @@ answers_here
 # ## What you take with you
 #
 # - A grid has a scale, a zero and a number of bits. You choose where the grid ends.
-# - The error of the weights, the error of the output and the accuracy are three different
-#   numbers. Decide between methods by the accuracy.
-# - Scales and zeros count towards the size of the model.
+# - Weight error, output error and accuracy are three different numbers. Decide between
+#   methods by the accuracy.
+# - Scales and zeros count towards the model's size.
 # - A static scale is only as good as its calibration data. A dynamic scale needs no data.
-# - Keep the mask of a pruned net. Without the mask, retraining brings pruned weights
-#   back.
+# - Keep a pruned net's mask. Without the mask, retraining brings pruned weights back.
 # - If you have few labels, distil at a temperature above 1 and multiply the loss by the
 #   square of the temperature.
 # - In GPTQ, round the columns of the largest inputs first, while other columns can still
-#   compensate. Calibrate with data that resemble what the model will see.
-# - Measure the size of a model by the length of its files.
+#   compensate. Calibrate with data that resemble the model's real inputs.
+# - Measure a model's size by the length of its files.
 # - A trace records a single run of the model. Test an exported program on inputs for each
 #   branch.
 # - An exporter may build its example into the program. Give it an example with two of
 #   everything, and read what the file declares.
-# - Blocks that share a scale run along the axis that is summed. The scale is itself
-#   stored in a number format, and that format has a smallest and a largest number.
+# - Blocks with a shared scale run along the summed axis. The scale is itself stored in a
+#   number format, which has a smallest and a largest number.
 #
 # The page *Which compression first* says which of these methods to try first.
 #
-# **Next:** stage 12 asks what to do when the loss is NaN at step 500.
+# **Next:** Stage 12 asks what to do when the loss is NaN at step 500.
 

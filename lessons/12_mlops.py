@@ -6,7 +6,7 @@
 # settings gives different results.
 #
 # You do not need a large model to run into any of these problems. This stage builds such
-# faults into a small digit classifier, where each one takes a second to reproduce, and
+# faults into a small digit classifier, where each fault takes a second to reproduce. It
 # shows how to trace the cause to a module, a layer, a file or a seed.
 
 # %% role="setup" tags=["parameters"]
@@ -42,7 +42,7 @@ begin(SEED, THREADS, DEVICE)
 #
 # Floating-point numbers include two special values that signal that something went wrong.
 # An *infinity* appears when a result is too large or when a nonzero number is divided by
-# zero. `nan`, *not a number*, appears when an operation has no defined result: `0/0`,
+# zero. A `nan`, *not a number*, appears when an operation has no defined result: `0/0`,
 # `inf - inf`, `0 * inf`, the square root of a negative number. A sum or product with a
 # `nan` in it is `nan`, so one bad value spoils a whole mean. And `nan` is not less than,
 # equal to or greater than any number, not even itself, so a test like `loss > 100` never
@@ -72,8 +72,8 @@ x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 #
 # Between two layers, a digit classifier standardises its features row by row: it
 # subtracts the row's mean and divides by the row's standard deviation. One page in the
-# batch is blank. All features in its row are zero, so their standard deviation is also
-# zero, and `0/0` is `nan`.
+# batch is blank. All features in that page's row are zero, so their standard deviation is
+# also zero, and `0/0` is `nan`.
 #
 # You do not know this yet. All you see is a loss of `nan`. You switch on
 # `torch.autograd.detect_anomaly()` and repeat the training step. The step now stops with
@@ -130,7 +130,7 @@ claim("does it name the log-softmax", "LogSoftmax" in said, expected=True)
 # Anomaly mode checks *gradients*, in the order in which autograd computes them: from the
 # loss backwards. The gradient of the log-softmax is the first to use a bad value, because
 # the log-softmax has saved its own output, which is `nan`. In the forward pass, the
-# values had become NaN several modules earlier.
+# values became NaN several modules earlier.
 
 # %% trap="12.1" role="why" tags=["plumbing"]
 given = [pages]
@@ -148,13 +148,13 @@ draw_grids({"in front of the loss": ~is_nan.T},
            column_names=["0", "1", "2", "3", "4", "5", "log softmax"],
            title="Values are NaN from module 2 on, gradients from the end",
            alt="A grid of seven modules and two rows, with the cells that "
-               "hold a NaN marked. The values hold one from module 2 on. "
-               "The gradients hold one from module 5 back to module 1; the "
+               "hold a NaN marked. The values are NaN from module 2 on. "
+               "The gradients are NaN from module 5 back to module 1; the "
                "gradient of the log-softmax's output is finite.")
 
 # %% [markdown] trap="12.1" role="repair"
 # To catch a NaN that arises in the forward pass, watch the forward pass. Register a hook
-# on every module, and check the module's inputs and outputs. The culprit is the first
+# on every module, and check each module's inputs and outputs. The culprit is the first
 # module with finite inputs and an output that is not finite.
 
 # %% trap="12.1" role="repair"
@@ -188,8 +188,8 @@ claim("index of the first module that turns finite numbers into a NaN",
 # counts.
 #
 # Anomaly mode is the right tool when a NaN first arises in the *backward* pass, because
-# there it names the operation at fault. It says nothing when a `nan` is merely added to
-# the loss, because the gradient of a sum with respect to each of its terms is one.
+# there it names the operation at fault. Anomaly mode says nothing when a `nan` is merely
+# added to the loss, because the gradient of a sum with respect to each term is one.
 #
 # Which operation anomaly mode names for a NaN from the forward pass depends on the loss.
 # With cross-entropy, it names the log-softmax. With an L1 or a hinge loss, whose
@@ -217,11 +217,11 @@ claim("does it say anything about a NaN added to the loss",
       bool(silent), expected=False)
 
 # %% [markdown] trap="12.1" role="folklore"
-# **Told:** anomaly mode makes training `5` to `10` times slower. **Measured:** anomaly
-# mode keeps a stack trace for each operation and checks each gradient. For batches of 16
-# and of 1,024 rows, the cell counts the operations that anomaly mode adds to a training
-# step of a net with eight layers of 64 units, and the FLOPs of the step itself. The times
-# depend on the machine that runs the cell.
+# **Told:** Anomaly mode makes training 5 to 10 times slower. **Measured:** Anomaly mode
+# keeps a stack trace for each operation and checks each gradient. For a net with eight
+# layers of 64 units and batches of 16 and 1,024 rows, the cell counts the operations that
+# anomaly mode adds to a training step, and the FLOPs of the step itself. The times depend
+# on the machine that runs the cell.
 
 # %% trap="12.1" role="folklore" compare=false
 def price(rows):
@@ -242,13 +242,13 @@ few, many = price(16), price(1024)
 print(f"times as long: {few[2]:.1f} for 16 rows, {many[2]:.1f} for 1,024")
 
 # %% trap="12.1" role="folklore"
-claim("operations added with 16 rows, divided by those added with 1,024",
+claim("operations added: with 16 rows, divided by with 1,024 rows",
       few[0] / many[0], expected=1)
-claim("FLOPs of a step with 1,024 rows, divided by those with 16",
+claim("FLOPs of a step: with 1,024 rows, divided by with 16 rows",
       many[1] / few[1], expected=64)
 
 # %% [markdown] trap="12.1" role="folklore"
-# Anomaly mode adds the same number of operations for both batch sizes, while the work of
+# Anomaly mode adds the same number of operations for both batch sizes, but the work of
 # the step itself grows with the number of rows. So no single slowdown factor is right:
 # the smaller the tensors, the larger the slowdown. Either way, switch on anomaly mode
 # only for the step in question, not for a whole run.
@@ -294,32 +294,32 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
     # END SOLUTION
 
 # %% [markdown] trap="12.1" role="hint"
-# 1. Write a recursive function that says whether a value is finite. A container is finite when all of its parts are.
+# 1. Write a recursive function that says whether a value is finite. A container is finite
+#    when all its parts are finite.
 # 2. `register_forward_hook(hook, with_kwargs=True)` passes the module, the arguments, the keyword arguments and the output to the hook.
 # 3. In train mode, a forward pass updates the running statistics of a BatchNorm, and a NaN would stay in them. Run a copy of the model.
 
 # %% [markdown] trap="12.1" role="keep"
-# **Keep:** to find a NaN that arises in the forward pass, put a forward hook on every
+# **Keep:** To find a NaN that arises in the forward pass, put a forward hook on every
 # module. If the bad operation is a function inside `forward`, the hook names the module
-# that calls it. Anomaly mode does not help, because it checks only gradients: of the
-# operations whose gradients use a bad value, it names the one nearest to the loss. **In
-# your own code:** at the first loss or gradient norm that is not finite, save the batch
-# and the weights, and repeat the forward pass on them with the hooks. **Source:**
+# that calls this function. Anomaly mode does not help, because it checks only gradients:
+# of the operations whose gradients use a bad value, it names the operation nearest to the
+# loss. **In your own code:** At the first loss or gradient norm that is not finite, save
+# the batch and the weights, and repeat their forward pass with the hooks. **Source:**
 # PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
-# wild:** in [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36),
-# anomaly mode named the log-softmax when the user trained in half precision, and a
-# BatchNorm in full precision.
+# wild:** In [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36),
+# anomaly mode named the log-softmax in half precision and a BatchNorm in full precision.
 
 # %% [markdown] trap="12.2" role="situation" core=true fault="the loss falls, but the early layers do not learn" symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
 # ## A loss that falls
 #
-# A network with eight hidden sigmoid layers is trained to predict the value of a digit, 0
-# to 9, with mean squared error and plain SGD. The loss falls for a few dozen steps, then
-# stays at about 8. The first layer's weights have hardly moved; the last layer's weights
-# have moved by more than their own norm. The ticket says: "Even untrained layers tell
-# images apart, so the last layer can learn from their outputs."
+# With mean squared error and plain SGD, a network with eight hidden sigmoid layers is
+# trained to predict the value of a digit, 0 to 9. The loss falls for a few dozen steps,
+# then stays at about 8. The first layer's weights have hardly moved; the last layer's
+# weights have moved by more than their own norm. The ticket says: "Even untrained layers
+# tell images apart, so the last layer can learn from their outputs."
 #
 # With Adam, the first layer's weights move as well, by at least a third of their norm.
 
@@ -386,7 +386,7 @@ claim("loss with SGD, divided by the variance of the targets",
 plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
                            "a constant": [variance] * 200},
            xlabel="step", ylabel="loss",
-           title="The loss falls to that of a constant",
+           title="The loss falls to the loss of a constant",
            alt="Loss over 200 steps, with SGD and with Adam. Within a few "
                "dozen steps both curves fall to a horizontal line, the "
                "variance of the targets, and then fluctuate around it.")
@@ -395,8 +395,9 @@ plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
 # A sigmoid passes on at most a quarter of a gradient, and with small weights each layer
 # passes on far less. So almost no gradient reaches the first layers. In the forward pass,
 # each sigmoid shrinks the differences between its inputs, so the last layer receives
-# nearly the same values for every image. Adam divides each gradient by its own size, so
-# all layers move, but the last layer still receives nothing that depends on the image.
+# nearly the same values for every image. Adam divides each gradient by the gradient's own
+# size, so all layers move, but the last layer still receives nothing that depends on the
+# image.
 
 # %% trap="12.2" role="why"
 claim("relative change of the first layer", moved[0], below=1e-4)
@@ -404,7 +405,7 @@ claim("relative change of the first layer", moved[0], below=1e-4)
 # %% [markdown] trap="12.2" role="repair"
 # With ReLU, He initialisation (trap 01.3) and a lower learning rate, the gradient reaches
 # the first layer, and the loss falls below the variance. So next to the loss, log the
-# loss of the best constant prediction and how far each layer has moved.
+# best constant prediction's loss and how far each layer has moved.
 
 # %% trap="12.2" role="repair"
 awake = deep(nn.ReLU)
@@ -425,13 +426,13 @@ plot_lines(range(1, 10), {"sigmoid, SGD": moved, "sigmoid, Adam": busy,
            ylabel="relative change",
            title="One number per layer shows what is stuck",
            alt="Relative change of nine layers, on a log axis. With "
-               "sigmoids and SGD, it falls by orders of magnitude from the "
-               "last layer to the first. With Adam, and with ReLU, all "
-               "layers move.")
+               "sigmoids and SGD, the change falls by orders of magnitude "
+               "from the last layer to the first. With Adam, and with "
+               "ReLU, all layers move.")
 
 # %% [markdown] trap="12.2" role="more" topics="the last layer · what a last hidden unit still tells"
-# The last layer of the sigmoid net moved by more than its own norm. Its input, the output
-# of the last hidden units, is almost the same for all images:
+# The last layer of the sigmoid net moved by more than its own norm. This layer's input,
+# the output of the last hidden units, is almost the same for all images:
 
 # %% trap="12.2" role="more"
 last_hidden = asleep[:-1](x_train).std(0).max().item()
@@ -446,10 +447,10 @@ claim("relative change of the first layer, with ReLU", awake_moved[0],
       above=0.03)
 
 # %% [markdown] trap="12.2" role="folklore"
-# **Told:** a layer that moves is learning. **Measured:** this is false under Adam, which
+# **Told:** A layer that moves is learning. **Measured:** This is false under Adam, which
 # takes half of a full step even when the gradients are as small as its `eps`, 1e-8. The
-# relative changes show which layers are stuck. To see whether the model learns anything,
-# compare the loss with the variance of the targets.
+# relative changes show which layers are stuck. To see whether the network learns
+# anything, compare the loss with the variance of the targets.
 
 # %% trap="12.2" role="folklore"
 claim("relative change of the first layer with Adam", busy[0], above=0.3)
@@ -486,17 +487,18 @@ def layer_report(model: nn.Module, step) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="12.2" role="hint"
-# 1. Before the step, copy each parameter. `detach()` alone shares the parameter's memory, so it would change with the parameter.
+# 1. Before the step, copy each parameter. `detach()` alone shares the parameter's memory,
+#    so the result would change with the parameter.
 # 2. The square of 300 is already larger than the largest `float16`, 65,504. Convert to `double()` before you compute a norm.
-# 3. Distinguish three cases: nothing moved, a parameter of zeros moved, and everything else.
+# 3. Distinguish three cases: nothing moved, a parameter of zeros moved, or neither.
 
 # %% [markdown] trap="12.2" role="keep"
-# **Keep:** next to the loss, log the loss of the best constant prediction and how far
-# each layer has moved. A trainable layer that has not moved is stuck; under Adam, a
-# layer that has moved need not be learning. **In your own code:** print the layer report
-# once, after the first hundred steps. Compare a regression loss with the variance of its
-# targets. **Source:** [Glorot & Bengio
-# 2010](https://proceedings.mlr.press/v9/glorot10a.html), sections 3 and 4.
+# **Keep:** Next to the loss, log the best constant prediction's loss and how far each
+# layer has moved. A trainable layer that has not moved is stuck; under Adam, a layer that
+# has moved need not be learning. **In your own code:** Print the layer report once, after
+# the first hundred steps. Compare a regression loss with the targets' variance.
+# **Source:** [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html),
+# sections 3 and 4.
 
 # %% [markdown] role="concept"
 # ## The first look at a run
@@ -504,7 +506,7 @@ def layer_report(model: nn.Module, step) -> dict:
 # Many runs are lost before their first step, because the pixels have the wrong range, all
 # labels are of one class, or the model is in the wrong mode. You find such faults in a
 # minute if you look before you train. Print one line for each thing that a step depends
-# on, and compare it with what you expect:
+# on, and compare each line with what you expect:
 
 # %% role="concept"
 def first_look(net, x, y, opt):
@@ -532,7 +534,7 @@ for name, value in sight.items():
 print(f"{'a uniform guess':28} {math.log(10):.2f}")
 
 # %% role="concept"
-claim("gap between the untrained loss and that of a uniform guess",
+claim("gap between the untrained loss and the loss of a uniform guess",
       abs(float(sight["loss"]) - math.log(10)), below=0.3)
 claim("classes in the first batch", sight["classes in it"],
       above=7)
@@ -541,8 +543,8 @@ claim("classes in the first batch", sight["classes in it"],
 # An untrained classifier with ten classes has a loss near `ln 10`. A loss far from `ln
 # 10` means that the logits are too large or that the loss function does not match the
 # model's output. No layer should have a gradient norm of 0, or a norm a hundred times as
-# large as its neighbours'. Next, overfit one batch, and only then train on all the data.
-# On a GPU, `nvidia-smi` shows how much memory the process holds, and
+# large as that of its neighbours. Next, overfit one batch, and only then train on all the
+# data. On a GPU, `nvidia-smi` shows how much memory the process holds, and
 # `torch.cuda.max_memory_allocated()` shows how much of it the tensors needed at their
 # peak. When memory use grows and you do not know why, record the allocation history with
 # `torch.cuda.memory._record_memory_history()` and open the snapshot in PyTorch's [memory
@@ -551,12 +553,12 @@ claim("classes in the first batch", sight["classes in it"],
 # ## What to log, and where
 #
 # Three weeks later, somebody asks which run produced this file, and why the loss of that
-# run jumped at step 4,000. A log answers both questions if it has two kinds of lines: one
-# line at the start that says what was run, and one line per step that says what happened.
+# run jumped at step 4,000. A log answers both questions if it has two kinds of lines: a
+# line at the start that says what was run, and a line per step that says what happened.
 #
 # The first line holds the settings, hashes of the code and the data, the versions, the
 # seed, the number of threads and the machine. A *hash* is a short number computed from
-# all bytes of the input. It answers one question: is this the same input?
+# all bytes of the input. A hash answers one question: is this the same input?
 
 # %% role="concept"
 import inspect
@@ -584,8 +586,8 @@ def provenance(code, data, **settings):
 # Each line for a step holds the step, the loss, the norm of all gradients and the time;
 # add the learning rate if a schedule changes it. Of these values, you would miss the
 # gradient norm most. It shows that a step will explode before the optimizer takes the
-# step, and it tells exploding gradients from vanishing ones. No range of norms is healthy
-# for all models, so compare a norm with the median of the same run's last steps.
+# step, and it tells exploding from vanishing gradients. No range of norms is healthy for
+# all models, so compare a norm with its median over the run's last steps.
 # `clip_grad_norm_` returns the norm, so logging it costs nothing:
 
 # %% role="concept" compare=false
@@ -630,13 +632,13 @@ claim("changes that go unnoticed, of a pixel, a label and a shape",
       others.count(header["data"]), expected=0)
 
 # %% [markdown] role="concept"
-# Compare the hashes when you *load* a checkpoint, and report which one differs. In a
-# repository, `git rev-parse HEAD` prints the hash of the code, and `git status
-# --porcelain` shows whether any file differs from that commit. A run from uncommitted
-# files cannot be repeated.
+# Compare the hashes when you *load* a checkpoint, and report which hash differs. In a
+# repository, `git rev-parse HEAD` prints the code's hash, and `git status --porcelain`
+# shows whether any file differs from that commit. A run from uncommitted files cannot be
+# repeated.
 #
 # A *tracker* writes such log lines for you and plots their values. Each tracker has one
-# call for the first line and one for the others (shown, not run):
+# call for the first line and one call for each later line (shown, not run):
 #
 # | tracker | at the start | at each step |
 # |---|---|---|
@@ -645,9 +647,9 @@ claim("changes that go unnoticed, of a pixel, a label and a shape",
 # | MLflow | `mlflow.start_run()`, `mlflow.log_params(settings)` | `mlflow.log_metric("loss", loss, step=step)` |
 #
 # `SummaryWriter` comes from `torch.utils.tensorboard`. `tensorboard --logdir runs` shows
-# the plots of TensorBoard, and `mlflow ui` those of MLflow. TensorBoard writes to a
+# TensorBoard's plots, and `mlflow ui` shows MLflow's plots. TensorBoard writes to a
 # folder, and MLflow to a local store or to your own server; neither needs an account.
-# Weights & Biases sends the lines to its server, or keeps them in a file while it is
+# Weights & Biases sends the lines to its server, or keeps the lines in a file while it is
 # offline. Trap 12.10 is about the step counter of Weights & Biases.
 
 # %% [markdown] trap="12.3" role="situation" fault="worker_init_fn with a constant seed repeats each epoch" symptom="DataLoader workers: the same augmentation every epoch, worker_init_fn with a constant seed, results depend on num_workers"
@@ -656,7 +658,8 @@ claim("changes that go unnoticed, of a pixel, a label and a shape",
 # A dataset shifts each image by a random number from numpy, and two worker processes load
 # the images. You have read that your seed does not reach numpy in a worker, so you seed
 # each worker yourself: `worker_init_fn=lambda id: np.random.seed(42 + id)`. The reviewer
-# approves: "Now two runs draw the same numbers, and the two workers draw different ones."
+# approves: "Now two runs draw the same numbers, and the two workers draw different
+# numbers."
 
 # %% trap="12.3" role="break"
 from torch.utils.data import DataLoader, Dataset
@@ -699,7 +702,7 @@ claim("fraction of images with the same shift in both epochs", same,
 # %% [markdown] trap="12.3" role="why"
 # The loader starts new workers for each epoch, unless it has `persistent_workers=True`,
 # and your function gives them the same seeds every time. So each epoch replays the first
-# one. The random shifts have become eight fixed shifts.
+# epoch. The random shifts have become eight fixed shifts.
 #
 # Torch has since fixed the problem that your function was meant to solve. For each epoch,
 # it draws a seed from its own generator and uses it to seed torch, `random` and, if it is
@@ -722,13 +725,13 @@ draw_grids({"seeded by hand": by_hand, "seeded by torch": by_torch},
            title="Seeded by hand, epoch 2 is epoch 1",
            alt="Two grids, each with the shifts of eight images in two "
                "epochs. With the constant seed, both rows are the same. "
-               "Without it, they differ.")
+               "Without this seed, the rows differ.")
 
 # %% [markdown] trap="12.3" role="repair"
-# Which worker draws the shift of which image still depends on the number of workers. If
-# the shift has to be the same with any number of workers, and after a restart, derive it
-# from the seed, the epoch and the index of the image. Numpy accepts a tuple of numbers as
-# a seed and mixes them.
+# Which worker draws which image's shift still depends on the number of workers. If the
+# shift has to be the same with any number of workers, and after a restart, derive it from
+# the seed, the epoch and the image index. Numpy accepts a tuple of numbers as a seed and
+# mixes them.
 
 # %% trap="12.3" role="repair"
 class Keyed(Shifted):
@@ -778,8 +781,8 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
     Args:
         x: (N, F) float32, left as it is.
         seed, epoch: 0 or more.
-        rows: the indices of a worker's rows, in its order. A row may occur
-            twice.
+        rows: the indices of a worker's rows, in the order in which the
+            worker reads them. A row may occur twice.
 
     Returns:
         (len(rows), F) float32, in new memory.
@@ -798,13 +801,14 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 
 # %% [markdown] trap="12.3" role="hint"
 # 1. Make a new generator for each row, from the three numbers.
-# 2. Indexing with a tensor of row numbers makes a copy; a slice such as `x[2:4]` does not.
+# 2. Indexing with a tensor of row numbers makes a copy, but a slice such as `x[2:4]` does
+#    not.
 
 # %% [markdown] trap="12.3" role="keep"
-# **Keep:** a `DataLoader` starts new workers for each epoch, so a constant seed in
+# **Keep:** A `DataLoader` starts new workers for each epoch, so a constant seed in
 # `worker_init_fn` replays the first epoch. Leave the seeding to torch. If random numbers
 # must not depend on the number of workers, derive them from the seed, the epoch and the
-# sample. **In your own code:** with `shuffle=False`, compare the random numbers of the
+# sample. **In your own code:** With `shuffle=False`, compare the random numbers of the
 # first batch in two epochs. They have to differ. **Source:** PyTorch documentation,
 # [torch.utils.data, "Randomness in multi-process data
 # loading"](https://docs.pytorch.org/docs/stable/data.html#data-loading-randomness).
@@ -814,8 +818,8 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 #
 # Training has a dozen settings, and you have a budget for about twenty runs. A grid over
 # four settings with five values each needs 625 runs. But often one or two settings decide
-# almost everything. So first find out *which* settings matter, using random runs that
-# vary all settings at once. Then restrict the search to the settings that matter.
+# almost everything. So find out *which* settings matter, using random runs that vary all
+# settings at once. Then restrict the search to these settings.
 
 # %% role="concept"
 def short_run(rate, momentum, smoothing, size, rng):
@@ -857,9 +861,9 @@ def explained(setting):
 matters = {name: explained(setting) for name, setting in table.items()}
 plot_columns(matters, xlabel="setting", ylabel="variance explained",
              form=".2f", reference=(0.07, "chance"),
-             title="The learning rate explains most, the others little",
-             alt="Four columns of explained variance. The column of the "
-                 "learning rate is by far the highest; those of momentum, "
+             title="The learning rate explains most, other settings little",
+             alt="Four columns of explained variance. The learning rate's "
+                 "column is by far the highest; the columns of momentum, "
                  "smoothing and size are far below it.")
 
 # %% role="concept"
@@ -881,16 +885,16 @@ claim("lead of the learning rate over the next setting",
 #
 # You have eight settings to tune and a budget of 25 runs. The first five runs are random.
 # A *Gaussian process* fitted to their losses predicts the mean and the standard deviation
-# of the loss for other settings. Of a thousand candidates, you run the one with the
+# of the loss for other settings. Of a thousand candidates, you run the candidate with the
 # largest *expected improvement*. A tutorial has the formula:
 #
 # $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
 #
 # EI says by how much you can expect to beat $f^*$, the best value so far. Here $\mu$ and
 # $\sigma$ are the predicted mean and standard deviation, and $\Phi$ and $\varphi$ are the
-# distribution function and the density of the standard normal distribution. You try the
-# search on a smooth, noiseless bowl whose lowest value is zero. The tutorial says: "Eight
-# settings are not too many for such a search."
+# standard normal distribution function and density. You try the search on a smooth,
+# noiseless bowl whose lowest value is zero. The tutorial says: "Eight settings are not
+# too many for such a search."
 
 # %% trap="12.4" role="break" tags=["plumbing"]
 def predict(x, y, new, lengths=(0.2, 0.5, 1, 2, 4)):
@@ -944,8 +948,8 @@ def over_dice(surface, dims, score, times=8):
 
 # %% trap="12.4" role="guess" quoted="right"
 guess("12.4",
-      "After 25 runs each, how does the search's best loss compare with "
-      "random search's?",
+      "How does the search's best loss after 25 runs compare with the best "
+      "loss of 25 random runs?",
       choices=["higher",
                "about the same",
                "about half as high",
@@ -959,7 +963,7 @@ print(f"best loss, divided by that of random search: {wrong_way:.2f}")
 measured("12.4", 0)
 
 # %% trap="12.4" role="look"
-claim("best loss divided by random search's, the tutorial's sign",
+claim("best loss divided by random search's best loss, the tutorial's sign",
       wrong_way, above=1)
 
 # %% [markdown] trap="12.4" role="why"
@@ -974,8 +978,8 @@ middle = torch.full((8,), 0.4)
 in_order = hunt(lambda x: bowl(x, middle), 8, textbook)
 
 # %% [markdown] trap="12.4" role="repair"
-# One question reveals the wrong sign without a search: of two candidates that are equally
-# uncertain, which has the higher score?
+# One question reveals the wrong sign without a search: of two equally uncertain
+# candidates, which has the higher score?
 
 # %% trap="12.4" role="repair"
 def downward(mean, std, best):
@@ -991,7 +995,8 @@ right_way = over_dice(bowl, 8, downward, times=16)
 print(f"best loss, divided by that of random search: {right_way:.2f}")
 
 # %% trap="12.4" role="repair"
-claim("best loss divided by random search's, the sign of a loss", right_way,
+claim("best loss divided by random search's best loss, the sign of a loss",
+      right_way,
       below=0.5)
 
 # %% trap="12.4" role="repair" tags=["plumbing"]
@@ -1003,11 +1008,11 @@ runs_in_order = {"tutorial": in_order, "for a loss": mended}
 plot_lines(range(1, 26), runs_in_order, xlabel="run", ylabel="loss",
            title="With the tutorial's sign, the search goes up",
            alt="Losses of 25 runs, in order, for two searches. After five "
-               "random runs, the losses of the tutorial's search go up and "
-               "those of the repaired search go down.")
+               "random runs, the losses of the tutorial's search go up, "
+               "and the losses of the repaired search go down.")
 
 # %% [markdown] trap="12.4" role="repair"
-# The explorer below has two settings, and at first only one of them matters. Compare how
+# The explorer below has two settings, but at first only one of them matters. Compare how
 # a grid, random search and the Gaussian process spend the same budget. Does a finer grid
 # find more? Then let the second setting matter.
 
@@ -1017,18 +1022,19 @@ from dlsys_helpers.explorers.search_surface import search_surface
 search_surface
 
 # %% [markdown] trap="12.4" role="more" topics="the chosen runs and the random ones · ten standard deviations away"
-# The runs that the faulty search chose are worse than its random runs:
+# The runs chosen by the faulty search are worse than its random runs:
 
 # %% trap="12.4" role="more"
 dull, chosen = in_order[:5].mean(), in_order[5:].mean()
-claim("mean loss of the chosen runs, divided by that of the random runs",
+claim("mean loss of the chosen runs, divided by mean loss of the random "
+      "runs",
       chosen / dull, above=1)
 
 # %% [markdown] trap="12.4" role="more"
 # The formula has a second fault, in the tail of the normal distribution.
 # `torch.special.ndtr` computes `(1 + erf) / 2`, which rounds to 0 ten standard deviations
-# below the mean. A candidate that is unlikely to improve and one that is hopeless then
-# both score 0. The complementary error function, `erfc`, keeps the small value.
+# below the mean. An unlikely candidate and a hopeless candidate then both score 0. The
+# complementary error function, `erfc`, keeps the small value.
 
 # %% trap="12.4" role="more"
 z = torch.tensor([-5.0, -7.5, -10.0], dtype=torch.float64)
@@ -1042,12 +1048,12 @@ claim("probability ten standard deviations down, by ndtr", by_erf[2],
 claim("the same probability, by erfc", by_erfc[2], above=1e-24)
 
 # %% [markdown] trap="12.4" role="folklore"
-# **Told:** a Bayesian search is for "less than `20` dimensions" (in the tutorial named
+# **Told:** A Bayesian search is for "less than `20` dimensions" (in the tutorial named
 # below). Elsewhere you read that with eight or more settings a Bayesian search is no
-# better than random search, or that it is always the better choice. **Measured:** the
+# better than random search, or that it is always the better choice. **Measured:** The
 # cell compares a Bayesian with a random search, 25 runs each, on three surfaces: the
-# bowl, a bowl in which only two of the settings matter, and a bowl with ripples, which
-# has several dips along each axis.
+# bowl, a bowl in which only two settings matter, and a bowl with ripples, which has
+# several dips along each axis.
 
 # %% trap="12.4" role="folklore"
 def two_matter(x, best):
@@ -1065,7 +1071,8 @@ for name, row in table.items():
     print(f"{name:11}", " ".join(f"{ratio:9.3f}" for ratio in row))
 
 # %% trap="12.4" role="folklore"
-claim("best loss divided by random search's, bowl with 2 settings",
+claim("best loss divided by random search's best loss, bowl with 2 "
+      "settings",
       table["bowl"][0], below=0.1)
 claim("the same, bowl with 12 settings", table["bowl"][2], below=0.7)
 claim("the same, ripples with 12 settings", table["rippled"][2], above=0.5)
@@ -1075,8 +1082,8 @@ claim("the same, ripples with 12 settings", table["rippled"][2], above=0.5)
 # repeat them. The bowl with eight settings was measured twice, here and in the repair.
 # With twelve settings, the Bayesian search is still ahead of random search on the bowl
 # and on the surface where two settings matter. So the claim "no better from eight on" is
-# wrong for these two surfaces. On the rippled bowl, little of the lead is left with
-# twelve settings, because the Gaussian process expects a smooth surface. On that surface,
+# wrong for these two surfaces. On the rippled bowl with twelve settings, little of the
+# lead is left, because the Gaussian process expects a smooth surface. On that surface,
 # the Bayesian search may not be worth its cost, so "always the better choice" is also in
 # doubt. The number of settings is only half of the question. The other half is how many
 # of the settings matter, and how smooth the loss is. Real training adds noise; the
@@ -1113,21 +1120,24 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.4" role="hint"
-# 1. Compute the formula first, then let `where` choose between two results: one for a standard deviation above 0, one for 0. (No gradient passes through it here. Trap 12.5 shows what would happen if one did.)
-# 2. The probability of a loss below `best` is `erfc(-z / sqrt(2)) / 2`, which is accurate even when it is tiny. So is `torch.special.log_ndtr(z).exp()`.
+# 1. Compute the formula, then let `where` choose between two results: one for a standard
+#    deviation above 0, one for 0. (No gradient passes through `where` here. Trap 12.5
+#    shows what would happen if one did.)
+# 2. The probability of a loss below `best` is `erfc(-z / sqrt(2)) / 2`, which is accurate
+#    even for tiny probabilities. So is `torch.special.log_ndtr(z).exp()`.
 # 3. When the standard deviation is 0, the improvement is the gain, or 0 if the gain is negative.
 
 # %% [markdown] trap="12.4" role="keep"
-# **Keep:** always run random search as a baseline, with the same budget. If your search
-# loses to random search, look for a bug before blaming the number of settings that
-# matter, or a rough loss. **In your own code:** compute the score for a low and a high
-# predicted mean, and look at the settings of the last few runs. **Source:** [Frazier
+# **Keep:** Always run random search as a baseline, with the same budget. If your search
+# loses to random search, look for a bug before you blame the number of settings or a
+# rough loss. **In your own code:** Compute the score for a low and a high predicted mean,
+# and look at the settings of the last few runs. **Source:** [Frazier
 # 2018](https://arxiv.org/abs/1807.02811), a tutorial that maximises. **Seen in the
 # wild:** [alonfnt/bayex#56](https://github.com/alonfnt/bayex/pull/56) reports a search
-# that was "no better than uniform random search", and lists four defects, among them a
+# that was "no better than uniform random search" and lists four defects, among them a
 # likelihood with the wrong sign. In
 # [linkedin/photon-ml#385](https://github.com/linkedin/photon-ml/pull/385), a formula for
-# expected improvement that was written for maximisation was applied to a loss.
+# expected improvement, written for maximisation, was applied to a loss.
 
 # %% [markdown] trap="12.5" role="situation" core=true fault="torch.where around sqrt: the gradient is NaN" symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
 # ## The same picture twice
@@ -1136,8 +1146,8 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # distances between pairs of images. Such a distance is a square root, whose slope is
 # infinite at zero. In one batch of 64 pairs, one pair is the same image twice. Your code
 # guards the root with `torch.where`; the code below shows five other guards. With each of
-# the six, this batch has the usual loss of 0.2. A review comment says: "Keep `where`: it
-# lets no infinite value through."
+# the six guards, this batch has the usual loss of 0.2. A review comment says: "Keep
+# `where`: it lets no infinite value through."
 
 # %% trap="12.5" role="break"
 def guarded(d2):
@@ -1213,15 +1223,16 @@ plot_columns({"gradients": 100 * before, "gradients, clipped": 100 * after,
              ylabel="% that are NaN", marks=["gradients, clipped"],
              title="Clipping spreads the NaN",
              alt="Three columns of the percentage that is NaN. Before "
-                 "clipping it is a part of the gradients, after clipping "
-                 "all of them, and after the step all of the weights.")
+                 "clipping, a part of the gradients is NaN; after "
+                 "clipping, all gradients are; and after the step, all "
+                 "weights are.")
 
 # %% [markdown] trap="12.5" role="why"
-# In the backward pass, `where` sends a gradient of *zero* into the branch that was not
-# chosen, and the root multiplies this zero by its infinite slope: `0 * inf` is `nan`. For
-# the same reason, a mask or `nan_to_num` after the root comes too late. A small number
-# added under the root, or a `clamp` before it, keeps the slope finite. Clipping then
-# divides every gradient by the global norm, which is `nan`.
+# In the backward pass, `where` sends a gradient of *zero* into the unchosen branch, and
+# the root multiplies this zero by its infinite slope: `0 * inf` is `nan`. For the same
+# reason, a mask or `nan_to_num` after the root comes too late. A small number added under
+# the root, or a `clamp` before it, keeps the slope finite. Clipping then divides every
+# gradient by the global norm, which is `nan`.
 
 # %% trap="12.5" role="why" tags=["plumbing"]
 d2 = torch.zeros((), requires_grad=True)
@@ -1240,12 +1251,12 @@ draw_tree({**graph, "constant 0": "taken"},
           title="A gradient of 0 reaches the root, and nan leaves it",
           alt="A graph of four boxes. The distance d2, which is zero, "
               "leads to a root. The root and a constant lead to where. The "
-              "gradient of where is one, that of the root zero, and that "
-              "of d2 is NaN.")
+              "gradient of where is one, the root's gradient is zero, and "
+              "d2's gradient is NaN.")
 
 # %% [markdown] trap="12.5" role="repair"
 # So keep the bad number out of both branches: apply `where` *before* the root, and again
-# after it.
+# after the root.
 
 # %% trap="12.5" role="repair"
 def safe(d2):
@@ -1264,7 +1275,7 @@ claim("fraction of NaN in the gradients with the safe root", mended,
       expected=0)
 
 # %% [markdown] trap="12.5" role="repair"
-# A NaN from the forward pass, as in trap 12.1, leaves a different trace from one that
+# A NaN from the forward pass, as in trap 12.1, leaves a different trace from a NaN that
 # arises in the backward pass or is added to the loss. Choose a fault, drag it to a layer,
 # and guess which values and gradients are NaN before you look.
 
@@ -1276,8 +1287,7 @@ nan_hunt
 # %% [markdown] trap="12.5" role="more" topics="before the clipping · an infinity in place of the NaN"
 # Before clipping, the gradients of some hidden units were still finite, because these
 # units are inactive for this image, and an inactive ReLU passes nothing back. If the bad
-# value is an infinity instead of a NaN, clipping turns all the other gradients into
-# zeros.
+# value is an infinity instead of a NaN, clipping turns all other gradients into zeros.
 
 # %% trap="12.5" role="more"
 claim("loss", loss, above=0.1, below=0.4)
@@ -1290,11 +1300,11 @@ claim("fraction of gradients that are NaN before clipping", before,
 claim("norm of all gradients", norm, above=0)
 
 # %% [markdown] trap="12.5" role="folklore"
-# **Told:** a NaN is hardly ever the fault of the model's code. **Measured:** in four of
-# the five examples below, the code is at fault, and the value that it returns does not
-# show it. All five functions return a finite value, and four of them have a gradient that
-# is not finite. For some functions, such as `norm` at zero, torch itself handles the
-# point where the gradient is undefined; check this before you rely on it.
+# **Told:** A NaN is hardly ever the fault of the model's code. **Measured:** In four of
+# the five examples below, the code is at fault, but its return value does not show this.
+# All five functions return a finite value, but four of them have a gradient that is not
+# finite. For some functions, such as `norm` at zero, torch itself handles the point where
+# the gradient is undefined; check this before you rely on it.
 
 # %% trap="12.5" role="folklore"
 def slope(f, *x):
@@ -1342,13 +1352,15 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.5" role="hint"
-# 1. Use `where` twice: once before the root, so that the root only ever sees positive numbers, and once after it.
-# 2. What is `nan > 0`, and what is `nan <= 0`? Which of the two you use decides where a NaN ends up.
+# 1. Use `where` twice: once before the root, so that the root gets only positive numbers,
+#    and once after the root.
+# 2. What is `nan > 0`, and what is `nan <= 0`? Your choice between these conditions
+#    decides where a NaN ends up.
 
 # %% [markdown] trap="12.5" role="keep"
 # **Keep:** `torch.where` hides a bad value, but not its gradient. Replace the bad number
-# before it reaches the function. Clipping by norm spreads a NaN to every gradient, unless
-# you pass `error_if_nonfinite=True`. **In your own code:** look for `sqrt`, `log`,
+# before it reaches the function. Clipping by norm spreads a NaN to every gradient unless
+# you pass `error_if_nonfinite=True`. **In your own code:** Look for `sqrt`, `log`,
 # `acos`, `/` and `**` inside a `where` or multiplied by a mask, and check their gradients
 # at the edge of their domain. **Source:** PyTorch's [tutorial on masked
 # tensors](https://github.com/pytorch/tutorials/pull/2050), "Distinguishing between 0 and
@@ -1362,10 +1374,10 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # ## One ordered search for a NaN
 #
 # The loss is `nan` at step 15,000. You have met two causes, a standard deviation of 0 and
-# the slope of a root at 0. Others are a bad value in the data, a weight that became NaN
-# earlier, a number too large for `float16`, and the logarithm of 0 in the loss. A
-# training step passes six places in a fixed order. So check these places in the same
-# order. The first check that fails names the place where the NaN arises.
+# the slope of a root at 0. Other causes are a bad value in the data, a weight that became
+# NaN earlier, a number too large for `float16`, and the logarithm of 0 in the loss. A
+# training step passes six places in a fixed order, so check these places in the same
+# order. The first failing check names the place where the NaN arises.
 
 # %% role="concept"
 draw_blocks({"a step": ["batch", "weights", "modules", "loss", "gradients",
@@ -1381,12 +1393,12 @@ draw_blocks({"a step": ["batch", "weights", "modules", "loss", "gradients",
             alt="Two columns of six blocks. The left column shows the "
                 "parts of a step: batch, weights, modules, loss, "
                 "gradients, new weights. The right column shows the "
-                "question to ask about each of them.")
+                "question to ask about each part.")
 
 # %% [markdown] role="concept"
 # Save the batch and the weights the first time the loss or the gradient norm is not
-# finite. Then one function can run all the checks. It uses `watch` and `blamed` from trap
-# 12.1:
+# finite. Then one function, which uses `watch` and `blamed` from trap 12.1, can run all
+# the checks:
 
 # %% role="concept"
 def place_of_nan(net, x, y, loss_of=F.cross_entropy):
@@ -1444,7 +1456,7 @@ for fault, place in places.items():
 # %% role="concept"
 claim("largest number of float16", torch.finfo(torch.float16).max,
       expected=65504)
-claim("faults, of five, that are found at the right place",
+claim("faults, of five, found at the right place",
       sum(found.startswith(place) for found, place in zip(
           places.values(), ("batch", "weight 0.weight", "module 1", "loss",
                             "gradient, 'Sqrt"))), expected=5)
@@ -1454,29 +1466,31 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 # %% [markdown] role="concept"
 # What you do next depends on the place. If the batch is at fault, fix the data, and count
 # the batches that you drop. If the weights are at fault, go back to the last checkpoint
-# with finite weights, and find the step that broke them. If a module is at fault, compute
-# that part in `float32` or `bfloat16`, or guard its argument. If the loss is at fault,
-# use the version of the loss function that takes logits. If a gradient is at fault, keep
-# the bad number out of the branch, as in trap 12.5. If only the new weights are not
-# finite, lower the learning rate. (Under `float16` with a `GradScaler`, an infinite
-# gradient now and then is normal. The scaler skips that step and lowers its scale.)
+# with finite weights, and find the step that broke the weights. If a module is at fault,
+# compute that module in `float32` or `bfloat16`, or guard its argument. If the loss is at
+# fault, use the version of the loss function that takes logits. If a gradient is at
+# fault, keep the bad number out of the branch, as in trap 12.5. If only the new weights
+# are not finite, lower the learning rate. (Under `float16` with a `GradScaler`, an
+# infinite gradient now and then is normal. The scaler skips that step and lowers its
+# scale.)
 #
-# A NaN can come from six places, and most other faults can come from more. A separate
-# page, *Search for an unknown cause*, shows how to search for a cause that is on no list.
-# `dlsys incident` gives you six such searches to practise on, with a price for each look.
+# A NaN can come from six places, and most other faults can come from more places. A
+# separate page, *Search for an unknown cause*, shows how to search for a cause that is on
+# no list. `dlsys incident` gives you six such searches to practise on, with a price for
+# each look.
 
 # %% [markdown] trap="12.6" role="situation" core=true fault="a stored loss keeps the trained weights alive" symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
 # ## Five losses in a list
 #
 # A search trains five classifiers, one after the other, using the same variable name for
-# each. Each classifier has two hidden layers of 512 units. To choose the best one later,
-# the search appends the last training loss of each classifier to a list, still as a
+# each. Each classifier has two hidden layers of 512 units. To choose the best classifier
+# later, the search appends each classifier's last training loss to a list, still as a
 # tensor, after `backward()` and the optimizer step. At the end, the search deletes the
 # model and the optimizer.
 #
-# In trap 02.5, a sum of losses kept the activations of every batch alive, in a loop
-# without `backward()`. Your own comment says: "Here `backward()` has freed the
-# activations, so only five numbers are left."
+# In trap 02.5, in a loop without `backward()`, a sum of losses kept every batch's
+# activations alive. Your own comment says: "Here `backward()` has freed the activations,
+# so only five numbers are left."
 
 # %% trap="12.6" role="break" tags=["plumbing"]
 import weakref
@@ -1565,16 +1579,15 @@ claim("weights still in memory, as a number of classifiers", alive / one,
       expected=5)
 
 # %% [markdown] trap="12.6" role="why"
-# As it runs, `backward()` frees the tensors that the graph has saved, even if something
-# still holds the loss. But the nodes of the graph live as long as the loss does. The
-# nodes at the far end hold the weights, because that is where the gradients go, and each
-# weight holds its gradient. Deleting the name `net` does not free the weights. The arrows
-# below follow the forward pass. References point the other way: each box keeps alive the
-# boxes that lead to it.
+# As it runs, `backward()` frees the tensors saved in the graph, even if something still
+# holds the loss. But the graph's nodes live as long as the loss. The nodes at the far end
+# hold the weights, because the gradients go there, and each weight holds its gradient.
+# Deleting the name `net` does not free the weights. The arrows below follow the forward
+# pass. References point the other way: each box keeps alive the boxes that lead to it.
 
 # %% trap="12.6" role="why" tags=["plumbing"]
 def behind(loss):
-    """Count the nodes of loss's graph and list the weights at its ends."""
+    """Count the nodes of the loss's graph; list the weights at its ends."""
     nodes, todo = set(), [loss.grad_fn]
     while todo:
         node = todo.pop()
@@ -1617,28 +1630,28 @@ plot_columns(left, xlabel="stored as", ylabel="MB of weights alive",
              marks=["loss"], reference=(one, "one classifier"), form=".1f",
              title="Losses with a graph keep five classifiers in memory",
              alt="Three columns of megabytes of weights in memory. If the "
-                 "losses themselves are stored, it is the size of five "
-                 "classifiers. If they are detached or stored as numbers, "
-                 "it is zero.")
+                 "losses themselves are stored, the column has the size of "
+                 "five classifiers. If the losses are detached or stored "
+                 "as numbers, it is zero.")
 
 # %% [markdown] trap="12.6" role="more" topics="activations · what one loss reaches · detached losses"
-# The activations are gone, but each loss still reaches the weights and gradients of its
-# classifier. A detached tensor has no graph either.
+# The activations are gone, but each loss still reaches its classifier's weights and
+# gradients. A detached tensor has no graph, so it reaches neither.
 
 # %% trap="12.6" role="more"
 claim("MB of activations held", activations, expected=0)
-claim("MB that one loss reaches, divided by those of one classifier",
+claim("MB that one loss reaches, divided by MB of one classifier",
       reached / one, expected=2)
 claim("MB of weights in memory, with detached losses stored",
       left["loss.detach()"], expected=0)
 
 # %% [markdown] trap="12.6" role="folklore"
 # **Told:** `total_loss += loss` after the step fills the memory; such a loop is the first
-# example in PyTorch's own FAQ. **Measured:** the sum keeps no activations alive, whether
+# example in PyTorch's own FAQ. **Measured:** The sum keeps no activations alive, whether
 # for this classifier under SGD, for a convolution with BatchNorm under Adam, or for
-# LayerNorm with dropout under AdamW. Each step adds only nodes to the graph of the sum.
-# Activations do stay after `backward(retain_graph=True)`, and when you compute a second
-# loss for the log and never call `backward()` on it.
+# LayerNorm with dropout under AdamW. Each step adds only nodes to the sum's graph.
+# Activations do stay after `backward(retain_graph=True)`, or if you compute a second loss
+# for the log and never call `backward()` on this loss.
 
 # %% trap="12.6" role="folklore"
 conv = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3),
@@ -1721,17 +1734,18 @@ def make_meter() -> tuple:
 
 # %% [markdown] trap="12.6" role="hint"
 # 1. Two numbers are enough: a sum and a count of rows. The inner functions can change them with `nonlocal`.
-# 2. When the last batch is smaller, the mean over batches is not the mean over rows. Weight each loss by its number of rows.
+# 2. When the last batch is smaller, the mean over batches is not the mean over rows.
+#    Weight each loss by its batch's number of rows.
 # 3. `loss.detach()` has no graph, but it still shares the memory of `loss`. Which call returns a Python number?
 
 # %% [markdown] trap="12.6" role="keep"
-# **Keep:** `backward()` frees the activations, but a loss tensor that you keep still
-# holds its graph and, through it, the trained weights and their gradients. If a value has
-# to outlive the step, store it as a number, with `loss.item()`. **In your own code:**
-# search for `append(loss)` and `+= loss`. After a trial, delete the model and print
+# **Keep:** `backward()` frees the activations, but a stored loss tensor still holds its
+# graph and, through it, the trained weights and their gradients. If a value has to
+# outlive the step, store it as a number, with `loss.item()`. **In your own code:** Search
+# for `append(loss)` and `+= loss`. After a trial, delete the model and print
 # `torch.cuda.memory_allocated()`. **Source:** PyTorch, [Frequently Asked
 # Questions](https://docs.pytorch.org/docs/stable/notes/faq.html), "Don't accumulate
-# history across your training loop". **Seen in the wild:** in
+# history across your training loop". **Seen in the wild:** In
 # [ray-project/ray#40940](https://github.com/ray-project/ray/pull/40940), a training
 # example's `loss_sum += loss` kept losses from being freed;
 # [TRI-ML/packnet-sfm#51](https://github.com/TRI-ML/packnet-sfm/pull/51) is titled "Detach
@@ -1743,8 +1757,8 @@ def make_meter() -> tuple:
 # Images and labels come from two files. The label file has one extra line at the start,
 # so each image gets the label of its neighbour in the list.
 #
-# To try the pipeline, the team first trains a net with 64 hidden units on one batch of 50
-# digits for 300 steps.
+# To try the pipeline, the team trains a net with 64 hidden units for 300 steps on one
+# batch of 50 digits.
 
 # %% trap="12.7" role="break"
 def trained(x, y, reduction="mean", shuffle=True, epochs=5):
@@ -1795,7 +1809,7 @@ claim("test accuracy with shifted labels", read, below=0.25)
 # %% [markdown] trap="12.7" role="why"
 # This net has more weights than the batch has pixels, so it can memorise 50 labels, right
 # or wrong. The test shows that the loss can fall. It does not show whether the labels
-# belong to their images, or whether the batches are put together correctly. Two other
+# belong to their images or whether the batches are put together correctly. Two other
 # faults also lead to a low accuracy:
 
 # %% trap="12.7" role="why" tags=["plumbing"]
@@ -1811,9 +1825,10 @@ plot_columns({name: 100 * share for name, share in faults.items()},
              xlabel="", ylabel="test accuracy in %", form=".0f",
              marks=[*faults][1:], reference=(10, "guessing"),
              title="Each of the three faults costs accuracy",
-             alt="Four columns of test accuracy. Without a fault, it is "
-                 "above 90 %. With a sum instead of the mean, with sorted "
-                 "data and with shifted labels, it is far lower.")
+             alt="Four columns of test accuracy. Without a fault, the "
+                 "accuracy is above 90 %. With a sum instead of the mean, "
+                 "with sorted data and with shifted labels, it is far "
+                 "lower.")
 
 # %% [markdown] trap="12.7" role="repair"
 # Each of the three faults has its own test, which needs no training. For the labels: do
@@ -1848,7 +1863,7 @@ claim("fraction of neighbours that agree, with shifted labels",
 
 # %% [markdown] trap="12.7" role="more" topics="the four scores · the two other tests"
 # At the same learning rate, SGD on a sum of 50 losses takes steps 50 times as large as
-# SGD on their mean:
+# SGD on the mean:
 
 # %% trap="12.7" role="more"
 claim("test accuracy without a fault",
@@ -1860,12 +1875,13 @@ claim("test accuracy with the data sorted by label",
 
 # %% [markdown] trap="12.7" role="more"
 # With the correct labels, nearly all images have a nearest neighbour with the same label.
-# And a loss that is summed over the batch doubles when each row appears twice:
+# And a loss summed over the batch doubles when each row appears twice:
 
 # %% trap="12.7" role="more"
 claim("fraction of neighbours that agree, with the correct labels",
       agreement(x_train, y_train), above=0.9)
-claim("loss of a batch with each row twice, divided by the batch's, a sum",
+claim("loss of a batch with each row twice, divided by the batch's loss, a "
+      "sum",
       doubled("sum"), expected=2, within=0.001)
 
 # %% trap="12.7" role="exercise" points=4 difficulty=3 minutes=15
@@ -1908,21 +1924,22 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 
 # %% [markdown] trap="12.7" role="hint"
 # 1. Ask four questions, one after the other. The first "yes" names the fault.
-# 2. For "sum", pass the same logits to `loss_fn` twice over, concatenated. A copy of the model in eval mode computes them without changing a buffer.
+# 2. For "sum", concatenate the logits with themselves and pass them to `loss_fn`. A copy of the
+#    model in eval mode computes the logits without changing a buffer.
 # 3. For "labels", compute `torch.cdist` of all rows with all rows, and put infinity on the diagonal, because each row is nearest to itself.
 
 # %% [markdown] trap="12.7" role="keep"
-# **Keep:** overfitting one batch shows that the loss can fall, and no more. This test
-# also passes with wrong labels. **In your own code:** look at ten pairs of input and
-# label as they enter the model, count the classes in one batch, and compare the loss of a
-# batch with the loss of that batch repeated twice. **Source:** [Zhang et al. 2017,
-# "Understanding deep learning requires rethinking
-# generalization"](https://arxiv.org/abs/1611.03530): networks can memorise random labels.
+# **Keep:** Overfitting one batch shows only that the loss can fall. This test also passes
+# with wrong labels. **In your own code:** Look at ten pairs of input and label as they
+# enter the model, count the classes in one batch, and compare a batch's loss with the
+# loss of that batch repeated twice. **Source:** [Zhang et al. 2017, "Understanding deep
+# learning requires rethinking generalization"](https://arxiv.org/abs/1611.03530):
+# networks can memorise random labels.
 
 # %% [markdown] trap="12.8" role="situation" core=true fault="a job killed while saving leaves no checkpoint" symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
 # ## The file with the last state
 #
-# A job may be taken off its machine at any moment, so it saves its state every few
+# A job may be taken off its machine at any moment, so the job saves its state every few
 # minutes: `torch.save(state, "last.pt")`. The file below is small. A real checkpoint
 # takes minutes to write, and the job can be killed halfway through.
 #
@@ -1979,7 +1996,8 @@ def loads(save, kills=20):
 over = loads(lambda new: torch.save(new, path))
 
 # %% trap="12.8" role="guess"
-guess("12.8", "How many of these 20 files still load?", unit="files")
+guess("12.8", "In how many of the 20 trials does the file still load?",
+      unit="trials")
 
 # %% trap="12.8" role="look"
 print(f"killed {over[0]} times; {over[1]} files load")
@@ -1991,20 +2009,20 @@ measured("12.8", over[1], right=(0, 0))
 claim("files that load afterwards", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
-# Opening a file for writing empties it, and from then on the old state is gone. The
-# journal of a file system does not help. It protects against crashes of the machine, but
-# it does not undo what a killed process has done. The new state cannot be read before its
-# last byte is written, because a checkpoint is a zip archive, whose table of contents
-# comes last.
+# Opening a file for writing empties it, and from then on the old state is gone. A file
+# system's journal does not help. It protects against crashes of the machine, but it does
+# not undo what a killed process has done. The new state cannot be read before its last
+# byte is written, because a checkpoint is a zip archive, whose table of contents comes
+# last.
 #
 # So write to a *second* file, and rename it when it is complete. `os.replace` swaps the
 # name in a single step: a process that opens `last.pt` finds either the old file or the
 # new one.
 
 # %% [markdown] trap="12.8" role="repair"
-# `os.fsync` waits until the bytes are on the disk. It is needed to survive a power cut,
-# but not to survive a kill. (For the new name to survive a power cut, you have to sync
-# the folder as well.)
+# `os.fsync` waits until the bytes are on the disk. You need this call to survive a power
+# cut, but not to survive a kill. (For the new name to survive a power cut, sync the
+# folder as well.)
 
 # %% trap="12.8" role="repair"
 def save_beside(new):
@@ -2067,7 +2085,7 @@ claim("does a Python number load", opens(float(losses.min())),
 # %% [markdown] trap="12.8" role="more"
 # A run that resumes from a good file may still take a different course. The classifier
 # below has dropout and draws its batches at random. It is saved after 20 steps and then
-# trained for 20 more. Then the file is loaded as a new process would load it: into a
+# trained for 20 more steps. Then the file is loaded as in a new process: into a
 # classifier with different initial weights, with a new optimizer, and with the random
 # generator in a different state.
 
@@ -2092,7 +2110,7 @@ go(net, opt)                                  # the run without a break
 
 # %% trap="12.8" role="more"
 def resumed(*parts):
-    """Largest gap between a weight and that of the unbroken run."""
+    """Largest gap between a weight and the unbroken run's weight."""
     stored = torch.load(path)
     other, other_opt = fresh()
     other.load_state_dict(stored["net"])
@@ -2134,10 +2152,10 @@ claim("largest gap with the generator's state as well",
 # ```
 
 # %% [markdown] trap="12.8" role="folklore"
-# **Told:** save to two slots in turn, `A` and `B`, and you never lose both. **Measured:**
-# one of the two slots is indeed complete after a kill. But the names do not say which
+# **Told:** Save to two slots in turn, `A` and `B`, and you never lose both. **Measured:**
+# One of the two slots is indeed complete after a kill. But the names do not say which
 # slot is complete, and if you resume from the newer file, as people usually do, you pick
-# the broken one.
+# the broken slot.
 
 # %% trap="12.8" role="folklore"
 slots = [path + ".A", path + ".B"]
@@ -2168,7 +2186,7 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
     file, or none. No byte is written into the old file. os.fsync puts the
     new bytes on the disk before the new file gets its name. A call that
     returns leaves no extra file, and the leftovers of a killed call do not
-    stop the next one. All other files stay, even if their names begin with
+    stop the next call. All other files stay, even if their names begin with
     path; path + ".part" and path + ".tmp" may be treated as leftovers.
     """
     # BEGIN SOLUTION
@@ -2184,18 +2202,19 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="12.8" role="hint"
-# 1. Take three steps: collect the state, write it to a second file, rename that file.
+# 1. Take three steps: collect the state, write the state to a second file, rename that
+#    file.
 # 2. Numpy scalars are instances of `np.generic`, and `item()` turns each into a Python number.
 # 3. `os.fsync(file.fileno())` waits for the disk. The file must still be open when you call it.
 
 # %% [markdown] trap="12.8" role="keep"
-# **Keep:** never save over your only checkpoint. Write to a second file, call `os.fsync`,
-# and rename it with `os.replace`. Store the weights, the step and the states of the
+# **Keep:** Never save over your only checkpoint. Write to a second file, call `os.fsync`,
+# and rename the file with `os.replace`. Store the weights, the step and the states of the
 # optimizer, the schedule and the random generators. Store single values as plain Python
-# numbers. **In your own code:** kill a save once on purpose, load the file, continue
-# training, and compare with a run that was not killed. **Source:** Python documentation,
+# numbers. **In your own code:** Kill a save once on purpose, load the file, continue
+# training, and compare with an uninterrupted run. **Source:** Python documentation,
 # [os.replace](https://docs.python.org/3/library/os.html#os.replace): "the renaming will
-# be an atomic operation". **Seen in the wild:** in
+# be an atomic operation". **Seen in the wild:** In
 # [Lightning-AI/pytorch-lightning#688](https://github.com/Lightning-AI/pytorch-lightning/issues/688),
 # a SIGKILL while the file was being written led to "unexpected EOF" at the next load; in
 # [optuna/optuna-examples#53](https://github.com/optuna/optuna-examples/pull/53),
@@ -2205,12 +2224,12 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # ## Surviving preemption
 #
 # A *spot* machine costs a fraction of the usual price and can be taken away at any time.
-# The provider sends the process a signal, `SIGTERM`, and kills the process some seconds
-# or minutes later. A training job survives preemption if it does four things: it saves
-# often enough, it saves when the signal arrives, it stores everything that the next step
-# depends on, and it puts the file where the next machine can find it.
+# The provider sends the process a signal, `SIGTERM`, and kills it some seconds or minutes
+# later. A training job survives preemption if it does four things: it saves often enough,
+# it saves when the signal arrives, it stores everything that the next step depends on,
+# and it puts the file where the next machine can find it.
 #
-# **How often?** Each save takes time, and each kill throws away, on average, the work of
+# **How often?** Each save takes time, and on average each kill throws away the work of
 # half an interval. Suppose a save takes 1 minute and a kill comes every 10 hours. Add up
 # both kinds of lost time:
 
@@ -2228,8 +2247,9 @@ plot_lines([60 * t for t in every], {"time lost": [100 * v for v in lost]},
            xlabel="minutes between two saves", ylabel="% of the time",
            title="Saving too often costs time, too seldom costs steps",
            alt="Percentage of time lost, over the minutes between two "
-               "saves. It falls steeply from 20 % at 5 minutes to a flat "
-               "minimum of 6 % near 35 minutes, and then rises slowly.")
+               "saves. The loss falls steeply from 20 % at 5 minutes to a "
+               "flat minimum of 6 % near 35 minutes, and then rises "
+               "slowly.")
 
 # %% role="concept"
 claim("minutes between two saves, cheapest in the list", 60 * cheapest,
@@ -2246,12 +2266,12 @@ claim("minutes between two saves, by the formula", 60 * by_formula,
 # might do so in the middle of a step. So the handler only sets a flag, and the loop
 # checks the flag between two steps. The next step depends on the weights, the optimizer,
 # the schedule, the step number, the random generators and the position in the data. Here
-# the seed and the number of the epoch determine the order of the rows, so the step number
-# alone determines which rows come next:
+# the seed and the epoch number determine the order of the rows, so the step number alone
+# tells you which rows come next:
 
 # %% role="concept"
 def rows_of(step, batch=50):
-    """The rows of a step, from an order that the epoch's number seeds."""
+    """The rows of a step, from an order seeded by the epoch number."""
     epoch, place = divmod(step, 1300 // batch)
     rng = torch.Generator().manual_seed(1000 * SEED + epoch)
     return torch.randperm(1300, generator=rng)[place * batch:][:batch]
@@ -2320,17 +2340,17 @@ print(f"stopped after step {stopped_at}, gap at the end {gap_after}")
 
 # %% role="concept"
 claim("step at which the signal stopped the run", stopped_at, expected=37)
-claim("largest gap between a weight and that of the unbroken run",
+claim("largest gap between a weight and the unbroken run's weight",
       gap_after, expected=0)
 
 # %% [markdown] role="concept"
-# **Where does the next machine find the file?** The disk of a spot machine disappears
-# with the machine. Write the file locally, copy it to cloud storage under a new name such
-# as `step-000037.pt`, and then write that name to a small file called `latest`. Object
-# stores cannot replace a file by renaming another one in a single step, so the small file
-# `latest` takes the place of the rename. Delete an old checkpoint only after you have
-# read a newer one back. Store the id of the tracker's run in the checkpoint, so that the
-# resumed run continues the same curve (shown, not run):
+# **Where does the next machine find the file?** A spot machine's disk disappears with the
+# machine. Write the file locally, copy it to cloud storage under a new name such as
+# `step-000037.pt`, and then write that name to a small file called `latest`. Object
+# stores cannot replace a file by renaming another file in a single step, so the small
+# file `latest` takes the place of the rename. Delete an old checkpoint only after you
+# have read a newer checkpoint back. Store the tracker's run id in the checkpoint, so that
+# the resumed run continues the same curve (shown, not run):
 #
 # ```python
 # run = wandb.init(project="digits", id=stored["run_id"], resume="allow")
@@ -2340,9 +2360,9 @@ claim("largest gap between a weight and that of the unbroken run",
 # ## A seed for everything
 #
 # Like many scripts, yours begins with `seed_everything(42)`. The function seeds `random`,
-# numpy and torch. Python's hashes of strings are random as well, so it also sets
-# `os.environ["PYTHONHASHSEED"] = "42"`. Then the script numbers its ten classes: `{name:
-# number for number, name in enumerate(set(names))}`.
+# numpy and torch. Python's hashes of strings are random as well, so the function also
+# sets `os.environ["PYTHONHASHSEED"] = "42"`. Then the script numbers its ten classes:
+# `{name: number for number, name in enumerate(set(names))}`.
 #
 # You start the script four times.
 
@@ -2369,9 +2389,9 @@ starts = [start(script) for _ in range(4)]
 # %% trap="12.9" role="guess"
 guess("12.9", "How many different numberings do the four starts produce?",
       choices=["four",
-               "one, the one that you get with `PYTHONHASHSEED=42` set in "
-               "the shell",
-               "one, but a different one from that"])
+               "one: the same as with `PYTHONHASHSEED=42` set in the shell",
+               "one: not the same as with `PYTHONHASHSEED=42` set in the "
+               "shell"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:
@@ -2386,8 +2406,8 @@ claim("different numberings in four starts",
 
 # %% [markdown] trap="12.9" role="look"
 # The model in such a script knows only the numbers, not the names. The next cell trains a
-# model with the numbers from the first start and evaluates it with the numbers from each
-# of the four starts.
+# model with the numbers from the first start and evaluates the model with the numbers
+# from each of the four starts.
 
 # %% trap="12.9" role="look" compare=false
 def numbers_of(names):
@@ -2406,7 +2426,7 @@ claim("mean accuracy with the numbers from the three other starts",
 
 # %% [markdown] trap="12.9" role="why"
 # When Python starts, before it runs the first line of any script, it reads
-# `PYTHONHASHSEED` and fixes the secret seed of its hashes. It never looks at this
+# `PYTHONHASHSEED` and fixes the secret seed of its hashes. Python never looks at this
 # variable again. Setting the variable inside the script affects only the *next* Python
 # process.
 
@@ -2425,7 +2445,7 @@ draw_blocks({"set in the script": ["Python starts", "secret is drawn",
             title="The secret is drawn before the first line",
             alt="Two columns of four blocks. Set in the script, the "
                 "variable comes after the secret is drawn. Set in the "
-                "shell, it comes before Python starts.")
+                "shell, the variable comes before Python starts.")
 
 # %% [markdown] trap="12.9" role="repair"
 # So set the variable before Python starts, in the shell or in the job file, or let the
@@ -2459,14 +2479,14 @@ claim("different numberings in all starts with the variable set in time",
       len(shell | once_more | children), expected=1)
 
 # %% [markdown] trap="12.9" role="repair"
-# A sorted list still changes when you add a class, because all classes after the new one
-# move up by one. Only a list that is stored with the weights is stable. The exercise is
+# A sorted list still changes when you add a class, because all classes after the new
+# class move up by one. Only a list stored with the weights is stable. The exercise is
 # about such a stored list.
 
 # %% [markdown] trap="12.9" role="more" topics="a child of the script · the numbers from its own start"
-# A process that the script starts, such as a worker with the start method `spawn`, reads
-# the variable at its start, so its hashes differ from its parent's. And with the numbers
-# from its own start, the model classifies as it should.
+# A process started by the script, such as a worker with the start method `spawn`, reads
+# the variable at its start, so its hashes differ from its parent's hashes. And with the
+# numbers from its own start, the model classifies as it should.
 
 # %% trap="12.9" role="more"
 claim("does a child use its script's numbering",
@@ -2475,11 +2495,11 @@ claim("accuracy with the numbers from its own start", read[0], above=0.9)
 
 # %% [markdown] trap="12.9" role="folklore"
 # **Told** by many versions of `seed_everything`: a reproducible run needs this variable.
-# **Measured:** of the eight things below, only three differ between two starts without
-# the variable: the hashes of strings, of bytes, and of a tuple that contains a string.
-# The other five agree. And even with a fixed hash seed you cannot rely on the order of a
-# set: iterating over two equal sets may produce different orders, because the order also
-# depends on what was inserted first.
+# **Measured:** Without the variable, only three of the eight things below differ between
+# two starts: the hashes of strings, of bytes, and of a tuple that contains a string. The
+# other five things agree. And even with a fixed hash seed, you cannot rely on the order
+# of a set: two equal sets may iterate in different orders, because the order also depends
+# on what was inserted first.
 
 # %% trap="12.9" role="folklore"
 things = {"a text": "hash('cat')", "bytes": "hash(b'cat')",
@@ -2513,7 +2533,7 @@ def class_numbers(names: list, stored: dict) -> dict:
     Returns:
         A dict from class to number, with its keys in the order of their
         numbers. A class in stored keeps its number, even if no row has this
-        class. The others get the next numbers, in the order of sorted().
+        class. Other classes get the next numbers, in the order of sorted().
 
     The order of names and of stored makes no difference. Both are left as
     they are.
@@ -2527,19 +2547,20 @@ def class_numbers(names: list, stored: dict) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="12.9" role="hint"
-# 1. Make one list: first the stored names, then the new ones. `enumerate` numbers them.
-# 2. `sorted(stored, key=stored.get)` returns the names in the order of their numbers.
+# 1. Make one list: the stored names, then the new names. `enumerate` numbers all names in
+#    the list.
+# 2. `sorted(stored, key=stored.get)` returns the names in number order.
 # 3. You may use a set to find the new names, as long as you sort them afterwards.
 
 # %% [markdown] trap="12.9" role="keep"
 # **Keep:** Python reads `PYTHONHASHSEED` before the first line of your script, so setting
 # it in the script is too late. Do not let class numbers depend on the order of a set:
-# sort the names, and store the list with the weights. **In your own code:** search for
+# sort the names, and store the list with the weights. **In your own code:** Search for
 # `enumerate(set(`, `list(set(` and `hash(`. Start the script five times, with the
 # variable unset, and compare the lists of classes. **Source:** Python documentation,
 # [PYTHONHASHSEED](https://docs.python.org/3/using/cmdline.html#envvar-PYTHONHASHSEED):
 # "If this variable is not set or set to `random`, a random value is used to seed the
-# hashes of str and bytes objects." **Seen in the wild:** in
+# hashes of str and bytes objects." **Seen in the wild:** In
 # [tkipf/pygcn#41](https://github.com/tkipf/pygcn/issues/41), all seeds were set and
 # results still differed, until `set(labels)` was sorted; in
 # [RomRoc/objdet_fizyr_colab#5](https://github.com/RomRoc/objdet_fizyr_colab/pull/5), the
@@ -2568,12 +2589,12 @@ def class_numbers(names: list, stored: dict) -> dict:
 # | resuming | the generators' states and the position in the data, in the checkpoint | at each save (12.8) |
 #
 # `torch.manual_seed` seeds all devices. `use_deterministic_algorithms` makes torch choose
-# operations that return the same result every time, and raise an error where it has none.
-# Deterministic operations cost time, as the GPU section shows. `cudnn.deterministic`
-# covers only convolutions, and `use_deterministic_algorithms` includes it. cuBLAS,
-# NVIDIA's library for matrix products, needs scratch memory, and if its size is left
-# open, the same product may be computed in a different order. `:4096:8` reserves eight
-# buffers of 4,096 KiB each. If you do not set
+# operations that return the same result every time, and raise an error if there is no
+# such operation. Deterministic operations cost time, as the GPU section shows.
+# `cudnn.deterministic` covers only convolutions, and `use_deterministic_algorithms`
+# includes it. cuBLAS, NVIDIA's library for matrix products, needs scratch memory. If the
+# size of this memory is left open, the same product may be computed in a different order.
+# `:4096:8` reserves eight buffers of 4,096 KiB each. If you do not set
 # `CUBLAS_WORKSPACE_CONFIG`, `use_deterministic_algorithms` raises an error at the first
 # matrix product on a GPU, and the error names the variable. Here are these settings as a
 # function:
@@ -2592,12 +2613,13 @@ def reproducible(seed):
 # ### The same settings, a different result: bisect by part
 #
 # A colleague runs your script and gets a different loss. Do not compare the final
-# results. Compare the hashes of the parts, in the order in which they are made. The first
-# hash that differs names the part to look at. Here, each of three runs changes one thing:
+# results. Compare the hashes of the parts, in the order in which the parts are made. The
+# first hash that differs names the part to look at. Here, each of three runs changes one
+# thing:
 
 # %% role="concept"
 def trail(start=0, order=0, noise=0):
-    """Hash the parts of a run, in the order in which they are made."""
+    """Hash the parts of a run, in the order of their making."""
     torch.manual_seed(start)
     net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2),
                         nn.Linear(32, 10))
@@ -2632,8 +2654,8 @@ claim("runs, of four, in which the right part is named",
 
 # %% [markdown] role="concept"
 # The hash of a float changes when its last bit changes. So between two kinds of hardware,
-# compare the values instead of the hashes, and look for the first part whose values
-# differ by more than a rounding error.
+# compare values, not hashes, and look for the first part whose values differ by more than
+# a rounding error.
 
 # %% [markdown] trap="12.10" role="situation" fault="wandb drops rows whose step= goes back" symptom="wandb validation metrics missing: Tried to log to step that is less than the current step, data will be ignored"
 # ## A curve by batches and one by epochs
@@ -2761,9 +2783,9 @@ claim("validation losses in the file", count(rows, "val_loss"), expected=0)
 
 # %% [markdown] trap="12.10" role="why"
 # A W&B run has *one* step counter. `step=` sets this counter, which can only go up. After
-# batch 19, step 0 is in the past. W&B drops the row, and the run continues. This version
-# of wandb prints a line on stderr for each dropped row. The older version on Colab prints
-# nothing.
+# batch 19, step 0 is in the past. W&B drops the row, and the run continues. The version
+# of wandb used here prints a line on stderr for each dropped row. The older version on
+# Colab prints nothing.
 
 # %% trap="12.10" role="why"
 ax = new_axes("Each validation loss asks for a step long past",
@@ -2774,8 +2796,8 @@ for name, mark in (("batch", "."), ("epoch", "X")):
     ax.plot(*zip(*calls), mark, markersize=4 if mark == "." else 9,
             label="loss: kept" if mark == "." else "val_loss: dropped")
 ax.legend()
-show(ax.figure, alt="The step= of 105 calls. For the training loss it "
-     "rises in a line from 0 to 99. For the five validation losses it is "
+show(ax.figure, alt="The step= of 105 calls. For the training loss, step= "
+     "rises in a line from 0 to 99. For the five validation losses, it is "
      "far below that line, at 0 to 4.")
 
 # %% [markdown] trap="12.10" role="repair"
@@ -2803,7 +2825,7 @@ claim("validation losses in the file, with their own axis",
 # %% [markdown] trap="12.10" role="repair"
 # One problem is left. A job is killed in the middle of epoch 4 and resumes from the
 # checkpoint after epoch 2, in the same log. The resumed job logs epoch 3 again. Now no
-# row is dropped, so the curve contains two versions of epoch 3 and runs back and forth.
+# row is dropped, so the curve contains epoch 3 twice and runs back and forth.
 
 # %% trap="12.10" role="repair"
 resumed_events = events[:94] + events[63:]      # 21 events per epoch
@@ -2815,14 +2837,14 @@ print("epochs:", epochs_seen)
 claim("rows for epoch 3", epochs_seen.count(3), expected=2)
 
 # %% [markdown] trap="12.10" role="repair"
-# The rows logged after the checkpoint belong to a run that no longer exists. If you first
-# collect the rows in a list, you can drop the old rows: on each axis, those at the
+# The rows logged after the checkpoint belong to a run that no longer exists. If you
+# collect the rows in a list, you can drop the old rows: on each axis, the rows at the
 # repeated step and after it.
 
 # %% [markdown] trap="12.10" role="more" topics="what was kept and reported · the axis defined, step= still there · the batches of the resumed run"
-# The training losses were kept. For each dropped validation loss, there is at most one line
-# on stderr, and some versions of wandb print none. When the validation losses have their
-# own axis, no version has a reason to warn:
+# The training losses were kept. For each dropped validation loss, there is at most one
+# line on stderr, and some versions of wandb print none. If the validation losses have
+# their own axis, no version has a reason to warn:
 
 # %% trap="12.10" role="more"
 claim("training losses in the file", count(rows, "loss"), expected=100)
@@ -2844,16 +2866,16 @@ half, _, _ = tracked(half_repaired)
 batches = [row["batch"] for row in twice if "batch" in row]
 
 # %% trap="12.10" role="more"
-claim("validation losses with the axis defined and step= still there",
+claim("validation losses with the axis defined but step= still there",
       count(half, "val_loss"), expected=0)
 claim("batches that are in the log twice, after resuming",
       len(batches) - len(set(batches)), expected=30)
 
 # %% [markdown] trap="12.10" role="folklore"
-# **Told:** log the validation loss with the number of the last batch, and nothing is
-# lost. **Measured:** indeed, no validation loss is lost. But the axis of the validation
-# loss now counts batches. You cannot compare two runs with different batch sizes epoch by
-# epoch, because the rows do not contain the epoch.
+# **Told:** Log the validation loss with the last batch number, and nothing is lost.
+# **Measured:** Indeed, no validation loss is lost. But the validation loss's axis now
+# counts batches. You cannot compare runs with different batch sizes epoch by epoch,
+# because the rows do not contain the epoch.
 
 # %% trap="12.10" role="folklore"
 def by_last_batch(run):
@@ -2911,20 +2933,21 @@ def rows_to_log(events: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="12.10" role="hint"
-# 1. Keep the last step of each axis in a dict. There are three cases: the new step is equal to it, later, or earlier.
-# 2. The last two cases can share one line: keep the rows without this axis and those with a smaller step, then add the new row.
+# 1. Keep each axis's last step in a dict. There are three cases: the new step is equal to
+#    the last step, later, or earlier.
+# 2. The last two cases can share one line: keep the rows without this axis and the rows
+#    with a smaller step, then add the new row.
 # 3. `{axis: step, **values}` is a new dict. Calling `update` on the event's own dict would change the event.
 
 # %% [markdown] trap="12.10" role="keep"
-# **Keep:** a W&B run has one step counter, and it only goes up. A row with a lower
-# `step=` is dropped. To give a second curve its own axis, log the axis as a value and
-# name it with `define_metric`. **In your own code:** after the first epoch, check that
-# one validation value has arrived in the file or on the page. **Source:** W&B
-# documentation, [Customize log
-# axes](https://docs.wandb.ai/models/track/log/customize-logging-axes). **Seen in the
-# wild:** in [kohya-ss/sd-scripts#1864](https://github.com/kohya-ss/sd-scripts/pull/1864),
-# an epoch's loss was logged with `step=epoch`, and there was "a warning but nothing gets
-# logged"; in
+# **Keep:** A W&B run has one step counter, which only goes up. A row with a lower `step=`
+# is dropped. To give a second curve its own axis, log the axis as a value and name this
+# axis with `define_metric`. **In your own code:** After the first epoch, check that one
+# validation value has arrived in the file or on the page. **Source:** W&B documentation,
+# [Customize log axes](https://docs.wandb.ai/models/track/log/customize-logging-axes).
+# **Seen in the wild:** In
+# [kohya-ss/sd-scripts#1864](https://github.com/kohya-ss/sd-scripts/pull/1864), an epoch's
+# loss was logged with `step=epoch`, and there was "a warning but nothing gets logged"; in
 # [open-mmlab/mmdetection#7000](https://github.com/open-mmlab/mmdetection/issues/7000),
 # everything was logged except the validation results; in
 # [wandb/wandb#6554](https://github.com/wandb/wandb/issues/6554), the axis was defined,
@@ -2934,9 +2957,9 @@ def rows_to_log(events: list) -> tuple:
 # ## Versions of data and checkpoints
 #
 # A log says which loss a run reached. It keeps neither the model file that reached this
-# loss nor the data that the model was trained on. A tracker's *artifact* keeps both: it
-# is a named set of files with a version. The version is computed from the bytes, so
-# saving the same data again never creates a second version:
+# loss nor the model's training data. A tracker's *artifact* keeps both: it is a named set
+# of files with a version. The version is computed from the bytes, so saving the same data
+# again never creates a second version:
 
 # %% role="concept" tags=["plumbing"]
 artifacts = tempfile.TemporaryDirectory()
@@ -2948,7 +2971,7 @@ import wandb
 
 # %% role="concept"
 def version(x):
-    """The digest by which W&B tells versions of the data apart."""
+    """The digest by which W&B distinguishes versions of the data."""
     place = os.path.join(artifacts.name, "digits.npy")
     np.save(place, x.numpy())
     artifact = wandb.Artifact("digits", type="dataset")
@@ -2963,9 +2986,9 @@ claim("versions of the data, the same data, and data with a changed pixel",
       len(set(versions)), expected=2)
 
 # %% [markdown] role="concept"
-# A run declares which artifact it used and which one it produced, and the server draws
-# the chain from data to model. The server needs an account, so this code is shown and not
-# run:
+# A run declares which artifact it used and which artifact it produced, and the server
+# draws the chain from data to model. The server needs an account, so this code is shown
+# and not run:
 #
 # ```python
 # data = run.use_artifact("digits:v3")            # not :latest: name the version
@@ -2980,8 +3003,8 @@ claim("versions of the data, the same data, and data with a changed pixel",
 #
 # A classifier is told whether each digit is even or odd. So you set the logits of the
 # impossible classes to minus infinity, and the softmax gives these classes a probability
-# of zero. The label is always one of the five classes that are left. The cross-entropy of
-# an untrained classifier is about 1.6, the logarithm of five.
+# of zero. The label is always one of the five remaining classes. The cross-entropy of an
+# untrained classifier is about 1.6, the logarithm of five.
 #
 # A blog post says: "A probability of exactly zero makes the loss NaN, and label smoothing
 # prevents it." So you pass `label_smoothing=0.1`.
@@ -3040,14 +3063,15 @@ draw_grids({"target of a 4, told that it is even": shares}, values=True,
            alt="The target of a 4, in two rows of ten classes. If "
                "smoothing is spread over all classes, each odd class has "
                "0.01 and is marked. If it is spread over the allowed "
-               "classes, odd classes have 0 and the other even ones 0.02.")
+               "classes, odd classes have 0 and the other even classes "
+               "0.02.")
 
 # %% [markdown] trap="12.11" role="repair"
 # What happens next depends on whether anything checks the loss. The *gradient* of this
 # loss is finite, and `masked_fill` passes none of it on to the net at a masked class, so
 # the net learns. But many loops have a guard that skips a step whose loss is not finite.
 # Here the guard skips every step, because every row has masked classes. So spread the
-# smoothing only over the classes that are allowed.
+# smoothing only over the allowed classes.
 
 # %% trap="12.11" role="repair"
 def learn(loss, guard, steps=200):
@@ -3106,7 +3130,7 @@ claim("accuracy without a guard", runs["smoothed"][1],
       above=0.85)
 
 # %% [markdown] trap="12.11" role="folklore"
-# **Told:** any logit of minus infinity makes the loss NaN. **Measured:** with class
+# **Told:** Any logit of minus infinity makes the loss NaN. **Measured:** With class
 # numbers as labels and without class weights, there are three cases. Minus infinity at a
 # wrong class does no harm. Minus infinity at the label's class makes the loss infinite.
 # If all classes are masked, the loss is NaN.
@@ -3154,14 +3178,15 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.11" role="hint"
-# 1. First take the softmax over the allowed classes. Use `where` to put minus infinity at the others; it also removes a NaN there.
-# 2. After the log-softmax, put zeros at these classes before you sum.
-# 3. Rows may have different numbers of allowed classes. Divide each row's sum by its own number.
+# 1. Take the softmax over the allowed classes. Use `where` to put minus infinity at the
+#    other classes; `where` also removes a NaN there.
+# 2. After the log-softmax, put zeros at these other classes before you sum.
+# 3. Rows may have different numbers of allowed classes, so divide each row's sum by that row's number.
 
 # %% [markdown] trap="12.11" role="keep"
-# **Keep:** label smoothing uses the log-probability of every class, so a masked class
+# **Keep:** Label smoothing uses the log-probability of every class, so a masked class
 # makes the loss infinite. Spread the smoothing over the allowed classes only. **In your
-# own code:** count the steps that a guard skips, and log the number. **Source:** PyTorch
+# own code:** Count the steps that a guard skips, and log the number. **Source:** PyTorch
 # documentation,
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
 # whose `label_smoothing` mixes the target with a uniform distribution over all classes.
@@ -3391,14 +3416,14 @@ def class_f1(batches, classes: int) -> torch.Tensor:
 # ### A spike in the loss
 #
 # A loss that is not `nan` may still jump. In the plot below, the batch of step 100 comes
-# from a damaged file: its pixels lie between 0 and 16 instead of between 0 and 1, and its
+# from a damaged file: its pixels are between 0 and 16 instead of between 0 and 1, and its
 # labels are shifted by one row. If you log the norm of all gradients next to the loss,
 # both values jump at this step, and you can check the norm *before* the optimizer takes
 # the step.
 
 # %% role="concept"
 def batch_of(step):
-    """Draw 64 rows; those of step 100 are damaged."""
+    """Draw 64 rows; the rows of step 100 are damaged."""
     rows = torch.randint(1300, (64,))
     x, y = x_train[rows], y_train[rows]
     return (16 * x, y.roll(1)) if step == 100 else (x, y)
@@ -3444,9 +3469,9 @@ norms = spikes["SGD", "as it is"][:, 1]
 over_usual = (norms[100] / norms[50:100].median()).item()
 
 # %% role="concept"
-claim("norm of the damaged step, divided by the median of the 50 before",
+claim("norm of the damaged step, divided by median norm of the 50 before",
       over_usual, above=20)
-claim("loss in the ten steps after it, divided by that before, SGD",
+claim("loss in the ten steps after it, divided by the loss before, SGD",
       jump["SGD", "as it is"], above=3)
 claim("the same, largest of the four runs that clip or skip",
       max(v for (_, remedy), v in jump.items() if remedy != "as it is"),
@@ -3458,27 +3483,26 @@ plot_lines(range(1, 201), {
     (("plain", "as it is"), ("clip", "clip"), ("skip", "skip"))},
     xlabel="step", logy=True, ylabel="loss",
     title="One damaged batch costs many steps",
-    alt="Three losses over 200 steps of SGD. All jump at step 100. Without "
-        "a remedy, the loss stays high for many steps. With clipping or "
-        "skipping, it is back at once.")
+    alt="Three losses over 200 steps of SGD. All three jump at step 100. "
+        "Without a remedy, the loss stays high for many steps. With "
+        "clipping or skipping, it falls back at once.")
 
 # %% [markdown] role="concept"
 # Clipping and skipping both save the net, under SGD with momentum and under Adam. If you
-# skip steps, log how many: trap 12.11 shows a rule that skips every step.
+# skip steps, log how many: in trap 12.11, a rule skips every step.
 #
 # ### Logits that grow, and QK-norm
 #
 # A loss may also jump without a damaged batch. In attention, a logit is the dot product
 # of a query and a key, so it grows with both weight matrices, and [at high learning rates
-# it does grow](https://arxiv.org/abs/2309.14322). In the end the softmax gives almost all
-# the weight to one key, and little gradient flows back through it.
+# it does grow](https://arxiv.org/abs/2309.14322). In the end, the softmax gives almost
+# all the weight to one key, and little gradient flows back through the softmax.
 #
 # *QK-norm* scales [each query and each key](https://arxiv.org/abs/2010.04245) to the same
 # norm before they are multiplied. No logit can then exceed the square root of the head's
 # width times the learned gains of the normalisation.
 # [ViT-22B](https://arxiv.org/abs/2302.05442) uses QK-norm, after runs with 8 billion
-# parameters had diverged without it, and so does
-# [Qwen3](https://arxiv.org/abs/2505.09388).
+# parameters had diverged without it. So does [Qwen3](https://arxiv.org/abs/2505.09388).
 
 # %% role="concept"
 def attention_logits(size, normed, width=16):
@@ -3510,9 +3534,9 @@ plot_lines(sizes, {name: [z.softmax(1).amax(1).mean().item()
                           for z in found] for name, found in heads.items()},
            xlabel="size of the weights", ylabel="largest weight of a key",
            title="Larger weights leave one key, except with QK-norm",
-           alt="Mean attention weight of the strongest of 32 keys. It "
-               "rises towards one as the weight matrices grow eightfold. "
-               "With QK-norm it does not change.")
+           alt="Mean attention weight of the strongest of 32 keys. This "
+               "weight rises towards one as the weight matrices grow "
+               "eightfold. With QK-norm, it does not change.")
 
 # %% [markdown] role="concept"
 # ### A tool that looks while a script runs
@@ -3520,7 +3544,7 @@ plot_lines(sizes, {name: [z.softmax(1).amax(1).mean().item()
 # Some faults of this stage are visible in the values that pass through torch: smoothing
 # over masked classes (12.11), a sum of losses that keeps its graphs (12.6), batches
 # sorted by class (12.7), a loss that is `nan` (12.1). `dlsys watch train.py` runs a
-# script unchanged and prints a line for each fault that it sees. The script below ends
+# script unchanged and prints a line for each fault that it finds. The script below ends
 # without an error.
 
 # %% role="concept"
@@ -3559,8 +3583,8 @@ claim("exit status, as without the tool", ended.returncode, expected=0)
 # ### What two runs share
 #
 # With the same code and the same seed, what may still differ? The cell below trains one
-# classifier for 200 steps, then a second one for each line of the output, and compares
-# the second with the first.
+# classifier for 200 steps, then a second classifier for each line of the output, and
+# compares the second with the first.
 
 # %% role="concept"
 def learned(mix=lambda rows: rows, seed=7):
@@ -3606,9 +3630,9 @@ claim("gap from the seed, divided by the gap from the order",
 # %% [markdown] role="concept"
 # The order of the additions changes the last digits of a sum.
 # `use_deterministic_algorithms(True)` asks for the same result whenever the *same*
-# numbers are processed in the *same* order; where torch has no deterministic operation,
-# it raises an error. Here the order is different, so the flag does not help. It also
-# fills new memory with `nan`, to reveal code that reads memory before writing to it.
+# numbers are processed in the *same* order; if torch has no deterministic operation, the
+# flag raises an error. Here the order is different, so the flag does not help. The flag
+# also fills new memory with `nan`, to reveal code that reads memory before writing to it.
 #
 # | what changes | what follows, measured in this stage |
 # |---|---|
@@ -3630,10 +3654,10 @@ claim("is new memory NaN under the flag", fresh_memory.isnan().all(),
 # The bowls of trap 12.4 have no noise. Here a digit classifier has four settings:
 # learning rate, momentum, label smoothing and the size of the initial weights. Each
 # search has a budget of 1,600 training steps: 20 runs of 80 steps, or more runs if bad
-# ones are stopped early. We compare three methods. The first is random search (`dice`).
+# runs are stopped early. We compare three methods. The first is random search (`dice`).
 # The second is TPE, Optuna's default, which begins with ten random runs and then learns
 # from earlier runs (it is not a Gaussian process). The third is Hyperband with random
-# settings, which stops runs that are behind the others after 20 or 40 steps. Each method
+# settings, which after 20 or 40 steps stops runs that are behind the others. Each method
 # is repeated with eight seeds. Each number below is the best held-out loss of one search,
 # and each row is sorted. (`optuna` also belongs to the extra `track`.)
 
@@ -3742,20 +3766,20 @@ widest = max(losses[-1] / losses[0] for losses in ends.values())
 runs = [sum(len(s.trials) for s in ways[way]) for way in ways]
 claim("worst of eight searches divided by the best, largest of 3 methods",
       widest, above=1.5)
-claim("worst median of a method divided by the best, divided by that",
+claim("worst median of a method divided by the best, divided by that ratio",
       max(middles) / min(middles) / widest, below=0.95)
 claim("runs of Hyperband, divided by those of random search",
       runs[2] / runs[0], above=1.05)
 
 # %% [markdown] role="concept"
-# *Hyperband* is based on one idea: give many settings a short run, keep the better ones,
-# give those a longer run, and so on, until a few run to the end. This procedure alone
-# would drop a setting that starts slowly, so Hyperband repeats the procedure with
+# *Hyperband* is based on one idea: give many settings a short run, keep the better
+# settings, give these a longer run, and so on, until a few run to the end. This procedure
+# alone would drop a setting that starts slowly, so Hyperband repeats the procedure with
 # different lengths of the first run.
 #
-# Compare the numbers within a row before you compare the rows. The best and the worst
-# search of one method are further apart than the medians of the three methods, so if each
-# method gets one seed, a comparison depends on the seed as much as on the method. A fair
+# Compare the numbers within a row before you compare the rows. One method's best and
+# worst search are further apart than the medians of the three methods, so if each method
+# gets one seed, a comparison depends on the seed as much as on the method. A fair
 # comparison uses the same number of steps, not the same number of runs, and shows the
 # results of all seeds next to their mean.
 #
@@ -3774,9 +3798,9 @@ claim("fraction of rates above 1 on a linear scale",
 # %% [markdown] role="concept"
 # ### A search that is killed
 #
-# With `storage="sqlite:///..."` each run is written to a file, so a search that was
-# killed can continue. Here a child process is killed in its seventh run. Then a study
-# with the same name and the same seed does the remaining runs.
+# With `storage="sqlite:///..."`, each run is written to a file, so a killed search can
+# continue. Here a child process is killed in its seventh run. Then a study with the same
+# name and the same seed does the remaining runs.
 
 # %% role="concept"
 store = tempfile.TemporaryDirectory()
@@ -3808,11 +3832,11 @@ claim("runs, of four after the kill, that repeat earlier settings",
       repeated, expected=4)
 
 # %% [markdown] role="concept"
-# Two things are left to do. The killed run stays `RUNNING` until you close it with
+# Two things are left to do. The killed run stays `RUNNING` until you close the run with
 # `study.tell` and its number. And the database file does not contain the sampler's state.
 # With the same seed, the random numbers start from the beginning, so the four new runs
-# repeat the first four. If you use the number of runs so far as the seed, the sampler
-# draws new settings.
+# repeat the first four runs. If you use the number of runs so far as the seed, the
+# sampler draws new settings.
 
 # %% role="concept"
 study.tell(6, state=states.FAIL)
@@ -3845,10 +3869,10 @@ claim("the same, seeded with the number of runs so far",
 #   momentum: {min: 0.0, max: 0.99}
 # ```
 #
-# The name of the metric must be the name under which you log it. If the curve is lost, as
-# in trap 12.10, the search has nothing to minimise. `wandb sync --dry-run` lists the
-# offline runs that have not been uploaded yet. `wandb sync <folder>` uploads one of these
-# runs and needs an account.
+# The metric's name must be the name under which you log it. If the curve is lost, as in
+# trap 12.10, the search has nothing to minimise. `wandb sync --dry-run` lists the offline
+# runs that have not been uploaded yet. `wandb sync <folder>` uploads one of these runs
+# and needs an account.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -3859,7 +3883,9 @@ claim("the same, seeded with the number of runs so far",
 # **1. The loss is NaN, and anomaly mode names the backward operation of the loss function. The NaN**
 #
 # - [x] may arise in any layer before it :: Gradients are computed from the loss backwards, so the first bad gradient does not say where the values went bad.
-# - [ ] arises in the loss function :: It may, but a NaN from any earlier layer looks the same, because the backward operation of the loss is the first to return one.
+# - [ ] arises in the loss function :: The NaN may arise there, but a NaN from any earlier
+#   layer looks the same, because the loss's backward operation is the first to return a
+#   NaN.
 # - [ ] arises in the first layer :: The first layer's gradient is the last to be computed.
 
 # %% [markdown] role="quiz"
@@ -3867,7 +3893,8 @@ claim("the same, seeded with the number of runs so far",
 #
 # - [ ] it is 1 :: Clipping does not compare a single gradient with the limit; it multiplies all gradients by one factor.
 # - [ ] it is still the only NaN :: The factor is computed from the norm of all gradients, and that norm is NaN.
-# - [x] all are NaN :: The norm is NaN, and each gradient is multiplied by a factor computed from it.
+# - [x] all are NaN :: The norm is NaN, and each gradient is multiplied by a factor
+#   computed from this norm.
 
 # %% [markdown] role="quiz"
 # **3. The training loss of a regression stays at the variance of the targets. The model**
@@ -3879,16 +3906,19 @@ claim("the same, seeded with the number of runs so far",
 # %% [markdown] role="quiz"
 # **4. A loader runs for ten epochs with two workers and `worker_init_fn=lambda id: np.random.seed(id)`. The random numbers**
 #
-# - [ ] differ from epoch to epoch, because the workers keep drawing :: They would differ with `persistent_workers=True`. Otherwise each epoch starts new workers.
-# - [ ] are the same in both workers :: The workers have different ids, and so different seeds.
-# - [x] are those of the first epoch, ten times :: Each epoch starts new workers with the same seeds, so they draw the same numbers.
+# - [ ] differ from epoch to epoch, because the workers keep drawing :: The numbers would
+#   differ with `persistent_workers=True`. Otherwise each epoch starts new workers.
+# - [ ] are the same in both workers :: The workers have different ids, so they have
+#   different seeds.
+# - [x] are the first epoch's numbers, ten times :: Each epoch starts new workers with the
+#   same seeds, so they draw the same numbers.
 
 # %% [markdown] role="quiz"
 # **5. A job saves with `torch.save(state, "last.pt.new")`, then renames the file to `last.pt` with `os.replace`. The job is killed during the save. Then `last.pt`**
 #
 # - [ ] is half written :: Nothing is written into `last.pt`; the new bytes go to a different file.
 # - [ ] is gone :: Only `os.replace` removes the old file, in a single step, and the job was killed before that.
-# - [x] holds the former state :: The half-written file has a different name.
+# - [x] holds the old state :: The half-written file has a different name.
 
 # %% [markdown] role="quiz"
 # **6. A loop skips steps whose loss is not finite. In every row, the logits of some classes are minus infinity, and the labels are smoothed over all classes. The loop**
@@ -3901,7 +3931,8 @@ claim("the same, seeded with the number of runs so far",
 # **7. Each step appends `loss` to a list, after `loss.backward()`. The list**
 #
 # - [ ] holds the activations of each step :: `backward()` has freed the activations, even if the loss is still held.
-# - [x] holds nodes, and through them the trained weights :: As long as the list exists, so do the weights, even if the model's name is deleted.
+# - [x] holds nodes, and through them the trained weights :: The weights exist as long as
+#   the list, even if the model's name is deleted.
 # - [ ] holds only numbers :: A loss tensor also holds its graph.
 
 # %% [markdown] role="quiz"
@@ -3962,7 +3993,7 @@ print(f"20 graphs of 512 rows: {20 * batch_bytes / 1e9:.2f} GB;",
 # %% role="gpu"
 claim("different float32 sums in 20 orders", len(sums), above=1)
 claim("different integer sums in 20 orders", len(whole), expected=1)
-claim("operations of a step in anomaly mode, divided by a plain step's",
+claim("operations of a step: in anomaly mode, divided by a plain step",
       orders["watched"] / orders["step"], above=2)
 
 # %% role="gpu"
@@ -4055,10 +4086,10 @@ answers_here
 
 # %% [markdown] role="gpu"
 # **On the recorded H100**, all 20 sums differ. With deterministic algorithms, all sums
-# are equal, but adding these million rows into 16 takes 40 times as long. After 20
-# batches, `total += loss` holds 1.38 GB. With `item()` nothing remains in memory, and the
-# peak is 0.14 GB; under `no_grad` the peak is 0.02 GB. Anomaly mode launches 2.8 times as
-# many operations and takes 4.3 times as long.
+# are equal, but adding the million rows takes 40 times as long. After 20 batches, `total
+# += loss` holds 1.38 GB. With `item()` nothing remains in memory, and the peak is 0.14
+# GB; under `no_grad` the peak is 0.02 GB. Anomaly mode launches 2.8 times as many
+# operations and takes 4.3 times as long.
 #
 # Calling `item()` at each step makes no measurable difference here: ten steps of this
 # small net take 13 ms with and without it. A step consists of 70 operations with only 0.2
@@ -4066,12 +4097,12 @@ answers_here
 # behind the CPU, each `item()` waits for all operations in the queue. Trap 09.10 counts
 # such waits.
 #
-# **Keep:** the result of a float32 sum depends on the order of its additions, and atomic
+# **Keep:** The result of a float32 sum depends on the order of its additions, and atomic
 # additions on a GPU may use a different order each time. Integer sums do not depend on
 # the order. Evaluate under `no_grad`, call `item()` only now and then, and use anomaly
 # mode only for the step in question. **Source:** PyTorch,
 # [use_deterministic_algorithms](https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html),
-# which lists `index_add_` on CUDA among the operations that it changes.
+# which lists `index_add_` on CUDA among the changed operations.
 
 # %% [markdown] role="summary"
 # ## What you take with you
@@ -4079,15 +4110,15 @@ answers_here
 # - Search for a NaN in the order of a step: batch, weights, modules, loss, gradients, new
 #   weights. Forward hooks find the module where a NaN arises; anomaly mode only checks
 #   gradients.
-# - Next to the loss, log the loss of the best constant prediction and how far each layer
-#   has moved. The first line of a log says what was run.
+# - Next to the loss, log the best constant prediction's loss and how far each layer has
+#   moved. The first line of a log says what was run.
 # - A constant seed in `worker_init_fn` replays the first epoch. Derive random numbers
 #   from the seed, the epoch and the sample.
-# - First find the settings that matter, then search only those. If your search loses to
-#   random search, look for a bug in the search.
+# - Find the settings that matter, then search only these settings. If your search loses
+#   to random search, look for a bug in the search.
 # - `torch.where` hides a bad value, but not its gradient. Clipping by norm spreads a NaN
 #   to all gradients.
-# - Overfitting one batch shows that the loss can fall, and no more.
+# - Overfitting one batch shows only that the loss can fall.
 # - A stored loss tensor keeps the trained weights in memory. Store `loss.item()`.
 # - Python reads the hash seed before the first line of a script. Sort the class names,
 #   and store the list with the weights.
@@ -4096,7 +4127,7 @@ answers_here
 #   where the next machine can find it.
 # - If two runs differ, compare the hashes of their parts in order. The first hash that
 #   differs names the part to look at.
-# - A W&B run has one step counter, and it only goes up. Log the x-axis of a second curve,
+# - A W&B run has one step counter, which only goes up. Log the x-axis of a second curve,
 #   such as the epoch, as a value of its own.
 # - Label smoothing uses the log-probability of every class. Spread the smoothing over the
 #   allowed classes only.

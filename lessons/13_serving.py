@@ -46,10 +46,10 @@ begin(SEED, THREADS, DEVICE)
 #
 # The server needs a model. Here it gets a small GPT that reads and writes single letters.
 # This GPT has two blocks of width 64 and has been trained for a few seconds on the prose
-# of this course. Its code is folded below. Two things in it differ from the models of
-# stage 8. First, positions enter by *rotation* (RoPE): every query and key is rotated by
-# an angle that grows with its position, so a score depends only on how far apart the two
-# positions are. Second, attention reads the keys and values of earlier letters from a
+# of this course. Its code is folded below. It differs from the models of stage 8 in two
+# ways. First, positions enter by *rotation* (RoPE): every query and key is rotated by an
+# angle that grows with its position, so a score depends only on the distance between the
+# two positions. Second, attention reads the keys and values of earlier letters from a
 # *cache*.
 #
 # A *KV cache* stores the key and the value of every letter that the model has read. With
@@ -357,9 +357,9 @@ claim("blocks that are in both Ann's and Cem's table",
 # %% [markdown] trap="13.1" role="why"
 # Bob's table holds eight blocks, and four of them are also in Ann's table. The free list
 # cannot know that blocks are shared: `free += table` says "nobody reads these blocks",
-# but Ann's request still does. The next request that needs memory overwrites the shared
-# blocks. Ann's table has not changed, and every block number in it is valid. So nothing
-# fails, but Ann's answer is computed partly from Cem's keys.
+# but Ann's request still reads four. The next request that needs memory overwrites the
+# shared blocks. Ann's table has not changed, and every block number in it is valid. So
+# nothing fails, but Ann's answer is computed partly from Cem's keys.
 
 # %% trap="13.1" role="why"
 def owners(**tables):
@@ -380,13 +380,13 @@ draw_grids({"Ann and Bob are served": then,
            title="Four of Ann's blocks get a second owner",
            alt="Two grids of three requests by twelve blocks. On the left "
                "Ann and Bob share the first four blocks. On the right Bob "
-               "is gone, and the first four belong to both Ann and Cem; "
-               "they are crossed.")
+               "is gone, and the first four, which are crossed, belong to "
+               "both Ann and Cem.")
 
 # %% [markdown] trap="13.1" role="repair"
 # Count the readers of every block (a *reference count*). The count is one when a block is
-# taken and rises by one for each request that shares it. The block is free when its last
-# reader leaves:
+# taken and rises by one for each request that shares the block. The block is free when
+# its last reader leaves:
 
 # %% trap="13.1" role="repair"
 class CountedPool(Pool):
@@ -417,7 +417,7 @@ claim("with readers counted: blocks in both Ann's and Cem's table",
       len({*ann} & {*cem}), expected=0)
 
 # %% [markdown] trap="13.1" role="repair"
-# Then bring the fault back:
+# Now bring the fault back:
 
 # %% trap="13.1" role="repair"
 def next_letter(pool, table, ids):
@@ -457,10 +457,10 @@ claim("letters in the blocks of Ann's prompt that are not hers",
 # %% [markdown] trap="13.1" role="more"
 # Reference counting can go wrong as well. If a new block starts with a count of zero, it
 # is never freed, and the server stops when its memory is used up. If a table is given
-# back twice, once at a *preemption* (when the request had to make room) and again at its
-# end, the second return frees blocks that a third request has taken in the meantime. And
-# if a shared last block is only half full, the server has to copy it before one of its
-# readers writes more. Otherwise two requests write into the same slot.
+# back twice, once at a *preemption* (when the request had to make room) and again at the
+# request's end, the second return frees blocks that another request has taken in the
+# meantime. If a shared last block is only half full, the server has to copy it before one
+# of its readers writes more. Otherwise two requests write into the same slot.
 
 # %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
 class Blocks:
@@ -475,8 +475,8 @@ class Blocks:
     again. If a block of the table has no reader, raise ValueError and give
     none back. left() returns the number of free blocks.
 
-    No method changes a table. A table may be joined from several lists or
-    have grown since. It contains no block twice, and only blocks from 0 to
+    No method changes a table. A table may be joined from several lists and
+    may grow later. It contains no block twice, and only blocks from 0 to
     n - 1. Objects do not affect each other.
 
     Example: n 3, a = take(2), b = share(a, 1), give(a): left() is 2, and
@@ -519,9 +519,9 @@ class Blocks:
 #    reader? Only then change the counts.
 
 # %% [markdown] trap="13.1" role="keep"
-# **Keep:** a shared block belongs to every request that reads it. A request that finishes
+# **Keep:** A shared block belongs to every request that reads it. A request that finishes
 # gives up only its own claim; the block is free when the last claim is gone. **In your
-# own code:** after each step, count how often each block occurs across all tables, and
+# own code:** After each step, count how often each block occurs across all tables, and
 # compare this number with its reference count. A block that is in two tables but has a
 # count of one shows the fault. **Source:** [Kwon et al. 2023, "Efficient Memory
 # Management for Large Language Model Serving with
@@ -534,7 +534,7 @@ class Blocks:
 #
 # From here on the server writes answers letter by letter, and each letter is sampled.
 # Every request brings its own random numbers, its *dice*: one number between 0 and 1 for
-# each letter of the answer. The chosen letter is the first one whose cumulative
+# each letter of the answer. The chosen letter is the first letter whose cumulative
 # probability exceeds that number. So the prompt and the dice determine the answer. Such a
 # server is easy to test, because its letters must be the same whatever happens to its
 # memory.
@@ -584,8 +584,8 @@ claim("fraction of letters that are the same with a cache and without",
 # letters.)
 #
 # In the code below, the first prompt consists of three blocks of a document and a
-# question about it. The second prompt contains the same blocks, but the first two have
-# been swapped.
+# question about the document. The second prompt contains the same blocks with the first
+# two swapped.
 
 # %% trap="13.2" role="break"
 def key_alone(ids, size=8):
@@ -653,8 +653,8 @@ claim("letters found for a prompt that was never served", hits, expected=24)
 # computed for a certain position, and from the second layer on they also depend on
 # everything before that position. After a different prefix, the same eight letters have
 # different keys and values. The store returns the keys and values of the first request,
-# still rotated for their old positions. The order in which attention gets the keys and
-# values makes no difference, so the second request gets the first request's answer:
+# still rotated for their old positions. Attention does not depend on the order of keys
+# and values, so the second request gets the first request's answer:
 
 # %% trap="13.2" role="why"
 claim("fraction of letters equal to the first request's answer",
@@ -675,7 +675,7 @@ draw_tree({"start": "", "A": "1st, at 0", "B after A": "1st, at 8",
                 ("A after B", "C after B, A")],
           marks=["B", "A after B", "C after B, A"],
           cut_name="found under a key that belongs to the other branch",
-          title="A key of the letters alone finds the wrong branch",
+          title="A key made of the letters alone finds the wrong branch",
           alt="A tree of blocks. From the start, one branch is A, then B "
               "after A, then C after both: the first request. The other "
               "is B, then A after B, then C after both: the second "
@@ -684,8 +684,8 @@ draw_tree({"start": "", "A": "1st, at 0", "B after A": "1st, at 8",
               "first branch.")
 
 # %% [markdown] trap="13.2" role="repair"
-# So put the key of the previous block into the key of each block. Then two keys are equal
-# if and only if all letters from the start to the end of the block are equal:
+# So include the previous block's key in each block's key. Then two keys are equal if and
+# only if all letters from the start of the prompt to the end of the block are equal:
 
 # %% trap="13.2" role="repair"
 def key_chain(ids, size=8, made_by=""):
@@ -749,28 +749,28 @@ claim("chained keys: letters found for the same prompt again", again,
       expected=24)
 
 # %% [markdown] trap="13.2" role="more"
-# The second claim shows the same fault in a different form: the letters agree, but other
-# weights computed their keys and values. An *adapter* (LoRA) is a small change to the
-# weights, which a request can ask for. Everything that changes the keys and values
+# The second claim shows the same fault in a different form: the letters agree, but their
+# keys and values were computed with other weights. An *adapter* (LoRA) is a small change
+# to the weights, which a request can ask for. Everything that changes the keys and values
 # belongs in the cache key: the adapter, an image in the prompt, the version of the
 # weights. It is enough to put all of this into the key of the first block, because the
 # chain passes it on. There are two more details. In this design, as in vLLM's, only
 # *full* blocks have a key. And if the whole prompt is found in the store, no letter is
-# left to compute, so there are no logits. Python's `hash` is not a safe key either:
-# `hash((-1,)) == hash((-2,))`.
+# left to compute, so there are no logits. Python's `hash` is not a safe key: `hash((-1,))
+# == hash((-2,))`.
 
 # %% trap="13.2" role="exercise" points=3 difficulty=2 minutes=12
 def block_keys(ids: list, size: int, extra: str) -> list:
     """Compute the key of each full block of a prompt, for a prefix cache.
 
-    ids: a list of tokens, which are integers and may be negative; it may be
-    empty. A block is size consecutive tokens; a shorter rest at the end has
-    no key. extra: a text, such as the name of an adapter.
+    ids: a list of tokens, possibly empty. Tokens are integers and may be
+    negative. A block is size consecutive tokens; a shorter rest at the end
+    has no key. extra: a text, such as the name of an adapter.
 
     For the same size, two keys are equal if and only if all tokens up to
     the end of the block are equal and extra is equal, however many blocks
-    there are. A key can be used as a key of a dict, and repr(key) has at
-    most 200 characters, however long ids and extra are. ids is not changed.
+    there are. A key can be used as a dict key, and repr(key) has at most
+    200 characters, however long ids and extra are. ids is not changed.
 
     Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second differs from
     the second key of [0, 6, 7, 8], although both blocks are [7, 8].
@@ -785,22 +785,21 @@ def block_keys(ids: list, size: int, extra: str) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="13.2" role="hint"
-# 1. The cache entries of a block depend on every token before it. So put the key of the
-#    previous block into the key of each block, starting at the front.
-# 2. Start the chain with `extra`. The chain then carries it into every key.
+# 1. The cache entries of a block depend on every token before it. So include the previous
+#    block's key in each block's key, starting at the front.
+# 2. Start the chain with `extra`, and every key depends on it.
 # 3. Python's `hash` is made for dicts, not for telling texts apart: `hash(-1) ==
 #    hash(-2)`. `hashlib.sha256(repr(what).encode()).hexdigest()` is short and different
 #    for any two texts.
 
 # %% [markdown] trap="13.2" role="keep"
-# **Keep:** a cache key has to cover everything that the cached values were computed from:
-# every earlier letter, and the weights that read it. **In your own code:** serve a
-# prompt, then a second prompt that shares its middle but not its beginning. Serve the
-# second prompt with the prefix cache on and off, and compare the logits. **Source:**
-# [vLLM, "Automatic Prefix
-# Caching"](https://docs.vllm.ai/en/latest/design/prefix_caching/). **Seen in the wild:**
-# In [vllm-project/vllm 30931](https://github.com/vllm-project/vllm/issues/30931), two
-# adapters with the same name shared blocks, which took eight hours to find. In
+# **Keep:** A cache key has to cover everything that the cached values were computed from:
+# every earlier letter and the weights. **In your own code:** Serve a prompt, then a
+# second prompt that shares its middle but not its beginning. Serve the second prompt with
+# the prefix cache on and off, and compare the logits. **Source:** [vLLM, "Automatic
+# Prefix Caching"](https://docs.vllm.ai/en/latest/design/prefix_caching/). **Seen in the
+# wild:** In [vllm-project/vllm 30931](https://github.com/vllm-project/vllm/issues/30931),
+# two adapters with the same name shared blocks, a fault that took eight hours to find. In
 # [vllm-project/vllm 44250](https://github.com/vllm-project/vllm/issues/44250), the key of
 # an external cache left out the adapter.
 
@@ -862,8 +861,8 @@ claim("fraction of letters that agree between two batches", percent / 100,
 # and the letter e are frequent. On a CPU, a generator is like a tape of random numbers,
 # and each call to `multinomial` uses one piece of the tape per row. When the tester's
 # request is alone, it gets every piece. When it is one of four, the three pieces after
-# each of its own go to the others. So from its second letter on, her request reads a
-# different part of the tape.
+# each of its own go to the other requests. So from the second letter on, her request gets
+# different pieces of the tape.
 
 # %% trap="13.3" role="why"
 def tape(people):
@@ -875,8 +874,9 @@ def tape(people):
 draw_lanes({"alone": tape(1), "among four": tape(4)}, unit="random numbers",
            marks=["not hers"],
            title="Among four, she gets every fourth random number",
-           alt="Two lanes of sixteen pieces of the tape. Alone every piece "
-               "is hers. Among four requests only every fourth piece is.")
+           alt="Two lanes of sixteen pieces of the tape. Alone, every "
+               "piece is hers. Among four requests only every fourth piece "
+               "is.")
 
 # %% [markdown] trap="13.3" role="repair"
 # Give each request its own generator, and let the generator travel with the request, not
@@ -940,9 +940,9 @@ claim("different letters in 200, seed and step mixed",
       kinds["seed and step mixed"], above=15)
 
 # %% [markdown] trap="13.3" role="more"
-# One generator for each *row* of the batch works until a request ends and the next one
-# takes over its row. Whatever belongs to a request (random numbers, stop words, grammar
-# masks) has to move with it. Otherwise these things act on a different user's answer.
+# One generator for each *row* of the batch works until a request ends and the next
+# request takes over its row. Whatever belongs to a request (random numbers, stop words,
+# grammar masks) has to move with it. Otherwise it acts on a different user's answer.
 
 # %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=12
 def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
@@ -974,26 +974,25 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="13.3" role="hint"
-# 1. If several rows share a generator, the number a row gets depends on its position in
-#    the batch. Compute the random number of each row from its own seed and step, and from
-#    nothing else.
+# 1. If several rows share a generator, the number that a row gets depends on the row's
+#    position in the batch. Compute the random number of each row from its own seed and
+#    step, and from nothing else.
 # 2. `seed + step` is not enough: request 42 at step 8 and request 43 at step 7 would draw
 #    the same number. `np.random.default_rng([seed, step]).random()` mixes the two;
 #    `np.random.Philox(key=seed, counter=step)` is made for exactly this.
 # 3. Compare that number with the cumulative probabilities, `row.cumsum(0)`. The token is
-#    how many of them the number has passed.
+#    the count of entries that the number has passed.
 
 # %% [markdown] trap="13.3" role="keep"
-# **Keep:** the letters that a request draws may depend only on that request: on its seed,
-# its step and its probabilities. **In your own code:** send one seeded request alone,
-# then in the first and in the last row of a full batch, and compare the answers. If the
-# results of your kernels depend on the batch size, look at the first letter that differs;
-# the logits of the two candidates have to be close there. **Source:** [Salmon et al.
-# 2011, "Parallel random numbers: as easy as 1, 2,
-# 3"](https://doi.org/10.1145/2063384.2063405), on generators that are functions of a key
-# and a counter. **Seen in the wild:** In [vllm-project/vllm
-# 51226](https://github.com/vllm-project/vllm/issues/51226), the CPU version ignored a
-# seed when another request in the batch had none. [NVIDIA/TensorRT-LLM
+# **Keep:** The letters that a request draws may depend only on that request: on its seed,
+# its step and its probabilities. **In your own code:** Send one seeded request alone,
+# then in the first and in the last row of a full batch, and compare the answers. If your
+# kernels' results depend on the batch size, look at the first letter that differs; the
+# logits of the two candidates have to be close there. **Source:** [Salmon et al. 2011,
+# "Parallel random numbers: as easy as 1, 2, 3"](https://doi.org/10.1145/2063384.2063405),
+# on generators that are functions of a key and a counter. **Seen in the wild:** In
+# [vllm-project/vllm 51226](https://github.com/vllm-project/vllm/issues/51226), the CPU
+# version ignored a seed when another request in the batch had none. [NVIDIA/TensorRT-LLM
 # 17172](https://github.com/NVIDIA/TensorRT-LLM/pull/17172) derives random numbers from
 # seeds and counters, and discusses what happens when slots are reused.
 
@@ -1071,10 +1070,10 @@ claim("broken letters in the stream", broken, above=3)
 # %% [markdown] trap="13.4" role="why"
 # In UTF-8, a letter outside ASCII takes two to four bytes, and a token may end in the
 # middle of these bytes. Each half then becomes a replacement character, and no later step
-# repairs the letter. A stop word is also spread over several tokens, so no single piece
-# contains it. It is not enough to search in the text *so far*, because the first tokens
-# of the stop word have been sent before the last one arrives. So hold back everything
-# that can still become part of a letter or of a stop word.
+# repairs the letter. Likewise, a stop word is spread over several tokens, so no single
+# piece contains it. It is not enough to search in the text *so far*, because the first
+# tokens of the stop word have been sent before the last token arrives. So hold back
+# everything that can still become part of a letter or of a stop word.
 
 # %% trap="13.4" role="why"
 pieces = ["Z", "\\xc3", "\\xbc", "rich", "\\nUs", "er:"]
@@ -1090,12 +1089,12 @@ draw_ranks({"six tokens": [pieces, *sent.values()]},
                "sent token by token, and what is sent when unfinished "
                "endings are held back. Token by token, two halves of a "
                "letter are broken and the stop word is sent in two parts. "
-               "Held back, neither happens.")
+               "With unfinished endings held back, neither happens.")
 
 # %% [markdown] trap="13.4" role="repair"
-# An incremental decoder keeps the bytes of an unfinished letter. In the text, hold back
-# the longest ending that could be the beginning of a stop word, until it either becomes
-# one or no longer can:
+# An incremental decoder keeps the bytes of an unfinished letter. You also hold back the
+# longest ending of the text that could begin a stop word, until the ending becomes a stop
+# word or no longer can:
 
 # %% trap="13.4" role="repair"
 def held_stream(tokens):
@@ -1122,9 +1121,9 @@ claim("the stream equals the text before the stop word", repaired == body,
       expected=True)
 
 # %% [markdown] trap="13.4" role="more" topics="letters that vanish · a search in the text so far"
-# Two other repairs come to mind first, and both fail. `errors="ignore"` silently drops
-# broken letters. Searching all the text so far finds the stop word only after most of the
-# word has been sent:
+# Two other repairs come to mind, and both fail. `errors="ignore"` silently drops broken
+# letters. Searching all the text so far finds the stop word only after most of the word
+# has been sent:
 
 # %% trap="13.4" role="more"
 def late_stream(tokens):
@@ -1159,7 +1158,7 @@ class Stream:
     anywhere. It returns the text that can be sent now. Bytes that are not
     UTF-8 become "\\ufffd". Sent text is never taken back, so push holds the
     ending that may become a stop word and the bytes of an unfinished
-    letter. It holds nothing else. From the first stop word on it returns
+    letter. It holds nothing else. From the first stop word on, push returns
     "", neither the word nor what follows. end() is called once, when the
     answer is over, and returns what is still held; an unfinished letter
     becomes "\\ufffd". Objects do not affect each other.
@@ -1194,17 +1193,17 @@ class Stream:
 # 1. You need three methods: `__init__(self, stops)`, `push` and `end`.
 #    `codecs.getincrementaldecoder("utf-8")("replace")` keeps the bytes of an unfinished
 #    letter until the rest arrives; `decode(b"", True)` gives up on them.
-# 2. Append the decoded text to what is held. If it contains a stop word, send everything
-#    before the first one, and from then on nothing.
+# 2. Append the decoded text to what is held. If the result contains a stop word, send
+#    everything before the first one, and from then on nothing.
 # 3. Otherwise hold the longest ending that is the beginning of a stop word, and send the
 #    rest. Test `held.endswith(stop[:n])` for each `n` below `len(stop)`.
 
 # %% [markdown] trap="13.4" role="keep"
-# **Keep:** decode a stream as one text, and hold back every byte that a later byte can
-# still turn into something else. **In your own code:** take a text with two-, three- and
+# **Keep:** Decode a stream as one text, and hold back every byte that a later byte can
+# still turn into something else. **In your own code:** Take a text with two-, three- and
 # four-byte letters, cut it at every byte, push the pieces one by one, and compare the
-# output with the text. A test that decodes the whole list at once cannot see the fault.
-# **Source:** Python's
+# output with the text. A test that decodes the whole list at once cannot reveal the
+# fault. **Source:** Python's
 # [`codecs.IncrementalDecoder`](https://docs.python.org/3/library/codecs.html#incrementaldecoder-objects).
 # **Seen in the wild:** In [ai-dynamo/dynamo
 # 12630](https://github.com/ai-dynamo/dynamo/issues/12630), 5 to 13 syllables of every
@@ -1218,7 +1217,7 @@ class Stream:
 # A program will parse the answer, so it has to be one of twelve words. At each step you
 # mask every letter that does not continue one of the twelve words, and sample from the
 # remaining letters. Now every answer is valid. The model's *own odds* of the twelve words
-# follow from the probability that it gives each whole word.
+# follow from the probability that the model gives to each whole word.
 #
 # A colleague who reviews the change writes: "You have not only forbidden the other words,
 # you have also changed the odds among the twelve."
@@ -1282,8 +1281,8 @@ claim("total variation between masked sampling and the model's own odds",
 
 # %% [markdown] trap="13.10" role="why"
 # The mask looks only one letter ahead. If only one word begins with a letter, the letters
-# after it are forced. They all get probability one, whatever the model thinks of them. So
-# a word with a likely first letter and an absurd ending gains probability, and a word
+# after it are forced. All of them get probability one, whatever the model thinks of them.
+# So a word with a likely first letter and an absurd ending gains probability, and a word
 # with an unlikely first letter and a likely ending loses probability.
 
 # %% trap="13.10" role="why" tags=["plumbing"]
@@ -1302,9 +1301,8 @@ ax.bar(spots + 0.2, drawn[0][four], width=0.4, color="C1", hatch="//",
 ax.set_xticks(spots, [words[w] for w in four])
 ax.legend()
 show(ax.figure, alt="Two bars for each of four words: its probability "
-     "among the twelve according to the model, and under the mask. The "
-     "words are two that the model finds likely and the two that gain "
-     "most.")
+     "among the twelve according to the model, and under the mask. Two of "
+     "the words are likely under the model; the other two gain most.")
 
 # %% [markdown] trap="13.10" role="repair"
 # If there are only a few possible answers, score each whole word and normalise once, over
@@ -1326,7 +1324,7 @@ claim("whole words scored: total variation", variation(shares, meant[0]),
 
 # %% [markdown] trap="13.10" role="more" topics="answers that are too many to list"
 # The masked probabilities also sum to one. They are a distribution, but not the model's
-# own:
+# own odds:
 
 # %% trap="13.10" role="more"
 claim("sum of the masked probabilities", drawn[0].sum(), expected=1,
@@ -1336,9 +1334,9 @@ claim("largest total variation in the eight sets", max(apart), above=0.3)
 # %% [markdown] trap="13.10" role="more"
 # A grammar with infinitely many answers cannot be enumerated. In that case, sample under
 # the mask and multiply the probability masses that the mask has left at each step. The
-# smaller this product, the more the mask favoured the answer, and you can use it to
-# weight or reject answers. Most servers do neither, and for many uses validity is enough.
-# But do not read the resulting frequencies as the model's beliefs.
+# smaller this product, the more the mask favoured the answer, and you can use the product
+# to weight or reject answers. Most servers do neither, and for many uses validity is
+# enough. But do not read the resulting frequencies as the model's beliefs.
 
 # %% trap="13.10" role="exercise" points=3 difficulty=2 minutes=10
 def given_valid(logprob: Callable, words: list) -> torch.Tensor:
@@ -1346,10 +1344,10 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
     of them.
 
     words: different lists of one or more tokens, of any length; none is the
-    beginning of another. logprob(begin) returns what the model predicts
-    after the tokens of the list begin, which is [] at first: the
-    log-probabilities of the next token, (V,) float64, some perhaps
-    minus infinity, but at least one word is possible.
+    beginning of another. logprob(begin) returns the log-probabilities of
+    the next token after the tokens of the list begin, which is [] at first:
+    (V,) float64. Some may be minus infinity, but at least one word is
+    possible.
 
     Returns (len(words),) float64. The entries sum to 1, even if every word
     is less likely than the smallest positive float. words and the results
@@ -1373,9 +1371,9 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 #    then divides by the total, without overflow or underflow.
 
 # %% [markdown] trap="13.10" role="keep"
-# **Keep:** a mask at each step makes every answer valid, but it changes the odds. To get
+# **Keep:** A mask at each step makes every answer valid, but it changes the odds. To get
 # the model's own odds among the valid answers, score whole answers. **In your own code:**
-# compute the masked odds and the model's own odds for ten allowed answers, and compare
+# Compute the masked odds and the model's own odds for ten allowed answers, and compare
 # them. **Source:** [Park et al. 2024, "Grammar-Aligned
 # Decoding"](https://arxiv.org/abs/2405.21047). **Seen in the wild:** In
 # [guidance-ai/guidance 564](https://github.com/guidance-ai/guidance/issues/564), somebody
@@ -1386,8 +1384,8 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 # ## Who may come in
 #
 # Decoding is expensive because of what it has to read from memory. One call reads every
-# weight once, whether it processes one letter or a prompt of 24. (The FLOPs below count
-# the products with weights; the products of queries with keys are left out.)
+# weight once, whether it processes one letter or a prompt of 24 letters. (The FLOPs below
+# count the products with weights; the products of queries with keys are left out.)
 
 # %% role="concept"
 weights = sum(p.numel() for p in gpt.parameters())
@@ -1407,14 +1405,14 @@ claim("FLOPs of the prefill, divided by those of one letter",
 # its longest row. At every step, finished requests leave the batch and waiting ones take
 # their slots. This is *continuous batching*. A scheduler decides which requests to admit.
 # The server's memory has a fixed number of cache positions, and nobody knows how long an
-# answer will be. So the scheduler can admit every request that fits *now*, and evict one
-# when the others have grown. Later, the evicted request has to be read again from the
-# beginning. Or it can reserve room for the longest possible answer.
+# answer will be. So the scheduler can admit every request that fits *now*, and evict a
+# request when the others have grown. Later, the evicted request has to be read again from
+# the beginning. Or the scheduler can reserve room for the longest possible answer.
 #
 # Which of the two policies writes more letters in the same time, and by what factor?
 # Decide before you look. In the simulation, a call takes 1 unit of time to read the
-# weights, and 0.02 units more for each letter that is read or written. 200 requests share
-# 6,000 cache positions. The answers have 200 letters on average and at most 800.
+# weights, and 0.02 units more for each letter read or written. 200 requests share 6,000
+# cache positions. The answers have 200 letters on average and at most 800.
 
 # %% role="concept" tags=["plumbing"]
 def queue(requests, seed):
@@ -1474,12 +1472,12 @@ plot_columns({name: run[2] for name, run in runs.items()}, form=".1f",
                  "high.")
 
 # %% [markdown] role="concept"
-# **Told:** do not admit a request that you may have to evict. **Measured:** here, where
+# **Told:** Do not admit a request that you may have to evict. **Measured:** Here, where
 # most answers are short, reserving room for the longest answer costs about half of the
 # throughput. Admitting everything that fits now causes a storm of evictions: for each
-# letter that is written, about one letter is read again. If it keeps a little memory
-# free, the server writes the most letters, and if it keeps half of the expected growth
-# free, it evicts almost no requests:
+# letter written, about one letter is read again. A server that keeps a little memory free
+# writes the most letters, and a server that keeps half of the expected growth free evicts
+# almost no requests:
 
 # %% role="concept"
 storm, _, fits = runs["fits now"]
@@ -1603,7 +1601,8 @@ print(f"drafts accepted: {accepted:.2f}, letters that would have to "
 measured("13.5", 1)
 
 # %% trap="13.5" role="look"
-claim("total variation if a refusal is followed by a sample of the target",
+claim("total variation if a refusal is followed by a sample from the "
+      "target",
       wrong / 100, above=0.05, below=0.15)
 
 # %% [markdown] trap="13.5" role="why"
@@ -1643,12 +1642,12 @@ missing /= missing.sum(-1, keepdim=True)
 right = comes_out(kept, missing)
 
 # %% trap="13.5" role="repair"
-claim("total variation if a refusal is followed by a sample of the "
+claim("total variation if a refusal is followed by a sample from the "
       "missing part", variation(right, p).max(), below=1e-9)
 
 # %% [markdown] trap="13.5" role="repair"
 # In the explorer below, mix the draft from the target and a uniform distribution, and
-# choose a rule. Look for a rule that accepts *more* drafts than the right one.
+# choose a rule. Look for a rule that accepts *more* drafts than the right rule.
 
 # %% role="explore" explorer="speculation"
 from dlsys_helpers.explorers.speculation import speculation
@@ -1661,11 +1660,11 @@ speculation
 # - The test `p >= q` makes some letters impossible.
 # - The draft always takes its likeliest letter, but is scored with the `q` of a sampled
 #   draft.
-# - The draft is sampled at a different temperature from the one used for the ratio.
+# - The draft is sampled at one temperature, and the ratio uses another.
 #
 # The last two rules use a `q` that the draft was not sampled from. (Even the right rule
 # can be slow, because in a full batch arithmetic is the limit, and every refused draft
-# wastes some of it.)
+# wastes arithmetic.)
 
 # %% trap="13.5" role="more" tags=["plumbing"]
 hot = F.one_hot(q.argmax(-1), V).double()
@@ -1705,13 +1704,13 @@ claim("greedy draft, q as one-hot: total variation",
       variation(hot_right, p).mean(), below=1e-9)
 
 # %% [markdown] trap="13.5" role="folklore"
-# **Told:** accepting a draft only if a sample from the target agrees with it distorts the
-# distribution. **Measured:** that depends on what you write after a mismatch. If you
-# write that same sample, the output *is* the target's distribution, and fewer drafts are
+# **Told:** Accepting a draft only if a sample from the target agrees with it distorts the
+# distribution. **Measured:** That depends on what you write after a mismatch. If you
+# write that same sample, the output *is* the target's distribution, but fewer drafts are
 # accepted. If you sample from the target again, the output is distorted.
 
 # %% trap="13.5" role="folklore"
-claim("agreeing samples: drafts accepted, divided by the right rule's",
+claim("drafts accepted: agreeing samples, divided by the right rule",
       (p * q).sum(-1).mean() / accepted, below=0.7)
 claim("sampled again after a mismatch: total variation",
       variation(comes_out(p * q, p), p).mean(), above=0.01)
@@ -1723,8 +1722,8 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
     it is x.
 
     p, q: the probabilities of target and draft, (V,) float64, possibly with
-    zeros. x: a token that was sampled from q. u, v: uniform and
-    independent, more than 0 and less than 1.
+    zeros. x: a token sampled from q. u, v: uniform and independent, more
+    than 0 and less than 1.
 
     x is kept if u is less than p[x] / q[x]; otherwise only v decides which
     token is written. Over all x, u and v the token follows p exactly. token
@@ -1745,12 +1744,12 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 #    to reach `p`?
 # 2. The missing part is `p - q` where that is positive. Divided by its sum, it is the
 #    distribution to sample from after a refusal.
-# 3. Let `v` choose a token by its position on a line: `cumsum` gives the ends of the
-#    pieces.
+# 3. Lay the probabilities end to end on a line, and let `v` choose the piece: `cumsum`
+#    gives the ends of the pieces.
 
 # %% [markdown] trap="13.5" role="keep"
-# **Keep:** after a refusal, sample from max(0, p - q), normalised. And let `q` be the
-# distribution that the draft was really sampled from. **In your own code:** do not judge
+# **Keep:** After a refusal, sample from max(0, p - q), normalised. And let `q` be the
+# distribution that the draft was really sampled from. **In your own code:** Do not judge
 # by the acceptance rate. Feed in a known `p` and `q`, and count what comes out.
 # **Source:** [Leviathan et al. 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
 # 2023](https://arxiv.org/abs/2302.01318). **Seen in the wild:** In
@@ -1828,7 +1827,7 @@ print(f"letters that agree: {agree:.2f}; drafts kept: {kept_share:.2f}; "
 measured("13.6", 1)
 
 # %% trap="13.6" role="look"
-claim("all entries kept: fraction of letters equal to decoding without "
+claim("all entries kept: fraction of letters that are the same without "
       "drafts", agree, below=0.6)
 
 # %% [markdown] trap="13.6" role="why"
@@ -1845,16 +1844,16 @@ holds = {"before": ["T", "h", "e", "", "", "", ""],
 # %% trap="13.6" role="why"
 draw_ranks({"what the cache holds": [*holds.values()]}, ranks=[*holds],
            marks={"what the cache holds": [(1, 5), (1, 6)]},
-           title="What was refused has been read already",
+           title="What was refused has already been read",
            alt="Three rows of seven cache positions. Before: T, h, e. "
                "After the check there are four more letters, and the last "
                "two, a and r, are marked as refused. Rolled back: these "
                "two are gone again.")
 
 # %% [markdown] trap="13.6" role="repair"
-# Keep the entries from before the call, the letter that was fed first, and the accepted
-# drafts. The letter that replaced the refused one has not been read yet, so it is fed
-# next.
+# Keep the entries from before the call, the entry of the letter that was fed first, and
+# the entries of the accepted drafts. The letter that replaced the refused draft has not
+# been read yet, so feed it next.
 
 # %% trap="13.6" role="repair"
 rolled = trial(lambda past, good, read: past + good + 1)
@@ -1862,13 +1861,13 @@ print(f"letters that agree: {rolled[0]:.2f}; drafts kept: {rolled[1]:.2f}; "
       f"calls for 40 letters: {rolled[2]:.0f}")
 
 # %% trap="13.6" role="repair"
-claim("cache rolled back: fraction of letters equal to decoding without "
+claim("cache rolled back: fraction of letters that are the same without "
       "drafts", rolled[0], above=0.95)
 
 # %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
 # If you keep one entry too few, the last accepted letter is never read. If you keep one
-# too many, a refused letter stays. Both are off-by-one errors, and with both the text
-# stays fluent:
+# too many, a refused letter stays. Both are off-by-one errors, and both leave the text
+# fluent:
 
 # %% trap="13.6" role="more"
 short = trial(lambda past, good, read: past + good)
@@ -1876,15 +1875,15 @@ long = trial(lambda past, good, read: min(past + good + 2, read))
 plot_columns({"all stay": first_try[0], "one too few": short[0],
               "one too many": long[0], "rolled back": rolled[0]},
              xlabel="entries that stay",
-             ylabel="fraction of letters as plain",
-             form=".2f", title="Off by one is as bad as all of them",
+             ylabel="fraction of equal letters",
+             form=".2f", title="Off by one is as bad as keeping them all",
              alt="Four columns. Only the cache that is rolled back to the "
                  "right position writes the letters of plain decoding.")
 
 # %% trap="13.6" role="more"
-claim("one entry too few: fraction of letters equal to decoding without "
+claim("one entry too few: fraction of letters that are the same without "
       "drafts", short[0], below=0.7)
-claim("one entry too many: fraction of letters equal to decoding without "
+claim("one entry too many: fraction of letters that are the same without "
       "drafts", long[0], below=0.8)
 claim("calls for 40 letters", rolled[2], below=39)
 
@@ -1896,13 +1895,13 @@ def commit(past: int, draft: list, says: list) -> tuple:
     past: the number of cache entries before the round. In the round, the
     last written token was fed, then draft, a list of guesses that may be
     empty; each token that was fed left one entry. says: the token that the
-    model itself wants after each fed token, so one more than in draft.
-    Tokens are integers, 0 or more.
+    model itself wants after each fed token, so one token more than in
+    draft. Tokens are integers, 0 or more.
 
-    write: the list of tokens to write: all those that, as this round
-    proves, the model alone would write. feed: the token to feed next, which
-    is the last one written, because it has no entry. stay: how many of the
-    first cache entries may stay. draft and says are not changed.
+    write: a list of all tokens that, as this round proves, the model alone
+    would write. feed: the token to feed next, which is the last token
+    written, because it has no entry. stay: how many of the first cache
+    entries may stay. draft and says are not changed.
 
     Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2]: ([4, 8], 8, 12).
     """
@@ -1916,21 +1915,21 @@ def commit(past: int, draft: list, says: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="13.6" role="hint"
-# 1. A guess is right if it equals what the model says after the token before it. Compare
+# 1. A guess is right if it equals what the model says after the preceding token. Compare
 #    `draft[i]` with `says[i]`, and stop at the first difference. What the model says
 #    after a wrong guess belongs to a different text.
 # 2. Also write the model's own token at that position; it costs no extra call. If all
-#    guesses are right, that token is the one after the last guess.
-# 3. The token that was fed first has a cache entry now, and so has each right guess. The
+#    guesses are right, that token follows the last guess.
+# 3. The token that was fed first now has a cache entry, and so does each right guess. The
 #    token that the model added has not been fed yet.
 
 # %% [markdown] trap="13.6" role="keep"
-# **Keep:** after a check, cut the cache back. The cache must hold every token written so
-# far except the last, and nothing else. **In your own code:** with greedy decoding, or
+# **Keep:** After a check, cut the cache back. The cache must hold every token written so
+# far except the last, and nothing else. **In your own code:** With greedy decoding, or
 # with the same random numbers for both, speculative and plain decoding have to write the
-# same text. Test this with a draft that is often wrong. If the results of your kernels
-# depend on how many tokens a call reads, only near ties may differ, so look at the two
-# logits at the first difference. **Source:** [Leviathan et al.
+# same text. Test this with a draft that is often wrong. If your kernels' results depend
+# on the number of tokens per call, only near ties may differ, so look at the two logits
+# at the first difference. **Source:** [Leviathan et al.
 # 2023](https://arxiv.org/abs/2211.17192). **Seen in the wild:** In [ml-explore/mlx-lm
 # 1109](https://github.com/ml-explore/mlx-lm/pull/1109), a cache that could not be trimmed
 # kept the refused drafts without any error.
@@ -1944,7 +1943,7 @@ def commit(past: int, draft: list, says: list) -> tuple:
 #
 # Real models often have a few channels whose keys are much larger than the rest. You
 # build such a model: in each head you make two key channels thirty times as large and the
-# same two query channels thirty times as small. The products of queries and keys stay the
+# same two query channels a thirtieth as large. The products of queries and keys stay the
 # same, and so does the loss. Then you measure how much the loss rises with 4-bit keys,
 # and how much it rises if you set all keys to zero.
 
@@ -2017,7 +2016,7 @@ claim("loss added by 4 bits, divided by that of zero keys", lost / worth,
 # With one scale for the whole tensor, the largest entry sets the scale. All other
 # channels have to share the few levels near zero, and here nearly all of their keys round
 # to zero. The two large channels get all the levels, but they matter no more than the
-# others, because their queries are small.
+# other channels, because their queries are small.
 
 # %% trap="13.7" role="why" tags=["plumbing"]
 cache = Cache()
@@ -2033,12 +2032,12 @@ draw_grids({"size of the keys": some / some.max(),
            rows="tokens", columns="channels of one head",
            title="Two channels have all the levels",
            alt="Two grids of twelve tokens by sixteen channels. On the "
-               "left two columns are dark and all others are pale. On the "
-               "right nearly all cells outside these two columns are "
+               "left, two columns are dark and all others are pale. On the "
+               "right, nearly all cells outside these two columns are "
                "filled, which means that their codes are zero.")
 
 # %% [markdown] trap="13.7" role="repair"
-# In the picture, the same two channels are large in every row. So give each channel of
+# In the left grid, the same two channels are large in every row. So give each channel of
 # each head its own scale, shared by all tokens:
 
 # %% trap="13.7" role="repair"
@@ -2059,10 +2058,10 @@ plot_columns({"all zero": worth, **costs}, xlabel="what shares a scale",
 claim("one scale per channel: nats lost", costs["channel"], below=0.02)
 
 # %% [markdown] trap="13.7" role="more" topics="without outliers · 8 bits · float8 · a scale over one token · bytes"
-# Without large channels, one scale for the whole tensor is good enough here, and with 8
-# bits it is nearly good enough even with these channels, which are thirty times as
-# large. (Larger ones need more than 8 bits, or scales of their own.) A `float8` number
-# has its own exponent, so its grid is also fine-grained near zero:
+# Without large channels, one scale for the whole tensor is good enough here. With 8 bits,
+# it is nearly good enough even with channels thirty times as large. (Larger channels need
+# more than 8 bits, or scales of their own.) A `float8` number has its own exponent, so
+# its grid is also fine-grained near zero:
 
 # %% trap="13.7" role="more" tags=["plumbing"]
 class EightBits(FourBits):
@@ -2094,11 +2093,11 @@ claim("one scale per channel, a single token: largest error", nothing,
       below=1e-5)
 
 # %% [markdown] trap="13.7" role="more"
-# The last of these claims is a trap of its own. In decode, tokens arrive one at a time.
-# If the scale of a channel covers only that single token, the scale repeats the size of
-# the key. Nothing is lost, but nothing is saved either, because each scale is as large as
-# the number that it replaces. So the newest tokens wait in full precision until a *group*
-# is complete, for example of 32 tokens. The scales count towards the size:
+# The last claim above shows a trap of its own. In decode, tokens arrive one at a time. If
+# the scale of a channel covers only that single token, the scale repeats the size of the
+# key. Nothing is lost, but nothing is saved either, because each scale is as large as the
+# number that it replaces. So the newest tokens wait in full precision until a *group* of,
+# for example, 32 tokens is complete. The scales count towards the size:
 
 # %% trap="13.7" role="more"
 def bytes_a_token(group, channels=16, bits=4):
@@ -2147,25 +2146,24 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="13.7" role="hint"
-# 1. Reshape the whole groups to `(B, H, n, group, D)`. The scale of a channel is the
-#    largest absolute value along the axis of the tokens in a group, and along no other
-#    axis.
+# 1. Reshape the whole groups to `(B, H, n, group, D)`. A channel's scale comes from the
+#    largest absolute value along the token axis of a group, and along no other axis.
 # 2. Before you divide, give the scales that axis back, with length 1.
-# 3. `k[:, :, n * group:]` is a view. As long as it lives, all of `k` stays in memory, and
-#    nothing is saved. So `clone()` it.
+# 3. `k[:, :, n * group:]` is a view. As long as the view lives, all of `k` stays in
+#    memory, and nothing is saved. So `clone()` it.
 
 # %% [markdown] trap="13.7" role="keep"
-# **Keep:** values that share a scale should have similar sizes. For keys, this means one
-# channel over many tokens; for values, it means one token. Judge the result by the loss,
-# not by the error of the keys. **In your own code:** print the largest absolute key of
-# each channel. If a few channels stand out, low-bit integers with one scale per tensor
-# lose all the other channels. **Source:** [Liu et al. 2024,
+# **Keep:** Numbers that share a scale should have similar sizes. Share the scale of keys
+# within one channel over many tokens, and the scale of values within one token. Judge the
+# result by the loss, not by the error of the keys. **In your own code:** Print the
+# largest absolute key of each channel. If a few channels stand out, low-bit integers with
+# one scale per tensor lose all the other channels. **Source:** [Liu et al. 2024,
 # "KIVI"](https://arxiv.org/abs/2402.02750) and [Hooper et al. 2024,
 # "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:** In
 # [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98), 4 bits
 # raised the perplexity from 12.2 to about 10,000. In [rajveer43/VeloxQuant-MLX
-# 162](https://github.com/rajveer43/VeloxQuant-MLX/issues/162), every channel had a scale
-# over a single token.
+# 162](https://github.com/rajveer43/VeloxQuant-MLX/issues/162), each scale covered one
+# channel of a single token.
 
 # %% [markdown] trap="13.8" role="situation" core=true fault="the trainer scores tokens under another distribution" symptom="importance ratios are not 1 in the first step of RL, with the same weights"
 # ## What did you write, and how likely was it?
@@ -2176,11 +2174,12 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # weights.
 #
 # The server samples at temperature 0.8 from the smallest set of likeliest letters whose
-# probabilities sum to at least 0.9 (top-p). For each letter, it reports the letter's
-# log-probability under the distribution it sampled from. (vLLM does this if you ask for
-# `processed_logprobs`. By default, vLLM reports log-probabilities without temperature and
-# top-p.) The trainer computes its own log-probabilities at the same temperature. You
-# sample 64 answers of 24 letters and, for each answer, multiply its 24 ratios.
+# probabilities sum to at least 0.9 (top-p). For each letter, it reports the
+# log-probability under the distribution that the letter was sampled from. (vLLM does this
+# if you ask for `processed_logprobs`. By default, vLLM reports log-probabilities without
+# temperature and top-p.) The trainer computes its own log-probabilities at the same
+# temperature. You sample 64 answers of 24 letters and, for each answer, multiply its 24
+# ratios.
 
 # %% trap="13.8" role="break"
 def nucleus(logits, top_p):
@@ -2260,7 +2259,7 @@ ax.bar(spots + 0.2, after, width=0.4, color="C1", hatch="//",
 ax.set_xticks(spots, axis_names)
 ax.legend()
 show(ax.figure, alt="Two bars for each of the fourteen likeliest letters: "
-     "the trainer's probability and that of the cut distribution. Kept "
+     "the trainer's probability and the probability after the cut. Kept "
      "letters have a higher second bar; letters in the tail have none.")
 
 # %% [markdown] trap="13.8" role="repair"
@@ -2287,8 +2286,8 @@ claim("largest distance of a ratio from 1, with temperature and kept set",
 # trainer also forgets the temperature, ratios fall on both sides of 1. Without top-p the
 # *mean* ratio is then 1, although nearly every single ratio is wrong, because over
 # samples from `q` the mean of `p / q` is the sum of `p`, which is one for every `p`. So
-# look at the log ratios. Rounding noise, for example from a server in bfloat16, is small
-# in the log ratios:
+# look at the log ratios, in which rounding noise (for example from a server in bfloat16)
+# is small:
 
 # %% trap="13.8" role="more" tags=["plumbing"]
 mass = ((logits / 0.8).softmax(-1) * kept_sets).sum(-1)
@@ -2322,9 +2321,9 @@ claim("bfloat16 server, no cut: mean absolute log ratio", noise,
 # If a trainer recomputes the kept set from its own logits, in a different precision, it
 # may find that a sampled letter is outside the set, and the letter's log-probability
 # becomes minus infinity. So the server should send the kept set along. If a trainer uses
-# the server's log-probability in place of its own current one, the ratio is 1 forever,
-# even after an update. And if a trainer receives *text* and tokenizes it again, it may
-# score different tokens from those that were sampled.
+# the server's log-probability in place of its own current log-probability, the ratio is 1
+# forever, even after an update. And if a trainer receives *text* and tokenizes it again,
+# it may score tokens that were never sampled.
 
 # %% trap="13.8" role="exercise" points=3 difficulty=2 minutes=10
 def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
@@ -2351,20 +2350,20 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 
 # %% [markdown] trap="13.8" role="hint"
 # 1. A token that was cut had probability zero. Set its logit to minus infinity before the
-#    softmax, and the others share the whole probability.
+#    softmax, and the kept tokens share the whole probability.
 # 2. Convert to float32 first. Then divide by the temperature, apply the cut, and take
 #    `log_softmax` over the last axis.
 # 3. `gather(-1, tokens[..., None])` picks each token's entry and leaves an axis of length
 #    one.
 
 # %% [markdown] trap="13.8" role="keep"
-# **Keep:** compute the log-probability of a token under the distribution that the token
+# **Keep:** Compute the log-probability of a token under the distribution that the token
 # was sampled from, including the temperature and the top-p cut. Any other number is
-# meaningless. **In your own code:** before the first update, *every* ratio has to be 1 up
+# meaningless. **In your own code:** Before the first update, *every* ratio has to be 1 up
 # to rounding. A mean ratio of 1 does not show this, so print the largest and the mean
 # absolute log ratio, and the probability mass that the cut keeps. **Source:**
 # [huggingface/trl 6789](https://github.com/huggingface/trl/issues/6789), with the closed
-# form. **Seen in the wild:** the same thread reports the fault. And in [huggingface/trl
+# form. **Seen in the wild:** The same thread reports the fault. In [huggingface/trl
 # 4159](https://github.com/huggingface/trl/issues/4159), the server returned raw
 # log-probabilities without the temperature, and the ratio stayed at the limit of its
 # clamp.
@@ -2426,9 +2425,9 @@ claim("p99 from arrival, divided by p99 from dispatch", true / reported,
 # %% [markdown] trap="13.9" role="why"
 # A request waits from its arrival until the semaphore lets it through, and the clock
 # starts only after this wait. The busier the server, the longer the wait that the clock
-# does not see. The worst case is a *closed loop*: eight clients that each send their next
-# request only after the answer to their last one. There are as many clients as slots, so
-# no request ever waits, and the report shows the highest throughput.
+# does not measure. The worst case is a *closed loop*: eight clients that each send a
+# request only after the previous one has been answered. There are as many clients as
+# slots, so no request ever waits, and the report shows the highest throughput.
 
 # %% trap="13.9" role="why"
 busiest = max(range(16000), key=lambda i: waits[i])
@@ -2443,8 +2442,8 @@ draw_lanes(lanes, unit="seconds since the first arrival", marks=["waits"],
            title="Users wait for seconds before the clock starts",
            alt="Four lanes, one for each of four users who arrive one "
                "after another. Each waits for seconds, which is marked, "
-               "and is then served. The benchmark's clock starts between "
-               "the two.")
+               "and is then served. The benchmark's clock starts when the "
+               "wait ends.")
 
 # %% [markdown] trap="13.9" role="repair"
 # Start the clock when the request was *due*, whether or not it could be sent. And report
@@ -2465,11 +2464,11 @@ from_arrival = [middle(load) for load in loads]
 # %% trap="13.9" role="repair"
 plot_lines(loads, {"from arrival": from_arrival,
                    "from dispatch": [0.05] * len(loads)},
-           title="Only one clock sees the load", xlabel="load",
+           title="Only one clock shows the load", xlabel="load",
            ylabel="p99 of the time to first token, s",
-           alt="Two lines over the load. From dispatch it is flat at 0.05 "
-               "seconds. From arrival it rises, steeply as the load "
-               "approaches one.")
+           alt="Two lines over the load. The line from dispatch is flat at "
+               "0.05 seconds. The line from arrival rises, steeply as the "
+               "load approaches one.")
 
 # %% trap="13.9" role="repair"
 claim("p99 from arrival: load 0.95, divided by load 0.5",
@@ -2505,29 +2504,29 @@ claim("tokens with pads, divided by tokens",
       padded_sizes / sum(answer_sizes), above=1.5)
 
 # %% [markdown] trap="13.9" role="more"
-# The last of these claims shows a different way to look fast: counting the pads of a
-# batch as tokens. A third way is to send the same prompts twice, so that the prefix cache
-# answers. There is also a way to look slow: counting each piece of a stream as one token,
-# although speculation sends several at once. Then the measured gaps between tokens are
-# too long. With more clients than slots, requests do queue in a closed loop. But the
-# clients can never send more than the server can serve.
+# The last claim above shows a different way to look fast: counting the pads of a batch as
+# tokens. A third way is to send the same prompts twice, so that the prefix cache answers.
+# There is also a way to look slow: counting each piece of a stream as one token, although
+# speculation sends several tokens at once. Then the measured gaps between tokens are too
+# long. With more clients than slots, requests do queue in a closed loop. But the clients
+# can never send more requests than the server can serve.
 
 # %% trap="13.9" role="exercise" points=3 difficulty=2 minutes=12
 def first_token(arrive: list, chunks: list) -> tuple:
     """Compute (p99, gap, rate) of a server's run, as floats, with times in
     seconds.
 
-    arrive: when each request was due, one or more, in any order. chunks:
-    for each request its pieces, (time, tokens), in order of time. A piece
-    with 0 tokens only shows that the server is alive and is not part of the
-    answer. At least one request gets a token.
+    arrive: the time at which each request was due, one or more, in any
+    order. chunks: for each request its pieces, (time, tokens), in order of
+    time. A piece with 0 tokens only shows that the server is alive and is
+    not part of the answer. At least one request gets a token.
 
     p99: the smallest time within which at least 99 % of the requests have
     their first token, measured from when each request was due; a request
     that never gets a token counts as math.inf. gap: the longest wait
     between two consecutive pieces of one answer, or 0.0 if no answer has
-    two. rate: the tokens of all answers per second, from the first arrival
-    to the last piece of an answer. Inputs are not changed.
+    two pieces. rate: the tokens of all answers per second, from the first
+    arrival to the last piece of an answer. Inputs are not changed.
 
     Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]]: (2.0, 0.5,
     1.6).
@@ -2545,17 +2544,17 @@ def first_token(arrive: list, chunks: list) -> tuple:
 
 # %% [markdown] trap="13.9" role="hint"
 # 1. First discard the pieces without tokens. A request's clock starts at its arrival and
-#    stops at the first piece that is left.
+#    stops at the first remaining piece.
 # 2. Sort the times. The smallest time that 99 % do not exceed is at position `ceil(0.99 *
 #    n)`, counted from 1.
 # 3. A request that got nothing waits forever. If you left it out, the server would look
 #    better the more requests it drops.
 
 # %% [markdown] trap="13.9" role="keep"
-# **Keep:** start the clock when the user asks, and report every latency with its load and
-# its percentile. **In your own code:** record for each request when it was due, when it
-# was sent, and when its first token came. The p99 of the time from due to sent has to be
-# about zero. If it is not zero, your load generator contains a queue of its own, even if
+# **Keep:** Start the clock when the user asks, and report every latency with its load and
+# its percentile. **In your own code:** Record for each request when it was due, when it
+# was sent, and when its first token came. The p99 of the delay between due and sent has
+# to be about zero. If it is not, your load generator contains a queue of its own, even if
 # that queue does not grow. **Source:** [Schroeder et al. 2006, "Open Versus Closed: A
 # Cautionary
 # Tale"](https://www.usenix.org/conference/nsdi-06/open-versus-closed-cautionary-tale).
@@ -2569,7 +2568,7 @@ def first_token(arrive: list, chunks: list) -> tuple:
 # Real servers use the techniques of this stage. Three names are worth knowing: vLLM, with
 # paged blocks and continuous batching; SGLang, which keeps prefixes in a tree; and
 # llama.cpp, for small machines. The rest of this section uses Hugging Face's
-# `transformers`, which is installed here and downloads nothing.
+# `transformers`, which is installed here; nothing is downloaded.
 
 # %% [markdown] role="concept"
 # ### Rows of unequal length
@@ -2703,7 +2702,7 @@ claim("logits after three refused tokens are cropped: largest difference",
       (after_crop - first_logits).abs().max(), below=1e-4)
 
 # %% [markdown] role="concept"
-# ### Its continuous batching
+# ### The library's continuous batching
 #
 # `generate_batch` is the library's own server. It has a cache of pages, a queue, and
 # requests that join and leave the batch as it runs. Five requests ask for 24 tokens each.
@@ -2775,13 +2774,13 @@ claim("tokens that are read again with twelve pages", reread, above=10)
 # %% [markdown] role="concept"
 # ### Greedy text and the size of the batch
 #
-# **Told:** greedy decoding gives the same text, whatever else is in the batch.
-# **Measured:** on a CPU in float32, with one new letter per row and a cache, a matrix
-# product with one row uses a different kernel from one with sixteen rows. So the logits
-# may differ in their last bits, but the likeliest letter is the same. (With prompts of
-# seven or more letters, no bit changed on the machine that wrote this page.) On a GPU in
-# 16 bits, near ties can go either way, and then the text differs. vLLM promises equal
-# text only if you switch on its batch-invariant kernels, which are slower.
+# **Told:** Greedy decoding gives the same text, whatever else is in the batch.
+# **Measured:** On a CPU in float32, with one new letter per row and a cache, a matrix
+# product with one row uses a different kernel from a product with sixteen rows. So the
+# logits may differ in their last bits, but the likeliest letter is the same. (With
+# prompts of seven or more letters, no bit changed on the machine that wrote this page.)
+# On a GPU in 16 bits, near ties can go either way, and then the text differs. vLLM
+# promises equal text only if you switch on its batch-invariant kernels, which are slower.
 
 # %% role="concept"
 crowd = rows(16, 24, kept_back)
@@ -2846,15 +2845,15 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 #   stream.
 
 # %% [markdown] role="quiz"
-# **5. Speculation with a new rule keeps 85 of 100 drafts where the old rule kept 75. You
-# conclude that**
+# **5. Speculation with a new rule keeps 85 out of 100 drafts, and the old rule kept 75.
+# You conclude that**
 #
 # - [ ] the new rule is better :: A wrong rule may accept more drafts; the acceptance
 #   rate says nothing about the distribution.
 # - [ ] the draft model has become better :: The draft is the same; only the rule changed.
 # - [x] you know nothing yet, and should test with a known p and q :: For one token at a
-#   time, given p and q, no correct rule accepts more than the sum of the smaller of the
-#   two. (Over several tokens at once one can: *block verification*.)
+#   time, given p and q, no correct rule accepts more than the sum of `min(p, q)`. (Over
+#   several tokens at once, a rule can: *block verification*.)
 
 # %% [markdown] role="quiz"
 # **6. A call read four tokens: the one written last and three drafts. The first two
@@ -2895,7 +2894,7 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 # - [ ] is lower, because they send fewer requests :: The latency depends on the load,
 #   and at a high load they wait.
 # - [x] has to be measured with arrivals that do not wait for answers :: A closed loop
-#   slows down with the server; with no more clients than slots it never sees a queue.
+#   slows down with the server; with no more clients than slots, no queue ever forms.
 
 # %% [markdown] role="quiz"
 # **10. A grammar allows `yes` and `no`, one token each. Masking that step gives the
@@ -2904,7 +2903,7 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 # - [x] of the model, given one of the two :: With a single step, the mask cannot miss
 #   anything that lies ahead.
 # - [ ] of a different distribution, as always :: For that, an answer needs several steps.
-# - [ ] one half each :: The mask removes tokens; the rest keep their ratios.
+# - [ ] one half each :: The mask removes tokens; the other tokens keep their ratios.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: why a server wants a batch
@@ -2915,10 +2914,10 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 # byte for each request. The requests of a batch share the weights, but each reads its own
 # cache.
 #
-# **Before you run anything:** take a model of 8 billion weights in 16 bits, with
+# **Before you run anything:** Take a model of 8 billion weights in 16 bits, with
 # grouped-query attention, on one H200. How many tokens per second does a single user get?
-# Above what context length do 16 users read more cache than weights? And by what factor
-# does a prefill of 2,048 tokens take longer than a decode step?
+# Above what context length do 16 users read more cache than weights? And how many times
+# as long as a decode step does a prefill of 2,048 tokens take?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3040,11 +3039,11 @@ answers_here
 # users takes 351 µs, twice as long as the products of one row, which read all weights of
 # the layer. For caches, batching saves nothing.
 #
-# **Keep:** A step of decode takes at least as long as reading all weights (for a dense
-# model on one GPU; speculation writes more than one token per step). More users are
-# almost free as long as their caches are small compared with the weights. When the caches
-# are as large as the weights, a step takes twice as long. gpt-fast reports 104.9 tokens
-# per second for Llama-2-7B in 16 bits on an A100 (with power limited to 330 W), which is
+# **Keep:** A decode step takes at least as long as reading all weights (for a dense model
+# on one GPU; speculation writes more than one token per step). More users are almost free
+# as long as their caches are small compared with the weights. When the caches are as
+# large as the weights, a step takes twice as long. gpt-fast reports 104.9 tokens per
+# second for Llama-2-7B in 16 bits on an A100 (with power limited to 330 W), which is
 # 1,397 GB/s out of the datasheet's 2,039. With 8 bits, it reports 155.58 tokens per
 # second, and with 4 bits (groups of 32) 196.80. The reported bandwidth divided by the
 # tokens per second is the amount that the model reads for one token: 13.3, 6.9 and 4.4
@@ -3066,11 +3065,11 @@ answers_here
 # - A mask at each step makes answers valid, but it changes their odds.
 # - After a refusal, sample from the part of the target that is missing, and remove the
 #   refused tokens from the cache.
-# - Values that share a scale should have similar sizes.
+# - Numbers that share a scale should have similar sizes.
 # - A log-probability belongs to the distribution that the token was sampled from.
 # - Start the clock when the user asks.
 #
-# **Next:** try one of these checks on a server of your own. Send one prompt with one
+# **Next:** Try one of these checks on a server of your own. Send one prompt with one
 # seed, alone and in a full batch, with batch-invariant kernels, and compare the answers.
 # Without such kernels, look at the first token that differs and at the gap between the
 # two logits there.

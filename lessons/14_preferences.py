@@ -2,15 +2,14 @@
 # # 14. Learning from preferences
 #
 # Your model writes well, and people like some of its answers better than others. So you
-# ask people which answers they prefer, and train the model on what they say. You can
-# train on pairs of answers (DPO), or on rewards for answers that the model samples itself
-# (PPO, GRPO).
+# ask people which answers they prefer and train the model on their choices. You can train
+# on pairs of answers (DPO), or on rewards for answers that the model samples itself (PPO,
+# GRPO).
 #
-# Each of these losses takes three lines of code, and each is meant to keep the *policy*,
-# the model in training, near the model that it started from. Get one line wrong, and the
-# loss still looks as it should, nothing raises an error, and the policy ends up somewhere
-# else. In this stage you know exactly where the policy should go, and you watch where it
-# goes.
+# Each of these losses takes three lines of code and is meant to keep the *policy*, the
+# model in training, near its starting point. Get one line wrong, and the loss still looks
+# as it should, nothing raises an error, and the policy ends up somewhere else. In this
+# stage you know exactly where the policy should go, and you watch where it goes.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -70,8 +69,8 @@ def ask(n):
 #
 # where the KL, in nats, is the mean of log policy - log start over answers sampled from
 # the policy. $\beta$ is the price of one nat. The best policy is known in closed form:
-# multiply each answer's old probability by $\exp(\text{reward} / \beta)$, then normalise
-# so that the probabilities sum to 1.
+# multiply each answer's probability under the start by $\exp(\text{reward} / \beta)$,
+# then normalise so that the probabilities sum to 1.
 
 # %% role="concept"
 BETA = 1.0
@@ -91,8 +90,8 @@ def best_policy(start, reward, beta):
 best = best_policy(start, reward, BETA)
 
 # %% [markdown] role="concept"
-# Any other policy has a lower objective than the best one, by exactly $\beta$ times its
-# KL to the best policy. Try a random policy:
+# The objective of any other policy is lower than the best policy's by exactly $\beta$
+# times the other policy's KL to the best one. Try a random policy:
 
 # %% role="concept"
 def worth(logp):
@@ -103,11 +102,12 @@ other = torch.randn(K, A).log_softmax(-1)
 lost = worth(best) - worth(other)
 
 # %% role="concept"
-claim("loss of a random policy, divided by beta times its KL to the best",
+claim("gap of a random policy's objective, divided by beta times its KL to "
+      "the best",
       (lost / (BETA * kl(other, best))).item(), expected=1, within=0.001)
 
 # %% [markdown] role="concept"
-# For the first prompt, the figure shows the start, and the best policy at three prices of
+# For the first prompt, the figure shows the start and the best policy at three prices of
 # a nat. At a high price, the policy hardly moves. At a low price, it gives the judge's
 # favourite answers and little else.
 
@@ -138,7 +138,7 @@ claim("KL of the best policy to the start, beta 0.2 divided by beta 1",
 
 # %% role="concept"
 def learn(loss_of, steps=400, lr=0.1, logits=None):
-    """The policy (K, A) that a loss leads to, its losses and its KLs."""
+    """The trained policy (K, A), its losses and its KLs."""
     if logits is None:
         logits = start.clone().requires_grad_()
     adam = torch.optim.Adam([logits], lr=lr)
@@ -161,7 +161,7 @@ def learn(loss_of, steps=400, lr=0.1, logits=None):
 # number that training can lower?
 #
 # The answer is maximum likelihood, as in stage 3. If you knew the rewards, Bradley-Terry
-# would tell you the probability of each choice that the judge made. The loss is minus the
+# would give you the probability of each choice by the judge. The loss is minus the
 # logarithm of each choice's probability, averaged over the choices. The next cell scores
 # the same 4,096 choices under two tables of rewards: one in which all rewards are equal,
 # and the judge's own.
@@ -207,8 +207,8 @@ for k, mark in enumerate("os^"):
     ax.plot(reward[k], BETA * log_ratio[k], mark, mfc="none",
             label=f"prompt {k + 1}")
 ax.legend(loc="upper left")
-show(ax.figure, alt="For each of three prompts the sixteen answers are on "
-     "a line of slope 1. The lines are parallel, one for each prompt.")
+show(ax.figure, alt="For each of three prompts, the sixteen answers are on "
+     "a line of slope 1. The three lines are parallel.")
 
 # %% [markdown] role="concept"
 # A pair belongs to one prompt, so the constant cancels in the margin. In the margin,
@@ -230,11 +230,10 @@ claim("gap between the loss from log ratios and the loss from rewards",
 #
 # In the table, an answer is a single choice. A language model builds an answer from
 # *tokens*. The answer's log-probability is the *sum* of its tokens' log-probabilities,
-# each given all the tokens before it. Only the answer counts, not the padding after it
-# and not the prompt, which was given. (In the difference between two answers'
-# log-probabilities, a shared prompt cancels. In a mean over tokens, it does not.) The
-# logits at one position predict the next token, so you have to shift the logits by one
-# position.
+# each given all the tokens before it. Only the answer counts, not the padding after it or
+# the given prompt. (In the difference between two answers' log-probabilities, a shared
+# prompt cancels. In a mean over tokens, the prompt does not cancel.) The logits at one
+# position predict the next token, so you have to shift the logits by one position.
 
 # %% role="concept"
 def token_logp(logits, ids):
@@ -255,9 +254,9 @@ is_read = places < ends[:, None]
 draw_grids({"read by the model": is_read, "summed": is_answer},
            rows="answers of a batch", columns="positions",
            title="The model reads all, but only the answer is summed",
-           alt="Two grids with three rows of ten positions. On the left "
+           alt="Two grids with three rows of ten positions. On the left, "
                "every position is filled except the padding at the end of "
-               "a row. On the right only the positions of the answer, "
+               "a row. On the right, only the positions of the answer, "
                "after the prompt, are filled.")
 
 # %% role="concept"
@@ -274,8 +273,8 @@ claim("nats summed over prompts and answers, divided by nats of the "
 # ## A loss that stands still
 #
 # *Direct preference optimisation* (DPO) needs no reward. It computes the log ratio of
-# policy to reference for both answers of a pair. The *margin* is the preferred answer's
-# log ratio minus the other's, and training raises it. The loss is minus the log-sigmoid
+# policy to reference for both answers of a pair. Training raises the *margin*, the
+# preferred answer's log ratio minus the other answer's. The loss is minus the log-sigmoid
 # of $\beta$ times the margin. The reference is the model before training, without
 # gradients.
 #
@@ -316,22 +315,22 @@ claim("the lowest loss of the 400 steps", min(losses), expected=0.693,
       within=0.001)
 
 # %% [markdown] trap="14.1" role="look"
-# No digit of the loss has changed, yet the policy has moved far past the best one:
+# No digit of the loss has changed, yet the policy has moved far past the best policy:
 
 # %% trap="14.1" role="look"
-claim("KL to the start, divided by that of the best policy",
+claim("KL to the start, divided by the best policy's KL to the start",
       moved[-1] / best_moved, above=2.5)
 
 # %% [markdown] trap="14.1" role="why"
 # `reference = policy` copies a name, not a table. So policy and reference always agree,
 # the margin is 0, and the loss is log 2. But the *gradient* of the loss is not 0, because
-# only the reference's side is detached. A pair pulls with a strength of
+# only the reference's log-probabilities are detached. A pair pulls with a strength of
 # $\beta\,\sigma(-\beta\,\text{margin})$, which at a margin of 0 is half of $\beta$.
 #
-# Against a fixed reference, the margin grows, and the pair's pull fades. A pair that was
-# judged the other way round pulls back ever harder, until the two pulls balance. (Without
-# such pairs, nothing stops the policy.) With a moving reference, the margin is 0 again
-# after every step, so no pull ever fades.
+# Against a fixed reference, the margin grows, and the pair's pull fades. A pair judged
+# the other way round pulls back ever harder, until the two pulls balance. (Without such
+# pairs, nothing stops the policy.) With a moving reference, the margin is 0 again after
+# every step, so no pull ever fades.
 
 # %% trap="14.1" role="why"
 margins = torch.linspace(-6, 6, 61)
@@ -340,9 +339,9 @@ plot_lines(margins.tolist(),
                 (BETA * (-BETA * margins).sigmoid()).tolist(),
             "moving reference": [BETA / 2] * 61},
            title="A margin that never grows never lets go",
-           xlabel="what the policy has gained on a pair, nats",
+           xlabel="margin of a pair, nats",
            ylabel="pull of the pair",
-           alt="Pull of a pair against what the policy has gained on it. "
+           alt="Pull of a pair against its margin. "
                "With a fixed reference the curve falls from one to zero. "
                "With a moving reference it is a flat line at one half.")
 
@@ -377,10 +376,9 @@ plot_lines(list(range(1, 401)),
                "moving reference it rises to several times that level.")
 
 # %% [markdown] trap="14.1" role="more" topics="the mean over tokens · pairs the wrong way round · other ways to 0.693 · what a falling loss hides"
-# *The mean over tokens* instead of the sum divides each margin by the length of the
-# answer. For answers of equal length n, the mean has the same effect as replacing beta by
-# beta / n, so the policy is held n times more weakly. The closed form shows this for n =
-# 12:
+# Taking *the mean over tokens* instead of the sum divides each margin by the answer's
+# length. For answers of equal length n, the mean has the same effect as replacing beta by
+# beta / n, so nats cost only an n-th of the price. The closed form shows this for n = 12:
 
 # %% trap="14.1" role="more"
 loose = best_policy(start, reward, BETA / 12)
@@ -388,13 +386,13 @@ claim("KL of the best policy: mean over 12 tokens, divided by the sum",
       (kl(loose, start) / kl(best, start)).item(), above=2)
 
 # %% [markdown] trap="14.1" role="more"
-# (SimPO and length-normalised DPO use the mean on purpose, and choose beta to match.)
+# (SimPO and length-normalised DPO use the mean on purpose and choose beta to match.)
 # Training on *pairs the wrong way round* runs just as smoothly as on correct pairs. The
 # loss falls, and the reward falls with it:
 
 # %% trap="14.1" role="more"
 def swapped(logp):
-    """DPO with the preferred answer and the other one exchanged."""
+    """DPO with the preferred and the other answer exchanged."""
     chosen, other = ask(64)
     ratio = logp - start
     margin = ratio.gather(1, other) - ratio.gather(1, chosen)
@@ -408,14 +406,14 @@ claim("pairs in reverse order: reward lost",
       (earned(start) - earned(turned)).item(), above=0.2)
 
 # %% [markdown] trap="14.1" role="more"
-# The loss can also stay at log 2 for other reasons: the optimizer holds different weights
-# from the model, the mask of the answer is empty (then both log-probabilities in the log
-# are 0.0), or chosen and rejected are the same text. At the *first* step, a loss of 0.693
-# is right if dropout is off.
+# The loss can also stay at log 2 for other reasons: the optimizer does not hold the
+# model's weights, the answer mask is empty (then both logged log-probabilities are 0.0),
+# or chosen and rejected are the same text. At the *first* step, a loss of 0.693 is right
+# if dropout is off.
 #
 # A falling loss does not mean that the chosen answers become likelier. The margin is a
-# difference between two log ratios. It also grows if both log-probabilities fall but the
-# rejected answer's falls faster.
+# difference between two log ratios, so it also grows if both log-probabilities fall but
+# the rejected answer's falls faster.
 
 # %% trap="14.1" role="exercise" points=4 difficulty=3 minutes=15
 def dpo_loss(policy: nn.Module, beta: float):
@@ -456,24 +454,24 @@ def dpo_loss(policy: nn.Module, beta: float):
     # END SOLUTION
 
 # %% [markdown] trap="14.1" role="hint"
-# 1. There are two models: the policy, which changes from call to call, and a copy of what
-#    it was when `dpo_loss` was called. `copy.deepcopy(policy)` makes the copy.
+# 1. There are two models: the policy, which changes from call to call, and a copy of the
+#    policy from when `dpo_loss` was called. `copy.deepcopy(policy)` makes the copy.
 # 2. The log-probability of an answer is the sum over its tokens. In the lesson,
 #    `answer_logp` computes it from the logits, the ids and the mask.
-# 3. Make the copy first, outside the inner function. Inside, run the copy under
-#    `torch.no_grad()`, and use `F.logsigmoid`, which stays finite.
+# 3. Make the copy outside the inner function. Inside the inner function, run the copy
+#    under `torch.no_grad()`, and use `F.logsigmoid`, which stays finite.
 
 # %% [markdown] trap="14.1" role="keep"
-# **Keep:** the reference that a loss compares against must not move, so store a copy. A
+# **Keep:** The reference that a loss compares against must not move, so store a copy. A
 # flat loss does not mean that the weights stay where they are. **In your own code:**
-# before training, store the reference's log-probabilities for one batch. Ten steps later,
-# they must be unchanged. Next to the loss, log the KL to the first checkpoint.
-# **Source:** [Rafailov et al. 2023, "Direct Preference
+# Before training, store the reference's log-probabilities for one batch. Ten steps later,
+# the reference must return the same values. Next to the loss, log the KL to the first
+# checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:** In
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the reference was
-# the policy itself. TRL refuses to use a single object as both policy and reference, and
-# since [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534) it does so in
-# KTO as well.
+# the policy itself. TRL refuses to use a single object as both policy and reference,
+# since [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534) in KTO as
+# well.
 
 # %% [markdown] role="concept"
 # ## A judge who errs
@@ -492,27 +490,27 @@ kl_price
 # If the judge is right, a lower price of a nat earns more reward. If the judge errs, the
 # reward that the judge assigns still rises all the way. The true reward is 0.42 at a beta
 # of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at 0.3. At a price of 0.3, the judge's reward
-# for the trick is worth the nats that the trick costs. The KL penalty protects a policy
-# from the errors of its judge, and a plot of the judge's reward does not show when that
-# protection fails.
+# for the trick pays for the trick's nats. The KL penalty protects a policy from its
+# judge's errors, but a plot of the judge's reward does not show when that protection
+# fails.
 
 # %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
 # ## Eight answers to each prompt
 #
 # *Group relative policy optimisation* (GRPO) samples a *group* of answers to each prompt.
-# An answer's *advantage* is its reward minus the mean of its group, divided by the
-# group's standard deviation. The loss pushes the log-probability of each answer in
-# proportion to its advantage.
+# An answer's *advantage* is its reward minus the group's mean, divided by the group's
+# standard deviation. The loss pushes each answer's log-probability in proportion to its
+# advantage.
 #
 # Here, 64 prompts have 8 possible answers each. Some prompts are easier than others,
 # because each prompt adds a bonus of its own, between 0 and 8 points, to all of its
 # answers. The right answer earns one point on top of that bonus. You sample the answers
-# in eight rounds, with one answer to each prompt per round. At the start, every right
-# answer has a probability of 12.5 %. You train for 60 steps.
+# in eight rounds, one answer per prompt in each round. At the start, every right answer
+# has a probability of 12.5 %. You train for 60 steps.
 
 # %% trap="14.2" role="break"
 N, G = 64, 8                              # prompts, answers to each
-right = torch.randint(8, (N,))            # the right one of eight
+right = torch.randint(8, (N,))            # the right answer of eight
 points = 8 * torch.rand(N)                # for any answer to a prompt
 
 def rounds(logp):
@@ -589,17 +587,18 @@ draw_grids({"view(-1, 4)": cut, "one prompt, one group": cut.T},
                      "one prompt, one group": "prompts A to D"},
            title="A row is a round, a column is a group",
            alt="Two grids of four rounds by four prompts, shaded by group. "
-               "On the left each row is one group, on the right each "
-               "column.")
+               "On the left, each row is one group; on the right, each "
+               "column is one.")
 
 # %% [markdown] trap="14.2" role="why"
-# This grouping does not train in the wrong direction. Other prompts' rewards have nothing
+# This grouping does not push in the wrong direction. Other prompts' rewards have nothing
 # to do with *this* answer, so they add noise, not a direction. But the standard deviation
 # of such a group is many times too large, so every push is too small. The mean reward
 # rises slowly, and a plot of it does not look broken.
 
 # %% [markdown] trap="14.2" role="repair"
-# Read the list the way it was written, rounds by prompts, and take the mean over rounds:
+# View the list in the shape in which it was written, rounds by prompts, and take the mean
+# over rounds:
 
 # %% trap="14.2" role="repair"
 def by_prompt(rewards):
@@ -624,7 +623,7 @@ claim("right answers pushed down, one group per prompt", down_now,
       expected=0)
 
 # %% [markdown] trap="14.2" role="repair"
-# And the push on a right answer is divided by its own group's standard deviation:
+# And a right answer's push is divided by the standard deviation of its own group:
 
 # %% trap="14.2" role="repair"
 spread = (rewards.view(-1, G).std(1).mean()
@@ -642,9 +641,9 @@ plot_lines(list(range(61)), {"one group per prompt": grouped,
            title="Other prompts drown the signal",
            xlabel="step", ylabel="probability of the right answer",
            alt="Probability of the right answer over 60 steps. With one "
-               "group per prompt it ends near one. With the whole batch as "
-               "a group it ends lower, and with groups by view lower "
-               "still.")
+               "group per prompt, the probability ends near one. With the "
+               "whole batch as a group it ends lower, and with groups by "
+               "view lower still.")
 
 # %% [markdown] trap="14.2" role="more" topics="the whole batch as a group · groups without a difference · unequal groups · without the division"
 # *The whole batch as a group* compares each reward with a steadier mean, but still with
@@ -658,10 +657,9 @@ claim("probability of the right answer, whole batch as a group", batch[-1],
 
 # %% [markdown] trap="14.2" role="more"
 # *A group without a difference*, with all answers right or all wrong, teaches nothing,
-# because all its advantages are 0. (In float32, the mean of equal rewards such as `0.1` may
-# be off by a rounding error, and the division then blows that error up.) Without the
-# small number added to the standard deviation, the advantages of a group of ones or zeros
-# are nan:
+# because all its advantages are 0. (In float32, the mean of equal rewards such as 0.1 may
+# be off by a rounding error, which the division then blows up.) Without the small number
+# added to the standard deviation, the advantages of a group of ones or zeros are nan:
 
 # %% trap="14.2" role="more"
 equal = torch.ones(4)
@@ -671,8 +669,8 @@ claim("a group of equal rewards, nothing added: nan advantages",
 
 # %% [markdown] trap="14.2" role="more"
 # *Unequal groups* arise when answers are filtered, time out, or are cut off at the end of
-# a batch. Then no `view` is right, however the list is sorted. Identify each group by the
-# id of its prompt.
+# a batch. Then no `view` is right, however the list is sorted. Identify each group by its
+# prompt's id.
 #
 # *The division* by the standard deviation is itself disputed. It gives prompts whose
 # answers are nearly all right or nearly all wrong more weight than they would have
@@ -706,15 +704,16 @@ def group_advantage(rewards: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="14.2" role="hint"
-# 1. Do not rely on an order. `prompt_ids == one` finds a group wherever its answers are.
-# 2. For each id in `prompt_ids.unique()`, take its rewards, compute their advantages, and
-#    write these to the same positions.
-# 3. The standard deviation of a single number is nan. Leave 0 there.
+# 1. Do not rely on the order of the answers. `prompt_ids == one` finds a group wherever
+#    its answers are.
+# 2. For each id in `prompt_ids.unique()`, take the rewards with this id, compute their
+#    advantages, and write the advantages to the same positions.
+# 3. The standard deviation of a single number is nan. Leave such an advantage at 0.
 
 # %% [markdown] trap="14.2" role="keep"
-# **Keep:** compare an answer only with other answers to the same prompt. To make sure of
-# this, store the prompt's id with every answer. **In your own code:** replace each reward
-# by the number of its prompt. Then the standard deviation within every group must be 0.
+# **Keep:** Compare an answer only with other answers to the same prompt. To make sure of
+# this, store the prompt's id with every answer. **In your own code:** Replace each reward
+# by its prompt's number. Then the standard deviation within every group must be 0.
 # **Source:** [Shao et al. 2024, "DeepSeekMath"](https://arxiv.org/abs/2402.03300), which
 # introduces GRPO. **Seen in the wild:** In [StarsfieldAI/R1-V
 # 67](https://github.com/StarsfieldAI/R1-V/issues/67), the code had exactly this list and
@@ -724,18 +723,18 @@ def group_advantage(rewards: torch.Tensor,
 # %% [markdown] trap="14.3" role="situation" core=true fault="the gradient of the KL penalty is zero on average" symptom="the KL penalty changes nothing, whatever its weight"
 # ## A price on every nat
 #
-# Now the policy samples its own answers. At each step, answers that earned more than
-# their prompt's mean are made likelier (*REINFORCE*). To keep the policy near the start,
-# you charge it for its KL to the start. The KL is the mean of the *log-ratio*, log policy
-# minus log start, over answers that the policy samples. So you add to the loss `BETA`
-# times the mean log-ratio of the current sample. "The mean log-ratio estimates the KL
-# without bias," says a docstring in an older project, "so it keeps the policy near the
+# Now the policy samples its own answers. At each step, you make answers likelier that
+# earned more than their prompt's mean (*REINFORCE*). To keep the policy near the start,
+# you charge a price for its KL to the start. The KL is the mean of the *log-ratio*, log
+# policy minus log start, over answers that the policy samples. So you add to the loss
+# `BETA` times the mean log-ratio of the current sample. "The mean log-ratio estimates the
+# KL without bias," says a docstring in an older project, "so it keeps the policy near the
 # start."
 
 # %% trap="14.3" role="break"
 def drawn(logp, n=256):
-    """Draw n answers per prompt; return three (K, n): log-probability
-    now, log-probability at the start, and reward."""
+    """Draw n answers per prompt. Return three (K, n): log-probability now,
+    log-probability at the start, and reward."""
     answers = draw(logp.detach(), n)
     return (table.gather(1, answers) for table in (logp, start, reward))
 
@@ -757,8 +756,9 @@ held, _, held_way = learn(reinforce(log_ratio))
 
 # %% trap="14.3" role="guess" quoted="wrong"
 guess("14.3",
-      "How large is the KL to the start after 50 steps with the penalty, "
-      "as a percentage of the KL without it?", unit="%")
+      "Both runs take 50 steps. How large is the final KL to the start "
+      "with the penalty, as a percentage of the final KL without it?",
+      unit="%")
 
 # %% trap="14.3" role="look"
 share = 100 * held_way[49] / free_way[49]
@@ -780,10 +780,10 @@ plot_lines(range(400), {
     turned_way, "the best policy": [kl(best, start).item()] * 400},
     title="The penalty changes nothing, with either sign",
     xlabel="step", ylabel="KL to the start, nats",
-    alt="Three curves of the KL rise together and end at one level: "
-        "without a penalty, with it, and with its sign reversed. The last "
-        "is a little lower on the way. A flat line far below is the KL of "
-        "the best policy.")
+    alt="Three KL curves rise together and end at one level: no penalty, "
+        "the penalty, and the penalty with its sign reversed. The third "
+        "curve is a little lower on the way. A flat line far below is the "
+        "KL of the best policy.")
 
 # %% trap="14.3" role="look"
 claim("KL after 50 steps: with the penalty, divided by without",
@@ -792,12 +792,12 @@ claim("KL after 50 steps: with the penalty, divided by without",
 # %% [markdown] trap="14.3" role="why"
 # The value of the mean log-ratio is right, but its gradient is not. In `now - then`, the
 # start is a constant and has no gradient. The gradient of `now`, averaged over samples
-# from the policy itself, is zero, because probabilities sum to 1, so making one answer
-# likelier makes the others less likely.
+# from the policy itself, is zero: probabilities sum to 1, so making one answer likelier
+# makes the other answers less likely.
 #
-# The true KL changes because different answers get sampled. Sampling carries no gradient,
-# so autograd does not see this part of the change. The figure averages over *all*
-# answers, for a policy that has moved towards the judge:
+# The true KL changes because different answers get sampled. Sampling has no gradient, so
+# autograd misses this part of the change. The figure averages over *all* answers, for a
+# policy that has moved towards the judge:
 
 # %% trap="14.3" role="why" tags=["plumbing"]
 def pull(penalty, policy):
@@ -839,7 +839,7 @@ claim("largest mean gradient of the log-ratio",
 
 # %% trap="14.3" role="repair" tags=["varies-by-cpu"]
 def half_square(now, then):
-    """Its mean gradient is that of the KL."""
+    """Its mean gradient is the KL's gradient."""
     return BETA * (now - then) ** 2 / 2
 
 mended, _, mended_way = learn(reinforce(half_square))
@@ -860,10 +860,10 @@ claim("KL to the best policy, with half the square", kl(mended, best),
 # number without gradient. PPO for language models traditionally does it in this way.
 #
 # GRPO adds a different estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As
-# an estimate of the KL's value, k3 is also unbiased. It is never negative, and near the
-# start it has less noise than the log-ratio. As a loss, it has the gradient of the
-# *other* KL, from the start to the policy. So k3 does pull on the policy (the thread
-# below calls k3 fine), but towards a different one:
+# an estimate of the KL's value, k3 is also unbiased. The estimate is never negative, and
+# near the start it has less noise than the log-ratio. As a loss, k3 has the gradient of
+# the *other* KL, from the start to the policy. So k3 does pull on the policy (the thread
+# below calls k3 fine), but towards a different target:
 
 # %% trap="14.3" role="more" tags=["plumbing"]
 def priced(logp):
@@ -891,10 +891,10 @@ claim("half the square: largest gap to the gradient of the KL",
       (pull(half_square, halfway) - wanted).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="more"
-# If you square the log-ratios token by token, you lose part of the gradient. A token also
-# decides what can follow, so it also influences the log-ratios after it (see the source
-# below). If the samples come from an older policy, each term has to be multiplied by the
-# ratio that the next trap introduces.
+# If you square the log-ratios token by token, you lose part of the gradient. A token
+# decides what can follow, so it also influences the later log-ratios (see the source
+# below). If the samples come from an older policy, multiply each term by the ratio that
+# the next trap introduces.
 
 # %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
 def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
@@ -918,19 +918,19 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="14.3" role="hint"
-# 1. An answer is sampled as a whole, so it has a single log-ratio: the sum over its
-#    tokens.
+# 1. An answer is sampled as a whole, so each answer has a single log-ratio: the sum over
+#    its tokens.
 # 2. Each answer has to be pushed by its own log-ratio. Which function of the log-ratio
 #    has the log-ratio as its derivative?
 # 3. Take the mean over answers, so that more answers do not pull harder.
 
 # %% [markdown] trap="14.3" role="keep"
-# **Keep:** an estimate with the right value need not have the right gradient, because
+# **Keep:** An estimate with the right value need not have the right gradient, because
 # what gets sampled also depends on the weights. To penalise a KL, use half the squared
-# log-ratio. **In your own code:** reverse the sign of the penalty. If the KL still
+# log-ratio. **In your own code:** Reverse the sign of the penalty. If the KL still
 # develops the same way, the penalty has no gradient. **Source:** [Tang and Munos
-# 2025](https://arxiv.org/abs/2506.09477); on the values [Schulman 2020, "Approximating KL
-# Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:** In
+# 2025](https://arxiv.org/abs/2506.09477); on the values, [Schulman 2020, "Approximating
+# KL Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:** In
 # [allenai/open-instruct 535](https://github.com/allenai/open-instruct/pull/535), the
 # estimate in the loss is said to "completely ignore" the reference.
 
@@ -938,11 +938,11 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # ## Sixteen steps on one draw
 #
 # Sampling is slow, so PPO samples once and takes several *inner steps* on the same
-# answers. Meanwhile, the policy in training moves away from the one that sampled these
-# answers. The *ratio* measures how far the policy has moved: it is the answer's
-# probability now, divided by its probability when it was sampled. PPO clips the ratio at
-# 1 - eps and 1 + eps, with an eps of 0.2. Your old notes say: "An answer whose ratio has
-# moved that far is not pushed any further."
+# answers. Meanwhile, the policy in training moves away from the policy that sampled these
+# answers. The *ratio* measures how far the policy has moved: the answer's probability
+# now, divided by its probability when it was sampled. PPO clips the ratio at 1 - eps and
+# 1 + eps, with an eps of 0.2. Your old notes say: "An answer whose ratio has moved that
+# far is not pushed any further."
 #
 # The code below runs one such round of sixteen inner steps. The judge is in a hurry, so
 # each reward comes with noise. Of the eight answers to a prompt, the *winner* earned the
@@ -951,7 +951,7 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 
 # %% trap="14.4" role="break"
 def sample(policy, n=8):
-    """n answers per prompt, and how much better than their mean each is."""
+    """n answers per prompt, and each answer's reward minus their mean."""
     answers = draw(policy, n)
     felt = reward.gather(1, answers) + torch.randn(K, n)
     felt = felt - felt.mean(1, keepdim=True)
@@ -1025,9 +1025,9 @@ draw_grids({"kept from the sampling": torch.maximum(now, old),
            title="Each policy is compared with itself",
            alt="Two grids of six inner steps by six policies. In both, the "
                "policy of each step is filled, on the diagonal. On the "
-               "left the first policy is pale in every step, because it is "
-               "used as old. On the right the diagonal itself is crossed: "
-               "the policy in training is also used as old.")
+               "left, the first policy is pale in every step, because it "
+               "is used as old. On the right, the diagonal itself is "
+               "crossed: the policy in training is also used as old.")
 
 # %% [markdown] trap="14.4" role="repair"
 # So store the log-probabilities once, when the answers are sampled, before the first
@@ -1050,21 +1050,22 @@ kept_way = inner_steps_kept(start, answers, adv)
 plot_lines(range(1, 17), {
     "computed again": [kl(start, p) for p in way[1:]],
     "kept": [kl(start, p) for p in kept_way[1:]]},
-    title="The first step is the same, the others are not",
+    title="The first step is the same, the later steps are not",
     xlabel="inner steps", ylabel="KL to the policy that sampled, nats",
     logy=True,
     alt="Two curves over sixteen inner steps on a logarithmic axis. They "
         "start at the same point. With the log-probabilities kept, the "
-        "curve is soon flat. Computed again, it keeps rising.")
+        "curve is soon flat. With the log-probabilities computed again, "
+        "the curve keeps rising.")
 
 # %% trap="14.4" role="repair"
 claim("KL of the round: computed again, divided by kept",
       kl(start, way[-1]) / kl(start, kept_way[-1]), above=15)
 
 # %% [markdown] trap="14.4" role="repair"
-# In the first step, the policy *is* the one that sampled the answers, so both versions
-# agree, and a ratio of 1 is right. A trainer that takes a single inner step per sample,
-# as GRPO in trl does by default, rightly reports a ratio of 1 and no clipping:
+# In the first step, the policy *is* the one that sampled the answers, so both runs agree,
+# and a ratio of 1 is right. A trainer that takes a single inner step per sample, as GRPO
+# in trl does by default, rightly reports a ratio of 1 and no clipping:
 
 # %% trap="14.4" role="repair"
 claim("first inner step: largest difference between computed again and "
@@ -1072,10 +1073,10 @@ claim("first inner step: largest difference between computed again and "
 
 # %% [markdown] trap="14.4" role="more" topics="rounds of one step · does it cost reward? · a forgotten temperature · one ratio per answer"
 # Does the fault cost reward? With one inner step per round, the fault changes nothing. At
-# a small learning rate, the faulty policy even earns more, because every step keeps
-# pushing where the clip would stop it. At the learning rate of this trap, eight noisy
-# rewards decide everything: after ten rounds, the faulty policy has almost settled on one
-# answer per prompt, and it stays there. The policy trained with the kept
+# a small learning rate, the policy trained with the fault even earns more, because every
+# step keeps pushing where the clip would stop it. At the learning rate of this trap,
+# eight noisy rewards decide everything: after ten rounds, that policy has almost settled
+# on one answer per prompt, and it stays there. The policy trained with the kept
 # log-probabilities still learns, and with most seeds it ends with a higher reward:
 
 # %% trap="14.4" role="more" tags=["plumbing"]
@@ -1114,8 +1115,8 @@ claim("ten rounds, kept: entropy of the policy", entropy(large_kept),
 # %% [markdown] trap="14.4" role="more"
 # The old log-probability belongs to the distribution that the answer was sampled from,
 # including the temperature (trap 13.8). If you sample at a temperature of 0.6 and score
-# at 1, most ratios are outside the clip range before the first step, while their mean
-# looks right. So compute both log-probabilities at 0.6.
+# at 1, most ratios are outside the clip range before the first step, but their mean looks
+# right. So compute both log-probabilities at 0.6.
 
 # %% trap="14.4" role="more"
 hot = (start / 0.6).log_softmax(-1)
@@ -1163,36 +1164,36 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="14.4" role="hint"
-# 1. The ratio is exp(now - then). "Then" is a constant: the log-probability recorded at
+# 1. The ratio is exp(now - then). `then` is a constant: the log-probability recorded at
 #    sampling time, without its graph.
 # 2. The clip alone is not enough. A bad answer that has become likelier has to be pushed
-#    back, however far it has gone. That is what the minimum is for.
-# 3. `adv[:, None]` gives each token the advantage of its answer.
+#    back, however far its ratio has moved. The minimum makes sure of this.
+# 3. `adv[:, None]` gives each token its answer's advantage.
 
 # %% [markdown] trap="14.4" role="keep"
 # **Keep:** "Old" is the policy that sampled the answers, not the latest policy. A ratio
 # of exactly 1 is right in the first step after sampling, and a fault once the policy has
-# moved. **In your own code:** print the largest distance of a ratio from 1 for each inner
-# step. It should be near 0 in the first step and larger later. **Source:** [Schulman et
+# moved. **In your own code:** For each inner step, print the largest distance of a ratio
+# from 1. It should be near 0 in the first step and larger later. **Source:** [Schulman et
 # al. 2017, "Proximal Policy Optimization Algorithms"](https://arxiv.org/abs/1707.06347).
 # **Seen in the wild:** In [tensorforce/tensorforce
 # 312](https://github.com/tensorforce/tensorforce/issues/312), the ratio was exactly 1 in
 # the later steps as well. [huggingface/trl
-# 3757](https://github.com/huggingface/trl/issues/3757) reports the same for a single
-# inner step, where a ratio of exactly 1 is right.
+# 3757](https://github.com/huggingface/trl/issues/3757) reports a ratio of exactly 1 for a
+# single inner step, where this is right.
 
 # %% [markdown] trap="14.5" role="situation" fault="returns run on across the end of an episode" symptom="the agent ends its episodes early; return does not rise, or an action that ends the episode gets credit for the next episode"
 # ## Ten turns with a caller
 #
 # Your model answers callers. A call has up to ten turns, and in each turn the model
 # either answers or hangs up. The first answer helps most, with a reward of 1; the second
-# earns 1/2, the third 1/3, and so on. Hanging up earns nothing and ends the call, and the
+# earns 1/2, the third 1/3, and so on. Hanging up earns nothing and ends the call; the
 # next caller is on the line at once. Every answer earns something, so a call earns most
 # if the model never hangs up.
 #
 # You train the policy on its *return*: the reward of a turn plus the rewards after it,
-# each later turn discounted by another factor of 0.95. The ten probabilities to answer
-# begin at 73 %, so the model gives 2.6 answers in an average call.
+# with another factor of 0.95 for each later turn. The ten probabilities to answer begin
+# at 73 %, so an average call has 2.6 answers.
 
 # %% trap="14.5" role="break"
 TURNS, CALLS, STEPS = 10, 32, 60          # turns; lines; turns on a line
@@ -1265,10 +1266,10 @@ measured("14.5", 2)
 claim("answers in a call after training", length, below=2)
 
 # %% [markdown] trap="14.5" role="why"
-# A line holds many calls, one after the other, and `later` runs through all of them. So
-# when the model hangs up, the return of that turn contains the rewards of the *next* call,
-# which begins with the answers that earn most. The policy learns that hanging up is a
-# shortcut to the next first answer, and most calls end after one or two turns.
+# A line has many calls, one after the other, and `later` runs through all of them. So
+# when the model hangs up, the return of that turn contains the rewards of the *next*
+# call, whose first answers earn most. The policy learns that hanging up is a shortcut to
+# the next first answer, and most calls end after one or two turns.
 
 # %% trap="14.5" role="why"
 turn, answered, rewards, ended = played(torch.full((TURNS,), 0.73))
@@ -1277,13 +1278,13 @@ hung_up = [crossing[~answered & (turn == t)].mean() for t in range(4)]
 plot_columns({f"turn {t + 1}": value for t, value in enumerate(hung_up)},
              xlabel="turn at which the model hangs up",
              ylabel="mean return (own reward: 0)",
-             title="Hanging up earns nothing, and its return is above 4",
+             title="Hanging up earns nothing, but its return is above 4",
              alt="Four columns, the mean return of hanging up at turns 1 "
                  "to 4. All are between 4 and 8, although the reward is 0.")
 
 # %% [markdown] trap="14.5" role="repair"
 # The return of a turn must not contain what happens after the end of its call. `ended`
-# marks the last turn of each call, so the sum starts again there:
+# marks the last turn of each call, where the sum starts again:
 
 # %% trap="14.5" role="repair"
 def returns_within(rewards, ended, gamma=0.95):
@@ -1303,21 +1304,21 @@ print(f"answers in a call: {length:.1f}; reward of a call: "
 plot_lines(range(1, TURNS + 1), {
     "before training": torch.full((TURNS,), 0.73),
     "returns across calls": stay, "within a call": stay_within},
-    title="Returns across calls teach it to hang up at turns 2 to 4",
+    title="Returns across calls teach hanging up at turns 2 to 4",
     xlabel="turn", ylabel="probability to answer",
     alt="Three curves over ten turns. Before training, the probability is "
-        "0.73 everywhere. With returns within a call it is above 0.75 "
-        "everywhere. With returns across calls it falls to about 0.2 at "
+        "0.73 everywhere. With returns within a call, it is above 0.75 "
+        "everywhere. With returns across calls, it falls to about 0.2 at "
         "turns 2 to 4.")
 
 # %% trap="14.5" role="repair"
 claim("answers in a call, returns within a call", length, above=6)
 
 # %% [markdown] trap="14.5" role="more" topics="the end of the buffer · a time limit · GAE"
-# The last column of the buffer is something else: there the collection stops in the
-# middle of a call, and more rewards would have followed. If nothing stands for them, the
-# returns of the last columns are too small. Here is the mean return of a first turn, in
-# the first forty columns and in the last one:
+# The buffer's last column is a different case: the collection stops there in the middle
+# of a call, and more rewards would have followed. If nothing stands for the missing
+# rewards, the returns of the last columns are too small. Here is the mean return of a
+# first turn, in the first forty columns and in the last one:
 
 # %% trap="14.5" role="more"
 within = returns_within(rewards, ended)
@@ -1335,11 +1336,12 @@ claim("answers in a call before training",
       answers_of(torch.ones(TURNS).sigmoid())[0], expected=2.6, within=0.02)
 
 # %% [markdown] trap="14.5" role="more"
-# So the sum begins with an estimate of what follows the last column, the *value* of the
-# next state, where its call has not ended. The same value belongs after a step at which a
-# time limit cut an episode off: the task went on, only the recording stopped. Gymnasium
-# reports the two cases separately, as `terminated` and `truncated`. GAE needs the mask
-# twice: once for the value of the next state, and once for the sum that runs backwards.
+# So if the call has not ended, the sum begins with an estimate of what follows the last
+# column, the *value* of the next state. The same value belongs after a step at which a
+# time limit cut an episode off: the task went on, and only the recording stopped.
+# Gymnasium reports the two cases separately, as `terminated` and `truncated`. GAE needs
+# the mask twice: once for the value of the next state, and once for the sum that runs
+# backwards.
 
 # %% trap="14.5" role="exercise" points=3 difficulty=2 minutes=12
 def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
@@ -1373,17 +1375,18 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # 1. Go through the columns from the last to the first. What do you carry from step t + 1
 #    to step t, and when do you carry nothing?
 # 2. `after` is what you carry into the last column. A mask from `ended[:, t]` decides
-#    whether step t sees what is carried.
-# 3. The reward of an episode's last step still counts. Only what comes after it does not.
+#    whether step t adds what is carried.
+# 3. The reward of an episode's last step still counts. Only what comes after that step
+#    does not.
 
 # %% [markdown] trap="14.5" role="keep"
 # **Keep:** When a buffer holds several episodes, stop the sum of a return at the end of
-# its episode. Where only the recording stopped, add the value of the next state. **In
-# your own code:** print the return of a step that ended an episode. It should equal its
+# its episode. If only the recording stopped, add the value of the next state. **In your
+# own code:** Print the return of a step that ended an episode. It should equal its
 # reward. **Source:** [Pardo et al. 2018, "Time Limits in Reinforcement
-# Learning"](https://arxiv.org/abs/1712.00378). **Seen in the wild:** In
-# [EdanToledo/Stoix 142](https://github.com/EdanToledo/Stoix/issues/142), GAE sums
-# differences that cross the end of an episode.
+# Learning"](https://arxiv.org/abs/1712.00378). **Seen in the wild:** In [EdanToledo/Stoix
+# 142](https://github.com/EdanToledo/Stoix/issues/142), GAE sums differences that cross
+# the end of an episode.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1395,19 +1398,19 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # weights**
 #
 # - [ ] have not changed, because a constant loss has no gradient :: A constant loss can
-#   have one. If the reference moves along with the policy, each pair pulls with half of
-#   beta.
+#   have a gradient. If the reference moves along with the policy, each pair pulls with
+#   half of beta.
 # - [x] may be anywhere :: If the reference moves along with the policy, every step
 #   pushes, and nothing holds the policy back.
-# - [ ] are those of the best policy :: The margins of the best policy are not zero, and
-#   its loss is below log 2.
+# - [ ] are those of the best policy :: The best policy's margins are not zero, and its
+#   loss is below log 2.
 
 # %% [markdown] role="quiz"
 # **2. Rewards are listed round by round: the first answers to all prompts, then the
-# second ones, and so on. There are as many prompts as rounds. `rewards.view(-1, rounds)`
-# returns groups of**
+# second answers, and so on. There are as many prompts as rounds. `rewards.view(-1,
+# rounds)` returns groups of**
 #
-# - [ ] answers to one prompt, because the numbers agree :: The shape is the same, but its
+# - [ ] answers to one prompt, because the numbers agree :: The shape is the same, but the
 #   rows are rounds.
 # - [ ] different sizes :: All groups have the same size, so the shape does not show the
 #   fault.
@@ -1421,7 +1424,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 #   zero.
 # - [x] use half the square of each answer's log-ratio :: Averaged over
 #   samples, half the square has the gradient of the KL.
-# - [ ] reverse its sign :: Zero has no sign.
+# - [ ] reverse the term's sign :: Zero has no sign.
 
 # %% [markdown] role="quiz"
 # **4. A trainer takes four inner steps on each sample. Its log shows a ratio of exactly 1
@@ -1450,7 +1453,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 #   answer is worth many nats.
 # - [ ] get better, because that is what training maximises :: Training maximises the
 #   judge's opinion, minus the price of the nats.
-# - [ ] stay as they were :: A rising KL means that the policy samples different answers.
+# - [ ] stay the same :: A rising KL means that the policy samples different answers.
 
 # %% [markdown] role="quiz"
 # **7. All four answers to a prompt are right and have reward 1. Their advantages are**
@@ -1465,14 +1468,14 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # ## On a GPU: the reference and the logits
 #
 # DPO trains one model and queries a second one, the reference. With AdamW in mixed
-# precision, each weight of the trained model takes 16 bytes: two for the weight, two
-# for its gradient, and twelve for a copy in 32 bits and two moments. A weight of the
-# reference takes two bytes. In addition, each model writes *logits*, one value for
-# every entry of the vocabulary at every token.
+# precision, each weight of the trained model takes 16 bytes: two for the weight, two for
+# its gradient, and twelve for a copy in 32 bits and two moments. A weight of the
+# reference takes two bytes. Each model also writes *logits*, one value per vocabulary
+# entry and token.
 #
-# **Before you run anything:** take a policy of 8 billion weights, 8 answers of 1,024
+# **Before you run anything:** Take a policy of 8 billion weights, 8 answers of 1,024
 # tokens, a vocabulary of 128,256, and logits in 16 bits. Which is larger, the reference
-# or what `log_softmax` allocates for the logits of one call? And how much of that
+# or what `log_softmax` allocates for the logits of one call? And what fraction of that
 # allocation is left if you process one row at a time?
 
 # %% role="gpu"
@@ -1510,7 +1513,7 @@ plot_bars({"policy in training": 8 * 16, "reference": 8 * 2,
 few = batch_of("cpu", torch.float32, rows=3, size=5, vocabulary=40)
 claim("GB of log_softmax: whole, divided by row by row",
       peaks["whole"] / peaks["by_row"], above=6)
-claim("GB of the reference, divided by those of log_softmax, whole",
+claim("GB of the reference, divided by GB of log_softmax, whole",
       16 / peaks["whole"], above=1.5)
 claim("log-probabilities: difference between whole and by row",
       (whole(*few) - by_row(*few)).abs().max().item(), below=1e-5)
@@ -1546,7 +1549,7 @@ answers_here
 
 # %% [markdown] role="gpu"
 # **Keep:** A fixed reference assigns the same log-probability to the same answer every
-# time. So query it once, before training, and store one number per answer, the sum of its
+# time. So query the reference once, before training, and store one number per answer, the sum of its
 # tokens' log-probabilities. You then keep 8 bytes per pair instead of a model of 16 GB.
 # With an adapter (LoRA) you need no second model, because the policy with its adapter
 # switched off is the reference, if training began with a new adapter. If you do have to
@@ -1558,11 +1561,11 @@ answers_here
 #
 # - The best policy is the start times $\exp(\text{reward} / \beta)$, normalised. Work out
 #   where training should take the policy.
-# - The KL penalty protects a policy from the errors of its judge. Plot the KL.
+# - The KL penalty protects a policy from its judge's errors. Plot the KL.
 # - The reference that a loss compares against must not move.
-# - A group is the answers to one prompt, and every answer carries its prompt's id.
+# - A group is the answers to one prompt. Store the prompt's id with every answer.
 # - An estimate with the right value need not have the right gradient.
-# - "Old" is the policy that generated the samples. A ratio of 1 is right only in the
-#   first step after sampling.
+# - "Old" is the policy that sampled the answers. A ratio of 1 is right only in the first
+#   step after sampling.
 #
-# **Next:** plot the KL to the first checkpoint of one of your own runs, next to its loss.
+# **Next:** Plot the KL to the first checkpoint of one of your own runs, next to its loss.

@@ -4,13 +4,12 @@
 # Data parallelism on eight GPUs needs a model that fits on one GPU, and yours no longer
 # does. So you cut deeper: a layer into halves, a batch into small parts that flow through
 # stages, a sequence into pieces, and a layer into experts of which each token visits only
-# a few. You also keep fewer activations in memory and compute the others again for the
-# backward pass.
+# a few. You also keep fewer activations in memory and recompute the rest for the backward
+# pass.
 #
 # Each cut is exact on paper, and each has a line of code that can be wrong without
-# raising an error. This stage breaks those lines one by one and counts the bytes that are
-# sent. Then it plans a run on eight GPUs: what fits, which rank waits, and which cut to
-# choose.
+# raising an error. This stage breaks those lines one by one and counts the bytes sent.
+# Then it plans a run on eight GPUs: what fits, which rank waits, and which cut is best.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -44,11 +43,11 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## Two sheets, five cuts
 #
-# A training step works on two tables of values, which this stage draws as two sheets. One
-# sheet is the data: the rows of a batch, each a sequence of tokens. The other sheet is
-# the weights: the layers, each with its columns or its experts. *Data parallelism*, the
-# cut of stage 9, gives each GPU some of the rows and all the weights. Four more cuts
-# divide the sheets in other directions:
+# A training step works on two tables of values, drawn here as two sheets. One sheet is
+# the data: the rows of a batch, each a sequence of tokens. The other sheet is the
+# weights: the layers, each with its columns or its experts. *Data parallelism*, the cut
+# of stage 9, gives each GPU some of the rows and all the weights. Four more cuts divide
+# the sheets in other directions:
 
 # %% role="concept"
 across, down = torch.zeros(4, 4), torch.zeros(4, 4)
@@ -69,30 +68,30 @@ draw_grids({"data parallel": across, "context parallel": down,
                "parallel: one expert of each layer.")
 
 # %% [markdown] role="concept"
-# What a cut separates has to be brought together again. Each cut does this with a call of
-# its own:
+# What a cut separates has to be brought together again, and each cut has its own call for
+# this:
 #
-# - **data**: the gradients of all copies of the weights are summed by one `all_reduce`
-#   per step;
+# - **data parallelism**: the gradients of all copies of the weights are summed by one
+#   `all_reduce` per step;
 # - **tensor parallelism**: the partial outputs of a layer are summed by an `all_reduce`
 #   in each layer;
 # - **pipeline parallelism**: activations are sent on to the next stage, and their
 #   gradients are sent back;
-# - **context**: the keys and values of all pieces are gathered in each layer, and their
-#   gradients are sent back (`reduce_scatter`); the weights are copies, as with data
-#   parallelism;
-# - **experts**: tokens are sent to the GPU that holds their expert, and back
-#   (`all_to_all`).
+# - **context parallelism**: the keys and values of all pieces are gathered in each layer,
+#   and their gradients are sent back (`reduce_scatter`); the weights are copies, as with
+#   data parallelism;
+# - **expert parallelism**: tokens are sent to the GPU that holds their expert, and their
+#   outputs are sent back (`all_to_all`).
 #
 # ## Ranks and their tape
 #
 # Two processes stand in for two GPUs, as in stage 9. `ranks.run(fn, *given, uses=...)`
 # sends the source of `fn` and of the functions in `uses` to both processes. It returns a
-# list of the values that `fn` returned on rank 0 and on rank 1. On each rank, the names
-# `torch`, `nn`, `F`, `dist` and `copy` are available. A rank's *tape* records every
-# collective before the call, with its name and the size of the tensor in bytes. So you
-# can plan a cut on paper first, and then compare the predicted bytes with the bytes on
-# the tape.
+# list with the return values of `fn` on rank 0 and rank 1. On each rank, the names
+# `torch`, `nn`, `F`, `dist` and `copy` are available. Before each collective call, a
+# rank's *tape* records the name of the collective and the size of the tensor in bytes. So
+# you can plan a cut on paper first, and then compare the predicted bytes with the bytes
+# on the tape.
 
 # %% role="concept"
 ranks = Ranks(2)
@@ -108,7 +107,7 @@ print("rank 0 has", sums[0][0, 0].item(), " tape:", ranks.tapes[0])
 
 # %% role="concept" tags=["plumbing"]
 def sent(name="all_reduce", rank=0):
-    """Bytes of each call of that name on a rank's last tape."""
+    """Bytes of each call with this name on a rank's last tape."""
     return [line[1] for line in ranks.tapes[rank] if line[0] == name]
 
 def flat(tensors):
@@ -116,7 +115,7 @@ def flat(tensors):
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 def gap(a, b):
-    """Distance of a from b, as a fraction of the norm of b."""
+    """Distance of a from b, as a fraction of b's norm."""
     return ((a - b).norm() / b.norm()).item()
 
 # 1300 images of digits (N, 64) with their labels, and 497 new ones.
@@ -129,15 +128,15 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 # %% [markdown] role="concept"
 # If only the values matter, one process plays all ranks. A list has one entry per rank,
 # `sum` of the list stands for an `all_reduce`, `torch.cat` stands for an `all_gather`,
-# and autograd runs through all of it. The arithmetic is the same, up to the rounding of a
+# and autograd runs through all of it. The arithmetic is the same, up to rounding in a
 # sum.
 #
 # ## One matrix, cut two ways
 #
-# A layer that does not fit on one GPU has to be cut itself. The weights of a layer are a
-# matrix with one row per unit and one column per input, so there are two ways to halve
-# the layer. Take two inputs, 1 and 2, and two units with the weights (3, 4) and (5, 6).
-# Without a cut, the units return 3 + 8 = 11 and 5 + 12 = 17.
+# If a layer does not fit on one GPU, the layer itself has to be cut. The weights of a
+# layer are a matrix with one row per unit and one column per input, so there are two ways
+# to halve the layer. Take two inputs, 1 and 2, and two units with the weights (3, 4) and
+# (5, 6). Without a cut, the units return 3 + 8 = 11 and 5 + 12 = 17.
 #
 # | cut | rank 0 | rank 1 | then |
 # |---|---|---|---|
@@ -147,13 +146,13 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 # Either way, the ranks have to communicate at the end: they put the halves together, or
 # they sum the parts. But the MLP of a transformer has two matrices, one after the other.
 # Cut the first matrix *by units*. Each rank then holds half of the hidden values, and
-# that half is exactly what a second matrix that is cut *by inputs* needs. So a single sum
-# at the end is enough for both matrices.
+# that half is exactly what a second matrix cut *by inputs* needs. So a single sum at the
+# end is enough for both matrices.
 #
 # The activation between the two matrices determines which cut comes first. After a cut by
 # units, each rank has complete sums, and a ReLU may follow. After a cut by inputs, each
-# rank has only parts of a sum, for example 3 and -5. The ReLU of the sum of 3 and -5 is
-# 0, but the sum of their ReLUs is 3.
+# rank has only parts of a sum, for example 3 and -5. The ReLU of their sum is 0, but the
+# sum of their ReLUs is 3.
 
 # %% [markdown] trap="15.1" role="situation" core=true fault="tensor parallelism without the sum in the backward pass" symptom="tensor parallel: same loss as on one GPU, but weights of norms and embeddings drift apart between ranks"
 # ## A layer on two ranks
@@ -166,8 +165,8 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 #
 # Autograd does not know `all_reduce`, so you write its backward pass by hand. Each part
 # counts once in the sum, so the backward pass gives every part the gradient of the sum.
-# The output equals the uncut layer's. "So body's gradient also agrees, up to rounding,"
-# says a comment in the code.
+# The output is right. "So body's gradient also agrees, up to rounding," says a comment in
+# the code.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
@@ -247,7 +246,7 @@ claim("rank 0's gradient of body in the first step: error",
 
 # %% [markdown] trap="15.1" role="look"
 # The loss falls on both ranks, as it should. After the run, you save rank 0's copies and
-# join the halves:
+# join the two halves of the layer:
 
 # %% trap="15.1" role="look" tags=["plumbing"]
 def joined(held, x, y):
@@ -262,7 +261,7 @@ one_net = joined(held, x, y)
 # %% trap="15.1" role="look"
 plot_bars({"rank 0, in training": losses[0][-1],
            "rank 1, in training": losses[1][-1], "joined": one_net},
-          title="The net that is saved is not the one that was trained",
+          title="The saved net is not the net that was trained",
           xlabel="loss on the same 512 digits, in nats",
           alt="Three bars. The last losses of both ranks are small and "
               "almost equal. The joined network's loss on the same digits "
@@ -288,13 +287,13 @@ draw_blocks({"forward": ["h", ("A0", "A1"), ("B0", "B1"), "+", "y"],
             alt="Three columns of blocks. Forward: h goes into both "
                 "halves, and a sum makes y from their parts. Backward: dy "
                 "goes into both halves, and each rank keeps the part of dh "
-                "that its half returns. In the last column a sum makes dh "
+                "that its half returns. In the last column, a sum makes dh "
                 "from these parts.")
 
 # %% [markdown] trap="15.1" role="repair"
-# Put a second function at the layer's entrance. It returns `h` unchanged, and in the
-# backward pass it sums the gradient of `h` over the ranks. Entrance and exit mirror each
-# other: the entrance copies forward and sums backward, and the exit does the reverse.
+# Put a second function at the layer's entrance, which returns `h` unchanged and, in the
+# backward pass, sums its gradient over the ranks. Entrance and exit mirror each other:
+# the entrance copies forward and sums backward, and the exit does the reverse.
 
 # %% trap="15.1" role="repair"
 def entered(h):
@@ -320,7 +319,7 @@ claim("rank 0's gradient of body with the second sum: error",
       gap(grads[0], true), below=1e-4)
 
 # %% [markdown] trap="15.1" role="repair"
-# The cut costs two sums per step, each of 512 rows with 32 values of 4 bytes.
+# The cut costs two sums per step, each over 512 rows of 32 values of 4 bytes.
 
 # %% trap="15.1" role="repair"
 predicted = 60 * 2 * (512 * 32 * 4)               # steps, sums, bytes
@@ -331,7 +330,7 @@ claim("bytes on the tape of 60 steps", sum(sent()),
       expected=60 * 2 * 512 * 32 * 4)
 
 # %% [markdown] trap="15.1" role="more" topics="both runs, as bounds · a sum that autograd knows · what torch does · a bias"
-# These claims compare the two runs again, now with bounds:
+# The next claims compare the runs without and with the second sum:
 
 # %% trap="15.1" role="more"
 claim("copies of body and head after 60 steps without the sum: distance",
@@ -344,7 +343,7 @@ claim("last losses of the two ranks with the sum: difference",
 # %% [markdown] trap="15.1" role="more"
 # `torch.distributed.nn.functional` has a differentiable `all_reduce`. Its backward pass
 # is also a sum. Such a sum is right if the ranks' losses are parts of one loss. Here the
-# ranks' losses are copies of the same loss, so each half gets its gradient twice.
+# ranks' losses are copies of one loss, so each half gets its gradient twice.
 
 # %% trap="15.1" role="more"
 def with_known_sum(seed, x, y):
@@ -397,10 +396,10 @@ claim("gradient of body with parallelize_module: error",
       gap(by_dtensor, body.weight.grad), below=1e-4)
 
 # %% [markdown] trap="15.1" role="more"
-# The second bias belongs to neither half. Add it once, after the sum, because inside the
-# parts two ranks would count it twice. Its gradient, a sum over the rows of `dy`, is
-# already complete on each rank. So is the gradient of a half's own weights. These
-# gradients need no collective call.
+# The second bias belongs to neither half. Add this bias once, after the sum, because
+# inside the parts two ranks would count it twice. Its gradient, a sum over the rows of
+# `dy`, is already complete on each rank, and so is the gradient of a half's own weights.
+# Neither gradient needs a collective call.
 
 # %% trap="15.1" role="more"
 claim("gradient of the bias on rank 0: error",
@@ -437,15 +436,15 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 
 # %% [markdown] trap="15.1" role="hint"
 # 1. What is only a part on each rank, and what is already complete? Parts of y and dh
-#    have to be summed. da and db belong to this rank only; dc is computed from dy, which
+#    have to be summed. da and db belong to this rank only. dc is computed from dy, which
 #    is complete.
 # 2. Add the bias once, after the sum.
 # 3. Write the backward pass by hand: `back = (dy @ b) * (units > 0)`. Then dh comes from
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** two matrices, cut by units, then by inputs, need two sums: one of the outputs
-# in the forward pass, and one of the input's gradients in the backward pass. **In your
+# **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs in
+# the forward pass, and one of the input's gradients in the backward pass. **In your
 # own code:** every few hundred steps, compare digests of all copies (norms, embeddings,
 # biases) across the ranks. Also compare the first gradient with a single rank's.
 # **Source:** [Megatron-LM,
@@ -462,12 +461,13 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 #
 # The next network is cut between its layers: rank 0 has the first stage, and rank 1 has
 # the second stage and the loss. To keep both ranks busy, you cut a batch into
-# *micro-batches*: while rank 1 works on the first, rank 0 begins the second. torch's
-# schedules run forward and backward over all micro-batches, send activations and
+# *micro-batches*: while rank 1 works on the first micro-batch, rank 0 begins the second.
+# Torch's schedules run forward and backward over all micro-batches, send activations and
 # gradients, and average the gradient over the micro-batches.
 #
-# You have memory for 16 digits, cut into four micro-batches, and want 64 digits per step.
-# So you make four passes, let `backward` accumulate in `.grad`, and divide the loss by 4.
+# You have memory for 16 digits, cut into four micro-batches, but you want 64 digits per
+# step. So you make four passes, let `backward` accumulate in `.grad`, and divide the loss
+# by 4.
 
 # %% trap="15.2" role="break"
 def stages(seed):
@@ -513,7 +513,7 @@ def own_gradients(x, y, passes=4):
         for xs, ys in zip(x.chunk(passes), y.chunk(passes), strict=True)])
 
 def shares(found):
-    """Weight of each pass's own gradient in the gradient found."""
+    """Weight of each pass's own gradient in the final gradient."""
     return torch.linalg.lstsq(own_gradients(x64, y64).T,
                               found[:, None]).solution.flatten()
 
@@ -524,19 +524,19 @@ print("weights of the passes:", *(f"{s:.4f}" for s in share))
 measured("15.2", round((share[3] / share[0]).item()), right=(64, 64))
 
 # %% trap="15.2" role="look"
-claim("weight of the last pass, divided by that of the first",
+claim("weight of the last pass, divided by the weight of the first",
       (share[3] / share[0]).item(), expected=64, within=1)
 
 # %% [markdown] trap="15.2" role="why"
-# At the end of each pass, the schedule divides `p.grad` by the number of its
-# micro-batches, 4. But `p.grad` also contains the gradients of earlier passes. So the
-# first pass's gradient is divided four times, and the last pass's once. You wanted a sum,
-# and you get a moving average, in which every pass shrinks everything before it to a
+# At the end of each pass, the schedule divides `p.grad` by 4, the number of
+# micro-batches. But `p.grad` also contains the gradients of earlier passes. So the first
+# pass's gradient is divided four times, and the last pass's gradient once. You wanted a
+# sum, but you get a moving average, in which every pass shrinks everything before it to a
 # quarter.
 
 # %% trap="15.2" role="why"
 plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
-             title="Four passes, and the last one counts most",
+             title="Of four passes, the last counts most",
              xlabel="pass", ylabel="weight in the gradient", form=".3f",
              reference=(0.25, "meant: a quarter each"),
              marks=["pass 1", "pass 2", "pass 3"],
@@ -547,7 +547,7 @@ plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
 # %% [markdown] trap="15.2" role="why"
 # The gradient is smaller, and it comes mostly from the last pass, although you computed
 # four. AdamW hardly reacts to a constant factor, but it does worse when most passes
-# hardly count. At this rate, SGD does worse with short steps, although all passes count
+# hardly count. At this rate, SGD does worse with short steps, even if all passes count
 # equally (`as small`).
 
 # %% trap="15.2" role="why" tags=["plumbing"]
@@ -583,10 +583,10 @@ ends = {f"{name}, {how}": trained(weights, make)
 # %% trap="15.2" role="why"
 plot_bars(ends, title="Lost passes hurt AdamW, and short steps hurt SGD",
           xlabel="loss on new digits after 60 steps, in nats",
-          alt="Six bars. With AdamW the loss is about a quarter higher "
+          alt="Six bars. With AdamW, the loss is about a quarter higher "
               "when each pass divides; equally small weights cost nothing. "
-              "With SGD it is more than twice as high when each pass "
-              "divides, and also with equally small weights.")
+              "With SGD, the loss is more than twice as high when each "
+              "pass divides, and also with equally small weights.")
 
 # %% trap="15.2" role="why"
 claim("AdamW, divided in each pass: loss relative to a quarter each",
@@ -594,8 +594,8 @@ claim("AdamW, divided in each pass: loss relative to a quarter each",
       above=1.05)
 
 # %% [markdown] trap="15.2" role="repair"
-# Divide in the one place that can see the whole step: sum the loss, divide it by the
-# number of labels in the step, and tell the schedule not to scale the gradients.
+# Divide where the whole step is known: sum the loss, divide the sum by the number of
+# labels in the step, and tell the schedule not to scale the gradients.
 
 # %% trap="15.2" role="repair"
 def loss_of(logits, labels):
@@ -627,9 +627,9 @@ claim("smallest weight of a pass", share.min().item(), expected=0.25,
       within=0.001)
 
 # %% [markdown] trap="15.2" role="repair"
-# Rank 0 sends the 32 values of each digit, rank 1 sends their gradients back, and no
-# gradient of a weight is sent. (A few short messages with the shapes are sent once. Tied
-# embeddings or a clipped norm would add calls.)
+# Rank 0 sends 32 values per digit, rank 1 sends their gradients back, and no weight's
+# gradient is sent. (A few short messages with the shapes are sent once. Tied embeddings
+# or a clipped norm would add calls.)
 
 # %% trap="15.2" role="repair"
 predicted = 64 * 32 * 4                           # digits, numbers, bytes
@@ -644,8 +644,8 @@ claim("bytes of activations and their gradients, both ranks together",
       expected=2 * 64 * 32 * 4)
 
 # %% [markdown] trap="15.2" role="more" topics="the other numbers"
-# These claims check the other figures of these runs. The cosine compares the mixed
-# gradient with the mean of the four passes.
+# The next claims check the other figures of these runs. The cosine compares the mixed
+# gradient with the mean gradient of the four passes.
 
 # %% trap="15.2" role="more"
 own = own_gradients(x64, y64)
@@ -663,21 +663,21 @@ claim("AdamW, equally small weights: loss relative to a quarter each",
       within=0.02)
 claim("norm of the mixed gradient, divided by the norm of the mean",
       (mixed.norm() / meant.norm()).item(), below=0.85)
-claim("cosine of the mixed gradient and the mean",
+claim("cosine of the mixed gradient and the mean gradient",
       F.cosine_similarity(mixed, meant, 0).item(), below=0.99)
 
 # %% trap="15.2" role="exercise" points=3 difficulty=2 minutes=12
 def pass_losses(labels: list, divides: bool) -> list:
-    """Compute by what to divide the summed loss of each micro-batch of a
+    """Compute the divisor for the summed loss of each micro-batch of a
     step.
 
     labels[p][m], at least 1: how many labels count in micro-batch m of pass
-    p. Each pass has one or more micro-batches, and passes may differ in
-    their number. The gradients of all passes add up in .grad, and at the
-    end .grad has to be the gradient of the mean loss over all labels of the
-    step. divides: if True, at the end of each pass the schedule divides
-    everything in .grad by the number of micro-batches of this pass.
-    Otherwise no gradient is divided.
+    p. Each pass has one or more micro-batches, and passes may have
+    different numbers of micro-batches. The gradients of all passes add up
+    in .grad, and at the end .grad has to be the gradient of the mean loss
+    over all labels of the step. divides: if True, at the end of each pass
+    the schedule divides everything in .grad by the number of micro-batches
+    of this pass. Otherwise no gradient is divided.
 
     Returns floats, nested like labels. labels is not changed.
 
@@ -694,32 +694,32 @@ def pass_losses(labels: list, divides: bool) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="15.2" role="hint"
-# 1. If nothing else divides, divide each summed loss by the number of all labels of the
-#    step.
-# 2. Suppose the schedule divides. By the end, by how much in total has the gradient of
-#    pass `p` been divided? By the micro-batches of `p` and of every pass after it. Divide
-#    by that much less beforehand.
-# 3. Go through the passes from the last to the first, and keep the running number.
+# 1. If the schedule does not divide, divide each summed loss by the total number of
+#    labels in the step.
+# 2. Suppose the schedule divides. By what has the gradient of pass `p` been divided in
+#    the end? By the numbers of micro-batches of `p` and of every later pass, multiplied
+#    together. So divide your divisor by this product.
+# 3. Go through the passes from the last to the first, and keep the running product.
 
 # %% [markdown] trap="15.2" role="keep"
-# **Keep:** code that divides a gradient divides everything in it, including earlier
-# passes. So divide the loss instead. **In your own code:** run one step on the same rows,
-# once as one pass and once as four passes, and compare the gradients. **Source:** torch's
+# **Keep:** Code that divides a gradient divides everything in it, including earlier
+# passes. So divide the loss instead. **In your own code:** Run one step on the same rows,
+# once as one pass and once as four passes, and compare the gradients. **Source:** Torch's
 # [schedules.py](https://github.com/pytorch/pytorch/blob/00722e648b740f91d0e71494baa17891749fd291/torch/distributed/pipelining/schedules.py),
 # where `scale_grads` is true by default, for a loss that is a mean. **Seen in the wild:**
 # [torchtitan 1733](https://github.com/pytorch/torchtitan/issues/1733) describes "an
 # exponential moving average, rather than a sum". In [DeepSpeed
-# 8152](https://github.com/deepspeedai/DeepSpeed/issues/8152), each stage divided what the
-# next stage had already divided. In [torchtitan
-# 2972](https://github.com/pytorch/torchtitan/issues/2972), nothing was divided.
+# 8152](https://github.com/deepspeedai/DeepSpeed/issues/8152), each stage divided
+# gradients that the next stage had already divided. In [torchtitan
+# 2972](https://github.com/pytorch/torchtitan/issues/2972), no gradient was divided.
 
 # %% [markdown] trap="15.3" role="situation" core=true fault="each rank counts its part of the sequence from zero" symptom="training loss near zero with context parallelism, and the saved model is bad on one GPU"
 # ## A sequence for two
 #
 # Your sequences are too long for one GPU, so you cut each sequence in half: rank 0 holds
-# the first half, and rank 1 the second. Most layers work token by token and are not
-# affected. Attention looks at other tokens, so the ranks gather the keys and values of
-# both halves, and a mask hides later tokens from each query.
+# the first half, and rank 1 the second. For most layers, which work token by token, the
+# cut changes nothing. Attention looks at other tokens, so the ranks gather the keys and
+# values of both halves, and a mask hides later tokens from each query.
 #
 # The task has a known answer: 16 random letters out of 20, and then the same 16 again. So
 # in the second half, the next letter after any position was seen 15 positions earlier.
@@ -760,7 +760,7 @@ def copy_loss(net, tokens, cut, *attend):
                            tokens[:, 16:].flatten())
 
 def trained(cut, steps=120):
-    """A net trained on batches that are cut this way, and its last loss."""
+    """A net trained on batches cut this way, and its last loss."""
     net = CopyNet()
     adam = torch.optim.AdamW(net.parameters(), lr=2e-2)
     for _ in range(steps):
@@ -820,15 +820,14 @@ print(f"one GPU, new rows:    {unsplit_loss:.2f} nats")
 measured("15.3", 3)
 
 # %% trap="15.3" role="look"
-claim("whole sequences: loss of the net trained on two ranks",
+claim("whole sequences: loss of the net that was trained on two ranks",
       unsplit_loss, above=6)
 
 # %% [markdown] trap="15.3" role="why"
 # `arange(part.shape[1])` counts from 0 on every rank. So a letter and its copy get the
 # same position, and the network learns to look at the key whose position is one above the
-# query's. New rows cut in the same way cannot reveal the fault. On one GPU the second
-# half has positions that were never used in training, and their embeddings are still
-# random.
+# query's. New rows cut in the same way cannot reveal the fault. On one GPU, the second
+# half has positions never used in training, so their embeddings are still random.
 
 # %% trap="15.3" role="why"
 claim("elements of positions 16 to 31 that got a gradient",
@@ -857,10 +856,10 @@ def looks(net, cut):
 draw_grids({"two ranks, as trained": looks(split_net, halves),
             "one GPU, as used later": looks(split_net, unsplit)},
            rows="positions 16 to 31", columns="positions 0 to 31",
-           title="The rule it learned holds only where ranks count from 0",
+           title="The learned rule holds only if ranks count from 0",
            alt="Two grids that show where the second half looks, over 32 "
-               "positions. On two ranks there is a sharp diagonal through "
-               "the first half, at the letter to copy. On one GPU the "
+               "positions. On two ranks, there is a sharp diagonal through "
+               "the first half, at the letter to copy. On one GPU, the "
                "attention is smeared over many positions.")
 
 # %% [markdown] trap="15.3" role="repair"
@@ -899,14 +898,14 @@ draw_grids(pairs, rows="queries", columns="all keys",
            title="An early and a late piece make equal work",
            alt="Four masks of four queries by eight keys. In halves, rank "
                "0 computes 10 pairs and rank 1 computes 26. With positions "
-               "0, 1, 6, 7 on rank 0 and 2 to 5 on rank 1, each computes "
-               "18.")
+               "0, 1, 6, 7 on rank 0 and 2 to 5 on rank 1, each rank "
+               "computes 18.")
 
 # %% [markdown] trap="15.3" role="more" topics="a good model on ranks that count from 0 · is_causal · the lost label · rotary positions · bytes on the tape"
-# Now take a model that was trained with the right positions, and run it with other
-# mistakes. `is_causal=True` aligns its triangle with the upper left corner of the mask
+# Now take a model trained with the right positions and run it with other mistakes.
+# `is_causal=True` aligns its triangle with the upper left corner of the mask
 # ([documentation](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.bias.causal_upper_left.html)),
-# so rank 1's queries are treated as if they were the first of the sequence:
+# so rank 1's queries are treated as the first queries of the sequence:
 
 # %% trap="15.3" role="more"
 def attend_causal(rank, q, keys, values):
@@ -930,10 +929,10 @@ claim("a good net, each rank sees only its own keys: loss",
       misread["own keys"], above=5)
 
 # %% [markdown] trap="15.3" role="more"
-# The label of a position is the next token, which may be on a different rank. A loss that
+# A position's label is the next token, which may be on a different rank. A loss that
 # shifts the labels on each rank silently loses one label per cut. With two pieces per
-# rank the damage is worse, because at the seam a position gets a token from far away as
-# its label. Shift the labels first, and then cut the sequence.
+# rank, the damage is worse: at the seam, a position gets a token from far away as its
+# label. Shift the labels before you cut the sequence.
 
 # %% trap="15.3" role="more"
 kept = sum(len(part[1:]) for part in torch.arange(32).chunk(2))
@@ -948,7 +947,7 @@ claim("positions of rank 0, out of 4, with a label from elsewhere",
 # %% [markdown] trap="15.3" role="more"
 # Rotary positions are relative, but that helps only within a half. In the next cell, a
 # query at position 20 and a key at position 4 are 16 apart. On ranks that count from 0,
-# both are at position 4, so they get the score of two tokens at the same position:
+# both are at position 4, so their score is that of two tokens at the same position:
 
 # %% trap="15.3" role="more"
 def rotated(x, place, base=100.0):
@@ -963,16 +962,16 @@ scores = {pair: (rotated(one_q, pair[0]) @ rotated(one_k, pair[1])).item()
           for pair in ((4, 4), (11, 7), (27, 23))}
 
 # %% trap="15.3" role="more"
-claim("within a half: difference between the scores of 27, 23 and 11, 7",
+claim("within a half: difference between the scores at 27, 23 and at 11, 7",
       abs(scores[27, 23] - scores[11, 7]), below=1e-3)
 claim("across the cut: difference between counted from 0 and not rotated",
       abs(scores[4, 4] - (one_q @ one_k).item()), below=1e-3)
 
 # %% [markdown] trap="15.3" role="more"
 # The cut has a price: every layer gathers the keys and values of all ranks, here for 256
-# rows of 32 positions, with width 32 and four bytes per value. The backward pass returns
-# the gradients of keys and values, the same number of bytes, with a `reduce_scatter`. The
-# weights are copies, so their gradients are summed over these ranks, and the loss is
+# rows of 32 positions, with width 32 and four bytes per value. With a `reduce_scatter`,
+# the backward pass returns the gradients of keys and values, the same number of bytes.
+# The weights are copies, so their gradients are summed over the ranks, and the loss is
 # divided by the number of labels on all ranks.
 
 # %% trap="15.3" role="more"
@@ -995,7 +994,7 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
     """Compute (tokens, positions, labels, mask) for one rank's positions.
 
     tokens: (B, T) int64, T at least 1. labels: (B, T) int64, not shifted
-    yet, with -100 where nothing is to be learned. Both are padded at the
+    yet, with -100 where there is nothing to learn. Both are padded at the
     end to N, the next multiple of 2 * world: tokens with 0, labels with
     -100. N is T if T is a multiple. The N positions are cut into 2 * world
     pieces of equal length. A rank, 0 to world - 1, holds n = N // world
@@ -1022,19 +1021,19 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
     # END SOLUTION
 
 # %% [markdown] trap="15.3" role="hint"
-# 1. Think of the whole sequence first: fill it up, and give each position its label, the
-#    next token. Only then cut.
-# 2. Make one tensor with the positions that the rank holds, `own`, such as `[0, 1, 6,
-#    7]`. It is the positions, and it also picks tokens and labels: `tokens[:, own]`.
+# 1. Think of the whole sequence first: pad it, and give each position its label, the next
+#    token. Only then cut the sequence.
+# 2. Make one tensor `own` with the rank's positions, such as `[0, 1, 6, 7]`. This tensor
+#    also picks tokens and labels: `tokens[:, own]`.
 # 3. A position may look at all positions up to its own. Compare `own[:, None]` with
 #    `torch.arange(N)`.
 
 # %% [markdown] trap="15.3" role="keep"
-# **Keep:** compute positions, labels and mask on the whole sequence before you cut it,
-# and cut them together with the tokens. **In your own code:** run one batch both on one
+# **Keep:** Compute positions, labels and mask on the whole sequence before you cut it,
+# and cut them together with the tokens. **In your own code:** Run one batch both on one
 # GPU and split over ranks, and compare the logits position by position. A validation set
-# that is split in the same way cannot reveal the fault. **Source:** [Liu et al. 2023,
-# "Ring Attention with Blockwise Transformers for Near-Infinite
+# split in the same way cannot reveal the fault. **Source:** [Liu et al. 2023, "Ring
+# Attention with Blockwise Transformers for Near-Infinite
 # Context"](https://arxiv.org/abs/2310.01889). **Seen in the wild:** In
 # [NVIDIA/Megatron-LM 5243](https://github.com/NVIDIA/Megatron-LM/pull/5243), rank 0 of
 # two packed sequences got positions 0, 3, 0, 3 instead of 0, 3, 4, 7. In
@@ -1047,14 +1046,14 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
 # %% [markdown] role="concept"
 # ## Tokens that travel
 #
-# The last of the cuts divides a layer of *experts*, several small networks side by side.
-# A *router* picks a few of these experts for each token, and only these are computed. So
-# a layer can have ten times the weights without costing more work per token. The extra
-# weights do cost memory, so each GPU holds only some of the experts. A token lives on one
-# GPU, and its expert may be on a different one. Weights are large and a token is a single
-# row of values, so the token travels: one `all_to_all` takes it there (*dispatch*), and
-# one brings it back (*combine*). In the backward pass, the gradients make the same two
-# trips.
+# The last cut divides a layer of *experts*, several small networks side by side. A
+# *router* picks a few of these experts for each token, and only the picked experts are
+# computed. So a layer can have ten times the weights without costing more work per token.
+# The extra weights do cost memory, so each GPU holds only some of the experts. A token
+# lives on one GPU, but its expert may be on a different GPU. Weights are large and a
+# token is a single row of values, so the token travels: one `all_to_all` takes the token
+# to its expert (*dispatch*), and a second one brings the result back (*combine*). In the
+# backward pass, the gradients make the same two trips.
 
 # %% role="concept"
 def swap(rows, leave):
@@ -1092,25 +1091,25 @@ claim("bytes on the tape of rank 1: nine rows of eight values, two ways",
 
 # %% [markdown] role="concept"
 # The tape records either what a rank passes in or what it receives, whichever is larger.
-# It also counts rows that do not leave their rank. On paper, with `n` tokens per GPU, `k`
-# experts per token, width `d` and `b` bytes per value, each trip carries `n · k · d · b`
-# bytes. Each layer makes four such trips per step, and `1 - 1/GPUs` of the bytes leave
-# the GPU if the load is even. And no rank continues before the busiest expert is done: in
-# the run above, one rank computes three rows while the other has nine.
+# The tape also counts rows that do not leave their rank. On paper, with `n` tokens per
+# GPU, `k` experts per token, width `d` and `b` bytes per value, each trip moves `n · k ·
+# d · b` bytes. Each layer makes four such trips per step. If the load is even, `1 -
+# 1/GPUs` of the bytes leave the GPU. No rank continues before the busiest expert is done:
+# in the run above, one rank computes three rows while the other has nine.
 
 # %% [markdown] trap="15.4" role="situation" core=true fault="the one chosen expert's weight is divided by itself" symptom="a mixture of experts with one expert a token is hardly better than one dense layer; the router's gradient is about 1e-8"
 # ## Four experts, one per token
 #
 # For each token, a router gives every expert of a layer a score. A softmax turns the
 # scores into weights. The `k` experts with the largest weights are computed, and their
-# outputs are added, each multiplied by its weight. The code that you found is for two
-# experts per token. It divides the two weights by their sum, so that they add up to one.
-# You set `k` to one, so that only one expert per token has to be computed.
+# outputs are added, each multiplied by its weight. Your code was written for two experts
+# per token. It divides the two weights by their sum, so that they add up to one. You set
+# `k` to one, so that only one expert per token has to be computed.
 #
-# Your tokens are rows of 16 values. There are four kinds of token, which differ by a mark
-# in four of the values. Each kind needs a different linear map. One layer cannot be four
-# maps, but four experts can. You compare the four experts with a mixture of *one* expert,
-# which is an ordinary layer.
+# Your tokens are rows of 16 values. There are four kinds of token, distinguished by a
+# mark in four of the values. Each kind needs a different linear map. One layer cannot be
+# four maps, but four experts can. You compare the four experts with a mixture of *one*
+# expert, which is an ordinary layer.
 
 # %% trap="15.4" role="break"
 class Routed(nn.Module):
@@ -1191,8 +1190,8 @@ claim("four experts, weights divided: loss relative to one layer",
 # %% [markdown] trap="15.4" role="why"
 # Two paths lead from the router to the loss. *Which* expert is an index, and an index has
 # no gradient. *How much* the expert counts is its weight. With one expert per token, the
-# weight divided by its sum is one, whatever the router says. So the router stays at its
-# random start, and each expert gets some tokens of every kind.
+# weight divided by the sum is one, whatever the router says. So the router stays at its
+# random start, so each expert gets tokens of every kind.
 
 # %% trap="15.4" role="why" tags=["plumbing"]
 def router_pull(k, weigh):
@@ -1247,15 +1246,15 @@ def who_serves(net):
     return table / table.sum(1, keepdim=True)
 
 def sorted_share(net):
-    """Fraction of tokens at an expert that serves mostly their kind."""
+    """Fraction of tokens whose expert serves mostly their kind."""
     return who_serves(net).amax(0).sum().item() / 4
 
 # %% trap="15.4" role="repair"
 draw_grids({"divided": who_serves(net), "not divided": who_serves(switch)},
            rows="kinds", columns="experts", values=True,
            title="A router that learns gives each kind an expert",
-           alt="Two tables of four kinds by four experts. On the left the "
-               "fractions are spread over all cells. On the right most "
+           alt="Two tables of four kinds by four experts. On the left, the "
+               "fractions are spread over all cells. On the right, most "
                "tokens of a kind go to one expert.")
 
 # %% trap="15.4" role="repair"
@@ -1263,10 +1262,10 @@ claim("four experts, weights not divided: loss relative to one layer",
       lost(switch) / single, below=0.55)
 
 # %% [markdown] trap="15.4" role="more" topics="two experts per token · a small number in the sum · softmax over the chosen · which routers moved"
-# With two experts per token, the divided weights still say which of the two counts more,
-# so the router learns. A small number added to the sum, to avoid a division by zero, lets
-# a trickle of gradient through. A softmax over only the chosen scores is the same
-# division, and for a single score it returns one:
+# With two experts per token, the divided weights still say which expert counts more, so
+# the router learns. A small number added to the sum, to avoid a division by zero, lets a
+# trickle of gradient through. A softmax over only the chosen scores is the same division,
+# and for a single score it returns one:
 
 # %% trap="15.4" role="more" tags=["plumbing"]
 stayed = gap(net.router.weight, start.router.weight)
@@ -1289,13 +1288,14 @@ claim("two experts per token, divided: loss relative to one layer",
       lost(pair) / single, below=0.55)
 claim("1e-6 in the sum: the router's gradient, relative to not divided",
       trickle / alive, below=1e-3)
-claim("softmax over the chosen: router's gradient relative to not divided",
+claim("softmax over the chosen scores: router's gradient relative to not "
+      "divided",
       chosen_alone / alive, below=1e-4)
 claim("weights divided: how far the router moved in 300 steps",
       stayed, below=0.15)
-claim("weights divided: tokens at an expert that serves mostly their kind",
+claim("weights divided: tokens whose expert serves mostly their kind",
       sorted_share(net), below=0.7)
-claim("not divided: tokens at an expert that serves mostly their kind",
+claim("not divided: tokens whose expert serves mostly their kind",
       sorted_share(switch), above=0.7)
 
 # %% [markdown] trap="15.4" role="more"
@@ -1309,17 +1309,17 @@ claim("1e-6 in the sum, AdamW: loss relative to one layer",
 
 # %% [markdown] trap="15.4" role="more"
 # Without such a number in the sum, the router still moves a little, because AdamW scales
-# up even rounding errors and because of its weight decay. This toy model computes every
-# expert and discards most results. Fast code first gathers the tokens of each expert. A
-# model's configuration says whether the weights are divided (`norm_topk_prob`). A model
-# that was trained with the division has to run with it.
+# up even rounding errors and because of weight decay. This toy model computes every
+# expert and discards most results. Fast code gathers each expert's tokens before it
+# computes. A model's configuration says whether the weights are divided
+# (`norm_topk_prob`). A model trained with the division has to run with it.
 
 # %% [markdown] trap="15.4" role="folklore"
-# **Told:** a router needs two experts per token, because a single one has nothing to be
-# compared with. **Measured:** one expert is enough if its weight is the probability that
-# the router gives it. The softmax compares this expert with all the others. (That a
-# router needs two was an early conjecture. The paper below reports it, and does without
-# the second expert.)
+# **Told:** A router needs two experts per token, because a single expert has nothing to
+# be compared with. **Measured:** One expert is enough if its weight is the router's
+# probability for it. The softmax compares this expert with all others. (That a router
+# needs two experts was an early conjecture. The paper below reports the conjecture and
+# does without the second expert.)
 
 # %% trap="15.4" role="folklore"
 claim("one expert per token, not divided: how far the router moved", moved,
@@ -1349,16 +1349,16 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="15.4" role="hint"
-# 1. Convert to float32 first, then take the softmax over all experts. The probability of
-#    one expert depends on all the others.
-# 2. `topk` of the probabilities returns both, in this order, and its values carry a
-#    gradient.
-# 3. Divide by the sum over the last axis, kept as an axis of length one. A single weight
-#    divided by itself is 1, so leave it as it is for k = 1.
+# 1. Convert to float32 first, then take the softmax over all experts. One expert's
+#    probability depends on all the scores.
+# 2. `topk` of the probabilities returns weights and experts, in this order, and its
+#    values have a gradient.
+# 3. Divide by the sum over the last axis, and keep that axis with length one. A single
+#    weight divided by itself is 1, so leave it as it is for k = 1.
 
 # %% [markdown] trap="15.4" role="keep"
-# **Keep:** a router learns only through the weight of the chosen expert. If that weight
-# is a constant, the task gives the router no gradient. **In your own code:** before the
+# **Keep:** A router learns only through the weight of the chosen expert. If that weight
+# is a constant, the task gives the router no gradient. **In your own code:** Before the
 # first step, compute the gradient of the *task* loss alone. Print its norm at the router
 # next to its norm at the experts, for each `k` that a configuration may set. **Source:**
 # [Fedus et al. 2021, "Switch Transformers"](https://arxiv.org/abs/2101.03961), section
@@ -1367,21 +1367,21 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # experts with 198 million weights were worse than a dense model with 64 million. In
 # [davidmrau/mixture-of-experts
 # 27](https://github.com/davidmrau/mixture-of-experts/issues/27), the softmax ran over the
-# one chosen expert; the fix proposed there divides instead.
+# one chosen expert; the proposed fix divides by the sum.
 
 # %% [markdown] trap="15.5" role="situation" fault="a balance loss made of counts has no gradient" symptom="the load balancing loss is printed and rises, experts stay idle, whatever its weight"
 # ## Eight experts, all at work
 #
 # The hidden states of a real model share a common direction, so a new router prefers the
-# same experts for all tokens. The chosen experts learn, so they are chosen more
+# same experts for all tokens. The chosen experts learn, so they are chosen even more
 # often. "If every GPU holds one expert," your notes say, "all of them wait for the
 # busiest." A *balance loss* should prevent this: square each expert's fraction of the
 # load, sum over the experts, and multiply by the number of experts. An even load gives a
 # balance loss of 1, the smallest possible value.
 #
 # Each token visits two of the eight experts, so an even load is 25 % of the tokens per
-# expert. You add the balance loss to the task's loss with a weight of 5 and print its
-# value.
+# expert. With a weight of 5, you add the balance loss to the task's loss, and you print
+# its value.
 
 # %% trap="15.5" role="break"
 def squared(chances, chosen):
@@ -1426,12 +1426,14 @@ crowd, printed = balanced(squared, 5)
 
 # %% trap="15.5" role="guess" quoted="right"
 guess("15.5",
-      "How do the trained router's weights differ from those after the "
-      "same training without a balance loss?",
-      choices=["not at all, to the last bit",
-               "a little, with a somewhat more even load",
-               "a lot, with a load that is nearly even",
-               "a lot, with a task that is no longer learned"])
+      "You repeat the training without the balance loss. How do the "
+      "router's parameters at the end differ between the two runs?",
+      choices=["not by a single bit",
+               "a little: with the balance loss, the load is somewhat more "
+               "even",
+               "a lot: with the balance loss, the load is nearly even",
+               "a lot: with the balance loss, the task is no longer "
+               "learned"])
 
 # %% trap="15.5" role="look"
 percent = 100 * loads(crowd).max().item()
@@ -1443,18 +1445,18 @@ plot_columns({f"{e}": load for e, load in enumerate(loads(crowd).tolist())},
              form=".2f", reference=(0.25, "even"),
              title="Most experts are idle",
              alt="Eight columns, one per expert, and a dashed line at "
-                 "0.25. A few columns are far above the line, one at "
-                 "nearly 1; most are empty.")
+                 "0.25. A few columns are far above the line, one of them "
+                 "at nearly 1; most are empty.")
 
 # %% trap="15.5" role="look"
 claim("counts squared, weight 5: fraction of tokens at the busiest expert",
       percent / 100, above=0.5)
 
 # %% [markdown] trap="15.5" role="why"
-# A count is made from indices, and an index has no gradient. So this loss sends no
-# gradient to any weight. `backward` does not complain, because the task's part of the sum
-# has a gradient. So the weight of the balance loss does not matter. Without the balance
-# loss, the trained mixture is the same, to the last bit.
+# A count is made from indices, and an index has no gradient. So this loss gives no
+# parameter a gradient, and its weight does not matter. `backward` does not complain,
+# because the task's part of the sum has a gradient. Without the balance loss, the trained
+# mixture is the same, to the last bit.
 
 # %% trap="15.5" role="why"
 without, _ = balanced(squared, 0)
@@ -1485,7 +1487,7 @@ print(f"balance: {falling[0]:.2f} at first, {falling[-1]:.2f} at last")
 
 # %% trap="15.5" role="repair" tags=["plumbing"]
 def along_experts(chances, chosen):
-    """The mean over the wrong axis: one number per token, not expert."""
+    """The mean over the wrong axis: a number per token, not per expert."""
     share = F.one_hot(chosen, 8).float().mean((0, 1))
     return 8 * (share * chances.mean(1).mean()).sum()
 
@@ -1501,8 +1503,8 @@ plot_columns(busiest, xlabel="balance loss", form=".2f",
              title="Only one of three losses evens out the load",
              alt="Four columns: without a loss, with counts squared, with "
                  "a mean over the wrong axis, and with counts times "
-                 "chances. The first three are equal and high, the last is "
-                 "near the dashed line at 0.25.")
+                 "chances. The first three columns are equal and high; the "
+                 "last is near the dashed line at 0.25.")
 
 # %% trap="15.5" role="repair"
 claim("counts times probabilities: tokens at the busiest expert",
@@ -1510,14 +1512,14 @@ claim("counts times probabilities: tokens at the busiest expert",
 
 # %% [markdown] trap="15.5" role="more" topics="other ways to balance · 1.00 for ever · below one · who waits · pads"
 # Two other methods also balance the load. One is a loss of squared mean probabilities
-# (but a router may be even in probabilities and uneven in counts). The other needs no
-# loss: a bias on each expert's score, raised for experts that are chosen too rarely. On
-# several ranks, the counts have to be summed over all ranks.
+# (but a router's probabilities may be even while its counts are uneven). The other needs
+# no loss: each expert's score gets a bias, which is raised for experts chosen too rarely.
+# On several ranks, the counts have to be summed over all ranks.
 #
 # A balance loss that takes a mean over the wrong axis is harder to detect. It prints
 # 1.00, the value of an even load, from the first step to the last. Even the right formula
-# is no reliable measure, because its value falls below 1 when counts and probabilities
-# disagree. Print the counts themselves.
+# is no reliable measure: its value falls below 1 when counts and probabilities disagree.
+# So print the counts themselves.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
 p = torch.tensor([[0.51, 0.49]] * 3 + [[0.01, 0.99]])
@@ -1544,10 +1546,10 @@ claim("counts times probabilities: idle experts of eight", idle_mended,
       below=1.5)
 
 # %% [markdown] trap="15.5" role="more"
-# With one expert per GPU, the layer is done when the busiest expert is. And to a router,
-# a *pad* is a token like any other, so it counts in the load. An expert may have a fixed
-# number of slots (a *capacity*), given out first come, first served. Then pads on the
-# left take the slots, and for a real token without a slot the layer returns zeros.
+# With one expert per GPU, the layer is done when the busiest expert is done. And to a
+# router, a *pad* is a token like any other, so pads count in the load. An expert may have
+# a fixed number of slots (a *capacity*), given out first come, first served. Then pads on
+# the left take the slots, and the layer returns zeros for a real token without a slot.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
 def refused(pads, masked, n=512, experts=4, spare=1.25):
@@ -1567,13 +1569,13 @@ claim("counts squared, one expert per GPU: time relative to an even load",
       slower, above=2)
 claim("300 pads of 512: fraction of real tokens without a slot",
       refused(300, False), above=0.12)
-claim("300 pads, masked before slots are given: real tokens without one",
+claim("300 pads, masked before slots are given: real tokens without a slot",
       refused(300, True), below=0.1)
 
 # %% [markdown] trap="15.5" role="folklore"
-# **Told:** a balance loss of 1 shows that the router works. **Measured:** take the router
-# whose single weight is always one, so that only the balance loss trains it. The loads
-# are even and the balance loss is 1.00, but every kind of token goes to every expert.
+# **Told:** A balance loss of 1 shows that the router works. **Measured:** If the router's
+# single weight is always one, only the balance loss trains the router. The loads are even
+# and the balance loss is 1.00, but every kind of token goes to every expert.
 
 # %% trap="15.5" role="folklore" tags=["plumbing"]
 even_only = copy.deepcopy(start)               # four experts, divided
@@ -1591,7 +1593,7 @@ with torch.no_grad():
 # %% trap="15.5" role="folklore"
 claim("four kinds, weights divided, with a balance loss: its value",
       at_rest, expected=1, within=0.03)
-claim("the same router: tokens at an expert that serves mostly their kind",
+claim("the same router: tokens whose expert serves mostly their kind",
       sorted_share(even_only), below=0.7)
 
 # %% trap="15.5" role="exercise" points=3 difficulty=2 minutes=12
@@ -1601,8 +1603,8 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 
     p: (T, E) float32, T at least 1, the probabilities of each token; each
     row sums to 1. chosen: (T, k) int64, the k different experts of each
-    token, chosen by any rule. The fraction of an expert is its part of all
-    T * k choices, which may be 0. The mean probability is taken over all T
+    token, chosen by any rule. An expert's fraction is its part of all T * k
+    choices, which may be 0. The mean probability is taken over all T
     tokens, for all E experts.
 
     Returns a float32 tensor of shape (). It is 1 if both are even, for
@@ -1628,31 +1630,31 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 #    expert by expert, sum, and multiply by E.
 
 # %% [markdown] trap="15.5" role="keep"
-# **Keep:** a balance loss needs two factors: counts, which show how uneven the load is,
-# and mean router probabilities, which give the gradient something to pull on. **In your
-# own code:** call `backward` on the balance loss *alone*. If it has no gradient, you get
-# an error, or a gradient of zero at the router. Then log the loads of the experts, not
-# the balance loss. **Source:** [Fedus et al. 2021, "Switch
+# **Keep:** A balance loss needs two factors: counts, which show how uneven the load is,
+# and mean router probabilities, which have a gradient. **In your own code:** Call
+# `backward` on the balance loss *alone*. If the balance loss has no gradient, you get an
+# error, or a gradient of zero at the router. Then log the experts' loads, not the balance
+# loss. **Source:** [Fedus et al. 2021, "Switch
 # Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6: the vector of
-# probabilities has a gradient, the vector of counts has none. **Seen in the wild:** In
-# [NVIDIA-NeMo/Automodel 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408), the
-# gradient never reached the router. In [huggingface/transformers
+# probabilities has a gradient, but the vector of counts has none. **Seen in the wild:**
+# In [NVIDIA-NeMo/Automodel 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408),
+# the gradient never reached the router. In [huggingface/transformers
 # 28093](https://github.com/huggingface/transformers/issues/28093), the loss was a
 # constant.
 
 # %% [markdown] trap="15.6" role="situation" fault="a checkpointed block draws other numbers when it runs again" symptom="training is worse with activation checkpointing, though the first loss is the same; BatchNorm sees each batch twice"
 # ## Less kept, more computed
 #
-# The backward pass needs the values that each layer computed, and with many tokens these
-# take most of the memory. *Activation checkpointing* keeps only the input of each block,
+# The backward pass needs the values computed in each layer, and with many tokens these
+# values take most of the memory. *Activation checkpointing* keeps only each block's input
 # and runs the block a second time when the backward pass gets there. You wrap six blocks
 # in activation checkpointing.
 #
 # Each block drops half of its activations. Ranks with different rows should not drop the
-# same activations (tensor-parallel ranks should, in layers that each of them holds
-# whole), so each block draws its masks from its own generator. You compare the first step
-# with and without checkpoints. The two losses agree to the last digit. For the two
-# gradients, you compute the cosine.
+# same activations (tensor-parallel ranks should, in layers that every rank holds whole),
+# so each block draws its masks from its own generator. You compare the first step with
+# and without checkpoints. The two losses agree to the last digit. You also compute the
+# cosine of the two gradients.
 #
 # "Torch restores the random state before the second run," says the description of the
 # pull request. "So the gradient is the same as well."
@@ -1671,7 +1673,7 @@ class OwnDrop(nn.Module):
 
 # %% trap="15.6" role="break" tags=["plumbing"]
 class DropBlock(nn.Module):
-    """h (B, 32) and what an MLP with dropout adds to it."""
+    """h (B, 32) plus the output of an MLP with dropout."""
 
     def __init__(self, seed, d=32):
         super().__init__()
@@ -1752,10 +1754,9 @@ claim("cosine of the gradients with checkpoints and without", cosine,
 # %% [markdown] trap="15.6" role="why"
 # The second run calls your block again, but your generator is not torch's. `checkpoint`
 # restores the state of torch's own generators, on the CPU and on one kind of device.
-# `self.dice` is not one of these generators, so it simply keeps advancing, and the
-# second run draws different masks. So you compute the loss with one network and its
-# gradient with another. Torch compares the two runs by shapes and dtypes, never by
-# values.
+# `self.dice` is not one of these generators, so it keeps advancing, and the second run
+# draws different masks. So you compute the loss with one network and its gradient with
+# another. Torch compares the two runs by shapes and dtypes, never by values.
 
 # %% trap="15.6" role="why"
 one = OwnDrop(7)
@@ -1769,14 +1770,14 @@ draw_grids({"first run: the loss": masks[0],
            legend="kept in one run and dropped in the other",
            title="Half of the elements are dropped in one run only",
            alt="Two masks of eight rows and 24 columns, one for the first "
-               "run and one for the second. About half of the cells of "
-               "the second are crossed, because they differ from the "
-               "first.")
+               "run and one for the second. About half of the second "
+               "mask's cells are crossed, because they differ from the "
+               "first mask.")
 
 # %% [markdown] trap="15.6" role="repair"
 # Everything that a block reads besides its input has to be the same in the second run.
 # `context_fn` gives torch two contexts, one for each run. The second context sets the
-# generators back to their old states, and afterwards restores the states it found:
+# generators back to their old states and afterwards restores the states that it found:
 
 # %% trap="15.6" role="repair"
 @contextmanager
@@ -1822,13 +1823,14 @@ plot_lines(range(1, 11), {name: smooth(run) for name, run in
            xlabel="epoch", ylabel="training loss (nats)",
            alt="Two lines of training loss over ten epochs. They are equal "
                "at first. Then the line with the dice put back falls "
-               "faster, and that of plain checkpoints stays above it.")
+               "faster, and the line with plain checkpoints stays above "
+               "it.")
 
 # %% [markdown] trap="15.6" role="more" topics="what it costs · a flag · BatchNorm counts twice · halving the momentum"
 # A noisy gradient still reduces the loss, so this fault raises the final loss but causes
 # no crash. torch also has a flag that makes ordinary dropout behave this way:
-# `preserve_rng_state=False`. It saves a little time and is meant for blocks that draw no
-# random numbers.
+# `preserve_rng_state=False`. This flag saves a little time and is meant for blocks that
+# draw no random numbers.
 
 # %% trap="15.6" role="more"
 def ordinary(run):
@@ -1854,12 +1856,12 @@ claim("nn.Dropout: cosine of the gradients, preserve_rng_state=False",
 
 # %% [markdown] trap="15.6" role="more"
 # The second run repeats everything else as well. A BatchNorm that moves its running mean
-# by a tenth of the way does so twice, and the running mean of values around 5 becomes
-# 0.95 instead of 0.5. Outputs and gradients are right, because training does not read the
-# running mean. But the running mean is used when you evaluate the model, and every
-# counter is wrong as well: calls, tokens per expert, the scale of an 8-bit format. You
-# will often read that you should halve the momentum. If you do, the running mean becomes
-# 5 times 1 - 0.95², and the layer still counts two batches.
+# a tenth of the way does so twice, and the running mean of values around 5 becomes 0.95
+# instead of 0.5. Outputs and gradients are right, because training does not read the
+# running mean. But evaluation uses the running mean, and every other state that a block
+# updates is wrong as well: counts of calls and of tokens per expert, or the scale of an
+# 8-bit format. You will often read that you should halve the momentum. If you do, the
+# running mean becomes 5 times 1 - 0.95², but the layer still counts two batches.
 
 # %% trap="15.6" role="more"
 def normed(run, momentum=0.1):
@@ -1878,15 +1880,15 @@ claim("running mean after one step without a checkpoint", seen_once[1],
       expected=0.5, within=1e-4)
 claim("running mean after one step, with a checkpoint", seen_twice[1],
       expected=0.95, within=1e-4)
-claim("batches seen after one step, with a checkpoint", seen_twice[0],
+claim("batches counted after one step, with a checkpoint", seen_twice[0],
       expected=2)
 claim("running mean with a checkpoint and half the momentum",
       seen_halved[1], expected=5 * (1 - 0.95 ** 2), within=1e-4)
 
 # %% [markdown] trap="15.6" role="more"
-# `torch.func.functional_call` runs a module with other tensors in place of its own. If
-# you copy the buffers before the first run, the second run changes only the copies and
-# leaves no trace:
+# `torch.func.functional_call` runs a module with other tensors in place of the module's
+# own. If you copy the buffers before the first run, the second run changes only the
+# copies and leaves no trace:
 
 # %% trap="15.6" role="more"
 def on_copies(block, h):
@@ -1902,14 +1904,13 @@ def on_copies(block, h):
     return checkpoint(run, h, use_reentrant=False)
 
 # %% trap="15.6" role="more"
-claim("batches seen after one step, second run on copies",
+claim("batches counted after one step, second run on copies",
       normed(on_copies)[0], expected=1)
 
 # %% trap="15.6" role="exercise" points=4 difficulty=3 minutes=18
 def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Compute block(x) without keeping for backward anything that the block
-    computes inside. In backward the block runs a second time, once for each
-    call.
+    """Compute block(x) without keeping the block's inner values for
+    backward. In backward the block runs a second time, once for each call.
 
     Output, gradients of x and of the block's parameters, its buffers and
     the state of every generator are as if block(x) had run once: after the
@@ -1949,41 +1950,41 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="15.6" role="hint"
-# 1. Give `checkpoint` a function of your own instead of the block. The first time it
-#    runs, it calls `block(x)`. The second time, it first restores the state that the
-#    block read. Torch's own generator is restored for you.
+# 1. Give `checkpoint` a function of your own instead of the block. On its first run, the
+#    function calls `block(x)`. On its second run, it restores the state that the block
+#    read before it calls the block. Torch's own generator is restored for you.
 # 2. Before the first run, store `get_state()` of each `torch.Generator` among
 #    `vars(module).values()`, for all `block.modules()`, and a clone of each of
 #    `block.named_buffers()`.
-# 3. In the second run, set the generators back and run `functional_call(block,
-#    copies_of_the_buffers, x)`. Then set the generators forward again in a `finally`,
-#    because other calls may have drawn in the meantime.
+# 3. In the second run, set the generators back, and run `functional_call(block,
+#    copies_of_the_buffers, x)`. In a `finally`, set the generators forward again, because
+#    other calls may have drawn in the meantime.
 
 # %% [markdown] trap="15.6" role="keep"
-# **Keep:** a block that runs twice has to read the same values twice, and change its
-# state only once. **In your own code:** take one step with checkpoints and one without,
-# from the same state. Compare gradients and buffers, because the loss cannot differ.
+# **Keep:** A block that runs twice has to read the same values twice but change its state
+# only once. **In your own code:** Take one step with checkpoints and one without, from
+# the same state. Compare gradients and buffers, because the loss cannot differ.
 # **Source:** [Chen et al. 2016, "Training Deep Nets with Sublinear Memory
 # Cost"](https://arxiv.org/abs/1604.06174), and
 # [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html) on which
-# states it restores. **Seen in the wild:** In [allenai/OLMo-core
+# states `checkpoint` restores. **Seen in the wild:** In [allenai/OLMo-core
 # 828](https://github.com/allenai/OLMo-core/pull/828), the flag led to a loss of 2.495
 # with checkpoints and 2.195 without at step 150. In [NVIDIA-NeMo/Automodel
-# 3247](https://github.com/NVIDIA-NeMo/Automodel/pull/3247), the load of experts was
-# counted twice. [pytorch/pytorch 96136](https://github.com/pytorch/pytorch/issues/96136)
-# reports the double update for BatchNorm and has been open since 2023.
+# 3247](https://github.com/NVIDIA-NeMo/Automodel/pull/3247), the experts' load was counted
+# twice. [pytorch/pytorch 96136](https://github.com/pytorch/pytorch/issues/96136) reports
+# the double update for BatchNorm and has been open since 2023.
 
 # %% [markdown] trap="15.7" role="situation" fault="waiting for the slower rank is read as communication" symptom="the profiler shows much of each step in all_reduce on every rank, and a faster network changes nothing"
 # ## What would a faster network gain?
 #
 # Two ranks train with data parallelism, on batches of uneven length. Over the four steps
-# of a trace, both ranks get the same number of tokens. Each rank profiles itself, and in
-# both tables `all_reduce` takes a third of the time.
+# of a trace, both ranks get the same number of tokens. Each rank profiles itself, and
+# `all_reduce` takes a third of the time in both tables.
 #
-# The trace was recorded with `torch.profiler` from two processes that communicate through
-# gloo on one machine. Each bar of the trace has a rank, a lane, a name, a start and an
-# end, in ms. In each step a rank runs `forward` and `backward`, calls `all_reduce` with
-# all its gradients, receives the average, and runs its `update`.
+# `torch.profiler` recorded the trace from two processes on one machine, which communicate
+# through gloo. Each bar of the trace has a rank, a lane, a name, a start and an end, in
+# ms. In each step a rank runs `forward` and `backward`, calls `all_reduce` with all its
+# gradients, receives the average, and runs its `update`.
 
 # %% trap="15.7" role="break"
 from dlsys_helpers.timelines import recorded_timeline
@@ -2004,8 +2005,8 @@ def table(rank):
 
 # %% trap="15.7" role="guess"
 guess("15.7",
-      "By what percentage would these four steps be shorter if the "
-      "network took no time at all?",
+      "By what percentage would these four steps be shorter if sending "
+      "data between the ranks took no time at all?",
       choices=["0 %: `all_reduce` only waits",
                "about 7 %: it mostly waits",
                "about 20 %: it partly waits",
@@ -2013,7 +2014,7 @@ guess("15.7",
 
 # %% [markdown] trap="15.7" role="look"
 # Replay the steps: each rank computes for as long as in the recording, both ranks
-# continue as soon as the later one has called `all_reduce`, and the network takes no
+# continue as soon as the later rank has called `all_reduce`, and the network takes no
 # time.
 
 # %% trap="15.7" role="look"
@@ -2034,14 +2035,14 @@ print(f"{whole:.0f} ms, without a network {without:.0f} ms")
 measured("15.7", 1)
 
 # %% trap="15.7" role="look"
-claim("fraction of the time saved by a network that takes no time",
+claim("fraction of the time saved if the network took no time",
       1 - without / whole, above=0.04, below=0.12)
 
 # %% [markdown] trap="15.7" role="why"
 # An `all_reduce` cannot end before every rank has called it. Until then, the first rank
 # to call mostly waits, and the profiler shows this wait as communication. Here each rank
 # has the long batch in half of the steps. So both ranks wait, their tables agree, and
-# over all steps neither rank looks slow.
+# neither rank looks slow over all steps.
 
 # %% trap="15.7" role="why"
 draw_lanes({f"rank {rank}, {lane}": [
@@ -2050,7 +2051,7 @@ draw_lanes({f"rank {rank}, {lane}": [
             for rank in (0, 1) for lane in ("compute", "network")},
            title="A long all_reduce here is a long backward there",
            alt="Four lanes of time: compute and network of two ranks. In "
-           "each of four steps one rank computes for longer. The other's "
+           "each of four steps, one rank computes for longer. The other's "
            "all_reduce begins early and is long, and both end together.")
 
 # %% [markdown] trap="15.7" role="repair"
@@ -2075,19 +2076,20 @@ print(f"in all_reduce {table(0)['all_reduce'] * whole:.0f} and "
 # %% trap="15.7" role="repair"
 plot_bars({"as recorded": whole, "a network in no time": without,
            "batches of equal length": even}, xlabel="ms for four steps",
-          title="The network is not what they wait for",
+          title="The ranks wait for each other, not for the network",
           alt="Three bars: the four steps as recorded; on a network that "
-              "takes no time, hardly shorter; and with batches of equal "
+              "takes no time, hardly shorter; with batches of equal "
               "length, much shorter.")
 
 # %% trap="15.7" role="repair"
-claim("time saved by equal batches, divided by that of a free network",
+claim("time saved by equal batches, divided by time saved by a free "
+      "network",
       (whole - even) / (whole - without), above=2)
 
 # %% [markdown] trap="15.7" role="more" topics="bars inside bars · clocks that disagree · launched, and not overlapped · tiny kernels"
-# **Bars inside bars.** The recording also contains the matrix products, which lie inside
-# `forward` and `backward`. A sum over all bars of a lane counts the matrix products
-# twice. The time for which a lane was busy is the length of the *union* of its bars:
+# **Bars inside bars.** The recording also contains the matrix products, whose bars are
+# inside `forward` and `backward`. A sum over all bars of a lane counts the products
+# twice. A lane's busy time is the length of the *union* of its bars:
 
 # %% trap="15.7" role="more"
 def covered(spans):
@@ -2111,10 +2113,10 @@ claim("replayed steps with transfers: time as a fraction of the recorded "
       "time", (without + sent_for) / whole, expected=1, within=0.03)
 
 # %% [markdown] trap="15.7" role="more"
-# **Clocks.** Both processes read the same clock. Two machines read different clocks. Set
-# rank 1's clock 20 ms ahead, and a different call seems to be the last one. All ranks
-# leave an `all_reduce` at almost the same time (this need not hold for a `broadcast` or
-# `reduce`). So the ends of the calls show how far apart the clocks are.
+# **Clocks.** Both processes here read the same clock, but two machines read different
+# clocks. Set rank 1's clock 20 ms ahead, and a different call seems to be the last. All
+# ranks leave an `all_reduce` at almost the same time (this need not hold for a
+# `broadcast` or `reduce`). So the ends of the calls show how far apart the clocks are.
 
 # %% trap="15.7" role="more"
 def ends(rank, ahead=0.0):
@@ -2130,8 +2132,8 @@ claim("clocks 20 ms apart: ms estimated from the ends of the collectives",
 
 # %% [markdown] trap="15.7" role="more"
 # **Launched, but not overlapped.** A collective called with `async_op=True` can run
-# during the backward pass, but it does not if the next line waits for it. The lanes below
-# are *simulated*, with a few made-up times:
+# during the backward pass, but not if the next line waits for the collective. The lanes
+# below are *simulated*, with a few made-up times:
 
 # %% trap="15.7" role="more"
 def buckets(wait_at_once, layers=4, back=3.0, send=2.0):
@@ -2153,7 +2155,7 @@ at_once, in_the_end = buckets(True), buckets(False)
 draw_lanes({"compute, waits at once": at_once[0], "its network": at_once[1],
             "compute, waits in the end": in_the_end[0],
             "its network ": in_the_end[1]},
-           title="Simulated: one line decides what is hidden",
+           title="Simulated: one line decides which sends are hidden",
            alt="Four lanes. Above, backward and send take turns. Below, "
            "each send runs during the next layer's backward, and only the "
            "last send comes after it.")
@@ -2173,7 +2175,8 @@ claim("exposed ms if the step waits at the end", sticks_out(in_the_end),
 # %% [markdown] trap="15.7" role="more"
 # **Tiny kernels.** Python needs a few microseconds to launch a kernel. If a kernel takes
 # less time than that, the GPU waits for the next launch, and a table of kernels does not
-# show the wait. This is *simulated* again, with 5 µs for a launch and 2 µs for a kernel.
+# show the wait. The next lanes are also *simulated*, with 5 µs for a launch and 2 µs for
+# a kernel.
 
 # %% trap="15.7" role="more"
 def queue(kernel, launch=5.0, n=8):
@@ -2198,7 +2201,8 @@ draw_lanes({"Python": python, "GPU": gpu}, unit="µs",
            "short kernels have long gaps between them.")
 
 # %% trap="15.7" role="more"
-claim("tiny kernels: fraction of the time that the GPU is idle", idle_gpu,
+claim("tiny kernels: fraction of the time for which the GPU is "
+      "idle", idle_gpu,
       above=0.5)
 claim("kernels twice as fast: fraction of the time saved",
       1 - end_of[1.0] / end_of[2.0], below=0.05)
@@ -2211,15 +2215,15 @@ def exposed(events: list) -> list:
     events: bars (rank, lane, name, start, end) with start < end, ints or
     floats, in any order, in ms on one clock; each rank has at least one.
     Bars may overlap or lie inside each other. lane is "compute", where the
-    name means nothing, or "network". Network bars of one name are one
+    name means nothing, or "network". Network bars with one name are one
     collective, with at most one bar per rank, from call to end. It
-    transfers once all its bars have begun, and none ends before that. A
+    transfers once all its bars have begun, and no bar ends before that. A
     rank without such a bar has no part in it. events is not changed.
 
     From the first start to the last end of all bars, each moment of a rank
     counts as the first that fits: computing, if it has a compute bar open;
     transferring, if it has a network bar open that transfers; waiting, if
-    it has one open that does not transfer yet; otherwise idle.
+    it has a network bar open that does not transfer yet; otherwise idle.
 
     Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1,
     "network", "r", 6, 9)]: [(4., 3., 2., 0.), (0., 3., 0., 6.)].
@@ -2245,36 +2249,36 @@ def exposed(events: list) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="15.7" role="hint"
-# 1. For each network operation, first find the rank that starts last. Data moves only
-#    from that moment on.
-# 2. Cut the time at all starts and ends. Between two cuts nothing changes, so each piece
+# 1. For each network operation, find the rank that starts last. Data moves only from that
+#    moment on.
+# 2. Cut the time at all starts and ends. Nothing changes between two cuts, so each piece
 #    is one kind of time.
-# 3. Or measure unions: first of the compute bars, then with the transfers added, then
-#    with all network bars added. The differences are the times, and idle is the rest.
+# 3. Or measure unions: of the compute bars, then with the transfers added, then with all
+#    network bars added. The differences are the times, and the rest is idle.
 
 # %% [markdown] trap="15.7" role="keep"
-# **Keep:** in a trace, the bar of a collective begins with a call, not with data on the
-# wire. A rank's own trace cannot show how long it waited for others. The shortest bar
-# among all ranks is closest to the transfer time. **In your own code:** profile the same
-# steps on every rank, align the ends of the `all_reduce`s, and see who calls last. Check
-# whether it is always the same rank. **Source:** in
+# **Keep:** In a trace, a collective's bar begins with a call, not with data on the wire.
+# A rank's own trace cannot show how long the rank waited for others. The shortest bar
+# among all ranks is closest to the transfer time. **In your own code:** Profile the same
+# steps on every rank, align the ends of the `all_reduce`s, and see which rank calls last.
+# Check whether this is always the same rank. **Source:** In
 # [`NVIDIA/nccl#460`](https://github.com/NVIDIA/nccl/issues/460), a maintainer explains
-# that the rank with the shortest all_reduce came last. **Seen in the wild:** Since
+# that the rank with the shortest `all_reduce` came last. **Seen in the wild:** Since
 # [`deepspeedai/DeepSpeed#3579`](https://github.com/deepspeedai/DeepSpeed/pull/3579), the
-# log of communication times shows how much of the time was spent waiting. In
+# log of communication times shows how much of each time was spent waiting. In
 # [`Tencent-Hunyuan/UniRL#45`](https://github.com/Tencent-Hunyuan/UniRL/pull/45), batches
-# were distributed by their number of tokens, and the training phase took `46` % less
-# time. In [`pytorch/pytorch#117550`](https://github.com/pytorch/pytorch/issues/117550),
-# one rank was late at each long all-gather.
+# were distributed by their token count, and the training phase took 46 % less time. In
+# [`pytorch/pytorch#117550`](https://github.com/pytorch/pytorch/issues/117550), one rank
+# was late at each long all-gather.
 
 # %% [markdown] trap="15.8" role="situation" core=true fault="a memory plan divides what every GPU holds whole" symptom="a run that fits on paper is out of memory in its first step"
 # ## Plan a run on eight GPUs
 #
-# You train Llama 7B on eight GPUs with `80` GB each, on sequences of 4,096 tokens. AdamW
-# in mixed precision needs 16 bytes per weight: two for the weight, two for its gradient
-# and twelve for the optimizer's state. Each GPU holds a copy of the model and processes
-# four sequences at a time, its *micro-batch*. For the backward pass a layer keeps about
-# `16 * width + 8 * hidden` bytes per token.
+# You train Llama 7B on eight GPUs with 80 GB each, on sequences of 4,096 tokens. AdamW in
+# mixed precision needs 16 bytes per weight: two for the weight, two for its gradient and
+# twelve for the optimizer's state. Each GPU holds a copy of the model and processes four
+# sequences at a time, its *micro-batch*. For the backward pass, a layer keeps about `16 *
+# width + 8 * hidden` bytes per token.
 #
 # The copies use *ZeRO-1* (stage 9).
 
@@ -2302,7 +2306,7 @@ def weights(m):
     return sum(products(m)) + m.width * (m.vocab + 2 * m.layers + 1)
 
 def kept(m):
-    """Bytes that a layer keeps for one sequence's backward pass."""
+    """Bytes kept in a layer for one sequence's backward pass."""
     return m.tokens * (16 * m.width + 8 * m.hidden + 4 * m.heads + 8)
 
 def on_paper(m, copies, micro):
@@ -2428,9 +2432,9 @@ claim("GB that each GPU needs, divided by the plan's", really / hoped,
 
 # %% [markdown] trap="15.8" role="why"
 # ZeRO-1 divides only the *optimizer's* 12 bytes per weight: master weights and two
-# moments. Each GPU still holds all weights and gradients, 2 bytes per value. The copies
-# share the *batch*, but a micro-batch belongs to one GPU. The plan also forgot the
-# logits, at 2 bytes each in bfloat16, 4 in float32, and 4 for the gradient.
+# moments. Each GPU still holds all weights and gradients, at 2 bytes per value. The
+# copies share the *batch*, but a micro-batch belongs to one GPU. The plan also forgot the
+# logits: each takes 2 bytes in bfloat16, 4 in float32, and 4 for its gradient.
 
 # %% trap="15.8" role="why"
 draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
@@ -2444,9 +2448,9 @@ draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
                "line.")
 
 # %% [markdown] trap="15.8" role="repair"
-# Plan part by part, and note what divides each part. Then look for what fits: smaller
-# micro-batches, checkpoints, or ZeRO-3, which divides all 16 bytes and gathers each layer
-# when needed.
+# Plan part by part, and note what divides each part. Then look for a plan that fits, with
+# smaller micro-batches, checkpoints, or ZeRO-3, which divides all 16 bytes and gathers
+# each layer when needed.
 
 # %% trap="15.8" role="repair"
 ways = {"micro 1": dict(micro=1, zero=1),
@@ -2465,7 +2469,7 @@ def operations(m, square=0.5):
     return m.tokens * (6 * sum(products(m)) + attention)
 
 def repeated(m, square=0.5):
-    """Operations of a sequence that checkpoints in each layer repeat."""
+    """Operations per sequence that checkpoints in each layer repeat."""
     last = m.layers * m.width * m.hidden
     attention = 4 * square * m.layers * m.width * m.tokens
     return m.tokens * (2 * (products(m)[0] - last) + attention)
@@ -2493,7 +2497,7 @@ plot_bars(times, title="Checkpoints and ZeRO-3 save memory and cost time",
           "one sequence are fastest, checkpoints and ZeRO-3 take longer.")
 
 # %% trap="15.8" role="repair"
-claim("seconds with checkpoints, divided by those of micro-batches of one",
+claim("seconds per step: checkpoints, divided by micro-batches of one",
       times["micro 4, checkpoints"] / times["micro 1"], expected=1.25,
       within=0.01)
 
@@ -2509,8 +2513,8 @@ from dlsys_helpers.explorers.plan_a_run import plan_a_run
 plan_a_run
 
 # %% [markdown] trap="15.8" role="more" topics="each formula compared with a count · tensor and pipeline · a run that was published · where the estimates are wrong"
-# The claims compare each formula with a count on the small model, and the 7B's weights
-# with a count on the meta device:
+# The next claims compare each formula with a count on the small model, and the 7B model's
+# weights with a count on the meta device:
 
 # %% trap="15.8" role="more" tags=["plumbing"]
 with torch.device("meta"):
@@ -2533,7 +2537,7 @@ planned = needs(wide, 3)
 # %% trap="15.8" role="more"
 claim("weights of the 7B: counted, divided by the formula",
       counted_weights / weights(seven), expected=1)
-claim("bytes that a layer keeps: counted, divided by the formula",
+claim("bytes kept in a layer: counted, divided by the formula",
       one_layer / (2 * kept(small)), expected=1)
 claim("bytes of a checkpoint: counted, divided by 2 * width per token",
       one_input / (2 * 2 * small.width * small.tokens), expected=1)
@@ -2547,19 +2551,19 @@ claim("peak of a whole pass: counted, divided by activations and logits",
       below=1.25)
 
 # %% [markdown] trap="15.8" role="more"
-# The last value is above 1, because the backward pass also needs room for the gradients
-# of activations. Leave a tenth of a card free for these gradients, for buffers and for
-# fragmentation. Norms that are not fused keep copies in float32, 12 bytes per channel and
-# token in each layer, which this estimate leaves out.
+# The last value is above 1, because the backward pass also needs room for the
+# activations' gradients. Leave a tenth of a card free for these gradients, for buffers
+# and for fragmentation. This estimate leaves out the float32 copies that norms keep if
+# they are not fused: 12 bytes per channel and token in each layer.
 #
 # **A pipeline** cuts weights and layers. The first of `p` stages holds the activations of
-# `min(m, p)` of the `m` micro-batches, so activations hardly shrink. **Tensor
-# parallelism** cuts weights, logits and most activations, but not the activations of the
-# norms: `8 * width` bytes per token stay complete on each rank. For each layer and
-# micro-batch, tensor parallelism adds four all-reduces of the layer's input, and five
-# with checkpoints, because the second run repeats one of the two from the forward pass.
-# (A second run that goes to the end of the layer repeats both all-reduces.) The next cell
-# shows the tape of a layer with two blocks, each cut over two ranks as in the first trap:
+# `min(m, p)` out of `m` micro-batches, so activations hardly shrink. **Tensor
+# parallelism** cuts weights, logits and most activations, but not the norms' activations:
+# `8 * width` bytes per token stay complete on each rank. For each layer and micro-batch,
+# tensor parallelism adds four all-reduces of the layer's input, and five with
+# checkpoints, because the second run repeats one of the forward pass's two all-reduces.
+# (A second run that goes to the end of the layer repeats both.) The next cell shows the
+# tape of a layer with two blocks, each cut over two ranks as in trap 15.1:
 
 # %% trap="15.8" role="more"
 def cut_blocks(again):
@@ -2589,11 +2593,11 @@ claim("bytes of a cut layer's calls, predicted and on the tape",
 claim("calls of a cut layer with checkpoints", len(sent()), expected=5)
 
 # %% [markdown] trap="15.8" role="more"
-# **A run that was published.**
+# **A published run.**
 # [TinyLlama](https://github.com/jzhang38/TinyLlama/blob/026587c0fbc5cf756eba92e0220566550df66ca7/README.md)
 # is a Llama of 22 layers, trained on 16 A100 GPUs with FSDP, 8 sequences per GPU at a
-# time and no checkpoints. Its README reports the tokens per second on each GPU, and the
-# "model flops utilization" (MFU) that results. Put these figures into the formulas above:
+# time and no checkpoints. Its README reports the tokens per second on each GPU and the
+# resulting "model flops utilization" (MFU). Put these figures into the formulas above:
 
 # %% trap="15.8" role="more"
 tiny = Shape(22, 2048, 5632, 32, 32000, 2048)
@@ -2624,17 +2628,16 @@ claim("GB of the published run, divided by the GB of its card",
       sum(tiny_gb.values()) / published["card, GB"], below=0.9)
 
 # %% [markdown] trap="15.8" role="more"
-# The README's MFU counts whole squares of attention. If you count only the half that a
-# causal kernel computes, the MFU is lower. So state the convention when you compare two
-# runs.
+# The README's MFU counts whole squares of attention. If you count only a causal kernel's
+# half, the MFU is lower. So state the convention when you compare two runs.
 #
-# **Where the estimates are wrong.** They ignore that communication overlaps with matrix
-# products, which is how FSDP hides most of its gathers. The memory estimate does not
-# include gradients in float32 (2 more bytes per weight), the layers that ZeRO-3 has
-# gathered at the moment, sequence parallelism (which also cuts the norms), experts, or
-# the 1 to 2 GB that CUDA and NCCL take. Links are fast inside a machine and slow between
-# machines, so keep tensor parallelism inside a machine. And an MFU that includes what
-# checkpoints repeat goes up when you repeat more.
+# **Where the estimates are wrong.** The time estimate ignores that communication overlaps
+# with matrix products, which is how FSDP hides most of its gathers. The memory estimate
+# does not include gradients in float32 (2 more bytes per weight), the layers currently
+# gathered by ZeRO-3, sequence parallelism (which also cuts the norms), experts, or the 1
+# to 2 GB taken by CUDA and NCCL. Links are fast inside a machine and slow between
+# machines, so keep tensor parallelism inside a machine. And if an MFU includes the
+# repeated work of checkpoints, it goes up when you repeat more.
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
@@ -2694,29 +2697,29 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="15.8" role="hint"
-# 1. First write the five numbers of one split, each on a line of its own. A layer keeps
-#    `whole` and `cut`, and tensor parallelism divides only `cut`. A checkpoint keeps only
-#    `input`, and repeats `again`. `dp` divides no part of the activations, because a
-#    micro-batch already belongs to one GPU.
+# 1. Write the five numbers of one split, each on a line of its own. A layer keeps `whole`
+#    and `cut`, and tensor parallelism divides only `cut`. A checkpoint keeps only `input`
+#    and repeats `again`. `dp` divides no part of the activations, because a micro-batch
+#    already belongs to one GPU.
 # 2. Write `half(r, b)` as a small function: half a ring of `b` bytes on `r` ranks. A
 #    single rank sends nothing, because `r - 1` is 0.
-# 3. `sums` are tensor parallelism's all-reduces, and the pipeline makes them and the
-#    products wait. `sends` are the calls of the copies, once per step or, with ZeRO-3, in
-#    each micro-batch. A GPU reaches `speed`, and its datasheet promises `peak`, which only
-#    `mfu` uses. `mfu` counts only `work`, whatever is repeated.
+# 3. `sums` are tensor parallelism's all-reduces. The pipeline's waits stretch both `sums`
+#    and the products. `sends` are the copies' calls, once per step or, with ZeRO-3, in
+#    each micro-batch. A GPU reaches `speed`, but its datasheet promises `peak`, which
+#    only `mfu` uses. `mfu` counts only `work`, whatever is repeated.
 
 # %% [markdown] trap="15.8" role="keep"
-# **Keep:** plan part by part, and write next to each part what divides it. With ZeRO,
-# copies divide the state, but never a micro-batch. Of the plans that fit, choose the one
-# that recomputes least over fast links, and the one that sends least over slow links.
-# **In your own code:** run one step with a micro-batch of one and compare
-# `torch.cuda.max_memory_allocated()` with your plan. Then profile the largest parts:
-# first the products, then the calls that nothing hides. **Source:** [Anthony et al. 2023,
+# **Keep:** Plan part by part, and write next to each part what divides it. With ZeRO,
+# copies divide the state, but never a micro-batch. Of the plans that fit, choose the plan
+# that recomputes least if links are fast, and the plan that sends least if links are
+# slow. **In your own code:** Run one step with a micro-batch of one and compare
+# `torch.cuda.max_memory_allocated()` with your plan. Then profile the largest parts: the
+# products, then the calls that nothing hides. **Source:** [Anthony et al. 2023,
 # "Transformer Math 101"](https://blog.eleuther.ai/transformer-math/). **Seen in the
 # wild:** In [NVIDIA/Megatron-LM 6782](https://github.com/NVIDIA/Megatron-LM/pull/6782),
 # an estimate divided activations by the number of expert ranks, although each rank holds
 # its own micro-batch. In [deepspeedai/DeepSpeed
-# 2302](https://github.com/deepspeedai/DeepSpeed/issues/2302), ZeRO was on, and the
+# 2302](https://github.com/deepspeedai/DeepSpeed/issues/2302), ZeRO was on, but the
 # activations still filled the card.
 
 # %% [markdown] role="concept"
@@ -2728,16 +2731,16 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 # ### Operations
 #
 # Each weight in a product takes one multiplication and one addition per token, and twice
-# that in the backward pass, which makes 6 operations. The embedding is looked up, not
+# as many in the backward pass, which makes 6 operations. The embedding is looked up, not
 # multiplied. Attention adds two products, queries with keys and probabilities with
-# values. Where the heads together are as wide as the model, the two products take
-# `12 * layers * width * tokens` operations per token, and a causal kernel leaves out half
-# of these.
+# values. If the heads together are as wide as the model, the two products take `12 *
+# layers * width * tokens` operations per token, and a causal kernel leaves out half of
+# these operations.
 #
 # Checkpoints repeat the products of the layers. How many they repeat depends on the
-# implementation. With torch's `use_reentrant=False`, the last product of each layer is
-# left out, because nothing reads its result again. Megatron's checkpoints and the
-# reentrant ones repeat all products, so a step takes four thirds of the work.
+# implementation. With torch's `use_reentrant=False`, each layer's last product is left
+# out, because nothing reads its result again. Megatron's checkpoints and torch's
+# reentrant checkpoints repeat all products, so a step takes four thirds of the work.
 
 # %% role="concept" tags=["plumbing"]
 small_net = Llama(small)
@@ -2758,23 +2761,23 @@ claim("operations: counted, divided by the formula with whole squares",
 claim("operations that checkpoints add: counted, divided by the formula",
       (twice - once) / (2 * repeated(small, square=1)), expected=1,
       within=1e-6)
-claim("a published step with checkpoints, divided by one without",
+claim("a published step: time with checkpoints, divided by without",
       with_them / without, expected=1.33, within=0.01)
 
 # %% [markdown] role="concept"
 # The last claim is about [a 7B model on eight A100
-# GPUs](https://github.com/deepspeedai/DeepSpeed/issues/5305), arranged as two copies of
-# four tensor ranks. With checkpoints, a step of this run takes four thirds of the time,
-# as for a complete second forward pass. The plan's formula gives a factor of 1.25 for the
-# 7B model.
+# GPUs](https://github.com/deepspeedai/DeepSpeed/issues/5305), two copies of the model,
+# each split over four tensor ranks. With checkpoints, a step of this run takes four
+# thirds of the time, as with a complete second forward pass. The plan's formula gives a
+# factor of 1.25 for the 7B model.
 #
 # ### Bytes on a wire
 #
 # The next cell plays an all-reduce among `n` ranks as a ring. Each rank cuts its buffer
-# into `n` pieces and passes one on in each step. After `n - 1` steps each rank has one
-# complete piece (`reduce_scatter`). After `n - 1` more steps all ranks have all pieces
-# (`all_gather`). The tape of this stage records the bytes that go *into* a call; in a
-# ring, each rank sends `2 * (n - 1) / n` times as many.
+# into `n` pieces and passes one piece on in each step. After `n - 1` steps, each rank has
+# one complete piece (`reduce_scatter`). After `n - 1` more steps, all ranks have all
+# pieces (`all_gather`). This stage's tape records the bytes that go *into* a call; in a
+# ring, each rank sends `2 * (n - 1) / n` times as many bytes.
 #
 # Each step also has a latency of `alpha` seconds. With links of `beta` bytes per second,
 # half an all-reduce takes `(n - 1) * (alpha + size / n / beta)`. This is the *alpha-beta
@@ -2782,7 +2785,7 @@ claim("a published step with checkpoints, divided by one without",
 
 # %% role="concept" tags=["plumbing"]
 def ring(buffers):
-    """Sums on all ranks, values that each rank sent, and steps."""
+    """Sums on all ranks, values sent by each rank, and steps."""
     n = len(buffers)
     held = [list(buffer.chunk(n)) for buffer in buffers]
     numbers, steps = 0, 0
@@ -2807,18 +2810,18 @@ for size in (16e3, 1e6, 14e9):
 # %% role="concept"
 claim("sums of a ring: largest distance from the true sum",
       max((s - sum(eight)).abs().max() for s in ring_sums), below=1e-4)
-claim("values that one of eight ranks sends, divided by the buffer's size",
+claim("values sent by one of eight ranks, divided by the buffer's size",
       numbers_sent / 160, expected=1.75)
 claim("steps of an all-reduce on eight ranks", ring_steps, expected=14)
 
 # %% [markdown] role="concept"
-# ### Waits of a pipeline
+# ### Waits in a pipeline
 #
 # A pipeline of `p` stages processes a batch in `m` micro-batches. In the schedule *1F1B*,
 # a stage begins with `p - 1 - stage` forward passes (F). Then it alternates between one
 # forward pass and one backward pass (B). So the first stage holds at most `p`
-# micro-batches. In a simulation of the schedule, a task starts as soon as its stage is
-# free and the tasks that it needs are done:
+# micro-batches. In the simulation below, a task starts as soon as its stage is free and
+# all tasks that it needs are done:
 
 # %% role="concept" tags=["plumbing"]
 def orders(p, m):
@@ -2858,12 +2861,12 @@ draw_lanes({f"stage {n}": lane for n, lane in enumerate(pipeline)},
            unit="forward passes",
            title="With four micro-batches, each stage waits 9 units of 21",
            alt="Four lanes of a pipeline. Each later stage begins one "
-               "forward pass later and ends earlier. Between its tasks a "
+               "forward pass later and ends earlier. Between its tasks, a "
                "stage waits for its neighbours.")
 
 # %% role="concept" tags=["plumbing"]
 def over_ideal(p, m):
-    """How much longer than 3 m the schedule takes, as a fraction."""
+    """The time by which the schedule exceeds 3 m, as a fraction."""
     return max(s[1] for lane in played(p, m) for s in lane) / (3 * m) - 1
 
 played_over = max(abs(over_ideal(p, m) - (p - 1) / m)
@@ -2877,8 +2880,8 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # %% [markdown] role="concept"
 # So a step takes `1 + (p - 1) / m` times as long as without waits, if the stages are
 # equal, sending is free, and no stage is cut into pieces that interleave. `(p - 1) / (m +
-# p - 1)` is a different number, the fraction of the time in which a stage is idle. Here a
-# stage is idle for 43 % of the time, while the step takes 75 % longer.
+# p - 1)` is a different number, the fraction of the time for which a stage is idle. Here
+# a stage is idle for 43 % of the time, but the step takes 75 % longer.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -2892,27 +2895,30 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # - [ ] a sum of the cut weights' gradients :: Each rank has its own part of these
 #   weights, so there is nothing to sum.
 # - [x] the sum of the input's gradients, at the entrance :: Each rank has only its own
-#   part's gradient, and the norm is trained with it.
+#   part's gradient, and this partial gradient trains the norm.
 # - [ ] a sum of the output's gradients, at the exit :: The output is complete on each
-#   rank, and so is its gradient. Summed, it would count four times.
+#   rank, and so is its gradient. A sum would count the gradient four times.
 
 # %% [markdown] role="quiz"
 # **2. You add up the gradients of two passes of eight micro-batches each, and the
 # schedule divides `.grad` at the end of each pass. How much does the first pass count in
 # the sum?**
 #
-# - [x] an eighth as much as the second pass :: It is divided a second time, by the eight of the second pass.
-# - [ ] half as much as the second pass :: The number of passes does not matter; the number of micro-batches is what divides.
+# - [x] an eighth as much as the second pass :: The first pass is divided a second time,
+#   by the eight micro-batches of the second pass.
+# - [ ] half as much as the second pass :: The schedule divides by the number of
+#   micro-batches, not by the number of passes.
 # - [ ] as much as the second pass :: The schedule divides everything in `.grad`, so it divides the first pass twice.
 
 # %% [markdown] role="quiz"
 # **3. A run with sequences in halves has a training loss near zero, and its loss on a
-# validation set that is split the same way is also near zero. What do you know about the
-# model?**
+# validation set split the same way is also near zero. What do you know about the model?**
 #
-# - [ ] It is good, because the validation rows are new :: They were cut in the same way, so they share the mistake.
+# - [ ] It is good, because the validation rows are new :: The validation rows were cut in
+#   the same way, so they share the mistake.
 # - [ ] It is overfitted, which only new rows can show :: The validation rows are new, and their loss is low.
-# - [x] Nothing, until one batch has been run without the cut :: Compare the logits position by position with those of one GPU.
+# - [x] Nothing, until one batch has been run without the cut :: Compare the logits with
+#   one GPU's logits, position by position.
 
 # %% [markdown] role="quiz"
 # **4. A layer uses one expert per token, and the weight of that expert is 1 for every
@@ -2920,36 +2926,38 @@ claim("four played schedules: largest difference from (p - 1) / m",
 #
 # - [x] nothing from the task :: "Which" is an index and "how much" is a constant, so no path is left.
 # - [ ] a little, through the choice :: A choice is an index and has no gradient.
-# - [ ] all that it needs, through the experts' gradients :: The experts learn from the tokens that they get; nothing flows from them to the scores.
+# - [ ] all that it needs, through the experts' gradients :: The experts learn from their
+#   tokens; no gradient flows from the experts to the scores.
 
 # %% [markdown] role="quiz"
-# **5. You print a balance loss, and it stays above 1 and does not fall. What do you do
-# first?**
+# **5. The printed balance loss stays above 1 and does not fall. What do you do first?**
 #
-# - [ ] multiply its weight by ten :: If it has no gradient, ten times nothing is still
-#   nothing.
-# - [x] call `backward` on it alone :: An error, or a zero at the router, shows that it
-#   has no gradient.
+# - [ ] multiply its weight by ten :: If the balance loss has no gradient, ten times
+#   nothing is still nothing.
+# - [x] call `backward` on the balance loss alone :: An error, or a zero at the router,
+#   shows that the balance loss has no gradient.
 # - [ ] put fewer tokens on each expert :: A cap hides how uneven the choice is; it does
 #   not change the choice.
 
 # %% [markdown] role="quiz"
-# **6. With activation checkpointing, the first loss agrees to the last digit with the
-# loss without it. What follows?**
+# **6. With and without activation checkpointing, the first loss is the same to the last
+# digit. What follows?**
 #
-# - [ ] the gradient is also equal :: It is computed through a second run, which may draw
-#   different random numbers.
+# - [ ] the gradient is also equal :: The gradient is computed through a second run, which
+#   may draw different random numbers.
 # - [ ] the buffers are also equal :: The second run changes them a second time.
-# - [x] the first run is equal, and you know nothing about the second :: Compare gradients
-#   and buffers, with checkpoints and without.
+# - [x] the first run is equal, but you know nothing about the second run :: Compare
+#   gradients and buffers, with checkpoints and without.
 
 # %% [markdown] role="quiz"
 # **7. Both ranks' traces show a third of the time in all_reduce, and in total both ranks
 # computed for the same time. What do you conclude?**
 #
-# - [ ] the network takes a third of the time :: A bar begins with the call, and may be a
+# - [ ] the network takes a third of the time :: A bar begins with the call and may be a
 #   wait for the other rank.
-# - [x] nothing yet, until you measure from the last call on, with both traces on one clock :: A different rank may be late in each step, so that both wait and neither looks slow.
+# - [x] nothing yet, until you measure from the last call on, with both traces on one
+#   clock :: A different rank may be late in each step, so that both ranks wait and
+#   neither looks slow.
 # - [ ] no rank is slow, so no rank waits :: The totals are equal, but in each step one of
 #   the ranks may still be late.
 
@@ -2957,21 +2965,23 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # **8. You train eight copies of a model with ZeRO-1 and micro-batches of two sequences.
 # You double the number of copies to sixteen. What happens to each GPU's activations?**
 #
-# - [ ] They halve, because twice as many GPUs share the batch :: They share the batch, and each still processes two sequences at a time.
-# - [x] They stay as they are :: A micro-batch belongs to one GPU. Only the optimizer's part becomes smaller.
+# - [ ] They halve, because twice as many GPUs share the batch :: The GPUs share the
+#   batch, but each still processes two sequences at a time.
+# - [x] They stay the same :: A micro-batch belongs to one GPU. Only the optimizer's part
+#   becomes smaller.
 # - [ ] They double, because more gradients are summed :: A sum over more ranks leaves the gradients as large as they were.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: how thin may a layer be cut?
 #
 # If you split a layer over `n` GPUs, each GPU computes one `n`-th of the products. But
-# the outputs that have to be summed are as large as before, one value per token and
-# channel. So the more GPUs share a layer, the larger the part of a step that is spent on
-# sending. And a thin product may not keep a GPU busy.
+# the outputs to be summed are as large as before, one value per token and channel. So the
+# more GPUs share a layer, the larger the part of a step spent on sending. And a thin
+# product may not keep a GPU busy.
 #
-# **Before you run anything:** split the MLP of Llama-2-7B over eight GPUs and run 4,096
-# tokens. How long does the sum of the outputs take, compared with one GPU's products?
-# And what fraction of the whole MLP's time does one GPU's eighth take?
+# **Before you run anything:** Split the MLP of Llama-2-7B over eight GPUs and run 4,096
+# tokens. How long does the sum of the outputs take, compared with one GPU's products? And
+# what fraction of the whole MLP's time does an eighth of the MLP take?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3044,9 +3054,9 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **Keep:** Splitting a layer makes its products smaller, but not its messages. So split
-# layers only over fast links, and no further than memory requires. The 400 GB/s assumed
-# here is close to a published measurement: [366 GB/s for large
+# **Keep:** Splitting a layer shrinks its products, but not its messages. So split layers
+# only over fast links, and no further than memory requires. The 400 GB/s assumed here is
+# close to a published measurement: [366 GB/s for large
 # sums](https://waynehacking8.github.io/blog/nccl-nvlink-bandwidth/) among four H100 GPUs,
 # calculated as for a ring, although their switch can also compute sums. The NVLink of an
 # H100 has a bandwidth of 450 GB/s in one direction.
@@ -3054,23 +3064,23 @@ answers_here
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - Two matrices that are split over ranks, the first by units and the second by inputs,
-#   need two sums: one of the outputs in the forward pass, and one of the input's gradients
+# - Two matrices split across ranks, the first by units and the second by inputs, need
+#   two sums: one of the outputs in the forward pass, and one of the input's gradients
 #   in the backward pass.
 # - Divide the loss where the whole step is known. Do not divide a gradient that already
 #   contains earlier passes.
 # - Position, label and mask belong to the whole sequence.
 # - A router learns through a weight that it can change, and a balance loss needs
 #   probabilities.
-# - A block that runs twice has to read the same values twice, and change its state only
+# - A block that runs twice has to read the same values twice but change its state only
 #   once.
-# - The bar of a collective begins with a call, not with data on the wire. Measure from
-#   the last rank's call on.
+# - A collective's bar begins with a call, not with data on the wire. Measure from the
+#   last rank's call on.
 # - Write next to each part of a plan what divides it. The copies divide the state among
 #   themselves, but never a micro-batch.
 # - Predict the bytes, then compare them with the tape. If you cannot predict them, you do
 #   not understand the cut yet.
 #
-# **Next:** take the run that you would like to start. Write its plan part by part, run
-# one step of it on two ranks, and compare bytes, gradients and the digests of the copies
-# with the values on one rank.
+# **Next:** Take the run that you would like to start. Write its plan part by part, run
+# one of its steps on two ranks, and compare bytes, gradients and the copies' digests with
+# the values on one rank.

@@ -9,20 +9,20 @@ from dlsys_checks.questions import ask, choice, number, whole
 
 ask("11.1", {"bits": range(2, 9)}, lambda bits: whole(
     f"A symmetric grid of {bits} bits has its largest level at the largest weight, and as many "
-    "below zero as above. How many levels does it have?", 2**bits - 1,
+    "levels below zero as above. How many levels does the grid have?", 2**bits - 1,
     "One of the 2**bits codes is not used, so that the grid is symmetric.", 2**bits, 2**bits - 2))
 ask("11.1", {"bits": (4, 8), "step": (0.1, 0.25, 0.5),
              "zero": lambda bits, **_: range(2, 2**bits - 3)},
     lambda bits, step, zero: whole(
         f"An affine grid of {bits} bits goes from {-zero * step:g} to "
         f"{(2**bits - 1 - zero) * step:g}. What is the code of 0?", zero,
-        "It is minus the lower end, divided by the scale.", 0,
+        "The code of 0 is minus the lower end, divided by the scale.", 0,
         2**bits // 2 + (zero == 2**bits // 2)))
 ask("11.1", {"bits": (2, 3, 4), "group": (16, 32, 64, 128), "scale": (16, 32)},
     lambda bits, group, scale: number(
         f"Weights with {bits} bits each are stored in groups of {group}. Each group also stores a "
         f"scale of {scale} bits, but no zero. How many bits does a weight take in total?",
-        (bits * group + scale) / group, "The group shares the bits of the scale.", bits,
+        (bits * group + scale) / group, "All weights of a group share the scale's bits.", bits,
         bits + scale, within=0.01))
 ask("11.1", {"largest": (0.8, 1.2, 2.0, 3.0), "weight": (0.35, 0.4, 0.45)},
     lambda largest, weight: choice(
@@ -38,15 +38,15 @@ ask("11.1", {"bits": (2, 3, 4), "high": (2.1, 3.6)}, lambda bits, high: number(
     (high + 0.9) / 2**bits, high / (2 ** (bits - 1) - 1)))
 ask("11.1", {"seen": (4, 5.5, 8), "arrives": (10, 13, 20)}, lambda seen, arrives: number(
     f"The largest input in the calibration rows of a static 8-bit grid was {seen:g}. In production "
-    f"an input of {arrives} arrives. Which value does the layer use for it?", seen,
-    "The input is beyond the last level and is clipped to it.", arrives, arrives - seen))
+    f"an input of {arrives} arrives. Which value does the layer use for this input?", seen,
+    "The input is beyond the last level and is clipped to that level.", arrives, arrives - seen))
 
 # ---- 11.2 Retraining a pruned net
 
 ask("11.2", {"total": (1000, 4000, 20000), "share": (0.5, 0.8, 0.9)}, lambda total, share: whole(
     f"{share:.0%} of {total} weights are pruned. After each retraining step, the mask sets them to "
     "zero again. No other weight is zero. How many zeros are there in the end?",
-    round(total * share), "The mask sets each of them back to zero.", 0,
+    round(total * share), "The mask sets each pruned weight back to zero.", 0,
     total - round(total * share) + (share == 0.5)))
 ask("11.2", {"rate": (0.1, 0.01), "momentum": (0.5, 0.9), "memory": range(1, 6)},
     lambda rate, momentum, memory: number(
@@ -57,8 +57,8 @@ ask("11.2", {"rate": (0.1, 0.01), "momentum": (0.5, 0.9), "memory": range(1, 6)}
         rate * momentum * memory))
 ask("11.2", {"rows": (64, 256), "columns": (128, 512), "share": (0.5, 0.9)},
     lambda rows, columns, share: whole(
-        f"You set {share:.0%} of a float32 matrix of {rows} x {columns} to zero. It stays an "
-        "ordinary dense tensor. How many bytes does it take?", (size := 4 * rows * columns),
+        f"You set {share:.0%} of a float32 matrix of {rows} x {columns} to zero. The matrix stays "
+        "an ordinary dense tensor. How many bytes does it take?", (size := 4 * rows * columns),
         "A zero takes four bytes, like any other value.", round(size * (1 - share))))
 ask("11.2", {"layer": ("a Linear", "a convolution", "an embedding")}, lambda layer: choice(
     f"The pruned weights of {layer} have to stay zero during retraining, with an optimizer that "
@@ -112,14 +112,14 @@ ask("11.4", {"share": (0.3, 0.5, 0.6, 0.8)}, lambda share: number(
     "It is 1 minus the square of the correlation.", 1 - share, share))
 ask("11.4", {"a, b, c": list(permutations((0.1, 0.5, 2.0, 5.0, 9.0), 3))}, lambda a, b, c: choice(
     f"Three correlated inputs have root mean squares of {a:g}, {b:g} and {c:g}. Which column does "
-    "act-order round first?", f"that of the input with {max(a, b, c):g}",
-    "The most costly column comes first, while the others can still compensate.",
-    f"that of the input with {a:g}", f"that of the input with {b:g}",
-    f"that of the input with {c:g}"))
+    "act-order round first?", f"the column of the input with {max(a, b, c):g}",
+    "The most costly column comes first, while other columns can still compensate.",
+    f"the column of the input with {a:g}", f"the column of the input with {b:g}",
+    f"the column of the input with {c:g}"))
 ask("11.4", {"a, b": list(permutations((1, 2, 3, 4, 6), 2))}, lambda a, b: number(
     f"Two independent inputs with mean zero have root mean squares of {a} and {b}. The first "
     "weight is rounded down by 0.3. By how much does GPTQ move the second weight, without damping "
-    "and with very many rows?", 0.0, "An input that is not correlated cannot compensate.", 0.3,
+    "and with very many rows?", 0.0, "An uncorrelated input cannot compensate.", 0.3,
     0.3 * a / b, within=0.0))
 
 ask("11.4", {"error": (0.1, 0.2, 0.4), "own, shared": [(4, 2), (5, 4), (8, 2)]},
@@ -133,7 +133,7 @@ ask("11.4", {"error": (0.1, 0.2, 0.4), "own, shared": [(4, 2), (5, 4), (8, 2)]},
 
 ask("11.5", {"rows": (256, 512, 1024), "columns": (256, 512, 1024)}, lambda rows, columns: whole(
     f"A matrix of {rows} x {columns} is stored as 8-bit codes, with a float32 scale for each row. "
-    "How many bytes does it take?", rows * columns + 4 * rows,
+    "How many bytes do codes and scales take?", rows * columns + 4 * rows,
     "Each code takes one byte, and each scale takes four.", 4 * rows * columns, rows * columns))
 ask("11.5", {"rows": (1000, 5000), "shown": (10, 50), "width": (8, 64)},
     lambda rows, shown, width: whole(
@@ -145,7 +145,7 @@ ask("11.5", {"rows": (100, 1000), "width": (16, 64)}, lambda rows, width: whole(
     "values does `torch.save` write?", (size := 4 * rows * width),
     "torch.save writes each storage only once.", 2 * size))
 ask("11.5", {"n": (1000, 4096, 20000)}, lambda n: choice(
-    f"A wrapper with {n} weights reports float32 and stores 8-bit codes. What is its `numel()` "
+    f"A wrapper with {n} weights reports float32 but stores 8-bit codes. What is its `numel()` "
     "times `element_size()`?", f"{4 * n}",
     "The product uses what the wrapper reports, not what it stores.",
     f"{n}", "0", f"{8 * n}"))
@@ -169,11 +169,11 @@ ask("11.6", {"question": ("x.mean() > 0.5", "x.max() > 1", "(x < 0).any()")},
     lambda question: choice(
         f"`forward` contains `if {question}:`. Which of these raises an error instead of keeping "
         "only one branch?", "`torch.export.export`",
-        "It runs the model with tensors without values, so the condition cannot be evaluated.",
+        "Its tensors have no values, so the condition cannot be evaluated.",
         "`torch.jit.trace`", "`torch.onnx.export` with `dynamo=False`", "none of them"))
 ask("11.6", {"rows": (4, 7, 9), "columns": (3, 10)}, lambda rows, columns: whole(
     f"A model returns the shape ({rows}, {columns}), and its program returns (1, {columns}). You "
-    "compare them with `(a - b).abs()`. How many values does this have?", rows * columns,
+    "compare them with `(a - b).abs()`. How many values does the result have?", rows * columns,
     "The single row is broadcast to all rows. Compare the shapes first.", columns, rows))
 ask("11.6", {"largest": (4, 20, 50), "rtol": (0.01, 0.001)}, lambda largest, rtol: number(
     f"The largest absolute value in a model's answer is {largest}. A program may differ by "
@@ -209,17 +209,18 @@ ask("11.7", {"first, then": list(permutations((0.5, 1.0, 2.0, 4.0), 2))},
         f"it uses {first:g}", f"it uses {then:g}", "it uses the mean of both"))
 ask("11.7", {"size": (1, 4, 8), "columns": (64, 784)}, lambda size, columns: choice(
     f"An ONNX file declares its input as [{size}, {columns}]. Which calls does it accept?",
-    f"those with {size} row{'s' * (size > 1)}",
+    f"calls with {size} row{'s' * (size > 1)}",
     "A number in the declaration is fixed; a dynamic size has a name instead.",
-    "those with any number of rows", f"those with up to {size + 1} rows",
-    f"those with {columns} rows"))
+    "calls with any number of rows", f"calls with up to {size + 1} rows",
+    f"calls with {columns} rows"))
 
 # ---- 11.8 Two loud units in four bits
 
 ask("11.8", {"tokens": (96, 480, 2048), "inputs": (64, 256, 1024)}, lambda tokens, inputs: whole(
     f"x holds {tokens} tokens with {inputs} inputs each, and w the weights of a layer. A device "
     "computes x @ w.T in MXFP4. How many scales does one token have?", inputs // 32,
-    "The sum runs over the inputs, and each 32 neighbours along it share a scale.", tokens // 32,
+    "The sum runs over the inputs, and each block of 32 neighbouring inputs shares a scale.",
+    tokens // 32,
     inputs,
     inputs // 16))
 ask("11.8", {"power": range(2, 7), "more": (1.0, 1.25, 1.75)}, lambda power, more: number(
@@ -249,16 +250,16 @@ ask("11.8", {"gain": (30, 40, 100), "what": ("MXFP4", "MXFP8", "NVFP4"),
         f"An emulation of {what} shares scales along the tokens, but the device shares them along "
         f"the inputs of {where}. Which test shows the difference most clearly?",
         f"one input, for all tokens, made {gain} times as large",
-        "Its neighbours along the inputs share its scale and become zero. Along the tokens, its "
-        "neighbours are equally large.", "more random numbers, all of the same size",
+        "Along the inputs, the large input's neighbours share its scale and become zero. Along the "
+        "tokens, its neighbours are equally large.", "more random numbers, all of the same size",
         f"all numbers made {gain} times as large", "the same random numbers in float64"))
 
 # ---- 11.9 Gradients in four bits, and a larger batch
 
 ask("11.9", {"least": (6, 7, 9), "top": (3, 6, 7)}, lambda least, top: number(
     f"A block's scale is its largest absolute value divided by {top}. It is stored in a float "
-    f"whose smallest positive number is 2**-{least}; anything below half of that is rounded to "
-    "zero. Below which largest absolute value is a whole block lost?", top * 2.0 ** -least / 2,
+    f"whose smallest positive number is 2**-{least}; anything below half of this number is rounded "
+    "to zero. Below which largest absolute value is a whole block lost?", top * 2.0 ** -least / 2,
     "The scale is zero below half of the smallest number, and the block's largest value is the "
     "scale times the largest code.", 2.0 ** -least, top * 2.0 ** -least, 2.0 ** -least / 2))
 ask("11.9", {"top": (0.05, 0.4, 3.0, 20.0, 1344.0)}, lambda top: number(
@@ -268,7 +269,7 @@ ask("11.9", {"top": (0.05, 0.4, 3.0, 20.0, 1344.0)}, lambda top: number(
     6 * 448 / top))
 ask("11.9", {"rows": (64, 256, 1024), "columns": (128, 512, 4096)}, lambda rows, columns: whole(
     f"A matrix of {rows} x {columns} is stored in NVFP4, with two codes per byte, a float8 scale "
-    "for each 16 numbers, and one float32. How many bytes does it take?",
+    "per 16 numbers, and one float32. How many bytes does it take?",
     (n := rows * columns) // 2 + n // 16 + 4,
     "A number takes half a byte for its code and a sixteenth of a byte for the scale. The "
     "float32 adds four bytes.", n // 2,
@@ -282,6 +283,7 @@ ask("11.9", {"share": (0.35, 0.7, 0.9, 1.4)}, lambda share: whole(
     "The mean divides each digit's gradient by the batch size.", first // 2, 2 * first))
 ask("11.9", {"a, b, c": list(permutations((0.2, 0.5, 0.9, 1.6, 2.4), 3))}, lambda a, b, c: number(
     f"q, k and v are stacked for one product in NVFP4. Their largest absolute values are {a:g}, "
-    f"{b:g} and {c:g}. Which of these determines the float32 scale of all three?", max(a, b, c),
+    f"{b:g} and {c:g}. Which of these values determines the float32 scale of all three?",
+    max(a, b, c),
     "Stacked, they are one tensor. With a smaller value, blocks would be clipped.", min(a, b, c),
     a + b + c, (a + b + c) / 3, within=0.02))

@@ -9,18 +9,19 @@ from dlsys_checks.questions import ask, choice, number, whole
 
 ask("12.1", {"bad": range(1, 9)}, lambda bad: whole(
     f"Ten modules run one after the other, numbered from 0. All inputs up to module {bad} are "
-    f"finite, and all outputs from module {bad} on hold a NaN. In which one did it arise?", bad,
+    f"finite, and all outputs from module {bad} on hold a NaN. In which module did the NaN arise?",
+    bad,
     "It is the first module that receives finite numbers and returns a NaN.", bad + 1, 9))
 ask("12.1", {"layer": range(2, 31)}, lambda layer: choice(
     f"Layer {layer} of 40 divides zero by zero in the forward pass. What does `detect_anomaly` "
     "name, if the loss is a cross-entropy?", "the log-softmax of the loss",
-    "It checks gradients, and the first gradient with a NaN is that of the log-softmax.",
+    "Anomaly mode checks gradients, and the log-softmax's gradient is the first with a NaN.",
     f"the division in layer {layer}", "the first layer", f"layer {layer + 1}"))
 ask("12.1", {"n": range(6, 21), "bad": lambda n: range(1, n - 1)}, lambda n, bad: whole(
     f"An nn.Sequential holds {n} modules, numbered from 0. Module {bad} produces a NaN that no "
-    "later module removes. Every module has a forward hook, and so has the Sequential. How many of "
-    "the hooks see a NaN in the output?", n - bad + 1,
-    "They are those of the guilty module, of all modules after it, and of the Sequential.",
+    "later module removes. Every module and the Sequential itself have a forward hook. How many of "
+    "these hooks get an output with a NaN?", n - bad + 1,
+    "They are the hooks of the guilty module, of all modules after it, and of the Sequential.",
     n - bad, 1))
 ask("12.1", {"steps": range(100, 901)}, lambda steps: choice(
     f"At step {steps}, a penalty that does not depend on any weight is NaN and is added to the "
@@ -32,16 +33,17 @@ ask("12.1", {"steps": range(100, 901)}, lambda steps: choice(
 
 ask("12.2", {"before": (2.0, 4.0, 5.0, 8.0), "moved": (0.1, 0.3, 0.6)},
     lambda before, moved: number(
-        f"The norm of a weight was {before:g}; the norm of its change is {moved:g}. How far has it "
-        "moved, relative to its norm?", moved / before,
+        f"The norm of a weight was {before:g}; the norm of its change is {moved:g}. How far has "
+        "the weight moved, relative to its norm?", moved / before,
         "Divide the norm of the change by the norm before.", moved, before / moved))
 ask("12.2", {"a": range(5), "b": range(8, 14)}, lambda a, b: number(
     f"Half of the targets are {a}, and the other half are {b}. What mean squared error does the "
     "best constant reach?", ((b - a) / 2) ** 2,
     "It is the variance of the targets.", (b - a) / 2, (b - a) ** 2))
 ask("12.2", {"layers": range(3, 10)}, lambda layers: number(
-    f"A sigmoid passes on at most a quarter of a gradient. What is the largest fraction that can "
-    f"be left after {layers} sigmoids, with weights of one between them?", 0.25**layers,
+    "A sigmoid passes on at most a quarter of a gradient. With weights of one between the "
+    f"sigmoids, what is the largest fraction that can be left after {layers} of them?",
+    0.25**layers,
     "It is a quarter to the power of the number of sigmoids.", 0.25 / layers, 0.5**layers))
 ask("12.2", {"loss": (3.2, 8.3, 12.5)}, lambda loss: choice(
     f"With Adam, all layers move by more than their own norm. The loss stays at {loss}, which is "
@@ -55,11 +57,12 @@ ask("12.2", {"loss": (3.2, 8.3, 12.5)}, lambda loss: choice(
 ask("12.3", {"images": range(20, 91), "epochs": range(3, 31)}, lambda images, epochs: whole(
     f"Each of {images} images is shifted by a random number, drawn in a worker whose "
     f"`worker_init_fn` seeds numpy with 42 plus its id. Training runs for {epochs} epochs, with "
-    "the images in the same order. How many different shifts does it see?", images,
+    "the images in the same order. How many different shifts occur?", images,
     "Each epoch starts new workers with the same seeds.", images * epochs))
 ask("12.3", {"epoch": range(1, 10), "row": range(10, 91)}, lambda epoch, row: whole(
     f"A generator is seeded with epoch + row. Which row of epoch {epoch + 3} gets the same noise "
-    f"as row {row} of epoch {epoch}?", row - 3, "Epoch plus row is the same number for both.", row,
+    f"as row {row} of epoch {epoch}?", row - 3,
+    "Epoch plus row is the same number for both rows.", row,
     row + 3))
 ask("12.3", {"workers": range(1, 17)}, lambda workers: choice(
     f"A dataset draws from numpy's global generator in {workers} workers. What makes two runs draw "
@@ -71,28 +74,29 @@ ask("12.3", {"few": range(1, 5)}, lambda few: choice(
     f"Two runs have the same seed, the first with {few} workers and the second with {few + 1}. "
     "Each worker draws noise from its own generator. In the second run, the noise of an image",
     "may be different", "Which worker loads which image depends on the number of workers.",
-    "is the same", "is different only in the first batch", "is that of the first epoch"))
+    "is the same", "is different only in the first batch", "is the noise of the first epoch"))
 
 # ---- 12.4 search
 
 ask("12.4", {"best": (0.3, 0.5, 0.9)}, lambda best: choice(
     f"A search for a small loss has reached {best}. Two candidates have the same standard "
-    f"deviation, and means of {best - 0.2:.1f} and {best + 0.2:.1f}. Which has the larger expected "
-    "improvement?", f"the one with the mean {best - 0.2:.1f}",
-    "It is more likely to end below the best loss, and by more.",
-    f"the one with the mean {best + 0.2:.1f}", "it is the same for both", "it is zero for both"))
+    f"deviation but means of {best - 0.2:.1f} and {best + 0.2:.1f}. Which has the larger expected "
+    "improvement?", f"the candidate with the mean {best - 0.2:.1f}",
+    "This candidate is more likely to end below the best loss, and by more.",
+    "the candidate with the mean "
+    f"{best + 0.2:.1f}", "it is the same for both", "it is zero for both"))
 ask("12.4", {"best": (2.0, 3.0, 5.0), "gap": (0.25, 0.5, 0.75)}, lambda best, gap: number(
     f"The best loss is {best:g}. A candidate has a predicted loss of {best - gap:g}, with a "
     "standard deviation of 0. What is its expected improvement?", gap,
-    "It is certain to improve by the difference.", 0, best - gap))
+    "The candidate is certain to improve by the difference.", 0, best - gap))
 ask("12.4", {"std": (0.5, 1.0, 2.0, 4.0)}, lambda std: number(
     f"The mean of a candidate equals the best loss so far, and its standard deviation is {std:g}. "
     "What is its expected improvement?", std / math.sqrt(2 * math.pi),
     "It is the standard deviation times the density of a standard normal at 0, which is 0.399.", 0,
     std / 2, std))
 ask("12.4", {"runs": (20, 30, 50)}, lambda runs: choice(
-    f"A search with a Gaussian process over eight settings ends, after {runs} runs, with a larger "
-    "loss than random search with the same budget, time after time. What do you try first?",
+    f"Time after time, a search with a Gaussian process over eight settings ends after {runs} runs "
+    "with a larger loss than random search with the same budget. What do you try first?",
     "looking for a fault, such as the sign of the score",
     "On the lesson's smooth surface, it was ahead of random search with eight settings and with "
     "twelve.",
@@ -104,9 +108,10 @@ ask("12.5", {"total": range(50, 501), "bad": range(1, 10)}, lambda total, bad: w
     f"{bad} of {total} gradients are NaN. How many are NaN after `clip_grad_norm_`?", total,
     "The norm is NaN, and every gradient is divided by it.", bad, 0))
 ask("12.5", {"total": range(50, 501)}, lambda total: whole(
-    f"One of {total} gradients is infinite, the others are 1. How many are zero after "
+    f"One of {total} gradients is infinite, and the others are 1. How many are zero after "
     "`clip_grad_norm_` with a limit of 1?", total - 1,
-    "All are multiplied by one over infinity, which is 0. Only the infinite one becomes NaN.", 0,
+    "All gradients are multiplied by one over infinity, which is 0. Only the infinite gradient "
+    "becomes NaN.", 0,
     total))
 ask("12.5", {"x": (4.0, 9.0, 16.0, 25.0)}, lambda x: number(
     "A function returns `where(x > 0, sqrt(safe), 0)` with `safe = where(x > 0, x, 1)`. What is "
@@ -117,7 +122,7 @@ ask("12.5", {"name, word": [("log", "logarithm"), ("sqrt", "root"), ("log2", "bi
     lambda name, word: choice(
         f"Which line has a finite gradient at x = 0 for the {word}?",
         f"torch.where(x > 0, torch.where(x > 0, x, 1).{name}(), 0)",
-        "The bad number must not reach the function, so choose before it as well.",
+        "The bad number must not reach the function, so choose before the function as well.",
         f"torch.where(x > 0, x.{name}(), 0)",
         f"x.{name}().nan_to_num()", f"(x * (x > 0)).{name}()"))
 
@@ -125,24 +130,24 @@ ask("12.5", {"name, word": [("log", "logarithm"), ("sqrt", "root"), ("log2", "bi
 
 ask("12.6", {"trials": range(3, 21), "size": (2, 5, 40, 300)}, lambda trials, size: whole(
     f"A search trains {trials} models with {size} MB of weights each, under the same name, and "
-    "keeps the last training loss of each as a tensor. At the end it deletes the last model. How "
+    "keeps each model's last training loss as a tensor. At the end it deletes the last model. How "
     "many MB of weights are still in memory?", trials * size,
-    "Each loss has a graph whose ends hold the weights of its model.", size, 0))
+    "Each loss has a graph whose ends hold its model's weights.", size, 0))
 ask("12.6", {"steps": range(10, 901), "size": (20, 50, 120)}, lambda steps, size: whole(
     f"A step saves {size} MB of activations for its backward pass. A list holds {steps} losses, "
-    "each stored after its `backward()`. How many MB of activations do they hold?", 0,
+    "each stored after its `backward()`. How many MB of activations do these losses hold?", 0,
     "backward() frees what the graph has saved, even if something still holds the loss.",
     steps * size, size))
 ask("12.6", {"full": (32, 50, 64), "last": range(2, 9), "low": (0.2, 0.4), "high": (1.0, 1.6, 2.2)},
     lambda full, last, low, high: number(
-        f"One batch has {full} rows and a mean loss of {low}. Another has {last} rows and a mean "
-        f"loss of {high}. What is the mean loss over all rows?",
+        f"One batch has {full} rows and a mean loss of {low}. Another batch has {last} rows and a "
+        f"mean loss of {high}. What is the mean loss over all rows?",
         (full * low + last * high) / (full + last),
         "Weight each mean by its number of rows.", (low + high) / 2, within=0.005))
 ask("12.6", {"step": range(100, 901)}, lambda step: choice(
     f"Which line keeps activations in memory if it runs at each of {step} training steps?",
     "log.append(F.l1_loss(logits, y)), a second loss without backward()",
-    "Its own nodes have saved tensors, and no backward() frees them.",
+    "This second loss has nodes with saved tensors, and no backward() frees them.",
     "losses.append(loss), after loss.backward()", "total += loss, after loss.backward()",
     "losses.append(loss.item()), before loss.backward()"))
 
@@ -166,8 +171,9 @@ ask("12.7", {"rows": (16, 32, 50, 64)}, lambda rows: choice(
 ask("12.7", {"classes": range(4, 21)}, lambda classes: number(
     f"A data set has {classes} equally large classes in a random order, and nearest neighbours "
     "nearly always have the same label. Then the labels are shifted by one row. About what "
-    "fraction of neighbours has the same label now?", 1 / classes, "Now they agree only by "
-    "chance.", 0, 0.5,
+    "fraction of neighbours has the same label now?", 1 / classes, "Now neighbours agree only by "
+    "chance.",
+    0, 0.5,
     within=0.05))
 
 # ---- 12.8 files
@@ -219,9 +225,9 @@ ask("12.9", {"word": ("cat", "seven", "lung", "oak"), "starts": range(3, 10)},
 ask("12.9", {"known": range(5, 41), "new": range(2, 7),
              "place": lambda new, **_: range(1, new + 1)},
     lambda known, new, place: whole(
-        f"A checkpoint numbers {known} classes from 0. There are {new} new classes. The old ones "
-        "keep their numbers, and the new ones follow in sorted order. What is the number of new "
-        f"class no. {place} in that order?", known + place - 1,
+        f"A checkpoint numbers {known} classes from 0. There are {new} new classes. The old "
+        "classes keep their numbers, and the new classes follow in sorted order. What is the "
+        f"number of new class no. {place} in that order?", known + place - 1,
         "The new numbers start at the number of known classes.", known + place, place - 1))
 ask("12.9", {"seed": range(1, 100)}, lambda seed: choice(
     f"A running script sets os.environ['PYTHONHASHSEED'] = '{seed}'. What uses this seed?",
@@ -232,8 +238,9 @@ ask("12.9", {"seed": range(1, 100)}, lambda seed: choice(
 
 ask("12.9", {"part, cause": list(FIRST_APART.items())}, lambda part, cause: choice(
     "Two runs of a script with the same config end with different results. You hash their parts in "
-    f"the order in which they are made. The first hash that differs is that of {part}. Where do "
-    "you look?", cause, "All earlier parts agree, so whatever produced them is not the cause.",
+    f"the order in which the parts are made. The first part whose hash differs is {part}. Where do "
+    "you look?",
+    cause, "All earlier parts agree, so whatever produced them is not the cause.",
     *(other for other in FIRST_APART.values() if other != cause)))
 
 # ---- 12.10 rows of a log
@@ -246,7 +253,8 @@ ask("12.10", {"epochs": range(3, 10), "batches": range(20, 91)}, lambda epochs, 
 ask("12.10", {"epochs": range(3, 10), "batches": range(20, 91)}, lambda epochs, batches: whole(
     f"A W&B run has {epochs} epochs of {batches} batches. It logs each batch with step=batch, "
     "counted over the whole run, and after each epoch the validation loss with step=epoch, from 0. "
-    "How many calls of log are ignored?", epochs, "The one at the end of each epoch is ignored.", 0,
+    "How many calls of log are ignored?", epochs,
+    "The call at the end of each epoch is ignored.", 0,
     epochs * batches))
 ask("12.10", {"after": range(2, 6), "killed": range(7, 13)}, lambda after, killed: whole(
     f"A run logs the end of each epoch from 0 to {killed} and is killed. It resumes from the "
@@ -270,8 +278,9 @@ ask("12.11", {"classes": range(8, 21), "masked": range(2, 6)}, lambda classes, m
     "The 0.1 is spread evenly over all classes.", 0.1, 0))
 ask("12.11", {"classes": range(8, 21), "masked": range(2, 6)}, lambda classes, masked: number(
     f"{masked} of {classes} classes are not allowed. A smoothing of 0.2 is spread over the allowed "
-    "ones, the label's class included. What fraction of the target does the label's class get?",
-    0.8 + 0.2 / (classes - masked), "It gets 0.8 plus its part of the 0.2.", 0.8, 0.2 / classes,
+    "classes, including the label's class. What fraction of the target does the label's class get?",
+    0.8 + 0.2 / (classes - masked),
+    "The label's class gets 0.8 plus its part of the 0.2.", 0.8, 0.2 / classes,
     within=0.001))
 ask("12.11", {"case, loss": [("a wrong class", "finite"), ("the label's class", "infinite"),
                              ("all classes", "NaN")]},

@@ -11,9 +11,8 @@ def blocks_in_use(rng):
     size, shared, mates = rng.choice([8, 16, 32]), rng.randint(2, 5), rng.randint(3, 6)
     own = [rng.randint(1, 4) for _ in range(mates)]
     return whole(
-        f"Blocks hold {size} tokens. {mates} requests share their first {size * shared} tokens, "
-        f"and have {', '.join(map(str, own))} more blocks of their own. How many blocks are in "
-        "use?",
+        f"Blocks hold {size} tokens. {mates} requests share their first {size * shared} tokens and "
+        f"then have {', '.join(map(str, own))} blocks of their own. How many blocks are in use?",
         shared + sum(own), "Shared blocks are stored once.", mates * shared + sum(own),
         sum(own))
 
@@ -21,7 +20,7 @@ def blocks_in_use(rng):
 ask("13.1", {"readers": range(4, 10), "gone": range(1, 4)}, lambda readers, gone: whole(
     f"{readers} requests read one block, and {gone} of them have ended. What must the block's "
     "reference count be?", readers - gone,
-    "It counts the requests that still hold the block. At 0 the block is free.", 0,
+    "The count is the number of requests that still hold the block. At 0 the block is free.", 0,
     readers))
 ask("13.1", {"gone, user": (("A", "B"), ("B", "A"), ("R1", "R2"), ("R2", "R1"))},
     lambda gone, user: choice(
@@ -34,9 +33,9 @@ ask("13.1", {"gone, user": (("A", "B"), ("B", "A"), ("R1", "R2"), ("R2", "R1"))}
 ask("13.1", {"size": (8, 16), "tokens": lambda size: [n for n in range(20, 61) if n % size]},
     lambda size, tokens: whole(
         f"A block holds {size} tokens. A second request shares a prompt of {tokens} tokens and "
-        "writes more tokens after it. How many blocks can both read without a copy?",
+        "writes more tokens after it. How many blocks can both requests read without a copy?",
         tokens // size,
-        "Only the full blocks. In the last one, both would write into the same slot.",
+        "Only the full blocks. In a partly filled block, both would write into the same slot.",
         tokens // size + 1))
 
 # ---- 13.2 keys
@@ -44,18 +43,18 @@ ask("13.1", {"size": (8, 16), "tokens": lambda size: [n for n in range(20, 61) i
 ask("13.2", {"size": (8, 16), "same": range(2, 7), "tail": range(2, 6)},
     lambda size, same, tail: whole(
         f"A block holds {size} tokens. Two prompts of {same + tail} blocks differ in one token, in "
-        f"block {same + 1}. The first prompt is in the cache. How many blocks does the second "
-        "find, with the right keys?", same, "From the difference on, every key is different.",
+        f"block {same + 1}. The first prompt is in the cache. With the right keys, how many blocks "
+        "does the second prompt find?", same, "From the difference on, every key is different.",
         same + tail - 1, same + tail))
 ask("13.2", {"blocks": range(3, 7)}, lambda blocks: whole(
     f"A prompt of {blocks} different blocks is in the cache. A second prompt has the same blocks "
     "with the first two swapped. A block's key is made from its own tokens only. How many blocks "
-    "are found that must not be?", blocks,
+    "are found that must not be found?", blocks,
     "All are found, and each of them now has a different position or a different prefix.", 2, 0))
 ask("13.2", {"what": ("the adapter's weights", "the image that the prompt shows",
                       "the version of the weights")},
     lambda what: choice(
-        f"Two requests have the same tokens and differ in {what}. May they share blocks of the "
+        f"Two requests have the same tokens but differ in {what}. May they share blocks of the "
         "cache?", "no, because their keys and values differ",
         "A block holds what the model computed, and that depends on more than the tokens.",
         "yes, because the tokens decide", "yes, but only the first block",
@@ -84,9 +83,10 @@ ask("13.3", {"moved": ("another request ends and the rows move up", "the first r
                        "a request joins in front")},
     lambda moved: choice(
         f"Each slot of the batch has a generator, seeded for its request. Then {moved}. Whose text "
-        "may change?", "that of each request that is now in a different slot",
-        "The generator stayed in the slot, and the request did not.",
-        "nobody's, because every slot has its seed", "only that of the request that came or left",
+        "may change?", "the text of each request that is now in a different slot",
+        "The generator stayed in the slot, but the request did not.",
+        "nobody's, because every slot has its seed",
+        "only the text of the request that came or left",
         "everybody's, at every step from the first on"))
 ask("13.3", {"seed": (7, 42, 1234, 99)}, lambda seed: choice(
     f"Which number makes request {seed} repeat its text, whatever else is in the batch?",
@@ -108,13 +108,13 @@ ask("13.4", {"text": ("Zürich", "żółć", "日本", "мир", "güneş"),
              "cut": lambda text: range(3, len(text.encode()))},
     lambda text, cut: whole(
         f"`{text}` takes {len(text.encode())} bytes in UTF-8. How many whole letters are in the "
-        f"first {cut}?", len(text.encode()[:cut].decode(errors="ignore")),
+        f"first {cut} bytes?", len(text.encode()[:cut].decode(errors="ignore")),
         "An unfinished letter waits for its last byte.", cut))
 ask("13.4", {"letter": ("🙂", "🎉", "🚀"), "first": range(1, 4)}, lambda letter, first: whole(
     f"The four bytes of {letter} come in two tokens, {first} and {4 - first}. Each token is "
     "decoded "
     'alone with `errors="replace"`. How many replacement characters appear?', 1 + (4 - first),
-    "The first part is one broken letter. Each later byte cannot begin a letter, so it is one "
+    "The first part is one broken letter. No later byte can begin a letter, so each of them is one "
     "more.", 0,
     4 if first != 1 else 5))
 ask("13.4", {"script": ("Korean", "Japanese", "Russian")}, lambda script: choice(
@@ -145,8 +145,8 @@ def acceptance(rng):
     kept = sum(b * min(1, a / b) for a, b in zip(p, q, strict=True))
     both = sum(a * b for a, b in zip(p, q, strict=True))
     return number(
-        f"The target's probabilities are {p}, the draft's {q}. What fraction of the drafts does "
-        "the right rule accept?", kept,
+        f"The target's probabilities are {p}, and the draft's are {q}. What fraction of the drafts "
+        "does the right rule accept?", kept,
         "It is the sum over the tokens of the smaller of the two probabilities.", both,
         1 - both + (abs(1 - both - kept) < 0.02), within=0.01)
 
@@ -157,19 +157,19 @@ def after_refusal(rng):
     missing = [max(0.0, a - b) for a, b in zip(p, q, strict=True)]
     token = missing.index(max(missing))
     return number(
-        f"The target's probabilities are {p}, the draft's {q}. A draft is refused. With what "
-        f"probability is token {token} written instead (tokens count from 0)?",
+        f"The target's probabilities are {p}, and the draft's are {q}. A draft is refused. With "
+        f"what probability is token {token} written instead (tokens count from 0)?",
         missing[token] / sum(missing),
-        "It is the probability that is missing for this token, divided by all that is missing.",
+        "It is this token's missing probability, divided by the sum of all missing probabilities.",
         p[token], missing[token], within=0.01)
 
 
 ask("13.5", {"p": (0.2, 0.4, 0.6),
              "q": lambda p: [q if q < p else q / 10 for q in (0.1, 0.3, 0.5)]},
     lambda p, q: number(
-        f"Of two tokens, the target has the probabilities {p} and {1 - p:.1f}, the draft {q:g} "
-        f"and {1 - q:g}. After a refusal you sample from the target. With what probability is the "
-        "first token written?",
+        f"For two tokens, the target's probabilities are {p} and {1 - p:.1f}, and the draft's are "
+        f"{q:g} and {1 - q:g}. After a refusal you sample from the target. With what probability "
+        "is the first token written?",
         q + (p - q) * p, "Accepted drafts contribute the smaller of the two probabilities; a "
         "refusal adds p times the probability of refusing.", p, q,
         within=0.02))
@@ -189,8 +189,8 @@ ask("13.6", {"past": range(10, 91), "k": range(3, 7), "good": lambda k, **_: ran
         f"{good} guesses are right. How many entries stay?", past + 1 + good,
         "The token that was fed first has an entry as well.", past + good, past + 1 + k))
 ask("13.6", {"chance": (0.5, 0.8, 0.9), "k": (2, 3, 4)}, lambda chance, k: number(
-    f"Each guess is right with probability {chance}, independently, with {k} guesses per round. "
-    "How many tokens does one call of the large model write on average?",
+    f"Each of the {k} guesses per round is right with probability {chance}, independently of the "
+    "others. How many tokens does one call of the large model write on average?",
     sum(chance ** i for i in range(k + 1)),
     "It writes the guesses before the first wrong one, and one token of its own.", chance * k,
     1 + chance * k, within=0.02))
@@ -217,7 +217,7 @@ ask("13.6", {"k": (3, 4, 5)}, lambda k: choice(
 
 ask("13.7", {"loud": (14, 28, 70), "quiet": (0.5, 1.0)}, lambda loud, quiet: whole(
     "Keys are stored on a symmetric grid of 4 bits, with one scale for all channels. The largest "
-    f"channel reaches {loud}, another {quiet:g}. Which code does {quiet:g} get?",
+    f"channel reaches {loud}, and another reaches {quiet:g}. Which code does {quiet:g} get?",
     round(quiet / (loud / 7)), "One step of the grid is the largest absolute value divided by 7.",
     7, 1))
 ask("13.7", {"bits": (2, 4), "group": (8, 16, 32), "scale": (16, 32)},
@@ -228,7 +228,7 @@ ask("13.7", {"bits": (2, 4), "group": (8, 16, 32), "scale": (16, 32)},
 ask("13.7", {"group": (16, 32), "tokens": range(1100, 1501)}, lambda group, tokens: whole(
     f"Keys are packed in full groups of {group} tokens, and the rest waits in full precision. Of "
     f"{tokens} tokens, how many wait?", tokens % group,
-    "Those wait that are left over after the whole groups.", tokens, tokens // group))
+    "The tokens that are left over after the whole groups wait.", tokens, tokens // group))
 ask("13.7", {"bits": (2, 3, 4)}, lambda bits: choice(
     f"In decode, each new key is packed at once to {bits} bits, with one scale per channel of that "
     "single token. How much is saved?", "nothing, because each value needs a scale of its own",
@@ -247,13 +247,15 @@ ask("13.8", {"kept": (0.9, 0.95, 0.98), "tokens": (20, 50, 100)}, lambda kept, t
     within=0.05))
 ask("13.8", {"gap": (1, 2), "temperature": (0.5, 0.8)}, lambda gap, temperature: number(
     f"Two tokens have the logits {gap} and 0 and are sampled at temperature {temperature}. What is "
-    "the first one's probability under the distribution they were sampled from?",
-    (p := 1 / (1 + math.exp(-gap / temperature))), "Divide the logits by the temperature first.",
+    "the first token's probability under the distribution that both were sampled from?",
+    (p := 1 / (1 + math.exp(-gap / temperature))), "Divide the logits by the temperature before "
+                                                   "the softmax.",
     1 / (1 + math.exp(-gap)), 1 - p, within=0.01))
 ask("13.8", {"rule": ("top-p 0.9", "top-k 50", "min-p 0.1")}, lambda rule: choice(
     f"A server cuts by {rule}. What should the trainer use to make the same cut?",
     "the set of tokens that the server kept",
-    "The trainer's logits differ in the last bits, so a sampled token may be outside its own cut.",
+    "The trainer's logits differ in the last bits, so a sampled token may be outside the trainer's "
+    "own cut.",
     f"{rule} on its own logits", "no cut, but a clip on the ratio",
     "the server's log-probability instead of its own"))
 
@@ -264,13 +266,13 @@ ask("13.9", {"n": (200, 500, 1000, 2000)}, lambda n: whole(
     "time that 99 % do not exceed?", (place := n * 99 // 100),
     "It is 99 % of the number of times, rounded up.", n, place + 1))
 ask("13.9", {"wait": (2.5, 4.0, 8.0), "prefill": (0.05, 0.2)}, lambda wait, prefill: number(
-    f"A request arrives, waits {wait} s behind a semaphore, is sent, and gets its first token "
+    f"A request arrives, waits {wait} s at a semaphore, is sent, and gets its first token "
     f"{prefill} s later. What is its time to the first token?", wait + prefill,
     "The user's clock starts at the arrival.", prefill, wait, within=0.001))
 ask("13.9", {"clients": (4, 8, 16), "seconds": (1, 2, 4)}, lambda clients, seconds: number(
-    f"A test has {clients} clients. Each sends its next request as soon as it has its answer, "
-    f"after {seconds} s. Then the server slows down to {2 * seconds} s. How many requests per "
-    "second does it get now?", clients / (2 * seconds),
+    f"A test has {clients} clients. Each sends its next request as soon as it has an answer, which "
+    f"takes {seconds} s. Then the server slows down, and an answer takes {2 * seconds} s. How many "
+    "requests per second does the server get now?", clients / (2 * seconds),
     "In a closed loop the load falls as the server slows down.", clients / seconds, clients,
     within=0.001))
 ask("13.9", {"pieces": (40, 100), "each": (2, 3, 4), "seconds": (2, 5, 10)},
@@ -283,28 +285,29 @@ ask("13.9", {"pieces": (40, 100), "each": (2, 3, 4), "seconds": (2, 5, 10)},
 # ---- 13.10 given a valid answer
 
 ask("13.10", {"a": (0.1, 0.25, 0.3), "b": (0.05, 0.15, 0.2)}, lambda a, b: number(
-    f"A model writes `yes` with probability {a} and `no` with {b}; only these are allowed. With "
-    "what probability is the answer `yes`, given that it is allowed?", a / (a + b),
+    f"A model writes `yes` with probability {a} and `no` with {b}; only these answers are allowed. "
+    "With what probability is the answer `yes`, given that it is allowed?", a / (a + b),
     "Divide once, by the sum over the allowed answers.", a, a / (1 - b), within=0.01))
 ask("13.10", {"first": (0.6, 0.8), "second": (0.05, 0.1), "other": (0.5, 0.9)},
     lambda first, second, other: number(
         f"After a first letter A (probability {first}) one answer is allowed, whose rest has "
-        f"probability {second}. After B ({1 - first:.1f}) one is allowed, whose rest has {other}. "
-        "With a mask at each step, how often is the answer with A written?", first,
+        f"probability {second}. After B ({1 - first:.1f}) one answer is allowed, whose rest has "
+        f"{other}. With a mask at each step, how often is the answer with A written?", first,
         "The mask looks at one step only. It does not know how unlikely the rest is.",
         first * second / (first * second + (1 - first) * other), within=0.005))
 ask("13.10", {"first": (0.6, 0.8), "second": (0.05, 0.1), "other": (0.5, 0.9)},
     lambda first, second, other: number(
         f"After a first letter A (probability {first}) one answer is allowed, whose rest has "
-        f"probability {second}. After B ({1 - first:.1f}) one is allowed, whose rest has {other}. "
-        "How often does the model write the one with A, given that it writes one of the two?",
+        f"probability {second}. After B ({1 - first:.1f}) one answer is allowed, whose rest has "
+        f"{other}. How often does the model write the answer with A, given that it writes one of "
+        "the two answers?",
         first * second / (first * second + (1 - first) * other),
         "Divide the product for A by the sum of both products.", first, within=0.02))
 ask("13.10", {"form": ("a JSON schema", "a regular expression", "a list of labels")},
     lambda form: choice(
         f"A mask at each step restricts answers to {form}. What is guaranteed?",
         "that an answer is valid",
-        "The mask of a step gives its probability to answers with the same beginning.",
+        "The mask gives the removed probability to answers with the same beginning.",
         "that it is the likeliest valid answer",
         "that the valid answers keep the odds that the model gives them",
         "that its log-probability rises"))

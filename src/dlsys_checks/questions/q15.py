@@ -10,15 +10,16 @@ from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 ask("15.1", {"layers": range(4, 41), "world": (2, 4, 8)}, lambda layers, world: whole(
     f"A net has {layers} cut layers of the form relu(h A.T) B.T, one after the other, on {world} "
-    "ranks. How many all_reduce calls does a rank make in one training step?", 2 * layers,
-    "Each layer needs one for its output and one for the gradient of its input.",
+    "ranks. How many all_reduce calls does a rank make per training step?", 2 * layers,
+    "Each layer needs one call for its output and one for its input's gradient.",
     layers, 4 * layers))
 ask("15.1", {"rows": (512, 1024, 2048), "width": (256, 512), "size": (2, 4)},
     lambda rows, width, size: whole(
         f"A cut layer is {width} wide with {4 * width} units. It gets {rows} tokens, with {size} "
         "bytes per value. How many bytes does a rank pass to all_reduce in one step?",
         2 * rows * width * size,
-        "It passes the output and the gradient of the input. The hidden units stay where they are.",
+        "The rank passes the output and the input's gradient. The hidden units stay where they "
+        "are.",
         rows * width * size, rows * 4 * width * size))
 
 
@@ -29,9 +30,10 @@ def part_that_is_left(rng):
     h = torch.ones((), dtype=torch.float64, requires_grad=True)
     (h * past + sum(h * p for p in parts)).backward()
     return whole(
-        f"h goes into a cut layer and also around it. In the backward pass, {past} arrives around "
-        f"the layer and {', '.join(map(str, parts))} from the parts on the ranks. What is the "
-        "gradient of h?", int(h.grad), "Everything that h went into adds up, on every rank.",
+        f"h goes into a cut layer and also around it. In the backward pass, a gradient of {past} "
+        f"arrives around the layer and {', '.join(map(str, parts))} from the parts on the ranks. "
+        "What is the gradient of h?",
+        int(h.grad), "Everything that h went into adds up, on every rank.",
         past + parts[0],
         sum(parts))
 
@@ -41,7 +43,7 @@ ask("15.1", {"what": ("a norm before the cut layers", "the embedding", "the firs
         f"With tensor parallelism, {what} differs between the ranks after some steps. The first "
         "loss is the same as on one GPU. Where do you look first?",
         "at the sum of the input's gradient, at the entrance of a cut layer",
-        "The first loss is right, so the sum of the output is, too. A copied weight needs the "
+        "The first loss is right, so the sum of the output is right. A copied weight needs the "
         "whole gradient.",
         "at the sum of the output, at the exit of a cut layer",
         "at the gradients of the cut weights, which are never summed",
@@ -51,15 +53,16 @@ ask("15.1", {"what": ("a norm before the cut layers", "the embedding", "the firs
 
 ask("15.2", {"micro": (2, 4, 8), "passes": range(2, 5)}, lambda micro, passes: whole(
     f"Gradients of {passes} passes add up, and at the end of each pass the schedule divides .grad "
-    f"by its {micro} micro-batches. How many times as much weight does the last pass have as the "
-    "first?",
+    f"by its {micro} micro-batches. How many times as much weight does the last pass get as the "
+    "first pass?",
     micro ** (passes - 1), "The first pass is divided again at the end of each later pass.", 1,
     micro**passes))
 ask("15.2", {"passes": range(2, 6), "micro": (2, 4, 8), "rows": (3, 5, 6)},
     lambda passes, micro, rows: whole(
         f"A step has {passes} passes of {micro} micro-batches with {rows} labels each, and no "
         "schedule divides. By what do you divide the summed loss of a micro-batch?",
-        passes * micro * rows, "By all labels of the step. Then every label has the same weight.",
+        passes * micro * rows,
+        "By the number of labels in the step. Then every label has the same weight.",
         micro, rows, passes * micro))
 ask("15.2", {"stages": range(2, 9), "micro": (4, 8, 16, 32)}, lambda stages, micro: number(
     f"A pipeline has {stages} stages of equal time, and {micro} micro-batches run forward only. "
@@ -80,7 +83,7 @@ ask("15.3", {"ranks": (4, 8), "size": (512, 1024, 2048), "rank": lambda ranks, *
     lambda ranks, size, rank, at: whole(
         f"A sequence of {ranks * size} tokens is cut into {ranks} parts, one per rank, in order. "
         f"Which position (from 0) has token {at} (from 0) of rank {rank}?", rank * size + at,
-        "It comes after the parts of all earlier ranks.", at, rank + at,
+        "The rank's part comes after the parts of all earlier ranks.", at, rank + at,
         (rank + 1) * size + at))
 ask("15.3", {"ranks": (2, 4), "size": (4, 8, 16), "rank": lambda ranks, **_: range(ranks)},
     lambda ranks, size, rank: whole(
@@ -98,7 +101,8 @@ ask("15.3", {"ranks": (2, 4, 8)}, lambda ranks: number(
     f"A long sequence with a causal mask is cut into {ranks} equal parts, one per rank, in order. "
     "What percentage of all pairs of query and key does the last rank compute?",
     100 * (2 * ranks - 1) / ranks**2,
-    "Its queries look at nearly all keys, and those of rank 0 at few.", 100 / ranks,
+    "The last rank's queries look at nearly all keys, but rank 0's queries look at few.",
+    100 / ranks,
     100 / 2 ** (ranks - 1) if ranks > 2 else 60, within=0.03))
 ask("15.3", {"what": ("a validation loss on the same ranks, cut in the same way",
                       "the training loss of the last steps", "the loss of new rows on the ranks",
@@ -114,19 +118,20 @@ ask("15.3", {"what": ("a validation loss on the same ranks, cut in the same way"
 
 ask("15.4", {"a, b, c": [(2, 1, 0), (3, 1, 0), (1, 0, 0), (2, 0, 0)]}, lambda a, b, c: number(
     f"A router gives three experts the scores {a}, {b} and {c}, and only the best one is computed. "
-    "Which weight should its output get, so that the router can learn?",
+    "Which weight should this expert's output get, so that the router can learn?",
     math.exp(a) / (math.exp(a) + math.exp(b) + math.exp(c)),
-    "It should get its expert's probability under the softmax over all three.",
+    "The weight should be the expert's probability under the softmax over all three scores.",
     1.0, a, 1 / 3, within=0.01))
 ask("15.4", {"a, b": [(2, 1), (3, 1), (1, 0), (4, 2), (3, 2.5)]}, lambda a, b: number(
     f"Of eight scores, the two highest are {a} and {b}. Their probabilities are divided by their "
-    "sum. Which weight does the likelier of the two get?", 1 / (1 + math.exp(b - a)),
-    "The other six cancel, so it is the softmax over the two.", 0.5, 1.0, a / (a + b), within=0.01))
+    "sum. Which weight does the likelier expert get?", 1 / (1 + math.exp(b - a)),
+    "The other six scores cancel, so the weight is the softmax over the two.",
+    0.5, 1.0, a / (a + b), within=0.01))
 ask("15.4", {"k": ("top-1", "one expert per token", "one of eight experts per token", "k = 1")},
     lambda k: choice(
         f"A router with {k} divides the weight by the sum of the weights. What gets no gradient "
         "from the task?", "the router",
-        "The weight is 1 whatever the router says, so only rounding error arrives there.",
+        "The weight is 1 whatever the router says, so only rounding error reaches the router.",
         "the experts", "only the experts that are never chosen", "nothing: no gradient is None"))
 ask("15.4", {"chance": (0.2, 0.4, 0.6, 0.9)}, lambda chance: number(
     f"With one expert per token, the weight is the expert's probability, {chance}. What is the "
@@ -136,8 +141,8 @@ ask("15.4", {"chance": (0.2, 0.4, 0.6, 0.9)}, lambda chance: number(
     1.0, within=0.01))
 ask("15.4", {"n": (1000, 4000), "k": (1, 2), "d": (512, 1024)}, lambda n, k, d: whole(
     f"4 GPUs hold the experts of a layer, with even loads. A GPU has {n:,} tokens with {k} "
-    f"expert{'s' * (k > 1)} each and {d} values of 2 bytes per token. How many bytes leave it on "
-    "the way to the experts?", n * k * d * 2 * (4 - 1) // 4,
+    f"expert{'s' * (k > 1)} each and {d} values of 2 bytes per token. How many bytes leave this "
+    "GPU on the way to the experts?", n * k * d * 2 * (4 - 1) // 4,
     "A quarter of the rows is already on the right GPU.", n * k * d * 2, n * d * 2 * 8))
 
 # ---- 15.5 a balance
@@ -150,11 +155,11 @@ ask("15.5", {"first": (0.55, 0.6, 0.65), "count": (0.7, 0.8, 0.9)}, lambda first
 ask("15.5", {"experts": (8, 16, 64), "used": (2, 4)}, lambda experts, used: number(
     f"Of {experts} experts, {used} get all tokens, evenly and with certainty. What is the balance "
     "loss, E times the sum of fraction times mean probability?", experts / used,
-    "For each of the used experts, both factors are 1 divided by their number.", 1, experts,
+    "For each used expert, both factors are 1 divided by the number of used experts.", 1, experts,
     within=0.001))
 ask("15.5", {"weight": ("ten", "a hundred", "a thousand")}, lambda weight: choice(
     f"The balance loss is computed only from counts of the chosen experts. You make its weight "
-    f"{weight} times as large. What changes?", "the printed loss, and no parameter",
+    f"{weight} times as large. What changes?", "the printed loss, but no parameter",
     "Counts of indices have no gradient, so the weight changes nothing in training.",
     "the router evens out the load sooner",
     "the task's loss rises, because the router is pulled away",
@@ -162,8 +167,8 @@ ask("15.5", {"weight": ("ten", "a hundred", "a thousand")}, lambda weight: choic
 ask("15.5", {"experts": (8, 16, 32), "k": (1, 2), "busy": (0.5, 0.75, 1.0)},
     lambda experts, k, busy: number(
         f"A layer has {experts} experts, one per GPU, and uses {k} of them for each token. The "
-        f"busiest gets {busy:.0%} of the tokens. How many times as long does the layer take as "
-        "with an even load?",
+        f"busiest expert gets {busy:.0%} of the tokens. How many times as long does the layer take "
+        "as with an even load?",
         busy / (k / experts),
         "With an even load each expert gets k / E of the tokens, and all wait for the busiest.",
         busy * experts * 2 * k, 1.0, within=0.01))
@@ -179,18 +184,21 @@ ask("15.5", {"tokens": (100, 200), "experts": (4, 8), "share": (0.25, 0.5)},
 
 ask("15.6", {"share": (0.1, 0.2, 0.3), "mean": range(2, 10)}, lambda share, mean: number(
     f"The running mean of a BatchNorm1d with momentum {share} is 0. The layer is in a checkpointed "
-    f"block and sees one batch with mean {mean}. What is the running mean after backward?",
-    (1 - (1 - share) ** 2) * mean, "The layer updates it twice.", share * mean, 2 * share * mean,
+    f"block and gets one batch with mean {mean}. What is the running mean after backward?",
+    (1 - (1 - share) ** 2) * mean,
+    "The layer updates the running mean twice.", share * mean, 2 * share * mean,
     within=0.03))
 ask("15.6", {"steps": range(20, 91), "other": range(3, 10)}, lambda steps, other: whole(
     f"A BatchNorm is in a checkpointed block. What is num_batches_tracked after {steps} training "
     f"steps and {other} validation batches in eval mode?", 2 * steps,
-    "It counts two for each training step, and none in eval mode.", steps, 2 * (steps + other),
+    "The counter rises by two in each training step and not at all in eval mode.",
+    steps, 2 * (steps + other),
     2 * steps + other))
 ask("15.6", {"p": (0.1, 0.2, 0.3)}, lambda p: number(
     f"Dropout with p = {p} draws a different mask in the second run of a checkpointed block. What "
     "percentage of the activations is dropped in only one of the two runs?",
-    100 * (2 * p * (1 - p)), "They are dropped in one run and kept in the other, in either order.",
+    100 * (2 * p * (1 - p)),
+    "An activation is dropped in one run and kept in the other, in either order.",
     100 * p, 100 * 2 * p, within=0.03))
 ask("15.6", {"what, wrong": [
     ("a torch.Generator that the block holds", "torch's own generator for the CPU"),
@@ -200,7 +208,7 @@ ask("15.6", {"what, wrong": [
     lambda what, wrong, layers: choice(
         f"torch.utils.checkpoint with its defaults runs a block of {layers} layers again. The "
         "block draws from several sources. Which of these draws differ in the second run?",
-        what, "It restores torch's default generators and nothing else.", wrong,
+        what, "checkpoint restores torch's default generators and nothing else.", wrong,
         "all of them, because nothing is restored", "none of them, because all are restored"))
 ask("15.6", {"p": (0.1, 0.2, 0.5)}, lambda p: choice(
     f"A checkpointed block drops {100 * p:.0f} % of its activations and draws different masks in "
@@ -214,16 +222,17 @@ ask("15.6", {"p": (0.1, 0.2, 0.5)}, lambda p: choice(
 ask("15.7", {"sending": range(2, 10), "early": range(30, 121, 10),
              "late": lambda early, **_: range(early + 50, early + 151, 10)},
     lambda sending, early, late: whole(
-        f"Rank 0 calls an all-reduce at {early} ms, rank 1 at {late} ms, and on both it ends at "
-        f"{late + sending} ms. For how many ms of rank 0's bar could gradients be sent?", sending,
-        "Only from the last call on; before that, the first rank to call waits.",
+        f"Rank 0 calls an all-reduce at {early} ms, rank 1 calls it at {late} ms, and on both "
+        f"ranks it ends at {late + sending} ms. For how many ms of rank 0's bar could gradients be "
+        "sent?", sending,
+        "Gradients move only from the last call on; until then, the first rank to call waits.",
         late + sending - early,
         late - early))
 ask("15.7", {"sending": range(2, 5), "long": range(60, 91), "short": range(20, 41)},
     lambda sending, long, short: number(
-        f"In step 1 rank 0 computes for {long} ms and rank 1 for {short} ms, in step 2 the other "
-        f"way round. Each all-reduce sends for {sending} ms. By what percentage are the two steps "
-        "together shorter on a network that takes no time?", 100 * sending / (long + sending),
+        f"In step 1, rank 0 computes for {long} ms and rank 1 for {short} ms; in step 2, it is the "
+        f"other way round. Each all-reduce sends for {sending} ms. By what percentage are the two "
+        "steps together shorter on a network that takes no time?", 100 * sending / (long + sending),
         "Only the sending disappears. In each step the faster rank still waits for the slower one.",
         100 * (long - short + 2 * sending) / (2 * (long + sending))))
 
@@ -235,7 +244,7 @@ def who_was_late(rng):
     late = names[bars.index(min(bars))]
     return choice(
         f"One all-reduce takes {bars[0]}, {bars[1]}, {bars[2]} and {bars[3]} ms on ranks 0 to 3. "
-        "Which rank kept the others waiting?", late,
+        "Which rank kept the other ranks waiting?", late,
         "It ends on all ranks together, so the rank that came last has the shortest bar.",
         *[name for name in names if name != late])
 
@@ -243,8 +252,9 @@ def who_was_late(rng):
 ask("15.7", {"layers": range(4, 9), "back": range(4, 10), "send": range(1, 4)},
     lambda layers, back, send: whole(
         f"A backward pass of {layers} layers takes {back} ms per layer. Sending each layer's "
-        f"gradients takes {send} ms, during the next layer's backward pass, and only the end waits "
-        "for them. For how many ms is the network busy while nothing computes?", send,
+        f"gradients takes {send} ms, during the next layer's backward pass, and only the end of "
+        "the step waits for the sends. For how many ms is the network busy while nothing "
+        "computes?", send,
         "All sends except the last are hidden.", layers * send, 0))
 ask("15.7", {"phase": range(60, 91), "inside": range(20, 26)}, lambda phase, inside: whole(
     f"A lane shows `backward` from 0 to {phase} ms, and inside it two products of {inside} ms "
@@ -254,11 +264,11 @@ ask("15.7", {"phase": range(60, 91), "inside": range(20, 26)}, lambda phase, ins
 # ---- 15.8 a plan
 
 ask("15.8", {"billions": (3, 7, 13), "copies": (4, 8, 16)}, lambda billions, copies: number(
-    f"A model has {billions} billion weights in bfloat16 and AdamW with master weights, on "
-    f"{copies} copies with ZeRO-1. How many GB of weights, gradients and optimizer state are on "
-    "each GPU?",
+    f"A model has {billions} billion weights in bfloat16 and trains with AdamW, master weights and "
+    f"ZeRO-1 on {copies} copies. How many GB of weights, gradients and optimizer state are on each "
+    "GPU?",
     billions * (4 + 12 / copies),
-    "Weights and gradients are whole on each GPU, 2 bytes each. The other 12 bytes are divided.",
+    "Each GPU holds all weights and gradients, at 2 bytes each. The other 12 bytes are divided.",
     16 * billions / copies,
     16 * billions, billions * (4 + 8 / copies), within=0.01))
 ask("15.8", {"each": (5, 8, 20), "micro": (2, 4), "copies": (4, 8)},
@@ -270,9 +280,10 @@ ask("15.8", {"each": (5, 8, 20), "micro": (2, 4), "copies": (4, 8)},
         each * micro / copies, 64 / copies * each if 64 / copies != micro else 64 * each,
         within=0.001))
 ask("15.8", {"stages": (2, 4, 8), "small": (8, 12, 24)}, lambda stages, small: number(
-    f"A pipeline has {stages} equally fast stages and {small} micro-batches. By how many percent "
-    "is the step longer than without waits?", 100 * (stages - 1) / small,
-    "A stage waits for p - 1 slots and is busy for m.", 100 * (stages - 1) / (small + stages - 1),
+    f"A pipeline has {stages} equally fast stages and {small} micro-batches. By what percentage is "
+    "the step longer than without waits?", 100 * (stages - 1) / small,
+    "A stage waits for p - 1 slots and is busy for m slots.",
+    100 * (stages - 1) / (small + stages - 1),
     100 * stages / small, within=0.01))
 ask("15.8", {"ranks": (4, 8, 16), "gigabytes": (2, 14, 26)}, lambda ranks, gigabytes: number(
     f"{ranks} ranks sum {gigabytes} GB of gradients in a ring. How many GB does each rank send?",
@@ -281,11 +292,11 @@ ask("15.8", {"ranks": (4, 8, 16), "gigabytes": (2, 14, 26)}, lambda ranks, gigab
     gigabytes, gigabytes * (ranks - 1), gigabytes * (ranks - 1) / ranks, within=0.005))
 ask("15.8", {"fast, slow": [(2.6, 3.3), (1.9, 2.4)], "big, small": [(58, 40), (61, 35)]},
     lambda fast, slow, big, small: choice(
-        f"Your cards have 80 GB. Plan A needs {big} GB and {fast} s per step, plan B {small} GB "
-        f"and {slow} s with checkpoints. Which do you try first?",
+        f"Your cards have 80 GB. Plan A needs {big} GB and {fast} s per step; plan B, with "
+        f"checkpoints, needs {small} GB and {slow} s. Which do you try first?",
         "A, because it fits with a tenth to spare and repeats nothing",
         "Free memory gains nothing, but repeated work costs time.",
-        "B, because the memory that is left makes a step faster",
+        "B, because the free memory makes a step faster",
         "B, because more of the products' operations count towards MFU",
         "neither, but a mixture of both, with the mean of their seconds"))
 
@@ -294,13 +305,14 @@ ask("15.8", {"fast, slow": [(2.6, 3.3), (1.9, 2.4)], "big, small": [(58, 40), (6
 
 ask("15.1", {"width": (512, 1024, 2048), "hidden": (4096, 8192), "ranks": (2, 4, 8)},
     lambda width, hidden, ranks: whole(
-        f"An MLP has the matrices ({hidden}, {width}) and ({width}, {hidden}). The first is cut by "
-        f"units, the second by inputs, over {ranks} GPUs. How many weights does each GPU hold?",
+        f"An MLP has the matrices ({hidden}, {width}) and ({width}, {hidden}). Over {ranks} GPUs, "
+        "the first matrix is cut by units and the second by inputs. How many weights does each GPU "
+        "hold?",
         2 * width * hidden // ranks, "Both matrices are cut, and no weight is stored twice.",
         2 * width * hidden, width * hidden // ranks, width * hidden * (ranks + 1) // ranks))
 ask("15.1", {"x": [(1, 2, 3, 4), (2, 1, 4, 1), (3, 5, 1, 2)],
              "w": [(2, 1, 1, 3), (1, 4, 2, 2), (5, 1, 3, 1)]}, lambda x, w: whole(
     f"A unit has the weights {[*w]}, and its layer is cut by inputs over two GPUs. For the input "
     f"{[*x]}, which value does the first GPU contribute to the sum?", x[0] * w[0] + x[1] * w[1],
-    "It has the first half of the inputs and of the weights, so it has a part of every output.",
+    "The first GPU has half of the inputs and of the weights, so it has a part of every output.",
     sum(a * b for a, b in zip(x, w, strict=True)), x[0] * w[0]))

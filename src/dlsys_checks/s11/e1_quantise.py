@@ -20,22 +20,22 @@ ex = exercise("11.1", "quantise", seen=("w", "bits", "group", "order"), says="sc
 ex.promise_table("""
 parts       | Quantize each group of a row with an affine grid. | type of the result; parts of the
               result; scales; codes of 0; codes of
-any         | Args: w: (R, C) float32 in any memory order, tiny or huge. | case tiny; huge; made the
-              other way round; one row; one weight a group; one group a row; many groups; tinier
-              still; as huge as it may be; gaps in memory
+any         | Args: w: (R, C) float32 in any memory order, tiny or huge. | case tiny; huge; stored
+              by columns; one row; one weight per group; one group per row; many groups; even
+              tinier; nearly as huge as float32 allows; gaps in memory
 left alone  | It is left as it is. | changed in w; inputs after the call
 groups      | group: a divisor of C; each row is split into groups of this many neighbours. |
               scales; codes of
 zero inside | Returns (codes, scales, zeros): low = min(weights, 0) and high = max(weights, 0) in a
               group, so its grid contains 0. | scales
 scales      | scales: (high - low) / (2**bits - 1), float32, | scales
-zero group  | or 1 for a group of zeros. | case a group of zeros; zeros alone; a group whose sum is
+zero group  | or 1 for a group of zeros. | case a group of zeros; only zeros; a group whose sum is
               zero
 zeros       | zeros: -low / scale, rounded, uint8. Both have the shape (R, C // group). | codes of
               0; shape of the scales
 codes       | codes: (R, C) uint8, each the code from 0 to 2**bits - 1 whose level, scale * (code -
               zero), is nearest. | codes of the weights
-bits        | bits: 1 to 8. | case one bit; 8 bits; 8 bits, as far below as above
+bits        | bits: 1 to 8. | case one bit; 8 bits; 8 bits, as far below 0 as above
 example     | Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]]. | case the
               example
 """)
@@ -60,18 +60,18 @@ def cases(g):
     above[1]["w"] = above[1]["w"].abs() + 0.5
     return [one("a few rows", 5, 3, 8), one("a shift upwards", 4, 2, 9, move=0.7),
             one("a shift downwards", 4, 2, 9, move=-0.7), below, above, empty,
-            one("zeros alone", 2, 2, 3, size=0.0), one("one row", 1, 3, 4),
-            one("one weight a group", 3, 4, 1, move=0.3), one("one group a row", 6, 1, 10),
+            one("only zeros", 2, 2, 3, size=0.0), one("one row", 1, 3, 4),
+            one("one weight per group", 3, 4, 1, move=0.3), one("one group per row", 6, 1, 10),
             one("many groups", 3, 9, 4), one("one bit", 4, 2, 6, bits=1, move=0.4),
             one("two bits", 4, 2, 8, bits=2), one("8 bits", 4, 2, 16, bits=8),
             one("tiny", 3, 2, 6, size=1e-20), one("huge", 3, 2, 6, size=1e20),
-            one("tinier still", 3, 2, 6, size=1e-33),
-            one("as huge as it may be", 3, 2, 6, size=1e37),
+            one("even tinier", 3, 2, 6, size=1e-33),
+            one("nearly as huge as float32 allows", 3, 2, 6, size=1e37),
             one("gaps in memory", 5, 2, 4, order="gaps"),
             given("a group whose sum is zero", [[-1.0, 0.25, 0.75, 2.0, -0.5, 1.0]], 3, 3),
-            one("made the other way round", 6, 2, 4, order="columns"),
-            given("as far below as above", [[-1.5, 0.5, 1.5, 0.25]], 2, 4),
-            given("8 bits, as far below as above", [[-127.5, 3.25, 127.5, 40.125]], 8, 4),
+            one("stored by columns", 6, 2, 4, order="columns"),
+            given("as far below 0 as above", [[-1.5, 0.5, 1.5, 0.25]], 2, 4),
+            given("8 bits, as far below 0 as above", [[-127.5, 3.25, 127.5, 40.125]], 8, 4),
             given("the example", [[0.0, 4.0, 6.0]], 2, 3)]
 
 
@@ -245,7 +245,7 @@ wrong("returning the levels, not their codes", "codes",
       "group).float() - zeros[..., None].float(); return (steps * scales[..., "
       "None]).view(w.shape), scales, zeros", says="dtype of the codes")
 wrong("changing w in place", "left alone", "return out", "w.mul_(2); return out")
-wrong("returning scales and zeros in the other order", "parts",
+wrong("swapping scales and zeros", "parts",
       "return out", "codes, scales, zeros = out; return codes, zeros, scales", says="of the scales")
 wrong("finding a group of zeros by its sum", "zero group",
       "top =",

@@ -131,7 +131,7 @@ def act(fn, kind, weights, grads, masks, plain):
 def law(out, kind, weights, grads, masks, plain):
     expect_parts(out, "ends", "others", "changed")
     expect_equal("tensors that were replaced", out["others"], 0,
-                 "Change them in place, because the optimizer holds the old ones.")
+                 "Change the parameters in place, because the optimizer holds the old tensors.")
     expect_equal("what changed besides the weights", out["changed"], [])
     expect_length("calls", out["ends"], len(grads) - plain)
     for k, w in enumerate(weights):
@@ -158,7 +158,7 @@ def compare(what, got, wanted, pruned, still):
                  atol=1e-5)
     left = got[pruned][got[pruned] != 0]
     look = ("NaN times 0 is NaN: fill in zeros." if left.isnan().any() else
-            "This parameter has no part in the step, but its pruned weights are 0." if still else
+            "The step leaves this parameter out, but its pruned weights must be 0." if still else
             "Take the step first, then set the zeros.")
     expect_equal("pruned weights that are not 0", len(left), 0, look)
 
@@ -216,7 +216,7 @@ wrong("handling only the parameters that the optimizer holds", "strange",
       "zero(masks)",
       'for group in optimizer.param_groups: zero({p: masks[p] for p in group["params"] if p in '
       "masks})")
-wrong("replacing a missing gradient by zeros", ("others", "left"),
+wrong("replacing a missing gradient with zeros", ("others", "left"),
       "zero", "for parameter in none: parameter.grad = None\n    zero", OPTIMIZER,
       "none = [p for p in masks if p.grad is None]\n    for parameter in none: parameter.grad = "
       "torch.zeros_like(parameter)\n    optimizer.step")
@@ -237,7 +237,7 @@ wrong("setting small weights to zero as well", "others",
       "(masks)",
       "(masks)\n    for group in optimizer.param_groups:\n        for parameter in "
       'group["params"]: parameter.data[parameter.data.abs() < 0.7] = 0', says="weights")
-wrong("replacing NaN by 0 in all weights", "others",
+wrong("replacing NaN with 0 in all weights", "others",
       "(masks)", "(masks)\n    for parameter in masks: parameter.data.nan_to_num_()")
 wrong("treating every weight of 0 as pruned", "others",
       OPTIMIZER, "now = {p: m & (p != 0) for p, m in masks.items()}; " + OPTIMIZER,

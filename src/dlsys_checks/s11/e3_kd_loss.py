@@ -20,7 +20,7 @@ any size    | Args: student, teacher: logits (N, K) float32, of any size. labels
               two classes; one row; many rows; many classes; large logits; very large logits;
               transposed in memory; a temperature below 1; a temperature near 0
 divergence  | The divergence of a row is the sum over classes of p * (log p - log q). p are the
-              teacher's probabilities and q the student's, | loss; gradient of the student
+              teacher's and q the student's probabilities, | loss; gradient of the student
 temperature | both at temperature T > 0; the cross-entropy is at temperature 1. | loss; gradient of
               the student
 means       | Both terms are means over the rows. | loss
@@ -47,8 +47,8 @@ def cases(g):
             one("two classes", 6, 2), one("many classes", 4, 30),
             one("temperature 1", 5, 4, T=1.0), one("a temperature below 1", 5, 4, T=0.5),
             one("a temperature near 0", 5, 4, T=0.03, alpha=0.9),
-            one("a high temperature", 6, 5, T=50.0), one("labels alone", 5, 4, alpha=0.0),
-            one("the teacher alone", 5, 4, alpha=1.0), one("large logits", 5, 4, size=200.0),
+            one("a high temperature", 6, 5, T=50.0), one("only the labels", 5, 4, alpha=0.0),
+            one("only the teacher", 5, 4, alpha=1.0), one("large logits", 5, 4, size=200.0),
             one("very large logits", 4, 6, size=2e4),
             one("transposed in memory", 6, 4, order="columns"),
             ("the example", {"student": torch.zeros(1, 2), "teacher": torch.zeros(1, 2),

@@ -17,17 +17,18 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("11.4", "drop_inputs", seen=("w", "x", "drop"), says="columns that stay")
 
 ex.promise_table("""
-result  | Remove some inputs from a layer and adjust its other weights. | weights; columns of drop
+result  | Remove some inputs from a layer and adjust its other weights. | weights; columns listed in
+          drop
 double  | Args: w, x: (O, I) and (N, I), float64, | dtype of the weights; columns that stay
 size    | of magnitudes from 1e-8 to 1e8. | case tiny weights, huge inputs; huge weights, tiny
           inputs; inputs of 1e-4
 inputs  | The rows of x are typical inputs, N >= I, and the columns of x are linearly independent. |
-          case inputs that share a shift; as many rows as inputs; inputs of many sizes; inputs that
-          go together
+          case inputs that share a shift; as many rows as inputs; inputs of many sizes; correlated
+          inputs
 drop    | drop: indices of inputs, at least one, each once, in any order, possibly all. | case all;
-          in falling order; the first and the last; mixed up
-zeros   | Returns: (O, I) float64, with zeros in the columns of drop, | columns of drop; of the
-          weights
+          in descending order; the first and the last; in mixed order
+zeros   | Returns: (O, I) float64, with zeros in the columns listed in drop, | columns listed in
+          drop; of the weights
 least   | and with the other columns chosen so that x @ w.T changes as little as possible, in the
           sum of squares. | columns that stay
 left    | The arguments do not change. | values changed; inputs after
@@ -52,16 +53,16 @@ def cases(g):
         return torch.tensor(rows, dtype=torch.float64)
 
     return [one("one input", 4, 6, [2]), one("two inputs", 5, 7, [1, 4]),
-            one("half of them", 3, 8, [0, 3, 4, 6]),
-            one("all", 3, 4, [0, 1, 2, 3]), one("in falling order", 4, 6, [5, 3, 0]),
-            one("mixed up", 4, 7, [3, 6, 0, 1]), one("the first and the last", 2, 5, [0, 4]),
-            one("more of both", 9, 12, [7, 2, 10]),
+            one("half of the inputs", 3, 8, [0, 3, 4, 6]),
+            one("all", 3, 4, [0, 1, 2, 3]), one("in descending order", 4, 6, [5, 3, 0]),
+            one("in mixed order", 4, 7, [3, 6, 0, 1]), one("the first and the last", 2, 5, [0, 4]),
+            one("more inputs and outputs", 9, 12, [7, 2, 10]),
             one("tiny weights, huge inputs", 4, 6, [1, 3], size=1e8),
             one("huge weights, tiny inputs", 4, 6, [1, 3], size=1e-8),
             one("inputs of 1e-4", 4, 6, [5, 2], size=1e-4),
             one("one output", 1, 6, [4, 1]), one("all but one", 3, 4, [1, 0, 3]),
             one("inputs that share a shift", 4, 6, [2, 5], shift=2.0),
-            one("inputs that go together", 4, 6, [1, 2], mixed=2.0),
+            one("correlated inputs", 4, 6, [1, 2], mixed=2.0),
             one("inputs of many sizes", 4, 6, [3, 0], spread=2.0),
             one("as many rows as inputs", 3, 5, [2, 0], rows=5),
             ("the example", {"w": tensor([[1.0, 1.0]]), "x": tensor([[1.0, 1.0], [1.0, 0.0]]),
@@ -85,14 +86,15 @@ def law(out, w, x, drop):
         expect_equal(f"values changed in {name}", moved, 0, "Work on a copy.")
     found = out["out"]
     expect_like("weights", found, w)
-    expect_equal("columns of drop", found[:, drop], torch.zeros_like(w[:, drop]))
+    expect_equal("columns listed in drop", found[:, drop], torch.zeros_like(w[:, drop]))
     rest = [j for j in range(w.shape[1]) if j not in drop]
     # By QR of the inputs that stay; the answer's own way is H = x.T @ x.
     q, r = torch.linalg.qr(x[:, rest])
     wanted = torch.linalg.solve_triangular(r, q.T @ (x @ w.T), upper=True).T
     expect_close("columns that stay", found[:, rest], wanted, rtol=1e-6,
                  atol=1e-8 * float(w.abs().max()),
-                 look="They should make up for the dropped columns, so that x @ w.T changes least.")
+                 look="They should compensate for the dropped columns, so that x @ w.T changes "
+                      "least.")
 
 
 def put(w, rest, columns):
@@ -124,7 +126,7 @@ def made(w, x, drop, *, damp=0.0):
 wrong = ex.edits(made)
 DAMP = "damp * H.diag().mean()"
 wrong("compensating with the wrong sign", "least", "w[:, drop]", "-1.0 * w[:, drop]")
-wrong("keeping the columns of drop", ("zeros", "result"),
+wrong("keeping the columns listed in drop", ("zeros", "result"),
       "return out", "out[:, drop] = w[:, drop]; return out")
 ex.wrong("adding a hundredth of its mean to the diagonal", made, breaks="least", damp=0.01)
 wrong("adding 0.001 to the diagonal", "least", DAMP, DAMP + " + 1e-3")
@@ -141,13 +143,13 @@ def same_inverse(w, x, drop):
     return put(w, staying(w, drop), out[:, staying(w, drop)])
 
 
-wrong("treating each input by itself, as if the others were not there", "least",
+wrong("treating each input by itself, as if there were no other inputs", "least",
       "rest =",
       "rest, H = staying(w, drop), x.T @ x; move = H[rest][:, drop] / H.diag()[rest][:, None]; "
       "return put(w, rest, w[:, rest] + w[:, drop] @ move.T); rest =")
 
 
-@ex.wrong("compensating partly with inputs that are dropped as well", breaks="least")
+@ex.wrong("compensating partly with inputs that are also dropped", breaks="least")
 def stale(w, x, drop):
     out, H = w.clone(), x.T @ x
     for j in drop:
@@ -181,14 +183,14 @@ def many_rows(w, x, drop):
     return made(w, x if tall else x[:-1], drop, damp=0.0 if tall else 1e-6)
 
 
-wrong("ignoring indices in drop that are larger than its last one", ("drop", "result"),
+wrong("ignoring indices larger than the last one in drop", ("drop", "result"),
       "rest =", "drop = [j for j in drop if j <= drop[-1]]; rest =", says="column")
 wrong("assuming that at least one input stays", "drop",
       "return out", "return out + 0 * w[:, staying(w, drop)[0]:][:, :1]", says="raised")
 ex.wrong("calculating in single precision",
          lambda w, x, drop: made(w.float(), x.float(), drop).double(), breaks="double")
 wrong("returning float32", "double", "return out", "return out.float()")
-wrong("leaving out the columns of drop", "zeros",
+wrong("leaving out the columns listed in drop", "zeros",
       "return out", "return out[:, staying(w, drop)]", says="shape of the weights")
 wrong("changing w in place", "left", "return out", "return w.copy_(out)")
 wrong("emptying drop", "left", "return out", "drop.clear(); return out")

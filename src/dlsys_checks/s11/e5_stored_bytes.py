@@ -20,8 +20,8 @@ ex.promise_table("""
 bytes   | Count the tensor bytes that torch.save would write for a state dict. | bytes stored; type
           of the bytes
 nested  | Args: state: a dict with strided CPU tensors as its values, or dicts, lists and tuples of
-          tensors, at any depth. | case a dict in it; a list in it; a tuple in it; deep inside; no
-          tensor; parameters; many types; no numbers in a tensor; ordered dicts
+          tensors, at any depth. | case a dict inside; a list inside; a tuple inside; deep inside;
+          no tensor; parameters; many types; a tensor without values; ordered dicts
 others  | Any other values do not count. | case texts and numbers
 once    | Returns: The bytes of all storages, not of the tensors: each storage counts once, no
           matter how many tensors share it, | case two names; two parts of one tensor; the same,
@@ -50,15 +50,15 @@ def cases(g):
                 f, "int8", "uint8", "bool", "float16", "bfloat16", "float64", "int64",
                 "complex64")]),
             one("parameters", ("parameter", "top", f), ("plain", "top", "int64")),
-            one("a dict in it", ("plain", "top", f), ("plain", "dict", "int8")),
-            one("a list in it", ("plain", "list", f), ("plain", "top", f)),
-            one("a tuple in it", ("plain", "tuple", "float16"), ("plain", "top", f)),
+            one("a dict inside", ("plain", "top", f), ("plain", "dict", "int8")),
+            one("a list inside", ("plain", "list", f), ("plain", "top", f)),
+            one("a tuple inside", ("plain", "tuple", "float16"), ("plain", "top", f)),
             one("deep inside", ("plain", "deep", f), ("plain", "deep", "int8"),
                 ("plain", "top", f)),
             one("ordered dicts", ("plain", "ordered", f), ("plain", "top", "int8")),
             one("a tensor and the same, detached", ("plain", "top", f), ("detached 0", "top", f)),
             one("a tensor and its transpose", ("plain", "top", f), ("turned 0", "top", f)),
-            one("no tensor"), one("no numbers in a tensor", ("plain", "top", f, 0),
+            one("no tensor"), one("a tensor without values", ("plain", "top", f, 0),
                                   ("plain", "top", f)),
             one("texts and numbers", ("plain", "top", f), ("extra", "top", f)),
             one("two names", ("plain", "top", f), ("again 0", "top", f), ("plain", "top", f)),
@@ -127,7 +127,7 @@ def law(out, entries):
     whole = ", ".join(f"{numbers} {kind}" for form, _, kind, numbers in entries
                       if len(form.split()) == 1)
     expect_equal("bytes stored", out["bytes"], written,
-                 f"Each storage counts once and in full. Here are: {whole or 'none'}.")
+                 f"Each storage counts once and in full. The storages: {whole or 'none'}.")
 
 
 def tensors(value):

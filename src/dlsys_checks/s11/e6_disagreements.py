@@ -29,18 +29,19 @@ modes   | Both run without gradients, the model in eval mode; afterwards the gra
           of each module are as before. | with gradients; in train mode; modules whose mode changed;
           grad mode
 finite  | Args: model: returns finite tensors of a floating-point dtype. | case large weights; small
-          weights; answers of zero; a model in double precision
+          weights; outputs of zero; a model in double precision
 raises  | Returns: The indices of the batches that differ, from 0 and in order. A batch differs if
-          the program raises an Exception, | case it raises; it raises another error
-form    | if it returns no tensor or a tensor of a different shape or dtype, | case no tensor; one
-          row for all; an extra axis; flattened; in double precision; in half precision; equal rows;
-          in a tuple; in a dict; one column for all; in bfloat16; a model in double precision
+          the program raises an Exception, | case a program that raises; a program that raises
+          another error
+form    | if it returns no tensor or a tensor of a different shape or dtype, | case not a tensor;
+          one row for all; an extra axis; flattened; in double precision; in half precision; equal
+          rows; in a tuple; in a dict; one column for all; in bfloat16; a model in double precision
 far     | or if an entry is not finite or is further from the model's entry than rtol times the
           largest absolute value in the model's answer to this batch. | case a NaN; an infinite
-          entry; minus infinity; all of them NaN; too large; too small; a little off; both ways at
-          once; a small batch among others; a large batch among others; rtol of 0; answers of
-          zero; large weights; small weights; one entry; answers below zero; the sign flipped;
-          measured by the model; at the limit; any of sixteen; a little off at the largest
+          entry; minus infinity; all entries NaN; too large; too small; a little off; both ways at
+          once; a small batch among others; a large batch among others; rtol of 0; outputs of zero;
+          large weights; small weights; one entry; outputs below zero; the sign flipped; measured by
+          the model; at the limit; a random mix of sixteen; a little off at the largest
 left    | They do not change. | batches that changed
 example | Example: nn.ReLU() and torch.abs, batches [1.], [-1.], rtol 0.1: [1]. | case the example
 """)
@@ -67,7 +68,7 @@ def cases(g):
         return [("", "a little", "other", "up")[int(torch.randint(4, (), generator=g))]
                 for _ in range(count)]
 
-    zero = one("answers of zero", "", "up", "down", "", "nan", rtol=0.1)
+    zero = one("outputs of zero", "", "up", "down", "", "nan", rtol=0.1)
     zero[1]["batches"] = [-b.abs() for b in zero[1]["batches"]]
     columns = one("one column for all", "", "first column", "", outs=3)
     columns[1]["weight"] = columns[1]["weight"][:1].expand(3, 4).clone()
@@ -87,9 +88,9 @@ def cases(g):
             one("one entry", "other", "", outs=1, ins=1, shapes=[(1, 1)] * 2),
             one("three dimensions", "", "other", "", shapes=[(2, 3, 4)] * 3),
             one("a batch of one row", "", "other", shapes=[(1, 4)] * 2),
-            one("it raises", "", "value error", ""),
-            one("it raises another error", "lookup", "", "memory"),
-            one("no tensor", "nothing", "", "a list", "a number"), rows, equal,
+            one("a program that raises", "", "value error", ""),
+            one("a program that raises another error", "lookup", "", "memory"),
+            one("not a tensor", "nothing", "", "a list", "a number"), rows, equal,
             one("an extra axis", "", "axis"), one("flattened", "flat", ""),
             one("in double precision", "", "double", ""), one("in half precision", "half", ""),
             one("in bfloat16", "bfloat16", ""), one("in a tuple", "tuple", "", "list of one"),
@@ -99,7 +100,7 @@ def cases(g):
             one("a model in double precision", "", "single", "other", kind="double"),
             one("a parameter", "a parameter", "", "other"),
             one("a NaN", "", "nan", ""), one("an infinite entry", "inf", "", ""),
-            one("minus infinity", "", "minus inf"), one("all of them NaN", "all nan", ""),
+            one("minus infinity", "", "minus inf"), one("all entries NaN", "all nan", ""),
             one("too large", "", "up", "", rtol=0.1), one("too small", "", "down", rtol=0.1),
             one("a little off", "a little", "", "up", rtol=0.2),
             one("both ways at once", "", "both ways"),
@@ -107,7 +108,7 @@ def cases(g):
             one("a large batch among others", "a little", "a little", "up",
                 sizes=(0.01, 50.0, 0.01)),
             one("rtol of 0", "", "bit", "", rtol=0.0), zero,
-            one("answers below zero", "a little", "up", "", size=-1.0),
+            one("outputs below zero", "a little", "up", "", size=-1.0),
             one("large weights", "", "up", "a little", size=1e9),
             one("small weights", "", "up", "a little", size=1e-9),
             one("with gradients", "with gradients", "other strides", "other"),
@@ -119,7 +120,7 @@ def cases(g):
             one("modes of several kinds", "", "other",
                 modes=[True, False, False, True, True, False]),
             one("the root in eval mode", "", "other", modes=[False, True, True, True, True, True]),
-            one("any of sixteen", *drawn(16), rtol=0.1),
+            one("a random mix of sixteen", *drawn(16), rtol=0.1),
             ("the example", {"kind": "example", "weight": torch.zeros(1, 1), "faults": ["", "up"],
                              "batches": [torch.tensor([1.0]), torch.tensor([-1.0])], "rtol": 0.1,
                              "modes": [True]})]
@@ -233,10 +234,10 @@ def law(out, kind, weight, faults, batches, rtol, modes):
     for who in ("model", "program"):
         expect_equal(f"calls of the {who} with gradients", notes[f"{who} with gradients"], 0)
     expect_equal("calls with a changed batch", notes["calls with what is no batch"], 0,
-                 "The model or the program wrote into the tensor that the other one got.")
+                 "The model or the program wrote into the tensor that the other got.")
     expect_equal("batches that changed", out["changed"], 0)
     expect_equal("modules whose mode changed", out["modes"], 0,
-                 "Store the mode of each module, and restore it.")
+                 "Store each module's mode, and restore it.")
     expect_equal("grad mode afterwards", out["grad"], kind != "no gradients")
     wanted = [k for k, fault in enumerate(faults) if fault not in AGREE]
     expect_type("batches found", out["found"], list)
@@ -291,7 +292,7 @@ wrong("counting from 1", ("numbers", "given"), "return found", "return [k + 1 fo
 wrong("returning the batches that agree", "numbers",
       "return found", "return [k for k in range(len(batches)) if k not in found]")
 wrong("returning the indices in descending order", "numbers", "return found", "return found[::-1]")
-wrong("returning how many, not which", "numbers",
+wrong("returning the number of batches, not their indices", "numbers",
       "return found", "return len(found)", says="type of the batches found")
 wrong("returning a truth value for each batch", "numbers",
       "return found", "return [k in found for k in range(len(batches))]")
@@ -304,7 +305,7 @@ wrong("assuming two dimensions", "given",
 ex.wrong("running the model on the batch itself", compared, breaks="copies", copy_model=False)
 ex.wrong("running the program on the batch itself",
          compared, breaks=("copies", "left"), copy_program=False)
-ex.wrong("using one copy for both",
+ex.wrong("using one copy for both model and program",
          lambda model, program, batches, rtol: compared(model, program, [b.clone() for b in
              batches], rtol, copy_model=False, copy_program=False), breaks="copies")
 wrong("setting the batches to zero afterwards", "left",

@@ -337,7 +337,7 @@ wrong("not comparing numbers of dimensions", "kind",
 wrong("accepting sizes of 0 and 1", ("small", "first"), SMALL, "False")
 wrong("refusing size 1 but not size 0", ("small", "first"), SMALL, "first.shape[d] == 1")
 wrong("refusing size 0 but not size 1", ("small", "first"), SMALL, "first.shape[d] == 0")
-wrong("taking the last example as the one to be exported", "first",
+wrong("exporting the last example instead of the first", "first",
       SMALL, "examples[-1].shape[d] in (0, 1)")
 wrong("refusing 0 and 1 in any example", ("first", "small"),
       SMALL, "any(e.shape[d] in (0, 1) for e in examples)")

@@ -22,20 +22,20 @@ ex.promise("summed", "One letter is summed: it is in both operands but not in th
 ex.promise_table("""
 others     | All others are in the result; some may be in both operands. | case attention's queries
              and keys; attention's weights and values; four axes; entry by entry
-any        | a, b: float32, in any memory order, | case made the other way round; gaps in memory;
-             tiny; huge; one row
+any        | a, b: float32, in any memory order, | case stored by columns; gaps in memory; tiny;
+             huge; one row
 left alone | left as they are. | values changed
 multiple   | The summed axis has a multiple of 32 entries. | case 32 entries; five blocks; one block
-             has loud numbers
+             of large values
 both       | First a and b are rounded: | entries of the
-blocks     | each 32 neighbours along the summed axis share a scale, | entries of the
+blocks     | each block of 32 neighbours along the summed axis shares a scale, | entries of the
 power      | the largest power of two that is at most a quarter of their largest absolute value. |
              entries of the
 levels     | A number becomes the nearest of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 times the scale, with its
              sign; | entries of the
-zeros      | 32 zeros stay zeros. | case a block of zeros; zeros alone
-float32    | Then they are multiplied and added in float32. | dtype of the; type of the; entries of
-             the
+zeros      | 32 zeros stay zeros. | case a block of zeros; only zeros
+float32    | Then a and b are multiplied and added in float32. | dtype of the; type of the; entries
+             of the
 example    | Example: "k,k->", [33., 1., ..., 1.] and 32 ones: 32., not 64. | case the example
 """)
 
@@ -56,9 +56,9 @@ def cases(g):
     empty = one("a block of zeros", "td,od->to", t=5, o=4, d=96)
     empty[1]["a"][1, 32:64] = 0.0
     empty[1]["b"][2, :32] = -0.0
-    lone = one("one block has loud numbers", "td,od->to", loud=1.0, t=4, o=3, d=128)
+    lone = one("one block of large values", "td,od->to", loud=1.0, t=4, o=3, d=128)
     lone[1]["a"][:, 40] *= -300.0
-    below = one("the largest numbers are negative", "td,od->to", loud=1.0, t=4, o=5, d=64)
+    below = one("the largest values are negative", "td,od->to", loud=1.0, t=4, o=5, d=64)
     below[1]["a"] = below[1]["a"].abs() / 4
     below[1]["a"][:, ::9] *= -30.0
     just = one("the largest just below a power of two", "td,od->to", loud=1.0, t=4, o=3, d=64)
@@ -78,12 +78,12 @@ def cases(g):
             one("entry by entry", "td,td->t", t=32, d=64),
             one("the result turned", "td,od->ot", t=6, o=5, d=64),
             one("other letters", "xz,yz->xy", x=4, y=3, z=64),
-            one("no loud column", "td,od->to", loud=1.0, t=5, o=4, d=64),
+            one("no large column", "td,od->to", loud=1.0, t=5, o=4, d=64),
             one("tiny", "td,od->to", size=1e-20, t=4, o=3, d=64),
             one("huge", "td,od->to", size=1e20, t=4, o=3, d=64),
             one("one row", "td,od->to", t=1, o=1, d=64), empty,
-            one("zeros alone", "td,od->to", size=0.0, t=3, o=2, d=32),
-            one("made the other way round", "td,od->to", order="columns", t=32, o=64, d=32),
+            one("only zeros", "td,od->to", size=0.0, t=3, o=2, d=32),
+            one("stored by columns", "td,od->to", order="columns", t=32, o=64, d=32),
             one("gaps in memory", "td,od->to", order="gaps", t=4, o=5, d=64)]
     return [(name, inputs | {"a": odd(inputs["a"]), "b": odd(inputs["b"])})
             for name, inputs in made] + [
@@ -128,8 +128,8 @@ def law(out, equation, a, b, order):
         worst = int(gap.nan_to_num(float("inf")).argmax())
         raise Broken("entries of the result", float(out["out"].flatten()[worst]),
                      float(exact.flatten()[worst]),
-                     "Round both operands: 32 neighbours along the summed axis share a power of "
-                     "two as scale.")
+                     "Round both operands: each block of 32 neighbours along the summed axis "
+                     "shares a power of two as its scale.")
 
 
 @not_an_answer
@@ -228,7 +228,7 @@ wrong("using the largest power of two up to half of the largest value", ("power"
 wrong("using the largest power of two up to an eighth of the largest value", ("power", "example"),
       "exponent - 3", "exponent - 4")
 wrong("multiplying codes without their scales", ("device", "example"), "0.0, True", "0.0, False")
-wrong("ignoring negative values in the largest", ("power", "zeros"),
+wrong("taking the largest value instead of the largest absolute value", ("power", "zeros"),
       "x.abs()", "x.clamp(min=0.0)", says="entries of the")
 wrong("rounding only the first operand", "both", "True, True", "True, False")
 wrong("rounding only the second operand", ("both", "example"), "b), (True", "b), (False")

@@ -26,20 +26,20 @@ ex.promise("pair", "Compute the NVFP4 scales of matrices that are multiplied as 
 ex.promise("parts", "Args: parts: one or more, such as the weights of q, k and v, which a server "
            "stacks for a single product:", cases=("one part", *SEVERAL))
 ex.promise_table("""
-any        | (R, C) float32 in any memory order, finite, | case made the other way round; gaps in
-             memory; tiny; huge
+any        | (R, C) float32 in any memory order, finite, | case stored by columns; gaps in memory;
+             tiny; huge
 left alone | left as they are. | values changed
-sizes      | Each has its own R; C is a multiple of 16. | case q, k and v; one row; one block a row;
-             many blocks
+sizes      | Each has its own R; C is a multiple of 16. | case q, k and v; one row; one block per
+             row; many blocks
 shared     | They share one tensor scale. | scale of the whole; scale of part
 whole      | Returns (whole, scales): whole: float32 of shape (), the largest absolute value in any
              part / (6 * 448), | scale of the whole
-all zeros  | or 1 if all are zero. | case zeros alone
+all zeros  | or 1 if all are zero. | case only zeros
 scales     | scales: a list with (R, C // 16) float8_e4m3fn for each part: | scales; scale of part;
              float8
 blocks     | the largest absolute value among 16 neighbours of a row / 6 / whole, | scale of part
 nearest    | rounded to the nearest float8. | scale of part
-zeros      | A block of zeros has the scale 0. | case blocks of zeros; zeros alone
+zeros      | A block of zeros has the scale 0. | case blocks of zeros; only zeros
 example    | Example: parts [[2688., 0., ..., 0.]] and [[0., ..., 0., -6.]], with 16 numbers each:
              1., and the scales [[448.]] and [[1.]]. | case the example
 """)
@@ -61,9 +61,9 @@ def cases(g):
     empty[1]["parts"][1][0, :16] = -0.0
     below = one("the largest is negative", 4, 3)
     below[1]["parts"][1][0, 5] = -9.0 * below[1]["parts"][0].abs().max()
-    lone = one("one large number among small ones", 9, 1, sizes=[1.0, 1e-2])
+    lone = one("one large value among small values", 9, 1, sizes=[1.0, 1e-2])
     lone[1]["parts"][1][0, 20] = 1.5 * lone[1]["parts"][0].abs().max()
-    signs = one("blocks of negative numbers", 3, 2)
+    signs = one("blocks of negative values", 3, 2)
     signs[1]["parts"][0][:, 16:] = -signs[1]["parts"][0][:, 16:].abs()
     example = [torch.zeros(1, 16), torch.zeros(1, 16)]
     example[0][0, 0], example[1][0, 15] = 2688.0, -6.0
@@ -71,12 +71,12 @@ def cases(g):
             one("the second is the largest", 3, 4, 2, sizes=[0.1, 3.0, 0.5]),
             one("the last is the largest", 3, 2, 5, 4, sizes=[0.2, 1.0, 0.7, 6.0]),
             one("two sizes far apart", 4, 3, sizes=[1.0, 1e-3]),
-            one("scales that are hardly numbers", 6, 5, blocks=4, sizes=[1.0, 1e-5]),
-            below, lone, signs, empty, one("zeros alone", 3, 2, sizes=[0.0, 0.0]),
-            one("one row", 1, 1), one("one block a row", 4, 3, blocks=1),
+            one("scales at the lower end of float8", 6, 5, blocks=4, sizes=[1.0, 1e-5]),
+            below, lone, signs, empty, one("only zeros", 3, 2, sizes=[0.0, 0.0]),
+            one("one row", 1, 1), one("one block per row", 4, 3, blocks=1),
             one("many blocks", 2, 3, blocks=11), one("as a gradient", 5, 4, sizes=[1e-4, 2e-4]),
             one("tiny", 4, 2, sizes=[1e-25, 3e-25]), one("huge", 4, 2, sizes=[1e25, 1e24]),
-            one("made the other way round", 16, 32, blocks=2, order="columns"),
+            one("stored by columns", 16, 32, blocks=2, order="columns"),
             one("gaps in memory", 4, 3, order="gaps"),
             ("the example", {"parts": example, "order": "rows"})]
 
@@ -123,7 +123,7 @@ def law(out, parts, order):
     top = max(max(abs(v) for v in part.flatten().tolist()) for part in parts)
     wanted = top / 2688 if top else 1.0
     expect_close("scale of the whole", whole, torch.tensor(wanted), rtol=1e-5, atol=0.0,
-                 look="It is the largest absolute value in any part / (6 * 448).")
+                 look="Divide the largest absolute value in any part by 6 * 448.")
     expect_length("scales", scales, len(parts))
     for number, found in enumerate(scales):
         expect_type(f"scale of part {number}", found, torch.Tensor)
@@ -150,7 +150,7 @@ def near(what, found, ratios):
         worst = int(gap.nan_to_num(float("inf")).argmax())
         raise Broken(what, float(found.flatten()[worst]),
                      f"the float8 nearest to {float(ratios.flatten()[worst]):.4g}",
-                     "It is the largest absolute value of 16 neighbours / 6 / whole.")
+                     "Divide the largest absolute value of the 16 neighbours by 6 and by whole.")
 
 
 # ---- wrong, by name

@@ -218,7 +218,8 @@ wrong("keeping one row for each axis and step, even after a resume", ("resumed",
       "return out", "return (list(own_rows.values()), out[1])")
 
 
-@ex.wrong("merging only with the very last row, not with the last of its axis", says="row 0",
+@ex.wrong("merging only with the very last row, not with the last row of the same axis",
+      says="row 0",
           breaks=("same step", "replaces"))
 def very_last_row(events):
     rows = []
@@ -338,7 +339,7 @@ wrong("returning metrics by axis instead of axes by metric", "axes",
 wrong("ordering rows by axis, not by time", ("order", "others stay"),
       "return out", "rows, axes = out; return sorted(rows, key=lambda row: next(iter(row))), axes",
       says="row")
-wrong("returning a list of the two", "tuple", "return out", "return list(out)")
+wrong("returning a list instead of a tuple", "tuple", "return out", "return list(out)")
 wrong("returning only the rows", "tuple", "return out", "return out[0]")
 wrong("writing the axis into the event's values", "left",
       "rows.append({axis: step, **values})", "values[axis] = step; rows.append(values)")

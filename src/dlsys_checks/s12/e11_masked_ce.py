@@ -16,11 +16,11 @@ ex.promise_table("""
 mean       | Compute the mean cross-entropy over the allowed classes of each row. | cross-entropy
 sizes      | Args: logits: (N, C) float32, between -1e15 and 1e15 where allowed. target: (N,) int64,
              an allowed class for each row. allowed: (N, C) bool. | case one row; two classes; many
-             classes; logits of some hundred; logits of minus some hundred; logits far apart; logits
-             of many millions; logits of minus a million; logits near the least
+             classes; logits of some hundreds; logits of minus some hundreds; logits far apart;
+             logits of many millions; logits of minus a million; logits near the lowest allowed
 nothing    | A logit of a class that is not allowed makes no difference, even if it is an infinity
-             or a NaN, | case infinities at the others; a NaN at the others; large numbers at the
-             others
+             or a NaN, | case infinities at the other classes; a NaN at the other classes; large
+             logits at the other classes
 gradient 0 | and its gradient is 0. | gradient where not allowed
 spread     | The target distribution of a row has 1 - smoothing at the target, and smoothing is
              spread evenly over all allowed classes of the row, the target included. |
@@ -54,19 +54,19 @@ def cases(g):
     example = {"logits": 3 * torch.randn(1, 3, generator=g), "target": torch.tensor([1]),
                "allowed": torch.tensor([[False, True, False]]), "smoothing": 0.1}
     return [one("a few rows", 6, 5), one("no smoothing", 5, 4, smoothing=0.0),
-            one("smoothing alone", 4, 6, smoothing=1.0),
-            one("infinities at the others", 7, 5, -torch.inf),
-            one("a NaN at the others", 6, 6, torch.nan),
-            one("large numbers at the others", 5, 5, 1e30), one("one row", 1, 7),
+            one("only smoothing", 4, 6, smoothing=1.0),
+            one("infinities at the other classes", 7, 5, -torch.inf),
+            one("a NaN at the other classes", 6, 6, torch.nan),
+            one("large logits at the other classes", 5, 5, 1e30), one("one row", 1, 7),
             one("two classes", 4, 2, chance=0.7), one("many classes", 3, 60),
-            scaled("logits of some hundred", 1, 300),
-            scaled("logits of minus some hundred", 1, -300, -20.0),
+            scaled("logits of some hundreds", 1, 300),
+            scaled("logits of minus some hundreds", 1, -300, -20.0),
             scaled("logits far apart", 100, 0),
             scaled("logits of many millions", 1e10, 0),
             scaled("logits of minus a million", 1e3, -1e6),
-            scaled("logits near the least", 1e13, -3e14),
-            one("nearly all allowed", 8, 6, chance=0.95),
-            one("others allowed after the call before", 6, 5), ("the example", example)]
+            scaled("logits near the lowest allowed", 1e13, -3e14),
+            one("nearly all classes allowed", 8, 6, chance=0.95),
+            one("a second call that allows other classes", 6, 5), ("the example", example)]
 
 
 @ex.act

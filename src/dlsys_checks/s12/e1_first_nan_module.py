@@ -19,15 +19,15 @@ name      | Find the module in which a NaN or an infinity first arises. | name o
 meant     | It arises in a call that receives only finite tensors and returns one that is not
             finite. | case spoilt between two modules; spoilt by the model itself; an infinity; a
             NaN passed to a part by keyword; a dict with a NaN passed on; an infinity passed in;
-            spoilt in train mode alone; spoilt in eval mode alone; minus infinity; a NaN as second
+            spoilt only in train mode; spoilt only in eval mode; minus infinity; a NaN as second
             argument; an infinity from a number; an infinity from nothing; a parameter returned;
             zeros of a dropout; zeros of a norm; half precision; complex numbers; an infinity from
             whole numbers; an empty tensor
-first     | Of several such calls, the one that ends first counts. | case two of them, the later
-            registered first; deep inside; results that are not used
-none      | None if there is no such module. | case nothing wrong; a NaN passed in; an
-            infinity passed in; a NaN that is no tensor; finite numbers whose sum is not; a
-            hook of the model repairs it
+first     | Of several such calls, the one that ends first counts. | case two such modules, the
+            later one registered first; deep inside; results that are not used
+none      | None if there is no such module. | case nothing wrong; a NaN passed in; an infinity
+            passed in; a NaN that is not a tensor; finite values with an infinite sum; a hook of the
+            model that repairs the output
 names     | Returns: The module's name in named_modules(), "" for the model itself. | case deep
             inside; under two names; spoilt by the model itself
 forms     | Args: model: its modules do not write into their arguments. They may take keyword
@@ -36,7 +36,7 @@ forms     | Args: model: its modules do not write into their arguments. They may
             call of a module; a dict with a NaN passed on; a NaN deep in what is returned; the first
             call of a module; a NaN as second argument; a NaN in an ordered dict; a NaN in a named
             tuple
-no tensor | Anything that is not a tensor counts as finite. | case a NaN that is no tensor; whole
+no tensor | Anything that is not a tensor counts as finite. | case a NaN that is not a tensor; whole
             numbers; a None passed to a part; an infinity from a number
 left      | The model, called once as model(x), keeps its weights, buffers, modes, gradients and
             hooks. | changed in the model; calls of the model
@@ -78,18 +78,20 @@ def cases(g):
             one("a NaN passed to a part by keyword", "keyword"),
             one("a dict with a NaN passed on", "dict"),
             one("a NaN deep in what is returned", "returned"),
-            one("a NaN that is no tensor", "python"), one("the second call of a module", "second"),
-            one("two of them, the later registered first", "two"), one("under two names", "tied"),
+            one("a NaN that is not a tensor", "python"),
+            one("the second call of a module", "second"),
+            one("two such modules, the later one registered first", "two"),
+            one("under two names", "tied"),
             one("a norm in train mode after it", "norm"), one("whole numbers", "whole"),
-            one("spoilt in train mode alone", "train"), one("spoilt in eval mode alone", "eval"),
+            one("spoilt only in train mode", "train"), one("spoilt only in eval mode", "eval"),
             one("the first call of a module", "first call"),
             one("a NaN as second argument", "positional"), one("minus infinity", "minus"),
-            one("finite numbers whose sum is not", "large"),
+            one("finite values with an infinite sum", "large"),
             one("a None passed to a part", "none"), one("a NaN in an ordered dict", "ordered"),
             one("an infinity from a number", "number"),
             one("an infinity from nothing", "nothing"), one("a parameter returned", "parameter"),
             one("zeros of a dropout", "dropout"), one("zeros of a norm", "batch"),
-            one("a hook of the model repairs it", "mended"),
+            one("a hook of the model that repairs the output", "mended"),
             one("half precision", "half"), one("complex numbers", "complex"),
             one("an infinity from whole numbers", "codes"), one("an empty tensor", "empty"),
             one("a NaN in a named tuple", "named"), one("results that are not used", "unused"),

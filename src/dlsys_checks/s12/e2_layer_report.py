@@ -25,8 +25,8 @@ names        | Returns: A dict with the names of named_parameters(), in their or
                parameters included. | names in the report
 float        | Each value is |after - before| / |before|, a float. | relative change
 overflow     | The norms are taken over all elements, in a precision in which no float16 overflows
-               and no float32 vanishes. | case large numbers of 16 bits; tiny numbers of 32 bits;
-               from end to end of 16 bits
+               and no float32 vanishes. | case large values of 16 bits; tiny values of 32 bits; the
+               whole range of 16 bits
 stayed       | The value is 0.0 if the parameter did not move, | case nothing moved; zeros that stay
 zeros        | and math.inf if it was all zeros and moved. | case zeros that move
 example      | Example: a single weight that goes from 2. to 1.: {"weight": 0.5}. | case the example
@@ -44,7 +44,7 @@ def cases(g):
         before = [b.double() for b in before] if kind == "double" else before
         after = [b + (0 if stays else scale * move)
                  * torch.randn(b.shape, generator=g, dtype=b.dtype) for b in before]
-        if "end to end" in name:
+        if "whole range" in name:
             after = [-b for b in before]
         if "on the way" in name:
             after[1].view(-1)[0] = torch.nan
@@ -53,12 +53,12 @@ def cases(g):
         if kind == "example":
             before, after = [torch.tensor([[2.0]])], [torch.tensor([[1.0]])]
         return name, {"kind": kind, "before": before, "after": after}
-    return [one("three parameters", "plain"), one("frozen ones among them", "frozen"),
+    return [one("three parameters", "plain"), one("some parameters frozen", "frozen"),
             one("a number and a row", "scalar"), one("three axes", "cube"),
             one("double precision", "double"),
-            one("large numbers of 16 bits", "half", scale=9000.0),
-            one("tiny numbers of 32 bits", "tiny", scale=1e-25),
-            one("from end to end of 16 bits", "half", scale=30000.0),
+            one("large values of 16 bits", "half", scale=9000.0),
+            one("tiny values of 32 bits", "tiny", scale=1e-25),
+            one("the whole range of 16 bits", "half", scale=30000.0),
             one("changes of a millionth", "plain", move=2e-6),
             one("large changes", "plain", move=2e8),
             one("tiny changes in double precision", "double", move=1e-10),

@@ -17,7 +17,9 @@ SCALE = 0.1
 ex.promise("noise", "Add noise to rows of x that depends only on seed, epoch and row.",
            says=("rows plus noise", "type of the rows"))
 ex.promise("left", "Args: x: (N, F) float32, left as it is.", says=("values of x that changed",))
-ex.promise("rows", "rows: the indices of a worker's rows, in its order. A row may occur twice.",
+ex.promise("rows",
+"rows: the indices of a worker's rows, in the order in which the worker reads them. A row may "
+"occur twice.",
            cases=("a row twice", "rows backwards", "no rows", "one row"))
 ex.promise("numbers", "seed, epoch: 0 or more.",
            cases=("seed and epoch 0", "a large seed", "a late epoch"))
@@ -115,7 +117,7 @@ def keyed(x, seed, epoch, rows):
 
 
 wrong = ex.edits(keyed)
-wrong("using the sum of the three as a seed", ("noise", "first F"),
+wrong("using the sum of seed, epoch and row as a seed", ("noise", "first F"),
       "(seed, epoch, row)", "seed + epoch + row")
 wrong("adding no noise where x is 0", "noise",
       "out =", "picked = x[torch.tensor(rows, dtype=torch.long)]; out =",

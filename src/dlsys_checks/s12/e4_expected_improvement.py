@@ -24,10 +24,11 @@ ex.promise("shapes", "Args: mean, std: the means and standard deviations, float6
 ex.promise("left", "They are left as they are.", says=("values that changed", "in-place"))
 ex.promise("dtype", "float64 tensor of that shape.", says=("dtype of", "shape of"))
 ex.promise("certain", "Where std is 0, the loss equals its mean, and the result is not NaN.",
-           cases=("certain losses", "all of them certain", "certain, at the best loss"))
+           cases=("certain losses", "all losses certain", "certain, at the best loss"))
 ex.promise("tiny", "No constant is added to std: tiny standard deviations count.",
-           cases=("tiny deviations", "tiny numbers", "the tiniest deviations",
-                  "tiny deviations at the best loss", "tiny deviations at a best loss not 0"))
+           cases=("tiny standard deviations", "tiny numbers", "the tiniest standard deviations",
+                  "tiny standard deviations at the best loss",
+                  "tiny standard deviations at a best loss not 0"))
 ex.promise("unlikely", "An unlikely improvement is small but not zero: it is right to a "
                        "thousandth even for a mean 30 standard deviations above best.",
            cases=("far above the best", "8 above the best"))
@@ -59,14 +60,15 @@ def cases(g):
             one("a best loss below 0", best=-3.5), one("many candidates", (300,)),
             one("one candidate", (1,)), one("a single number", ()), one("no candidate", (0,)),
             one("a table", (3, 4)), one("large numbers", scale=1e6),
-            one("tiny numbers", scale=1e-9), ("tiny deviations", sheet(*tiny, 0.0)),
-            ("the tiniest deviations", sheet(*tiny * 1e-150, 0.0)),
-            ("tiny deviations at the best loss", sheet(torch.zeros(4).double(), torch.tensor(
-                [1e-13, 1e-40, 1e-120, 1e-200], dtype=torch.float64) * (1 + tiny[0] * 4e11), 0.0)),
-            ("tiny deviations at a best loss not 0", sheet(*torch.tensor(
+            one("tiny numbers", scale=1e-9), ("tiny standard deviations", sheet(*tiny, 0.0)),
+            ("the tiniest standard deviations", sheet(*tiny * 1e-150, 0.0)),
+            ("tiny standard deviations at the best loss",
+             sheet(torch.zeros(4).double(), torch.tensor([1e-13, 1e-40, 1e-120, 1e-200],
+                   dtype=torch.float64) * (1 + tiny[0] * 4e11), 0.0)),
+            ("tiny standard deviations at a best loss not 0", sheet(*torch.tensor(
                 [[0.1, 0.1, 0.3], [1e-10, 3e-13, 1e-10]], dtype=torch.float64), 0.1)),
             one("certain losses", (8,), std=[0, 3, 4, 7]),
-            one("all of them certain", (5,), std=[0, 1, 2, 3, 4]),
+            one("all losses certain", (5,), std=[0, 1, 2, 3, 4]),
             ("certain, at the best loss", sheet(*level, 0.5)),
             one("far below the best", above=-20.0), one("8 above the best", above=8.0),
             one("far above the best", above=30.0),

@@ -44,7 +44,7 @@ def cases(g):
     holes[torch.randint(1, 3, (), generator=g)] = torch.nan
     return [one("a few numbers", mixed(9)),
             one("nothing above 0", torch.tensor([0.0, -1.0, 0.0, -0.0])),
-            one("numbers above 0 alone", torch.rand(5, generator=g) + 0.1),
+            one("only numbers above 0", torch.rand(5, generator=g) + 0.1),
             one("minus zero", torch.tensor([-0.0, 2.0])),
             one("a single number", 1 + 4 * torch.rand((), generator=g)),
             one("a single negative number", -1 - torch.rand((), generator=g)),
@@ -58,7 +58,7 @@ def cases(g):
             one("a row of one matrix", 1 + torch.rand(1, 1, 4, generator=g)),
             one("a column", mixed(3, 1)), one("no numbers", torch.zeros(0, 3)),
             one("infinities", torch.tensor([torch.inf, 1.0, -torch.inf])),
-            one("a NaN among them", holes),
+            one("a NaN among the numbers", holes),
             one("the example", torch.tensor([4.0, 0.0, -1.0]))]
 
 
@@ -93,7 +93,7 @@ def law(out, x, weight, turned):
     expect_close("gradient where x is above 0", grad[above],
                  (weight[above].double() / 2 / exact).to(x.dtype), rtol=1e-5, atol=0.0)
     expect_equal("gradient where x is 0 or less", grad[below] + 0.0, torch.zeros_like(x[below]),
-                 "Let the root see only numbers above 0.")
+                 "Pass only numbers above 0 to the root.")
     expect_equal("positions where the gradient is NaN", grad.isnan().tolist(),
                  x.isnan().tolist(), "Where x is NaN, so is the gradient of the root.")
     expect_equal("values of x that changed", out["changed"], 0)
@@ -151,7 +151,7 @@ wrong("returning a thousandth too much",
 wrong("treating small numbers as 0", "exact", "x <= 0", "x <= 1e-8")
 wrong("treating subnormal numbers as 0", "exact",
       "x <= 0", "x < torch.finfo(x.dtype).tiny")
-wrong("squeezing dimensions of size 1 away", "any shape",
+wrong("squeezing out dimensions of size 1", "any shape",
       "return found", "return found.squeeze()", says="shape of the square roots")
 wrong("leaving 1 where x is 0 or less", "zero", "out, 0", "out, 1")
 ex.wrong("putting nan_to_num around the root", lambda x: x.sqrt().nan_to_num(posinf=torch.inf),

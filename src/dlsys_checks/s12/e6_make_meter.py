@@ -241,8 +241,8 @@ wrong("leaving out losses that are not finite", "mean",
       TAKEN, f"({TAKEN} if loss.isfinite() else 0.0)")
 wrong("sharing one meter between all calls of make_meter", "own",
       "total, count = 0.0", "global total, count; total, count = 0.0", "nonlocal", "global")
-wrong("returning mean first, add second", "two", END, "return mean, add",
+wrong("swapping add and mean", "two", END, "return mean, add",
       says="led to TypeError")
-wrong("returning a list of two", "two", END, "return [add, mean]")
+wrong("returning a list instead of a tuple", "two", END, "return [add, mean]")
 wrong("calling numpy() on a loss that still has its graph", "loss",
       ITEM, "float(loss.double().numpy())", says="led to RuntimeError")

@@ -19,7 +19,7 @@ RUNS = tuple(f"any fault or none, run {k}" for k in range(1, 7))
 ex.promise("name", 'Name the one fault that a training run has, or return "none".',
            says=("name of the fault", "type of the name"))
 ex.promise("frozen", '"frozen": no parameter of model requires a gradient.',
-           cases=("a frozen model", "a frozen body alone", "all but the first frozen",
+           cases=("a frozen model", "only the body frozen", "all but the first frozen",
                   "all but the last frozen", "all but the model's own parameter frozen", *RUNS))
 ex.promise("sum", '"sum": the loss of a batch with each row twice is twice the loss of the batch.',
            cases=("a sum of squares", "a sum of cross-entropies", "a small sum",
@@ -135,7 +135,7 @@ def cases(g):
         inputs["batches"].insert(0, [x, y])
         return name, inputs
     return [one("nothing wrong", "none"), one("a frozen model", "frozen"),
-            one("a frozen body alone", "body"), one("all but the first frozen", "first"),
+            one("only the body frozen", "body"), one("all but the first frozen", "first"),
             one("all but the last frozen", "last"), one("a mean over one row more", "one more"),
             one("a sum of cross-entropies", "sum"),
             one("a sum of squares", "squares"), one("a small sum", "small sum"),

@@ -38,7 +38,7 @@ not into   | No byte is written into the old file. | changes to the old file; In
 fsync      | os.fsync puts the new bytes on the disk before the new file gets its name. | bytes on
              the disk
 no other   | A call that returns leaves no extra file, | files left behind
-next       | and the leftovers of a killed call do not stop the next one. | raised FileExistsError;
+next       | and the leftovers of a killed call do not stop the next call. | raised FileExistsError;
              raised OSError
 neighbours | All other files stay, even if their names begin with path; path + ".part" and path +
              ".tmp" may be treated as leftovers. | other files of the folder

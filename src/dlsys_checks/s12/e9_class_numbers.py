@@ -29,10 +29,10 @@ stored  | stored: the numbers from a checkpoint, 0 to len(stored) - 1, or {} if 
           case no checkpoint; no checkpoint, many classes; upper case and digits; no rows at all;
           one class; a blank and no letters
 keeps   | A class in stored keeps its number, even if no row has this class. | case a checkpoint; a
-          class that no row has; a checkpoint and no rows; nothing new; many of each; stored out of
+          class without rows; a checkpoint and no rows; nothing new; many of each; stored out of
           order; the example
-next    | The others get the next numbers, in the order of sorted(). | classes, in the order; number
-          of
+next    | Other classes get the next numbers, in the order of sorted(). | classes, in the order;
+          number of
 keys    | Returns: A dict from class to number, with its keys in the order of their numbers. |
           classes, in the order
 order   | The order of names and of stored makes no difference. | classes, in the order; number of
@@ -60,7 +60,7 @@ def cases(g):
         return list(dict.fromkeys(word() for _ in range(n)))
     return [one("no checkpoint", some(9)), one("no checkpoint, many classes", some(60)),
             one("a checkpoint", some(8), some(7)),
-            one("a class that no row has", some(6), some(5), some(3)),
+            one("a class without rows", some(6), some(5), some(3)),
             one("a checkpoint and no rows", [], some(6), seen=[]),
             one("nothing new", [], some(9)), one("many of each", some(40), some(40)),
             one("stored out of order", some(5), ["c", "a", "d", "b", "e", "f", "g", "h"]),
@@ -137,7 +137,7 @@ wrong("dropping classes without rows but leaving their numbers free", "keeps",
 wrong("ordering keys alphabetically", "keys", "return out", "return dict(sorted(out.items()))")
 wrong("ordering keys as in stored", ("keys", "order"),
       "return out", "return {**stored, **{n: out[n] for n in out if n not in stored}}")
-wrong("taking the order of stored for the order of its numbers", ("keeps", "order"),
+wrong("using the order of stored instead of the order of its numbers", ("keeps", "order"),
       "*sorted(stored, key=stored.get)", "*list(stored)")
 wrong("counting from 1", "number", "0", "1")
 ex.wrong("returning numpy integers",

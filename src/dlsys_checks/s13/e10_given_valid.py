@@ -20,11 +20,11 @@ given   | Compute the probability of each word, given that the model writes one 
           probabilities of the words
 words   | words: different lists of one or more tokens, of any length; none is the beginning of
           another. | case lengths from 1 to 6; one token each; one word; many words
-begin   | logprob(begin) returns what the model predicts after the tokens of the list begin, which
-          is [] at first: the log-probabilities of the next token, (V,) float64, | probabilities of
-          the words; led to; raised
-minus   | some perhaps minus infinity, but at least one word is possible. | case a word that can not
-          come; words that can not come; a word that can not come beside unlikely ones
+begin   | logprob(begin) returns the log-probabilities of the next token after the tokens of the
+          list begin, which is [] at first: (V,) float64. | probabilities of the words; led to;
+          raised
+minus   | Some may be minus infinity, but at least one word is possible. | case a word that cannot
+          occur; words that cannot occur; a word that cannot occur next to unlikely words
 form    | Returns (len(words),) float64. | shape of the; dtype of the; type of the
 sum     | The entries sum to 1, | probabilities of the words
 tiny    | even if every word is less likely than the smallest positive float. | case very unlikely
@@ -53,11 +53,11 @@ def cases(g):
 
     common = [[1, 2, 3], [1, 2, 4], [1, 0, 0], [2, 2, 2], [2, 1, 0]]
     mixed = [[0], [1, 3], [1, 4, 2], [2, 0, 1, 1], [3, 1, 1, 2, 5], [4, 2, 2, 0, 1, 5]]
-    never = one("a word that can not come", [[1, 2], [1, 3], [2, 1], [0, 4]])
+    never = one("a word that cannot occur", [[1, 2], [1, 3], [2, 1], [0, 4]])
     never[1]["weights"][:, :, 3] = -math.inf
-    nevers = one("words that can not come", [[1, 2, 0], [3, 1, 0], [3, 2, 0], [0, 4, 0]])
+    nevers = one("words that cannot occur", [[1, 2, 0], [3, 1, 0], [3, 2, 0], [0, 4, 0]])
     nevers[1]["weights"][0, :, 3] = -math.inf
-    beside = one("a word that can not come beside unlikely ones", [[2, 1], [3, 1], [2, 4]])
+    beside = one("a word that cannot occur next to unlikely words", [[2, 1], [3, 1], [2, 4]])
     beside[1]["weights"][0, :, 3] = -math.inf
     beside[1]["weights"][1, 2, [1, 4]] -= 120.0
     front = one("a far less likely word in front", [[0, *word] for word in some(4, 4)],
@@ -67,13 +67,14 @@ def cases(g):
     example = torch.zeros(4, 2, 2, dtype=torch.float64)
     example[1, 0] = torch.tensor([0.8, 0.2], dtype=torch.float64).log()    # behind token 0
     example[1, 1] = torch.tensor([0.6, 0.4], dtype=torch.float64).log()    # behind token 1
-    return [one("words that begin alike", common), one("the same, sharper", common, sharp=4.0),
+    return [one("words that begin alike", common), one("words that begin alike, sharper", common,
+                sharp=4.0),
             one("lengths from 1 to 6", mixed), one("one token each", [[0], [3], [5]]),
             one("one word", [[2, 4, 1]]), one("four letters", some(5, 4)),
             one("many words", some(40, 3)), one("the last token decides", [
                 [1, 2, 3, 0], [1, 2, 3, 4], [1, 2, 3, 5]]),
             one("the first token decides", [[0, 1, 1], [3, 1, 1], [5, 1, 1]]),
-            one("a token again and again", [[2, 2, 2, 2], [2, 2, 2, 3], [3, 3, 3, 3]]),
+            one("a repeated token", [[2, 2, 2, 2], [2, 2, 2, 3], [3, 3, 3, 3]]),
             one("a narrow way to a likely word", [[1, 5], [2, 0], [2, 1], [2, 3], [2, 4]]),
             never, nevers, beside, front,
             one("very unlikely words", some(4, 5), shift=-160.0),
@@ -200,7 +201,7 @@ wrong("multiplying log-probabilities", ("given", "sum"), "math.fsum", "math.prod
 wrong("returning the logarithms of the result", ("given", "sum"), SHARES, "t.log_softmax(0)")
 wrong("replacing minus infinity by a large number", "minus",
       ROW, "floored(logprob(word[:i]), word)")
-wrong("giving e**-50 to a token that cannot come", "minus",
+wrong("giving e**-50 to a token that cannot occur", "minus",
       ROW, f"{ROW}.nan_to_num(neginf=-50.0)")
 wrong("subtracting the first word's sum instead of the largest", "tiny",
       SHARES, "(t - t[0]).exp() / (t - t[0]).exp().sum()", says="")

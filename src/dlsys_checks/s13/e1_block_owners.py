@@ -32,7 +32,7 @@ value   | If a block of the table has no reader, raise ValueError and give none 
           table without readers; after a give that is refused
 left    | left() returns the number of free blocks. | type of the free blocks; free blocks
 tables  | No method changes a table. | tables that changed
-joined  | A table may be joined from several lists or have grown since. It contains no block twice,
+joined  | A table may be joined from several lists and may grow later. It contains no block twice,
           and only blocks from 0 to n - 1. | case a table joined from two; a table that grows
 own     | Objects do not affect each other. | blocks of a second object
 example | Example: n 3, a = take(2), b = share(a, 1), give(a): left() is 2, and after give(b) it is
@@ -62,25 +62,26 @@ def cases(g):
     join = "join"                            # the second table is put behind the first
     return [one("take and give", k + m, (take, "a", k), (give, "a"), (take, "b", k + m)),
             one("two tables", k + m, (take, "a", k), (take, "b", m), (give, "a"), (take, "c", k)),
-            one("shared, the first goes first", k + m, (take, "a", k), (share, "b", "a", k - 1),
-                (give, "a"), (take, "c", m + 1), (give, "b")),
-            one("shared, the second goes first", k + m, (take, "a", k), (share, "b", "a", k - 1),
-                (give, "b"), (take, "c", m), (give, "a")),
+            one("shared, and the first request leaves first", k + m, (take, "a", k),
+                (share, "b", "a", k - 1), (give, "a"), (take, "c", m + 1), (give, "b")),
+            one("shared, and the second request leaves first", k + m, (take, "a", k),
+                (share, "b", "a", k - 1), (give, "b"), (take, "c", m), (give, "a")),
             one("shared by three", k + 2, (take, "a", k), (share, "b", "a", 1),
                 (share, "c", "b", 1), (give, "a"), (give, "b"), (take, "d", 1), (give, "c")),
-            one("shared whole, then nothing of it", k, (take, "a", k), (share, "b", "a", k),
+            one("shared whole, then not at all", k, (take, "a", k), (share, "b", "a", k),
                 (share, "c", "a", 0), (give, "c"), (give, "a"), (give, "b")),
             one("served one after the other", 4, *[step for i in range(9) for step in (
                 (take, f"a{i}", 3), (share, f"b{i}", f"a{i}", 2), (give, f"a{i}"),
                 (give, f"b{i}"))]),
-            one("too many", k, (take, "a", 1), (take, "b", k), (take, "c", k - 1)),
-            one("too many of a new object", k, (take, "a", k + 1), (take, "b", k)),
-            one("none is left", k, (take, "a", k), (take, "b", 1), (take, "c", 0), (give, "a")),
+            one("too many blocks requested", k, (take, "a", 1), (take, "b", k), (take, "c", k - 1)),
+            one("too many blocks requested from a new object", k, (take, "a", k + 1),
+                (take, "b", k)),
+            one("no block left", k, (take, "a", k), (take, "b", 1), (take, "c", 0), (give, "a")),
             one("given twice", k + m, (take, "a", k), (take, "b", m), (give, "a"), (give, "a"),
                 (take, "c", k)),
             one("given once too often", m, (take, "a", 2), (share, "b", "a", 1), (give, "a"),
                 (give, "b"), (give, "b"), (take, "c", m)),
-            one("part of it is free already", m, (take, "a", 3), (share, "b", "a", 1),
+            one("part of the table already free", m, (take, "a", 3), (share, "b", "a", 1),
                 (give, "a"), (give, "a"), (give, "b"), (take, "c", m)),
             one("each block of an old table in turn", 4, (take, "z", 1), (take, "a", 3),
                 (give, "a"),

@@ -19,7 +19,7 @@ ex = exercise("13.2", "block_keys", seen=("prompts", "size"), says="share a key"
 ex.promise_table("""
 full    | Compute the key of each full block of a prompt, for a prefix cache. | number of keys; type
           of the keys
-ids     | ids: a list of tokens, which are integers and may be negative; it may be empty. | case
+ids     | ids: a list of tokens, possibly empty. Tokens are integers and may be negative. | case
           tokens below 0; no tokens; large tokens; digits that run together; sums that are equal
 block   | A block is size consecutive tokens; a shorter rest at the end has no key. | number of keys
 equal   | For the same size, two keys are equal if and only if all tokens up to the end of the block
@@ -29,8 +29,7 @@ extra   | and extra is equal, | case two adapters; an adapter named like the tok
 many    | however many blocks there are. | case many blocks; a thousand prompts; a long prompt; long
           prompts that differ early; a long block
 text    | extra: a text, such as the name of an adapter. | case extra with quotes and signs
-form    | A key can be used as a key of a dict, | used as the docstring says; Used as the docstring
-          says
+form    | A key can be used as a dict key, | used as the docstring says; Used as the docstring says
 short   | and repr(key) has at most 200 characters, however long ids and extra are. | characters of
           a key
 left    | ids is not changed. | inputs after the call
@@ -59,7 +58,7 @@ def cases(g):
             one("the same blocks in another order", n, a + b + c + d, b + a + c + d, c + b + a + d),
             one("another first block", n, a + b + c, d + b + c),
             one("another block in the middle", n, a + b + c + d, a + c + c + d),
-            one("one block again and again", n, a + a + a, b + a + a),
+            one("one block repeated", n, a + a + a, b + a + a),
             one("two blocks exchanged far ahead", 1, nine, [*nine[:2][::-1], *nine[2:]]),
             one("the same prompt twice", n, a + b + tail, list(a + b + tail), a + b),
             one("two adapters", n, (a + b, "poet"), (a + b, "clerk"), a + b, (a + b, "poet")),
@@ -71,7 +70,7 @@ def cases(g):
                 [2**40, 2**32 + 3], [0, 3], [2**32, 3], [2**24, 3], [2**24 + 1, 3], [2**53, 3],
                 [2**53 + 1, 3]),
             one("digits that run together", 2, [1, 23, 4, 5], [12, 3, 4, 5], [1, 2, 34, 5]),
-            one("no tokens", n, [], a), one("fewer than a block", n, tail, a[:1]),
+            one("no tokens", n, [], a), one("fewer tokens than a block", n, tail, a[:1]),
             one("one token per block", 1, a), one("all in one block", 2 * n, a + b, b + a),
             one("full to the last token", n, a + b), one("one token over", n, a + b + [4]),
             one("an adapter that ends in a digit", 2, ([2, 3], "x1"), ([12, 3], "x"),
@@ -160,9 +159,9 @@ wrong("chaining without extra", ("extra", "text"), FIRST, '""')
 wrong("hashing block and extra, without the tokens before", ("equal", "short"),
       KEY, "(extra, *block)")
 wrong("hashing block and its position", ("equal", "short"), KEY, "(extra, end, *block)")
-wrong("hashing the block and the one before it", ("equal", "short"),
+wrong("hashing the block and the previous block", ("equal", "short"),
       KEY, "(extra, end, *ids[max(0, end - 2 * size):end])")
-wrong("hashing the block and the first one", ("equal", "short"),
+wrong("hashing the block and the first block", ("equal", "short"),
       KEY, "(extra, end, *ids[:size], *block)")
 wrong("ignoring the order of the tokens", "equal",
       KEY, "hashed(repr((extra, sorted(ids[:end]))))")

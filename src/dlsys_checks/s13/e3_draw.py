@@ -95,7 +95,7 @@ def cases(g):
             one("seed 0 and step 0", some(1, 3), [0, 0, 5, 9] * 15 + list(range(240)),
                 [0, 8, 0, 0] * 15 + list(range(240))),
             one("one row", some(1, 7), [s], [3]),
-            one("a sure token", torch.eye(4, dtype=torch.float64), [s] * 4, [1] * 4,
+            one("a certain token", torch.eye(4, dtype=torch.float64), [s] * 4, [1] * 4,
                 rows=[0, 1, 2, 3]),
             one("many requests of one step", some(20, 12), far[:20], [5] * 20,
                 rows=list(range(20))),
@@ -299,29 +299,29 @@ wrong("keeping a generator for each position of the batch", "alone",
 wrong("leaving out the step", ("follows", "alone", "apart"), DRAWN, "first(seed)", says="")
 wrong("leaving out the seed, or using bits that torch's generator does not read",
       ("apart", "seeds", "numbers"), DRAWN, "first((seed << 32) + step)", says="")
-wrong("taking seed + step as the seed", "apart", DRAWN, "first(seed + step)")
-wrong("taking seed - step as the seed",
+wrong("using seed + step as the seed", "apart", DRAWN, "first(seed + step)")
+wrong("using seed - step as the seed",
       ("apart", "follows"), DRAWN, "first(abs(seed - step))", says="")
-wrong("taking 31 times the seed, plus the step", "apart", DRAWN, "first(31 * seed + step)")
+wrong("using 31 * seed + step as the seed", "apart", DRAWN, "first(31 * seed + step)")
 wrong("giving two consecutive steps the same number", ("apart", "follows"),
       DRAWN, "drawn(seed, step // 2)", says="")
 wrong("using only the last two digits of the seed", ("apart", "seeds", "numbers"),
       DRAWN, "drawn(seed % 100, step)", says="")
-wrong("taking 1000 times the seed, plus the step", "apart", DRAWN, "first(1000 * seed + step)")
+wrong("using 1000 * seed + step as the seed", "apart", DRAWN, "first(1000 * seed + step)")
 wrong("taking the product of seed and step", ("seeds", "numbers"),
       DRAWN, "first((seed * step * 7 + (step > 5) * seed * 13) % 2**63)", says="")
-wrong("taking 1000003 times the seed, plus the step",
+wrong("using 1000003 * seed + step as the seed",
       "apart", DRAWN, "first(1_000_003 * seed + step)")
-wrong("taking a million times the seed, plus the step",
+wrong("using 10**6 * seed + step as the seed",
       "apart", DRAWN, "drawn(10**6 * seed + step)")
 wrong("shifting the seed by 20 bits and adding the step",
       "apart", DRAWN, "drawn((seed << 20) + step)")
-wrong("taking a million times the step, plus the seed",
+wrong("using 10**6 * step + seed as the seed",
       "apart", DRAWN, "drawn(10**6 * step + seed)")
-wrong("taking 256 times the seed, xor the step, as the seed",
+wrong("using (256 * seed) ^ step as the seed",
       "apart", DRAWN, "first((seed << 8) ^ step)")
-wrong("taking seed ^ (step << 16) as the seed", "apart", DRAWN, "first(seed ^ (step << 16))")
-wrong("taking 2654435761 times the seed, plus the step, in 32 bits", "apart",
+wrong("using seed ^ (step << 16) as the seed", "apart", DRAWN, "first(seed ^ (step << 16))")
+wrong("using 2654435761 * seed + step in 32 bits as the seed", "apart",
       DRAWN, "first((seed * 2_654_435_761 + step) % 2**32)")
 wrong("sorting seed and step",
       "apart", DRAWN, "drawn(*sorted([seed, step]))")

@@ -30,7 +30,7 @@ never      | Sent text is never taken back, so push holds the ending that may be
              text that was sent too early
 letters    | and the bytes of an unfinished letter. | broken letters; letters that are lost
 sure       | It holds nothing else. | text that is held too long
-over       | From the first stop word on it returns "", neither the word nor what follows. | text
+over       | From the first stop word on, push returns "", neither the word nor what follows. | text
              after a stop word
 end        | end() is called once, when the answer is over, and returns what is still held; | text
              after end
@@ -72,8 +72,8 @@ def cases(g):
     stop, smile = "\nUser:", "🙂".encode()
     two = one("two answers at once", [stop], f"{some()} 你好 🙂🙂", 1)
     two[1]["beside"] = tokens(f"🙂 {some()}", 1)
-    return [one("a stop word in the end", [stop], some() + stop + " secret " + some(3)),
-            one("no stop word comes", [stop], some() + "\nUse it"),
+    return [one("a stop word at the end", [stop], some() + stop + " secret " + some(3)),
+            one("no stop word occurs", [stop], some() + "\nUse it"),
             one("ends like a stop word", [stop], some(3) + "\nUser"),
             one("begins like a stop word, again and again", [stop],
                 f"{some(2)}\n\nUs\nUse\n\nUser\nUser of {some(2)}{stop} no"),

@@ -22,11 +22,11 @@ ex = exercise("13.5", "accept_draft", seen=("p", "q", "tries", "grid"), says="re
 ex.promise("pair", "Return (token, kept): the token to write for a draft x, and whether it is x.",
            says=("token of a draft that is kept", "of a draft that is refused"))
 ex.promise("any", "p, q: the probabilities of target and draft, (V,) float64, possibly with zeros.",
-           cases=("zeros in p and in q", "a target that is sure", "equal, but for two",
+           cases=("zeros in p and in q", "a confident target", "equal, except for two",
                   "many tokens", "almost equal"))
-ex.promise("drawn", "x: a token that was sampled from q.", cases=("a draft that is sure",))
+ex.promise("drawn", "x: a token sampled from q.", cases=("a confident draft",))
 ex.promise("edges", "u, v: uniform and independent, more than 0 and less than 1.",
-           cases=("shares of thousandths", "many tokens"))
+           cases=("probabilities of thousandths", "many tokens"))
 ex.promise_table("""
 rule    | x is kept if u is less than p[x] / q[x]; | kept for draft; number kept of
 alone   | otherwise only v decides which token is written. | after another u
@@ -69,13 +69,13 @@ def cases(g):
             one("a peaked target", some(5) ** 6, some(5)), one("a peaked draft", some(5),
                                                                some(5) ** 6),
             one("two tokens", some(2), some(2)), one("zeros in p and in q", *holes),
-            one("a draft that is sure", some(4), sure),
-            one("a target that is sure", sure, some(4)),
-            one("equal", near, near), one("equal, but for two", near, moved),
+            one("a confident draft", some(4), sure),
+            one("a confident target", sure, some(4)),
+            one("equal", near, near), one("equal, except for two", near, moved),
             one("many tokens", some(40), some(40) ** 4, grid=200),
             one("one token", torch.ones(1), torch.ones(1)),
             one("sixths", *thirds), almost,
-            one("shares of thousandths", *fine, grid=1000),
+            one("probabilities of thousandths", *fine, grid=1000),
             one("the example", torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0]),
                 tries=[(0, 0.2, 0.4), (0, 0.7, 0.4)], grid=0)]
 
@@ -148,7 +148,7 @@ def law(out, p, q, tries, grid):
                 raise Broken(f"share of token {token} after a refusal of {x}", got, wanted,
                              f"There p is {p[token]:.4g}, and q is {q[token]:.4g}.")
         expect_equal(f"share of token after a refusal of {x}: valid tokens", sum(counts), grid,
-                     "The others are no tokens.")
+                     "No other token exists.")
     expect_length("drafts asked again", out["again"], len(refused))
     for tokens in out["again"]:
         expect_length("tokens after another u", tokens, 3)
@@ -186,14 +186,14 @@ wrong("taking the token that is missing most after a refusal", "follows",
       MISSING, "torch.nn.functional.one_hot((p - q).argmax(), len(p))")
 wrong("using u a second time instead of v", ("follows", "alone", "edges"),
       AT, "u * ends[-1]", says="")
-wrong("keeping the draft only where p is at least q",
+wrong("keeping the draft only if p is at least q",
       ("rule", "follows", "example"), KEPT, "p[x] >= q[x]")
-wrong("keeping the draft where u is below p", ("rule", "follows"), KEPT, "u < p[x]")
+wrong("keeping the draft if u is below p", ("rule", "follows"), KEPT, "u < p[x]")
 # https://github.com/ml-explore/mlx-swift-lm/pull/459
 wrong("keeping the draft only if it is the likeliest token of p", ("rule", "follows", "example"),
       KEPT, "x == p.argmax()")
 wrong("using q / p instead of p / q", ("rule", "follows"), KEPT, "u * p[x] < q[x]")
-wrong("keeping the draft where u is not below the ratio",
+wrong("keeping the draft if u is not below the ratio",
       ("rule", "pair"), KEPT, "u * q[x] >= p[x]")
 wrong("rounding v to two digits", "edges", AT, "round(v, 2) * ends[-1]", says="share of token")
 wrong("never keeping the draft", ("rule", "pair", "follows", "example"), KEPT, "False")
@@ -202,7 +202,7 @@ wrong("computing the missing part in float32", "any",
       MISSING, "(p.float() - torch.minimum(p.float(), q.float()))", says="")
 wrong("adding a small number to the sum of the missing part", "any",
       AT, "v * (ends[-1] + 1e-8)")
-wrong("drawing from p where little is missing", "any",
+wrong("drawing from p when little is missing", "any",
       MISSING, f"(p if {MISSING}.sum() < 1e-6 else {MISSING})")
 wrong("multiplying p by the probability of a refusal", "follows",
       MISSING, "(p * (1 - (p / q.clamp(min=1e-300)).clamp(max=1)))")

@@ -18,13 +18,13 @@ past    | past: the number of cache entries before the round. | case an empty ca
           entries that stay
 fed     | In the round, the last written token was fed, then draft, a list of guesses that may be
           empty; each token that was fed left one entry. | entries that stay; raised
-says    | says: the token that the model itself wants after each fed token, so one more than in
-          draft. | tokens to write
+says    | says: the token that the model itself wants after each fed token, so one token more than
+          in draft. | tokens to write
 numbers | Tokens are integers, 0 or more. | case token 0 guessed right; token 0 guessed wrong; token
-          0 in a guess's place; large numbers of tokens
-write   | write: the list of tokens to write: all those that, as this round proves, the model alone
-          would write. | tokens to write; type of the tokens
-feed    | feed: the token to feed next, which is the last one written, because it has no entry. |
+          0 in a guess's place; large token numbers
+write   | write: a list of all tokens that, as this round proves, the model alone would write. |
+          tokens to write; type of the tokens
+feed    | feed: the token to feed next, which is the last token written, because it has no entry. |
           token to feed
 stay    | stay: how many of the first cache entries may stay. | entries that stay
 left    | draft and says are not changed. | inputs after the call
@@ -43,11 +43,11 @@ def cases(g):
         return name, {"past": whole(5, 40) if past is None else past, "draft": draft,
                       "says": says}
 
-    shifted = one("guesses one place late", 4, 0)
+    shifted = one("guesses one position late", 4, 0)
     shifted[1]["draft"] = shifted[1]["says"][1:]
-    same = one("one token again and again", 4, 2)
+    same = one("one token repeated", 4, 2)
     same[1].update(draft=[7, 7, 8, 7], says=[7, 7, 7, 7, 7])
-    large = one("large numbers of tokens", 4, 0)
+    large = one("large token numbers", 4, 0)
     large[1].update(draft=[4000, 70_001, 128_000, 9], says=[4000, 70_001, 600, 9, 5])
     zero = one("token 0 guessed right", 4, 3)
     zero[1]["says"][1] = zero[1]["draft"][1] = 0
@@ -58,10 +58,11 @@ def cases(g):
     a, b, c, d = one("", 3, 0)[1]["says"]
     repeated = one("a guess right at first, wrong when it comes again", 4, 0)
     repeated[1].update(draft=[a, b, a, c], says=[a, b, d, c, b])
-    return [one("some are right", 5, whole(1, 4)), one("one is right", 3, 1),
-            one("none is right", 4, 0), one("all are right", 4, 4), one("all but the last", 4, 3),
+    return [one("some guesses right", 5, whole(1, 4)), one("one guess right", 3, 1),
+            one("no guess right", 4, 0), one("all guesses right", 4, 4),
+            one("all guesses but the last right", 4, 3),
             one("one guess, right", 1, 1), one("one guess, wrong", 1, 0), one("no guess", 0, 0),
-            one("right again behind a wrong one", 6, 2, again=(3, 5)),
+            one("right again after a wrong guess", 6, 2, again=(3, 5)),
             one("wrong at first, then right", 4, 0, again=(1, 2, 3)),
             one("an empty cache", 3, 2, past=0), one("a long cache", 3, 1, past=4000),
             one("many guesses", 20, whole(10, 15)), shifted, same, large, zero, not_zero, own,
@@ -144,7 +145,7 @@ wrong("swapping feed and stay", ("feed", "triple"),
       "says[n], past + 1 + n", "past + 1 + n, says[n]")
 wrong("returning a tuple of tokens", "write", WRITE, "tuple(says[:n + 1])",
       says="type of the tokens")
-wrong("returning a list of the three", "triple", "return says", "return [says",
+wrong("returning a list instead of a tuple", "triple", "return says", "return [says",
       STAY, f"{STAY}]", says="type of the result")
 wrong("appending the model's token to draft in place", "left",
       "return", "draft[n:] = says[n:n + 1]; return")

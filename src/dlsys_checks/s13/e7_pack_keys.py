@@ -44,7 +44,7 @@ def cases(g):
         k = size * torch.randn(*shape, generator=g)
         return name, {"k": k, "bits": bits, "group": group, "order": order}
 
-    loud = one("a loud channel", (2, 2, 9, 6), 3)
+    loud = one("a channel of large values", (2, 2, 9, 6), 3)
     loud[1]["k"][:, :, :, 2] *= 30
     empty = one("a channel of zeros", (2, 2, 8, 3))
     empty[1]["k"][0, 1, :4, 1] = 0.0
@@ -53,7 +53,8 @@ def cases(g):
     ties[1]["k"][:, :, ::3] = -3.0 - ties[1]["k"][:, :, ::3].abs()
     return [one("whole groups"), one("tokens left over", (2, 3, 11, 4), 4), loud,
             one("one row, one head", (1, 1, 7, 5), 3), one("one channel", (2, 3, 9, 1), 4),
-            one("group of one token", (2, 2, 5, 3), 1), one("one group of all", (2, 2, 6, 3), 6),
+            one("groups of one token", (2, 2, 5, 3), 1),
+            one("one group of all tokens", (2, 2, 6, 3), 6),
             one("more groups than channels", (1, 2, 17, 2), 2),
             one("fewer tokens than a group", (2, 2, 3, 4), 5), one("no tokens", (2, 2, 0, 4), 3),
             one("2 bits", bits=2), one("3 bits", (2, 2, 10, 3), 3, bits=3), one("8 bits", bits=8),
@@ -115,7 +116,7 @@ def law(out, k, bits, group, order):
                      round(float(places.flatten()[at]), 3), "Round to the nearest whole number.")
     expect_equal("rest", out["rest"], k[:, :, n * group:], f"{T - n * group} tokens are left over.")
     expect_equal("bytes held in the memory of k", out["held"], 0,
-                 "A view keeps all of it alive.")
+                 "A view keeps all of k alive.")
     expect_equal("bytes kept in addition to the values", out["more"], 0,
                  "A view of a copy keeps all of the copy alive.")
 
@@ -163,7 +164,8 @@ wrong("grouping every n-th token, not neighbours", "groups",
       ".to(torch.int8)", ".to(torch.int8).transpose(2, 3)")
 wrong("dividing by 2**bits - 1", ("scale", "bits"), TOP, "(2 ** bits - 1)")
 wrong("dividing by 2**(bits - 1)", ("scale", "bits", "codes"), TOP, "2 ** (bits - 1)")
-wrong("ignoring negative values in the largest", ("scale", "zero"), ".abs()", "")
+wrong("taking the largest value instead of the largest absolute value",
+      ("scale", "zero"), ".abs()", "")
 wrong("taking half the distance from the smallest to the largest", "scale",
       LARGEST, "(parts.amax(3, keepdim=True) - parts.amin(3, keepdim=True)) / 2")
 wrong("taking twice the mean absolute value",
@@ -190,6 +192,6 @@ wrong("taking the rest from the front", ("rest", "groups", "scale", "codes"),
 wrong("returning the rest as a view of k", "memory", REST, "k[:, :, n * group:]")
 wrong("returning the rest as a view of a copy of k", "memory",
       REST, "k.clone()[:, :, n * group:]", says="bytes kept")
-wrong("returning a list of the three", "parts",
+wrong("returning a list instead of a tuple", "parts",
       "return codes,", "return [codes,", REST, f"{REST}]", says="type of the result")
 wrong("changing k in place", "k", "return", "given, k = k, k.clone(); given.add_(1.0); return")

@@ -24,11 +24,11 @@ logits      | logits: (..., V) float32 or bfloat16. | case bfloat16; answers of 
 tokens      | tokens: (...) int64, each of them kept. | shape of the
 temperature | temperature: above 0. | case a low temperature; a high temperature; a very low
               temperature; almost temperature 0
-kept        | kept: (..., V) bool, as the server reports it, whatever its rule. | case cut without a
-              rule; one token kept; all tokens kept
+kept        | kept: (..., V) bool, as the server reports it, whatever its rule. | case a random cut;
+              one token kept; all tokens kept
 others      | Logits of tokens that are not kept have no effect, even if they are infinite or nan. |
-              case minus infinity at other tokens; huge at other tokens; infinity at other tokens;
-              nan at other tokens
+              case minus infinity at other tokens; huge logits at other tokens; infinity at other
+              tokens; nan at other tokens
 form        | Returns (...) float32, computed in float32. | dtype of the; type of the;
               log-probabilities
 flow        | Gradients flow to logits. | gradient of the logits; unusable; led to
@@ -79,13 +79,13 @@ def cases(g):
             one("a low temperature", 5, 6, temperature=0.05, size=1.0),
             one("a high temperature", 5, 6, temperature=3.0),
             one("temperature 1", 5, 6, temperature=1.0),
-            one("cut without a rule", 6, 8, cut="any"), one("all tokens kept", 4, 6, cut="all"),
+            one("a random cut", 6, 8, cut="any"), one("all tokens kept", 4, 6, cut="all"),
             one("one token kept", 4, 6, cut="one"), one("large logits", 4, 6, size=90.0, cut="any"),
             far, cold, coldest,
             changed(one("infinity at other tokens", 5, 7, cut="any"), math.inf),
             changed(one("nan at other tokens", 5, 7, cut="any"), math.nan),
             changed(one("minus infinity at other tokens", 5, 7, cut="any"), -math.inf),
-            changed(one("huge at other tokens", 5, 7, cut="any"), 3e4),
+            changed(one("huge logits at other tokens", 5, 7, cut="any"), 3e4),
             one("bfloat16", 5, 9, half=True), one("bfloat16, many to choose from", 3, 300,
                                                   half=True, cut="any"),
             ("the example", {"logits": torch.tensor([[2.0, 2.0, 5.0]]),

@@ -16,8 +16,8 @@ ex = exercise("13.9", "first_token", seen=("arrive", "chunks"), says="seconds to
 ex.promise_table("""
 three   | Compute (p99, gap, rate) of a server's run, as floats, with times in seconds. | type of;
           parts of the result
-arrive  | arrive: when each request was due, one or more, in any order. | case arrivals in any
-          order; one request; arrivals long after 0
+arrive  | arrive: the time at which each request was due, one or more, in any order. | case arrivals
+          in any order; one request; arrivals long after 0
 chunks  | chunks: for each request its pieces, (time, tokens), in order of time. | seconds to the
           first token; longest wait; tokens per second
 empty   | A piece with 0 tokens only shows that the server is alive and is not part of the answer. |
@@ -26,10 +26,11 @@ empty   | A piece with 0 tokens only shows that the server is alive and is not p
 p99     | p99: the smallest time within which at least 99 % of the requests have their first token,
           | seconds to the first token
 arrival | measured from when each request was due; | seconds to the first token
-never   | a request that never gets a token counts as math.inf. | case one of five gets nothing; one
-          of two hundred gets nothing; three of two hundred get nothing; nothing but empty pieces
+never   | a request that never gets a token counts as math.inf. | case one request in five gets
+          nothing; one request in two hundred gets nothing; three requests in two hundred get
+          nothing; nothing but empty pieces
 gap     | gap: the longest wait between two consecutive pieces of one answer, | longest wait
-none    | or 0.0 if no answer has two. | case one piece each | longest wait; raised; type of
+none    | or 0.0 if no answer has two pieces. | case one piece each | longest wait; raised; type of
 rate    | rate: the tokens of all answers per second, from the first arrival to the last piece of an
           answer. | tokens per second
 least   | At least one request gets a token. | case nothing but empty pieces; one request
@@ -75,9 +76,9 @@ def cases(g):
             one("arrivals long after 0", 6, begin=between(1e3, 2e3)),
             one("one piece each", 6, pieces=1), one("many pieces", 4, pieces=30),
             one("pieces without tokens", 6, empty=True), end, split,
-            one("one of five gets nothing", 5, nothing=(2,)),
-            one("one of two hundred gets nothing", 200, nothing=(7,)),
-            one("three of two hundred get nothing", 200, nothing=(7, 70, 170)),
+            one("one request in five gets nothing", 5, nothing=(2,)),
+            one("one request in two hundred gets nothing", 200, nothing=(7,)),
+            one("three requests in two hundred get nothing", 200, nothing=(7, 70, 170)),
             one("nothing but empty pieces", 4, empty=True, nothing=(0, 1, 3)),
             ("the example", {"arrive": [0.0], "chunks": [[(1.0, 0), (2.0, 3), (2.5, 1)]]})]
 
@@ -176,7 +177,7 @@ wrong("leaving out requests without a token", "never",
       " if one else math.inf", "", PAIRS, f"{PAIRS} if one", says=SECONDS)
 wrong("counting 0 for a request without a token", "never", "math.inf", "0.0", says=SECONDS)
 wrong("starting all clocks at the first arrival", "arrival", FIRST, "one[0][0] - min(arrive)")
-wrong("starting each clock at the arrival of the request before", "arrival",
+wrong("starting each clock at the previous request's arrival", "arrival",
       PAIRS, "zip(answers, [arrive[0], *arrive])")
 wrong("measuring the time to the last token", ("p99", "arrival", "chunks"),
       FIRST, "one[-1][0] - due")
@@ -204,7 +205,7 @@ wrong("including an empty piece at the end in the time", "empty",
       LAST, "max(row[-1][0] for row in chunks if row)", says="tokens per second")
 wrong("taking the end of the list's last answer as the last piece", ("rate", "least"),
       LAST, "[one for one in answers if one][-1][-1][0]", says="")
-wrong("returning a list of the three", "three", "p99, gap, rate", "[p99, gap, rate]",
+wrong("returning a list instead of a tuple", "three", "p99, gap, rate", "[p99, gap, rate]",
       says="type of")
 wrong("rounding to milliseconds", ("chunks", "rate", "gap"),
       "p99, gap, rate", "tuple(round(v, 3) for v in (p99, gap, rate))", says="")

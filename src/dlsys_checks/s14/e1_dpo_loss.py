@@ -25,19 +25,20 @@ each    | Returns a function loss(chosen, rejected), which is called at each ste
 mask    | Both are pairs (ids, answer) with answer (B, T) bool, true at the answer's tokens and
           never at the first position. Row by row they answer the same prompt. | loss:; gradient of
           the
-sizes   | T may differ between the two, and B between calls. | case other lengths; other lengths,
-          without pads; two calls; three calls; two calls of one size; the same texts, another mask
+sizes   | T may differ between the two, and B between calls. | case different lengths; different
+          lengths, without pads; two calls; three calls; two calls of one size; the same texts,
+          another mask
 mean    | The loss is the mean over rows of -log(sigmoid(beta * margin)), | loss:; gradient of the;
           scalar outputs
 dtype   | a float32 scalar. | dtype of the loss
 margin  | margin: the increase of the chosen answer's log-probability since dpo_loss was called,
           minus that of the rejected one. | loss:; gradient of the
 mode    | The policy runs in its current mode, the reference in evaluation mode. | case training
-          mode; training mode, first step; training mode, a part kept out of it; a part alone in
+          mode; training mode, first step; training mode, a part kept out of it; only a part in
           training mode; put into training mode for the steps; put into evaluation mode for the
           steps
 finite  | The loss is finite for margins of hundreds of nats. | case margins of hundreds; margins of
-          hundreds, wrong way
+          hundreds in the wrong direction
 flow    | Gradients flow to the current policy. | gradient of the; led to
 left    | Neither call changes the policy's weights, their requires_grad or gradients or a part's
           mode, or sets a seed. | of the policy; random numbers
@@ -87,7 +88,8 @@ def cases(g):
                       "beta": between(0.05, 0.4) if beta is None else beta}
 
     far = one("margins of hundreds", size=1.0, move=60.0, beta=1.0, rows=4, full=True)
-    back = one("margins of hundreds, wrong way", size=1.0, move=90.0, beta=2.0, rows=5, full=True)
+    back = one("margins of hundreds in the wrong direction", size=1.0, move=90.0, beta=2.0,
+               rows=5, full=True)
     texts = one("the same texts, another mask", 2, full=True, more=0)
     texts[1]["calls"][1] = [(ids.clone(), answer & (answer.cumsum(1) < answer.sum(1)[:, None]))
                             for ids, answer in texts[1]["calls"][0]]
@@ -96,13 +98,14 @@ def cases(g):
     return [one("a step"), one("one row", rows=1), one("many rows", rows=9),
             one("trained far away", move=3.0), one("two calls of one size", 2, more=0, full=True),
             texts, one("two calls", 2), one("three calls", 3),
-            one("pads behind", rows=5), one("pads in front", front=3, rows=4),
-            one("other lengths", other=3), one("other lengths, without pads", other=2, full=True),
+            one("pads at the end", rows=5), one("pads at the start", front=3, rows=4),
+            one("different lengths", other=3), one("different lengths, without pads", other=2,
+                full=True),
             one("an answer in two parts", two=True), one("one token", tiny=True),
             one("two tokens to choose from", tokens=2), one("a small beta", beta=0.01, move=2.0),
             one("a large beta", beta=2.0, move=0.4), one("training mode", training=True, beta=0.5),
             first, one("training mode, a part kept out of it", training=True, apart=True, beta=0.5),
-            one("a part alone in training mode", apart=True, beta=0.5),
+            one("only a part in training mode", apart=True, beta=0.5),
             one("put into training mode for the steps", training=True, switched=True, beta=0.5),
             one("put into evaluation mode for the steps", switched=True, beta=0.5),
             one("a frozen weight", frozen=True), far, back, example]
@@ -190,15 +193,15 @@ def act(fn, weights, calls, beta, training, apart, switched, frozen):
 def law(out, weights, calls, beta, training, apart, switched, frozen):
     expect_parts(out, "values", "last", "first", "moved", "mode", "trained", "cleared", "seeded")
     expect_equal("weights of the policy that changed", out["moved"], 0,
-                 "A loss changes none.")
+                 "A loss changes no weights.")
     expect_equal("modules of the policy that were in a different mode", out["mode"], 0,
-                 "eval() on the copy, not on the policy; train() sets all parts alike.")
+                 "Call eval() on the copy, not on the policy; train() sets all parts alike.")
     expect_equal("weights of the policy whose requires_grad changed", out["trained"], 0,
-                 "Only what the policy is compared with takes no gradient.")
+                 "Only the reference takes no gradient.")
     expect_equal("gradients of the policy that the loss changed", out["cleared"], 0,
-                 "They are cleared and filled by who trains.")
+                 "The training loop clears and fills them.")
     expect_equal("random numbers that a call changed", out["seeded"], 0,
-                 "A seed in here gives each step the same dropout.")
+                 "A seed set here gives each step the same dropout.")
     for name in ("values", "last", "first"):
         expect_length(name, out[name], len(calls))
     for step, (now, pairs) in enumerate(zip(weights[1:], calls)):
@@ -391,7 +394,7 @@ ex.wrong("putting the policy into eval mode", made, breaks="left",
 wrong("restoring the policy's mode with train(), which reaches all parts", "left",
       "reference = keep(policy)",
       "was = policy.training; reference = copy.deepcopy(policy.eval()); policy.train(was)")
-wrong("restoring the first modes at each step", ("left", "mode"),
+wrong("restoring the first call's modes at each step", ("left", "mode"),
       "return loss",
       "modes, loss = [(part, part.training) for part in policy.modules()], loss\n    def "
       "with_modes(chosen, rejected):\n        for part, was in modes: part.training = was\n      "
@@ -448,7 +451,7 @@ wrong("truncating both answers to the length of the shorter one", "sizes",
       "def shorter(chosen, rejected): n = min(chosen[0].shape[1], rejected[0].shape[1]); return "
       "loss(*((ids[:, :n], answer[:, :n]) for ids, answer in (chosen, rejected)))\n    return "
       "shorter")
-wrong("using the chosen answer's mask for both", ("mask", "sizes"),
+wrong("using the chosen answer's mask for both answers", ("mask", "sizes"),
       "return loss",
       "def masked(chosen, rejected): n, m = chosen[0].shape[1], rejected[0].shape[1]; mask = "
       "F.pad(chosen[1], (0, max(0, m - n)))[:, :m]; return loss(chosen, (rejected[0], mask))\n   "

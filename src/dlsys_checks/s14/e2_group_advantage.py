@@ -24,8 +24,8 @@ unequal   | and groups may differ in size. | case unequal groups; unequal groups
             equal rewards; one reward among many
 advantage | The advantage of an answer is its reward minus the mean of its group, divided by the
             standard deviation of its group (with n - 1) plus 1e-4. | advantages
-alone     | It is 0 for an answer that is alone in its group | case alone among others; each alone;
-            one answer
+alone     | It is 0 for an answer that is alone in its group | case alone among others; each answer
+            alone in its group; one answer
 equal     | and, up to rounding, for all answers of a group with equal rewards. | case equal
             rewards; a group of equal rewards
 form      | Returns (N,) float32, in the order of rewards. | shape of the; dtype of the; type of
@@ -78,7 +78,8 @@ def cases(g):
             one("one group", torch.full((n,), 3)),
             one("unequal groups", apart), one("unequal groups, mixed", mixed(apart)),
             one("a large group and small ones", mixed(torch.tensor([0] * 40 + [1, 1, 2, 2]))),
-            one("alone among others", [3, 8, 3, 5, 3, 8]), one("each alone", [2, 0, 1]),
+            one("alone among others", [3, 8, 3, 5, 3, 8]), one("each answer alone in its group",
+                [2, 0, 1]),
             one("one answer", [0]),
             one("ids below 0", mixed(torch.tensor([-1, -1, -1, -2, -2, -2, 0, 0, 1, 1]))),
             one("large ids", mixed(torch.tensor(
@@ -197,8 +198,8 @@ wrong("using the group's mean and the batch's standard deviation", "advantage",
       "spread(group)", "whole")
 ex.wrong("not dividing by the standard deviation", made, breaks=("advantage", "example"),
          spread=lambda group: torch.ones(()), plus=0.0)
-ex.wrong("using the standard deviation with n", made, breaks=("advantage", "example"),
-         spread=lambda group: group.std(correction=0))
+ex.wrong("dividing by n instead of n - 1 in the standard deviation", made,
+         breaks=("advantage", "example"), spread=lambda group: group.std(correction=0))
 ex.wrong("dividing by the variance", made, breaks="advantage", spread=lambda group: group.var())
 ex.wrong("adding nothing to the standard deviation", made, breaks=("equal", "advantage"), plus=0.0)
 wrong("using ranks instead of rewards", "rewards",
@@ -207,9 +208,10 @@ ex.wrong("adding 1e-8 instead of 1e-4", made, breaks="advantage", plus=1e-8)
 ex.wrong("adding 1e-2 instead of 1e-4", made, breaks=("advantage", "example"), plus=1e-2)
 ex.wrong("taking the root of the variance plus 1e-4", made, breaks="advantage", plus=0.0,
          spread=lambda group: (group.var() + 1e-4).sqrt())
-ex.wrong("returning NaN for an answer that is alone", made, breaks="alone", least=1,
+ex.wrong("returning NaN for an answer alone in its group", made, breaks="alone", least=1,
          spread=lambda group: ((group - group.mean()).square().sum() / (len(group) - 1)).sqrt())
-ex.wrong("returning the reward itself for an answer that is alone", made, breaks="alone", least=1,
+ex.wrong("returning the reward itself for an answer alone in its group", made, breaks="alone",
+         least=1,
          centre=lambda group: group.mean() * (len(group) > 1),
          spread=lambda group: group.std() if len(group) > 1 else torch.ones(()))
 ex.wrong("leaving out groups of fewer than three", made, breaks=("advantage", "example"), least=3)
@@ -217,9 +219,9 @@ ex.wrong("not subtracting the mean", made, breaks=("advantage", "example"),
          centre=lambda group: torch.zeros(()))
 ex.wrong("subtracting the median instead of the mean", made, breaks=("advantage", "example"),
          centre=lambda group: group.median())
-ex.wrong("subtracting the best of the group", made, breaks=("advantage", "example"),
+ex.wrong("subtracting the group's best reward", made, breaks=("advantage", "example"),
          centre=lambda group: group.amax())
-ex.wrong("subtracting the mean of the others", made, breaks=("advantage", "example"),
+ex.wrong("subtracting the mean of the other answers", made, breaks=("advantage", "example"),
          centre=lambda group: (group.sum() - group) / (len(group) - 1))
 wrong("flipping the sign", ("advantage", "example"), "return found", "out = -found; return out")
 wrong("clipping to one standard deviation", "advantage",

@@ -19,13 +19,13 @@ pull    | Compute a scalar loss term that pulls the policy towards the reference
           all answers that the policy may sample, its gradient is that of KL(policy, reference) in
           nats. | mean gradient; shape of the term; type of; gradient of the term
 whole   | The KL is that of whole answers. | case answers of two tokens; answers of three tokens;
-          two answers of two tokens; a certain token; a token that is certain by the reference;
+          two answers of two tokens; a certain token; a token that the reference is certain of;
           shorter answers; shorter answers, two at once; float32, answers of two tokens
 tokens  | logp, logp_ref: (N, T), the log-probability of each token of N answers, given the tokens
           before it, under the policy that sampled them and under the reference; | case one answer
           of one token; two answers of one token; three answers at once; two answers of two tokens;
-          shorter answers, two at once; float32; eight tokens to choose from; far apart; equal
-          to the reference; a certain token; a token that is certain by the reference
+          shorter answers, two at once; float32; eight tokens to choose from; far apart; equal to
+          the reference; a certain token; a token that the reference is certain of
 pads    | both are 0 after the end of a shorter answer. | case shorter answers; shorter answers, two
           at once
 dtype   | Both are float32 or both float64, and so is the term. | dtype of the term
@@ -75,7 +75,7 @@ def cases(g):
             one("shorter answers, two at once", 2, 3, 2, ends=True),
             one("far apart", 3, 1, 2, logits=apart, logits_ref=apart.flip(1) - 2 * apart),
             one("a certain token", 3, 2, 1, logits=certain, logits_ref=spread),
-            one("a token that is certain by the reference", 3, 2, 1, logits=spread,
+            one("a token that the reference is certain of", 3, 2, 1, logits=spread,
                 logits_ref=certain),
             one("equal to the reference", 4, 1, 2, logits=same, logits_ref=same.clone()),
             one("float32", 4, 1, 2, dtype="float32"),
@@ -121,7 +121,7 @@ def law(out, logits, logits_ref, rows, tokens, real, batches, dtype):
     expect_equal("shape of the term", out["shape"], "[]", "A loss is a scalar.")
     expect_equal("dtype of the term", out["kept"], f"torch.{dtype}")
     expect_equal("whether there is a gradient of the term", out["alive"], "True",
-                 "It comes through logp.")
+                 "The gradient comes through logp.")
     exact = logits.double().requires_grad_()
     chosen, fixed = (torch.where(real, z.log_softmax(-1)[rows, tokens], 0.0).sum(1)
                      for z in (exact, logits_ref.double()))

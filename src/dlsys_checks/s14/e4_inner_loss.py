@@ -19,10 +19,9 @@ loss    | Compute PPO's loss for one inner step, a scalar: minus the mean, over 
           of the
 ratio   | A token's ratio is its probability now, divided by its probability when it was sampled; |
           case several tokens; one token per answer; one answer; as many tokens as answers; likelier
-          and good; likelier and bad; far likelier and bad; e to the 25 times as likely, and bad;
-          certain tokens; less likely and good; less likely and bad; far away; a wide clip; a narrow
-          clip; small advantages; advantages of 0; a later step, the graph kept; float32; the
-          example
+          and good; likelier and bad; far likelier and bad; e**25 times as likely, and bad; certain
+          tokens; less likely and good; less likely and bad; far away; a wide clip; a narrow clip;
+          small advantages; advantages of 0; a later step, the graph kept; float32; the example
 eps     | the clipped ratio stays between 1 - eps and 1 + eps. | case a wide clip; a narrow clip;
           far away; likelier and bad; less likely and good
 inputs  | logp, logp_sampled: (N, T), each token's log-probability now and at sampling. adv: (N,),
@@ -61,7 +60,7 @@ def cases(g):
     kept = one("the first step, the graph kept", 4, 3, graph=True)
     for _, inputs in (first, kept):
         inputs["moved"] = torch.zeros_like(inputs["moved"])
-    beyond = one("e to the 25 times as likely, and bad", 3, 4, low=24.0, high=26.0, sign=-1)
+    beyond = one("e**25 times as likely, and bad", 3, 4, low=24.0, high=26.0, sign=-1)
     beyond[1]["before"] -= 27.0
     certain = one("certain tokens", 4, 4)      # a log-probability of 0, now and then
     certain[1]["before"][0, 1], certain[1]["moved"][0, 1] = -0.5, 0.5
@@ -153,7 +152,7 @@ wrong("keeping the graph of logp_sampled", "flow", OLD, "logp_sampled", says="gr
 wrong("keeping the graph of adv", "flow", GAIN, "adv", says="gradient of")
 wrong("not clipping at all", ("loss", "eps", "example"), f"ratio.clamp({CLIPPED})", "ratio")
 wrong("clipping without the minimum", ("loss", "ratio"), SMALLER, "(clipped * gain)")
-wrong("taking the larger of the two", ("loss", "ratio", "example"), "minimum", "maximum")
+wrong("taking the larger of the two products", ("loss", "ratio", "example"), "minimum", "maximum")
 wrong("taking the smaller ratio, then multiplying by the advantage", ("loss", "ratio"),
       SMALLER, "(torch.minimum(ratio, clipped) * gain)")
 wrong("clamping the log-ratio to between -eps and eps", ("loss", "eps", "example"),

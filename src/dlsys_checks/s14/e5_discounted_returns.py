@@ -86,7 +86,7 @@ def law(out, rewards, ended, after, gamma, graph):
     expect_parts(out, "returns", "graph", "moved", "cut")
     expect_equal("numbers changed in the inputs", out["moved"], 0, "Work on copies.")
     expect_equal("graph of the inputs: cut of", out["cut"], "none",
-                 "detach() returns another tensor; detach_() cuts this one for everybody.")
+                 "detach() returns a new tensor; detach_() detaches the caller's own.")
     n, steps = rewards.shape
     expected = torch.zeros(n, steps, dtype=torch.float64)
     for i in range(n):
@@ -122,9 +122,9 @@ SUM = f"rewards[:, t] + gamma * later{MASK}"
 wrong("carrying the return across the end of an episode",
       ("episode", "inputs", "after", "gamma", "example"), MASK, "")
 # https://github.com/EdanToledo/Stoix/issues/142
-wrong("using the ends of the next step", ("episode", "inputs", "after", "gamma", "example"),
+wrong("using the next step's end flag", ("episode", "inputs", "after", "gamma", "example"),
       MASK, " * ~ended[:, min(t + 1, rewards.shape[1] - 1)]")
-wrong("using the ends of the step before", ("episode", "inputs", "after", "gamma", "example"),
+wrong("using the previous step's end flag", ("episode", "inputs", "after", "gamma", "example"),
       MASK, " * ~ended[:, max(t - 1, 0)]")
 wrong("carrying on only where an episode ends", ("returns", "episode", "inputs", "after", "gamma",
                                                "example"), "~ended", "ended")
@@ -133,13 +133,13 @@ wrong("dropping the reward of an episode's last step",
       "(rewards[:, t] + gamma * later) * ~ended[:, t]")
 wrong("stopping every row where one row ends", ("episode", "inputs", "after", "gamma"),
       MASK, " * ~ended[:, t].any()")
-wrong("leaving after out", ("after", "inputs", "gamma", "example"), START,
+wrong("leaving out after", ("after", "inputs", "gamma", "example"), START,
       "torch.zeros_like(after)")
 wrong("adding after to rows that have ended", ("episode", "after", "inputs"), SUM,
       "rewards[:, t] + gamma * later * (~ended[:, t] | (t == rewards.shape[1] - 1))")
 wrong("adding after without its discount", ("after", "inputs", "gamma", "example"), START,
       "after.detach() / max(gamma, 1e-9)")
-wrong("discounting after once more", ("after", "inputs", "gamma", "example"), START,
+wrong("discounting after a second time", ("after", "inputs", "gamma", "example"), START,
       "after.detach() * gamma")
 wrong("taking after as the return of the last step",
       ("episode", "after", "inputs", "gamma", "example"), SUM,

@@ -16,7 +16,7 @@ ex.promise_table("""
 layer   | Compute y = relu(h A.T) B.T + c on one of several ranks, and its gradients. | y on rank;
           number of the results
 cut     | The layer is cut by units: a (f, D) is this rank's rows of A, b (E, f) its columns of B; f
-          is at least 1 and may differ between ranks. | case ranks of other sizes; one unit on a
+          is at least 1 and may differ between ranks. | case ranks of different sizes; one unit on a
           rank; the example
 whole   | h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss with respect to y, are
           complete and the same on all ranks. | y on rank; dc on rank
@@ -48,17 +48,17 @@ def cases(g):
                       "a": [drawn(f, d) for f in units], "b": [drawn(f, e).T for f in units]}
 
     k = whole(3, 7)
-    idle = one("no unit of a rank is open", [k, k])
+    idle = one("a rank without active units", [k, k])
     idle[1]["h"], idle[1]["a"][0] = idle[1]["h"].abs(), -idle[1]["a"][0].abs()
     example = {"h": torch.tensor([[2.0]]), "c": torch.zeros(1), "dy": torch.ones(1, 1),
                "a": [torch.tensor([[3.0]]), torch.tensor([[4.0]])],
                "b": [torch.tensor([[5.0]]), torch.tensor([[7.0]])]}
     return [one("two ranks", [k, k]), one("one rank alone", [k + 1]),
             one("four ranks", [4, 4, 4, 4]),
-            one("ranks of other sizes", [k, 2, k + 3]),
+            one("ranks of different sizes", [k, 2, k + 3]),
             one("one unit on a rank", [1, k]), one("one row", [3, 3], n=1),
-            one("many rows", [5, 5], n=whole(60, 90)), one("one number out", [3, 3], e=1),
-            one("one number in", [3, 3], d=1), one("wider than it is deep", [2, 2], d=9, e=2),
+            one("many rows", [5, 5], n=whole(60, 90)), one("one output", [3, 3], e=1),
+            one("one input", [3, 3], d=1), one("wider than it is deep", [2, 2], d=9, e=2),
             one("units at zero", [4, 4], n=6, zero=True),
             one("no bias", [3, 3], bias=0.0), one("a large bias", [4, 4], bias=50.0),
             one("in float32", [k, k], dtype=torch.float32), idle,
@@ -159,7 +159,7 @@ wrong("adding the bias once for each rank", ("whole", "layer"),
       "all_sum(units @ b.T) + c", "all_sum(units @ b.T + c)", says="y on rank")
 wrong("leaving out the bias", ("whole", "layer"),
       "all_sum(units @ b.T) + c", "all_sum(units @ b.T)", says="y on rank")
-wrong("summing dc over the ranks, although each has it complete", "whole",
+wrong("summing dc over the ranks, although dc is complete on each rank", "whole",
       "dy.sum(0)", "all_sum(dy.sum(0))", says="dc on rank")
 # https://github.com/pytorch/torchtitan/pull/4332
 wrong("dividing dc by the number of ranks", "whole",

@@ -13,14 +13,14 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("15.2", "pass_losses", seen=("labels", "divides"), says="divisor of micro-batch")
 
 ex.promise_table("""
-summed    | Compute by what to divide the summed loss of each micro-batch of a step. | divisor of
+summed    | Compute the divisor for the summed loss of each micro-batch of a step. | divisor of
             micro-batch
 counts    | labels[p][m], at least 1: how many labels count in micro-batch m of pass p. | case
             unequal labels; unequal labels, divided; one label; very many labels; the example; the
             example, undivided
-ragged    | Each pass has one or more micro-batches, and passes may differ in their number. | case
-            unequal passes; unequal passes, divided; passes of one micro-batch, divided; the
-            example; the example, undivided
+ragged    | Each pass has one or more micro-batches, and passes may have different numbers of
+            micro-batches. | case unequal passes; unequal passes, divided; passes of one
+            micro-batch, divided; the example; the example, undivided
 mean      | The gradients of all passes add up in .grad, and at the end .grad has to be the gradient
             of the mean loss over all labels of the step. | divisor of micro-batch
 divides   | divides: if True, at the end of each pass the schedule divides everything in .grad by
@@ -128,11 +128,11 @@ wrong = ex.edits(divisors)
 # The schedule's own division, taken for a single one.
 wrong("allowing only for the division after the pass itself", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = len(labels[p])")
-wrong("allowing for the passes before it instead of those after it", "divides",
+wrong("allowing for earlier passes instead of later ones", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = before(labels, p)")
-wrong("allowing for the passes after it but not for the pass itself", "divides",
+wrong("allowing for later passes but not for the pass itself", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = after(labels, p)")
-wrong("dividing by the number of all micro-batches of the step", "divides",
+wrong("dividing by the step's number of micro-batches", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = sum(map(len, labels))")
 wrong("allowing for the divisions of all passes in every pass", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)",
@@ -153,7 +153,7 @@ wrong("assuming that all later passes are as long as this one", "ragged",
 wrong("assuming that all passes are as long as the last", "ragged",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = power(len(labels[-1]), len(labels) - p)")
-wrong("dividing by the number of labels of the pass, not of the step",
+wrong("dividing by the number of labels in the pass, not in the step",
       "mean", "= everything", "= sum(labels[p])")
 wrong("assuming as many labels in every micro-batch as in the first", "counts",
       "= everything", "= labels[0][0] * sum(map(len, labels))")

@@ -18,15 +18,15 @@ result     | Compute (tokens, positions, labels, mask) for one rank's positions.
              result; parts of the result
 tokens     | tokens: (B, T) int64, T at least 1. | case one token; one row; one position left over;
              a part of a larger batch; rows that lie across
-labels     | labels: (B, T) int64, not shifted yet, with -100 where nothing is to be learned. | case
-             a prompt is not learnt; few labels
+labels     | labels: (B, T) int64, not shifted yet, with -100 where there is nothing to learn. |
+             case a prompt that is not learned; few labels
 fill       | Both are padded at the end to N, the next multiple of 2 * world: tokens with 0, labels
              with -100. | case positions left over; one position left over; fewer tokens than
              pieces; one token; many tokens, many left over
 even       | N is T if T is a multiple. | case two ranks, the first; two ranks, the second; four
-             ranks, the third; three ranks, the last; one rank; one row; a prompt is not learnt; few
-             labels; a part of a larger batch; rows that lie across; the example; one rank, two
-             tokens | shape of the
+             ranks, the third; three ranks, the last; one rank; one row; a prompt that is not
+             learned; few labels; a part of a larger batch; rows that lie across; the example; one
+             rank, two tokens | shape of the
 pieces     | The N positions are cut into 2 * world pieces of equal length. | tokens; positions
 own        | A rank, 0 to world - 1, holds n = N // world positions: piece rank, followed by piece 2
              * world - 1 - rank. | tokens; positions
@@ -62,7 +62,7 @@ def cases(g):
             one("four ranks, the third", 2, 24, 2, 4), one("three ranks, the last", 2, 18, 2, 3),
             one("one rank", 2, 10, 0, 1), one("one rank, two tokens", 2, 2, 0, 1),
             one("one row", 1, 12, 1, 3),
-            one("a prompt is not learnt", 3, 16, number(0, 2), 2, "answer"),
+            one("a prompt that is not learned", 3, 16, number(0, 2), 2, "answer"),
             one("few labels", 4, 24, number(0, 3), 3, "few"),
             one("positions left over", 2, 13, 0, 2), one("one position left over", 2, 19, 1, 5),
             one("many tokens, many left over", 2, 6 * world + 1, 0, world),
@@ -166,11 +166,11 @@ wrong("returning tokens as floats", "out tokens", "tokens[:, own]", "tokens[:, o
 wrong("shifting labels within the rank", "shifted",
       LABELS, "F.pad(labels[:, own[1:]], (0, 1), value=-100)", says="labels")
 # https://github.com/huggingface/transformers/pull/36607
-wrong("shifting labels within each piece, which loses the last of each", "shifted", LABELS,
+wrong("shifting labels within each piece, which loses the last label of each", "shifted", LABELS,
       "F.pad(labels[:, own].unflatten(1, (2, -1))[..., 1:], (0, 1), value=-100).flatten(1)",
       says="labels")
 wrong("not shifting the labels", "shifted", LABELS, "labels[:, own]", says="labels")
-wrong("shifting labels the other way", "shifted",
+wrong("shifting labels in the wrong direction", "shifted",
       SHIFTED, "F.pad(labels[:, :-1], (1, 0), value=-100)", says="labels")
 wrong("giving the last position the first label", "shifted",
       SHIFTED, "labels.roll(-1, 1)", says="labels")
@@ -191,7 +191,7 @@ wrong("making a mask for the rank's own keys only", "mask", MASK, "own[:, None] 
 wrong("ordering the mask's columns rank by rank", "mask", MASK, "own[:, None] >= "
       "torch.cat([pieces[[r, 2 * world - 1 - r]].flatten() for r in range(world)])", says="mask")
 wrong("forbidding a position to look at itself", "mask", ">=", ">", says="mask")
-wrong("setting True where it may not look", "mask", ">=", "<", says="mask")
+wrong("setting True where a position may not look", "mask", ">=", "<", says="mask")
 wrong("setting the whole mask to ones", "mask", MASK, ONES, says="mask")
 wrong("returning a mask of 0 and minus infinity", "mask",
       MASK, f"torch.zeros(len(own), N).masked_fill(~({MASK}), -torch.inf)",
@@ -213,7 +213,7 @@ wrong("dropping the tokens that are left over",
       ("fill", "tokens"), WHOLE, "T // (2 * world)", says="")
 wrong("padding although T is a multiple already", "even", WHOLE, "(T // (2 * world) + 1)",
       says="shape of the")
-wrong("returning a list of the four", "result", END, f"[{END}]", says="type of the result")
+wrong("returning a list instead of a tuple", "result", END, f"[{END}]", says="type of the result")
 wrong("returning labels before the positions", "positions",
       "positions, shifted[:, own]", "shifted[:, own], positions", says="positions")
 wrong("leaving out the positions", "result", "positions, shifted", "shifted",

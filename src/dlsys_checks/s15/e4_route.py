@@ -220,7 +220,7 @@ wrong("returning experts first", ("parts", "experts"),
       "return out", "return out[::-1]", says="dtype of the experts")
 wrong("returning only the weights",
       "parts", "return out", "return out[0]", says="type of the two parts")
-wrong("returning a list of two",
+wrong("returning a list instead of a tuple",
       "parts", "return out", "return list(out)", says="type of the two parts")
 wrong("returning zeros for the experts that were not chosen", "chance",
       "return out",

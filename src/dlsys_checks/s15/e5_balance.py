@@ -19,8 +19,8 @@ p       | p: (T, E) float32, T at least 1, the probabilities of each token; each
           case one token; as many tokens as experts; one expert; many experts
 chosen  | chosen: (T, k) int64, the k different experts of each token, chosen by any rule. | case
           chosen by another rule; the least likely chosen; likeliest last
-share   | The fraction of an expert is its part of all T * k choices, which may be 0. | case the
-          last experts idle; one expert for all; two for all; the first experts idle
+share   | An expert's fraction is its part of all T * k choices, which may be 0. | case the last
+          experts idle; one expert for all; two experts for all; the first experts idle
 mean    | The mean probability is taken over all T tokens, for all E experts. | case the last
           experts idle; two of eight; the least likely chosen; as many tokens as experts
 form    | Returns a float32 tensor of shape (). | type of the; shape of the; dtype of the
@@ -62,7 +62,7 @@ def cases(g):
             one("the last experts idle", t, 6, 2, shift=lambda e: -20.0 * (e > 2)),
             one("the first experts idle", t, 6, 2, shift=lambda e: -20.0 * (e < 3)),
             one("one expert for all", t, 4, 1, shift=lambda e: 30.0 * (e == 1)),
-            one("two for all", t, 4, 2, shift=lambda e: 30.0 * (e % 3 == 0)),
+            one("two experts for all", t, 4, 2, shift=lambda e: 30.0 * (e % 3 == 0)),
             one("chosen by another rule", t, 6, 2, "random"),
             one("the least likely chosen", t, 6, 2, "least"),
             one("likeliest last", t, 6, 3, "last"), even("even, one", whole(3, 7), 1),
@@ -147,7 +147,7 @@ wrong("counting only the first choice", ("uneven", "chosen", "share"),
       START, "chosen = chosen[:, :1]; experts =")
 wrong("counting the likeliest expert, whatever was chosen", ("uneven", "chosen", "share"),
       START, "chosen = p.argmax(1, keepdim=True); experts =")
-wrong("counting the k likeliest, whatever was chosen", ("chosen", "one"),
+wrong("counting the k likeliest experts, whatever was chosen", ("chosen", "one"),
       START, "chosen = p.topk(chosen.shape[1], -1).indices; experts =")
 # https://github.com/AI-Hypercomputer/maxtext/pull/1433
 wrong("using only the probabilities of the chosen experts", ("uneven", "mean", "flow"),

@@ -32,8 +32,7 @@ MIXED = ("everything at once", "nested modules", "one module alone", "x without 
          "two calls before backward", "two steps", "three calls, two steps", "three axes",
          "eval mode")
 
-ex.promise("kept", "Compute block(x) without keeping for backward anything that the block "
-                   "computes inside.",
+ex.promise("kept", "Compute block(x) without keeping the block's inner values for backward.",
            says=("tensors kept", "outputs"))
 ex.promise("again", "In backward the block runs a second time, once for each call.",
            says=("runs of the block",))
@@ -387,7 +386,8 @@ def law(out, layers, rounds, needs, training, form, seed):
     expect_equal("tensors kept between call and backward", out["kept"], 0,
                  "Keep only x and what the block reads.")
     for mine, wanted in zip(out["called"], right["buffers"], strict=True):
-        expect_all("buffer after the call", mine, wanted, "The first run changes it, as usual.")
+        expect_all("buffer after the call", mine, wanted,
+                   "The first run changes the buffer, as usual.")
     done, wanted = 0, []
     for calls in rounds:
         wanted += [done + len(calls), done + 2 * len(calls)]
@@ -510,12 +510,12 @@ wrong("not restoring torch's generator", "draws", END, f"{END} preserve_rng_stat
 wrong("letting the block's own generators run on", "draws", BACK, "pass", FORTH, "pass",
       says="gradient")
 wrong("restoring generators, but changing buffers twice", "buffers", AGAIN, "block(x)", says="")
-wrong("letting the second run read the buffers that the first left", "buffers",
+wrong("letting the second run read the buffers that the first run left", "buffers",
       AGAIN, f"functional_call(block, {BEFORE}, x)", says="gradient")
 wrong("restoring only the buffers in the state_dict", "buffers", BEFORE,
       "copied(pair for pair in block.state_dict().items() if pair[0] in "
       "dict(block.named_buffers()))", says="")
-wrong("restoring buffers by name, which splits one that two modules share", "buffers",
+wrong("restoring buffers by name, which splits a buffer that two modules share", "buffers",
       BEFORE, "copied(block.named_buffers(remove_duplicate=False))",
       AGAIN, "functional_call(block, copied(buffers.items()), x, tie_weights=False)", says="")
 wrong("restoring buffers of BatchNorm only", "buffers", BEFORE,

@@ -20,14 +20,14 @@ events       | events: bars (rank, lane, name, start, end) with start < end, int
 inside       | Bars may overlap or lie inside each other. | case bars inside bars; bars inside bars,
                in order; collectives that overlap; compute bars that overlap; a short collective
                inside a long one; two collectives open, only one of them begun; called before the
-               step is computed; called early on each of four ranks; transfer behind computing; ends
-               that differ, called early
+               step is computed; called early on each of four ranks; transfer hidden behind
+               computing; ends that differ, called early
 lanes        | lane is "compute", where the name means nothing, or "network". | case compute bars
                named like a collective
-collective   | Network bars of one name are one collective, with at most one bar per rank, from call
-               to end. | case collectives in another order of names; ends that differ; ends that
-               differ, called early; collectives that overlap | ms transferring; ms waiting
-begins       | It transfers once all its bars have begun, and none ends before that. | ms
+collective   | Network bars with one name are one collective, with at most one bar per rank, from
+               call to end. | case collectives in another order of names; ends that differ; ends
+               that differ, called early; collectives that overlap | ms transferring; ms waiting
+begins       | It transfers once all its bars have begun, and no bar ends before that. | ms
                transferring; ms waiting
 part         | A rank without such a bar has no part in it. | case groups of two ranks; a collective
                of one rank
@@ -35,7 +35,7 @@ moment       | From the first start to the last end of all bars, each moment of 
                first that fits: | ms computing; ms idle; ms transferring; ms waiting
 computing    | computing, if it has a compute bar open; | ms computing
 transferring | transferring, if it has a network bar open that transfers; | ms transferring
-waiting      | waiting, if it has one open that does not transfer yet; | ms waiting
+waiting      | waiting, if it has a network bar open that does not transfer yet; | ms waiting
 idle         | otherwise idle. | ms idle
 left         | events is not changed. | inputs after the call
 example      | Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1, "network", "r",
@@ -105,7 +105,7 @@ def cases(g):
             one("bars inside bars, in order", play(nested=True)),
             one("called before the step is computed", mixed(play(early=between(0.3, 0.5)))),
             one("called early on each of four ranks", mixed(play(4, early=0.4, nested=True))),
-            one("transfer behind computing", hidden),
+            one("transfer hidden behind computing", hidden),
             one("ends that differ", mixed(play(skew=between(1.0, 2.0)))),
             one("ends that differ, called early", mixed(play(3, early=0.3, skew=1.5))),
             one("four ranks", mixed(play(4, 2))),
@@ -246,7 +246,7 @@ wrong("counting transferring before computing where both are open", ("computing"
 wrong("counting waiting before transferring where both are open", ("inside", "moment"),
       UNIONS, "bars, bars + calls, bars", THREE, "work, every - both, both - work",
       says="ms transferring")
-wrong("keeping the later bar's end where one lies inside another", "inside",
+wrong("keeping the later bar's end where one bar is inside another", "inside",
       "map(covered", "map(lambda spans: joined(spans, keep=lambda a, b: b)", says="ms")
 wrong("merging bars without sorting them", ("moment", "events"),
       "map(covered", "map(lambda spans: joined(spans, order=list)", says="ms")

@@ -166,11 +166,11 @@ def cases(g):
             some("fewer micro-batches than stages", [split(1, 1, 8, micro=4), split(2, 1, 4, 1,
                  micro=4), split(1, 2, 4, 0, True, 8), split(1, 1, 1, micro=8)], batch=8,
                  room=lambda s: s[-1] * 2),
-            some("copies alone", [split(8, 1, 1), split(8, 1, 1, 1, micro=2), split(8, 1, 1, 3),
+            some("only copies", [split(8, 1, 1), split(8, 1, 1, 1, micro=2), split(8, 1, 1, 3),
                                   split(8, 1, 1, 3, True, micro=4)], room=middle),
-            some("tensor alone", [split(1, 8, 1), split(1, 4, 1, micro=2),
+            some("only tensor ranks", [split(1, 8, 1), split(1, 4, 1, micro=2),
                                   split(1, 8, 1, 0, True)], room=middle),
-            some("stages alone", [split(1, 1, 8), split(1, 1, 4, micro=2),
+            some("only stages", [split(1, 1, 8), split(1, 1, 4, micro=2),
                                   split(1, 1, 8, 0, True, 2)], room=middle),
             some("three and five ranks", [split(3, 1, 5, 1), split(5, 3, 1, 1, True, 3),
                                           split(1, 5, 3, micro=5), split(15, 1, 1, 3)],
@@ -283,7 +283,7 @@ wrong("counting checkpoints without the one layer that is alive", "inputs",
 wrong("counting one micro-batch in flight", "activations", FLYING, "1", says="activations")
 wrong("counting all micro-batches in flight", "activations",
       FLYING, "(m if pp > 1 else 1)", says="activations")
-wrong("counting as many micro-batches in flight as stages, even if there are fewer",
+wrong("counting as many micro-batches in flight as stages, even if there are fewer micro-batches",
       ("activations", "small"),
       FLYING, "pp", says="activations")
 wrong("counting all layers on each stage", "activations",
@@ -331,9 +331,9 @@ wrong("running products as fast as the datasheet promises",
       "machine", '"speed"', '"peak"', says="seconds")
 wrong("computing m as if one copy took the whole batch", "small",
       MICRO, 'model["batch"] / micro,', says="")
-wrong("counting no time for what checkpoints repeat", "given",
+wrong("counting no time for the repeated work of checkpoints", "given",
       ' + model["again"] * s["checkpoint"]', "", says="seconds")
-wrong("counting what is repeated in the MFU", "mfu",
+wrong("counting repeated work in the MFU", "mfu",
       'model["work"] / seconds', "work / seconds", says="mfu")
 wrong("dividing the MFU by the real speed instead of the peak",
       ("mfu", "machine"), '"peak"', '"speed"', says="mfu")
@@ -346,7 +346,8 @@ wrong("choosing the slowest that fits", "best", FASTEST, f"-{FASTEST}", says="be
 wrong("refusing a split that fills the memory exactly", "best",
       "<= machine", "< machine", says="best")
 wrong("returning -1 if no split fits", "best", "default=None", "default=-1", says="best")
-wrong("returning a list of the two", "two", END, "return [rows, best]", says="type of the result")
+wrong("returning a list instead of a tuple",
+      "two", END, "return [rows, best]", says="type of the result")
 wrong("sorting the splits in place", "left", END, f"splits.reverse(); {END}")
 wrong("returning a row as a list of numbers", "rows",
       END, "return [list(row.values()) for row in rows], best", says="type of")
