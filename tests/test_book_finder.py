@@ -275,7 +275,7 @@ def test_the_page_says_how_well_it_answers(html):
     assert f"{unseen['mistaken']} of the {every} phrases" in text
     assert f"trap for {fresh['shown']} of {fresh['with']} phrases" in text
     later = got["later"]
-    assert f"{later['nothing']} are told that no cause fits" in text
+    assert f"For {later['nothing']} of the {later['without']} phrases whose cause is in" in text
 
 
 def test_without_a_script_all_rows_stand_and_no_box(browser, html):

@@ -35,9 +35,9 @@ def page() -> str:
         f"{kinds['healthy']} are healthy, {kinds['changed']} have a fault in the lines that were "
         "changed, and "
         f"{kinds['omitted']} are incomplete: they lack a line that the change also needs, such as "
-        "one that saves a new state in the checkpoint, or leave a value as it was that should have "
-        "changed, too. Faults of the last kind are the hardest to see, because what the diff "
-        "changes is right.",
+        "a line that saves a new state in the checkpoint, or they leave a value unchanged that "
+        "should have changed as well. Faults of the last kind are the hardest to see, because what "
+        "the diff changes is right.",
         "Read the change. Open the files that the change touches, and also the files that it does "
         "not touch. You may ask for *one* recorded run, before and after the change, so decide "
         "first which run would confirm your suspicion; if you open the change again, you see the "
@@ -52,7 +52,7 @@ def page() -> str:
             '<script defer src="site/form.js"></script>\n'
             '<script defer src="diffs/diffs.js"></script>'),
         "## How it is scored",
-        f"The scores are the ones of {bench}, whose best model had an AUROC of 0.77 and repaired "
+        f"The scores are those used by {bench}, whose best model had an AUROC of 0.77 and repaired "
         "42 % of the faults at the first attempt; people with a model's help struggled as well. "
         "The repositories of that benchmark are larger than this one, so compare your score only "
         "with your own earlier scores.",
@@ -61,9 +61,9 @@ def page() -> str:
         "calling everything "
         "faulty.\n"
         "- **Repaired at the first attempt**: how many of the faulty changes you repaired "
-        "correctly. We also ran the wrong repairs, and the fault is still there after each of "
-        "them. In a terminal you may type the edit. It counts in any spelling that computes the "
-        "same, and the old lines count if a changed line is at fault.\n"
+        "correctly. We also ran the wrong repairs, and the fault is still there after each wrong "
+        "repair. In a terminal you may type the edit. A typed edit counts in any spelling that "
+        "computes the same, and the old lines count if a changed line is at fault.\n"
         "- **Healthy changes accused**: healthy changes that you were more than 50 % "
         "sure are faulty. Nobody listens for long to a reviewer who cries wolf.",
         "Only your first answer to a change counts. Half of the changes belong to form a and half "

@@ -72,9 +72,9 @@ def page(lessons: book_pages.Lessons) -> str:
              "show the fault on a small example, the most frequent cause first. A row that comes "
              "from a guide links to the guide for the test, and a cause that no trap shows is "
              "marked. If [`dlsys watch`](watch.md) can see the fault in a run, the row also names "
-             "its rule. Above the rows the finder says how sure it is: a cause is very likely, "
-             "likely or possible, or none of the known causes fits, and then the finder says how "
-             "to search without them. It also names the sections that teach what you ask for, "
+             "its rule. Above the rows the finder says how sure it is of a cause: very likely, "
+             "likely or possible. If none of its causes fits, the finder says how to search "
+             "without them. The finder also names the sections that teach what you ask for, "
              "from the list of [what you can learn here](concepts.md). The finder understands "
              "English only. In a terminal, `dlsys find` searches the same rows and gives the same "
              "answers."]
@@ -98,23 +98,24 @@ def measured() -> str:
         "the right trap is among the three causes shown, and for "
         f"{unseen['found']} the finder gives that trap as its answer instead of saying that none "
         "of its causes fits.",
-        f"The cause of {unseen['rows']} phrases is a row without a trap, and the finder shows it "
-        f"for {unseen['told']}.",
+        f"The cause of {unseen['rows']} phrases is in a row without a trap, and the finder shows "
+        f"this cause for {unseen['told']}.",
         f"The cause of the other {unseen['without']} phrases is in no row. For "
         f"{unseen['nothing']} of them, the finder says that none of its causes fits, and for "
         f"{unseen['hedged'] - unseen['nothing']} more that one cause is possible at most.",
         f"In all, {unseen['mistaken']} of the {every} phrases get a likely or very likely answer "
         "without the right cause.",
         "On an older set of phrases, which was used only to measure, the finder shows the right "
-        f"trap for {fresh['shown']} of {fresh['with']} phrases, answers with it for "
+        f"trap for {fresh['shown']} of {fresh['with']} phrases, gives this trap as its answer for "
         f"{fresh['found']}, and says for {fresh['nothing']} of the {fresh['without']} others that "
         "none of its causes fits.",
         f"The hardest set has {later['with'] + later['without'] + later['rows']} phrases. Many of "
-        "them show the sign of a cause that a lesson teaches, and have another cause. Of the "
-        f"{later['without']} phrases whose cause is in no row, {later['nothing']} are told that no "
-        f"cause fits, and {later['hedged'] - later['nothing']} more that one is possible at most; "
-        f"{later['mistaken']} of the whole set get a likely or very likely answer without the "
-        "right cause. So believe an answer only after its test."]
+        "them show the sign of a cause that a lesson teaches, but have a different cause. For "
+        f"{later['nothing']} of the {later['without']} phrases whose cause is in no row, the "
+        "finder says that none of its causes fits, and for "
+        f"{later['hedged'] - later['nothing']} more that one cause is possible at most; "
+        f"{later['mistaken']} phrases of the whole set get a likely or very likely answer without "
+        "the right cause. So believe an answer only after its test."]
     return " ".join(sentences)
 
 

@@ -23,8 +23,8 @@ SURPRISES = {
             "row itself. In use the next letter is not there yet, and the loss is {delivered}.",
     "scale": "A loss scale of 1024 that stays in the gradients shows in the gradient norm alone, "
              "which ends at {norm}. Clipping cuts the norm to 1, and AdamW's step does not depend "
-             "on the size of the gradients.",
-    "f_dropout": "`F.dropout` drops a tenth of the outputs of two layers, also in validation and "
+             "on the gradients' size.",
+    "f_dropout": "`F.dropout` drops a tenth of two layers' outputs, also in validation and "
                  "in use, and no instrument shows it: validation ends at {validation}, and the "
                  "healthy band goes from {low} to {high}. Two calls on the same row differ.",
 }
@@ -58,11 +58,11 @@ def introduction(found: list[Fault]) -> str:
             f"{healthy['seeds']} healthy runs, and {len(found)} runs with one fault each, planted "
             f"text for text. The healthy loss ends at {gallery.curve('healthy', 'loss')[-1]:.2f} "
             f"nats per letter. The training loss shows {by_loss} of the {len(found)} faults. For "
-            "the other faults you need a different instrument, and some of them no instrument "
+            "the other faults you need a different instrument, and some faults no instrument "
             "shows.\n\n"
             "A fault *shows* if an instrument leaves the band of the healthy runs for two "
             "readings in a row, or at its last reading. The reading need not be worse: some "
-            "faulty runs of this length end with a better one. The band extends three standard "
+            "faulty runs of this length end with a better reading. The band extends three standard "
             "deviations to either side of the healthy mean, and five for a number that is read "
             "only once. Compared with the band of the other healthy runs, a healthy run counts as "
             f"faulty in {healthy['alarms']} of {asked} cases. We ran "
@@ -103,7 +103,7 @@ def faults_not_in_curves(found: list[Fault]) -> str:
         "spread of healthy seeds; next to a healthy run with the same seed, some of them would "
         "show. Such faults are the reason to test code: look at the batch, count the tensors that "
         "are kept, and call the model twice with the same input.", fault_list(nothing),
-        f"{len(late)} more faults change no curve of the training and show only in use.",
+        f"{len(late)} more faults change no training curve and show only in use.",
         fault_list(late)])
 
 
@@ -154,7 +154,7 @@ def row(one: Fault) -> tuple[str, ...]:
 
 def program() -> str:
     return ("All runs share this program. A fault replaces a few words of it; the text shown here "
-            "is the repaired one.\n\n:::{dropdown} Show the program\n```python\n"
+            "has no fault.\n\n:::{dropdown} Show the program\n```python\n"
             f"{faults.healthy()}```\n:::")
 
 

@@ -31,8 +31,8 @@ def page() -> str:
         "Choose a probe, and before you see its answer, write down what you believe and what you "
         "expect. Several explanations stay plausible for a while, and some probes lead nowhere. "
         "When you are sure, name the cause; after that you cannot run any more probes. Then you "
-        "see an expert's search next to yours, with the price of both. "
-        "[How to search](method.md) is on a page of its own.",
+        "see an expert's search next to yours, with both prices. "
+        "[How to search](method.md) has a page of its own.",
         book_pages.raw(
             '<link rel="stylesheet" href="diffs/diffs.css">\n'
             '<link rel="stylesheet" href="incidents/incidents.css">\n'
@@ -41,20 +41,21 @@ def page() -> str:
             '<script defer src="site/form.js"></script>\n'
             '<script defer src="incidents/incidents.js"></script>'),
         "## How it is scored",
-        f"A wrong cause earns nothing. The right one earns {searches.GUESSED} of {searches.POINTS} "
-        "points, because it may be a guess. The others are for evidence: half of them if one of "
-        "your probes shows the cause itself, and half for the other causes, in proportion to how "
-        "many of them your probes rule out. You keep all points if you spend no more than the "
-        "expert did. From there they shrink, and half of them are left once you have spent twice "
-        "as much. Once a probe has shown the cause, another one that shows it, too, costs no "
-        "points. If you buy everything, you end with at most half of the points. A cause "
-        "counts as found once you have half of the evidence.",
+        "A wrong cause earns nothing. The right cause earns "
+        f"{searches.GUESSED} of {searches.POINTS} points, because it may be a guess. The remaining "
+        "points are for evidence: half of them if one of your probes shows the cause itself, and "
+        "half for the other causes, in proportion to how many of them your probes rule out. You "
+        "keep all points if you spend no more than the expert did. Beyond that, the points "
+        "shrink, and half of them are left once you have spent twice as much. Once a probe has "
+        "shown the cause, a further probe that also shows it costs no points. If you buy "
+        "everything, you end with at most half of the points. A cause counts as found once you "
+        "have half of the evidence.",
         "## What is real, and what is not",
         "Every number in a curve or a probe was measured: each fault was planted in a small "
         "program that trains or serves for a few seconds on a CPU, and a probe shows what that "
         "program measured. With each of five seeds the symptom appears with the fault and "
         "disappears with the repair, and `make incidents` records them again. The company, the "
-        "chat, the size of the cluster and the prices are invented. What went wrong is not: each "
+        "chat, the cluster size and the prices are invented. What went wrong is real: each "
         "incident is based on public reports, which are listed at its end.",
         "You name the cause in your own words first and then choose from a list, which is shown "
         "only when no probe can follow. A program that judged your words might not know your way "

@@ -51,6 +51,6 @@ def filled_in(template: str) -> str:
 def bits(facts: dict) -> str:
     """The table of losses by bits, from the record."""
     names = {"32": "32, as trained", "8": "8, as stored"}
-    return book_pages.table(("Bits a weight", "Loss on text kept apart, nats a letter"),
+    return book_pages.table(("Bits a weight", "Loss on held-out text, nats per letter"),
                             [(names.get(n, n), f"{loss:.3f}")
                              for n, loss in facts["validation"].items()])

@@ -84,12 +84,11 @@ def plain(text: str) -> str:
 
 def traps_page(lessons: Lessons) -> str:
     parts = ["# Trap index",
-             "Every trap of the course has a permanent number: the stage, then its place in that "
-             "stage. The number of a trap is the same in the lesson, in its exercise, in your "
-             "progress and in the feedback of a check. *Core* traps are the short way through a "
-             "stage: at most five, with at most an hour of exercises. The heading of a trap in its "
-             "lesson names the situation, because the name of the fault would give the answer "
-             "away.",
+             "Every trap of the course has a permanent number: the stage, then the trap's place in "
+             "that stage. A trap's number is the same in its lesson, in its exercise, in your "
+             "progress and in a check's feedback. *Core* traps are the short way through a "
+             "stage: at most five, with at most an hour of exercises. In the lesson, a trap's "
+             "heading names the situation, because the fault's name would give the answer away.",
              book_minutes.formula()]
     for entry in STAGES:
         found = assignments.by_number(entry.number)
@@ -120,7 +119,7 @@ def wrong_answers_page(stages: Sequence[int]) -> str:
     return "\n\n".join([
         "# Wrong answers",
         "A check is only as good as the wrong answers that it refuses. Each exercise comes with "
-        f"answers that look right and are wrong, {total:,} in all. We ran every one of them "
+        f"answers that look right but are wrong, {total:,} in all. We ran every wrong answer "
         "through its check; the page of each stage shows the message that a learner gets for each "
         "wrong answer.",
         table(("Stage", "Exercises", "Wrong answers"), rows)]) + "\n"
@@ -152,13 +151,13 @@ def proof(id: str) -> str:
     mutant, seeds = record["mutants"], record["right"]["seeds"]
     equal = f", {len(mutant['equivalent'])} compute the same" if mutant["equivalent"] else ""
     return (f"In addition, {routes} right answers by other routes pass on {seeds:,} seeds, and of "
-            f"{mutant['mutants']} mechanical changes of the worked answer {mutant['killed']} are "
+            f"{mutant['mutants']} mechanical changes to the worked answer, {mutant['killed']} are "
             f"refused{equal}.")
 
 
 def errata_page(lessons: Lessons) -> str:
     parts = ["# Told and measured",
-             "This page sets advice from courses, posts and comments against what a trap of this "
+             "This page compares advice from courses, posts and comments with what a trap of this "
              "course measures. Each entry links to the cells with which you can test the advice."]
     for number, notebook in lessons.items():
         cells = [c for c in notebook.cells if c.metadata.get("dlsys", {}).get("role") == "folklore"
@@ -194,7 +193,7 @@ def gpu_page(lessons: Lessons) -> str:
              "Latency, bandwidth and rates are never simulated. This page lists every measurement "
              "that a lesson declares, with the state of its record. To add one from your own card, "
              "run `make record` in a checkout of the course: the command takes all measurements "
-             "and stores those that satisfy the claims of the lesson.",
+             "and stores those that satisfy the lesson's claims.",
              table(("Measurement", "Lesson", "State"), rows) if rows else
              "No lesson declares a measurement yet."]
     parts[2:2] = predictions(lessons)

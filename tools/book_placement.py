@@ -53,9 +53,9 @@ def page() -> str:
         "## How well it does",
         f"We let {measured.LEARNERS * len(measured.KINDS)} simulated learners of "
         f"{len(measured.KINDS)} kinds, whose gaps we know, answer the questions. They slip in one "
-        "of ten answers, sometimes guess, and are drawn by rules that differ from the placement's "
-        f"own. Over all of these learners, the plan contains {percent(every['found'])} of the "
-        "gaps and takes "
+        "out of ten answers, sometimes guess, and are drawn by rules that differ from the "
+        "placement's own. Over all of these learners, the plan contains "
+        f"{percent(every['found'])} of the gaps and takes "
         f"{percent(every['spent'])} of the core path's time. The same time spent on the core path "
         f"from its beginning covers {percent(every['same_time'])} of the gaps. Of all gaps, the "
         f"first ten hours of the plan cover {percent(every['first'])}, and the first ten "

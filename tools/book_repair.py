@@ -48,7 +48,7 @@ def section(trap: Trap, numbers: str) -> list[str]:
         there = book_pages.WRONG.format(int(trap.id[:2]))
         write = book_pages.link("exercise", trap.id, f"Write {trap.function} yourself")
         return ["## Repair it", "On other pages you choose the repair from four or five short "
-                "candidates. The repair of this trap is longer, so there is nothing to choose "
+                "candidates. This trap's repair is longer, so there is nothing to choose "
                 f"from. {write}: the check knows {mistakes} mistakes by name and [says what each "
                 f"one does](../{there}.md)."]
     return ["## Repair it",
@@ -77,7 +77,8 @@ def shuffled(id: str, found: Bench) -> list[tuple[str, str]]:
 def asked(trap: Trap, found: Bench) -> str:
     """What is to be written, in the words of the exercise, and what to do."""
     first, _, rest = docstring(trap.id).partition("\n\n")
-    where = "Which of these lines belongs in the gap" if found.before else "Which of these keeps it"
+    where = ("Which of these lines belongs in the gap" if found.before
+             else "Which one keeps this promise")
     more = (f"<details><summary>All that <code>{trap.function}</code> promises</summary>"
             f"<pre>{html.escape(rest.strip())}</pre></details>") if rest.strip() else ""
     return (f"<p><code>{trap.function}</code> promises: {inline(' '.join(first.split()))} "
@@ -136,7 +137,7 @@ def helpers(id: str, found: Bench) -> str:
             if name in repair_candidates.defined(module)]
     texts = [text for name in used if (text := explained(name, getattr(module, name)))]
     code = coloured("\n\n".join(texts))
-    return ("<details><summary>What the check's file defines besides</summary>"
+    return ("<details><summary>What else the check's file defines</summary>"
             f'<pre class="highlight"><code>{code}</code></pre></details>\n') if texts else ""
 
 

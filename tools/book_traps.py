@@ -194,8 +194,8 @@ def watch_answer(trap: str) -> str:
     rules = [rule.id for rule in all_rules() if rule.trap == trap]
     if rules:
         names = ", ".join(f"`{name}`" for name in rules)
-        return (f"In a training script, {page} reports it by the rule {names}. The few lines above "
-                "are too short a run for that.")
+        return (f"In a training script, {page} reports this fault by the rule {names}. The few "
+                "lines above are too short a run for that.")
     return f"No. Nothing in a run proves this fault, so {page} is silent."
 
 

@@ -125,10 +125,11 @@ def explain() -> None:
               "stops for today. Some probes lead nowhere. The numbers were measured on a small "
               "program, in which a day takes seconds; company, cluster and prices are invented.")
     paragraph(f"The right cause alone earns {searches.GUESSED} of {POINTS} points, because it may "
-              "be a guess. The others are for evidence: half of them for a probe that shows the "
+              "be a guess. The rest are for evidence: half of them for a probe that shows the "
               "cause, half for the other causes that your probes rule out. You keep all points if "
               "you spend no more than an expert did, and half of them if you spend twice as much. "
-              "Once a probe has shown the cause, another one that shows it, too, costs no points.")
+              "Once a probe has shown the cause, a further probe that also shows it costs no "
+              "points.")
 
 
 def search_on(incident: Incident, log: Log) -> None:
