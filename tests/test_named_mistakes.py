@@ -206,7 +206,7 @@ def test_no_message_accuses_of_what_was_not_written(id, fn, never):
 
 @pytest.mark.parametrize(("id", "fn", "never", "fails", "clears"), [
     ("06.1", place_of_the_pair, "middle", "square images", "many small batches"),
-    ("06.2", gradients_cleared, "backward", "a share for each row", "images"),
+    ("06.2", gradients_cleared, "backward", "a weight for each row", "images"),
     ("06.3", share_of_the_reference, "moved", "steps that add up to progress",
      "progress down from 1")], ids=lambda v: getattr(v, "__name__", None))
 def test_a_case_clears_of_a_mistake_that_another_suggests(id, fn, never, fails, clears):

@@ -82,7 +82,7 @@ def show_verdict(verdict: Verdict, trap: Trap, case: str = "") -> None:
     """Show the verdict on an exercise; `trap` is its entry in the catalog, `case` where it failed.
     """
     passed = f"{trap.points} of {trap.points} points."
-    if paths.SOLUTIONS.exists():  # a wheel has none
+    if paths.SOLUTIONS.exists() and trap in catalog.traps():  # not in a wheel, not of an exam
         passed += f" The worked answer beside yours: dlsys answer {trap.id}"
     text = passed if verdict.status == "pass" else verdict.message
     body = "" if verdict.status in ("pass", "todo") else hint_html(trap.hints)
