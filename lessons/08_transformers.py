@@ -1484,7 +1484,7 @@ plot_bars(
     {f"{sizes[k]:,} tokens, {name}": values[k] / 2**20
      for name, values in kept.items() for k in (-2, -1)},
     xlabel="MiB in use at one time",
-    title="Written out, memory grows fourfold, with torch twofold",
+    title="Memory grows fourfold; with torch, twofold",
     alt="Four bars. Written out, 2,048 tokens need four times the memory "
         "of 1,024 tokens. torch's attention needs far less memory, for "
         "2,048 tokens twice as much as for 1,024.")
@@ -4044,16 +4044,14 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - Attention is an average: compare a query with all keys, take a softmax, and average
-#   the values. Heads attend side by side, positions encode the order, and minus infinity
-#   hides a key.
+# - Attention compares a query with all keys, takes a softmax and averages the values.
+#   Positions encode the order, and minus infinity hides a key.
 # - A loss on new tokens that is lower than possible means a leak. Change a token, and check
 #   the logits before it.
 # - The function decides what a mask means: a key marked True may be looked at in SDPA, and is
 #   ignored in MHA.
 # - Attention treats pads as tokens. Mask the keys, not the queries.
-# - With a cache the new queries are the last rows, so the mask and the positions begin where
-#   the cache ends.
+# - With a cache, the mask and the positions begin where the cache ends.
 # - Attention mixes along the axis that it treats as the sequence. Change the other rows
 #   of a batch, and compare row 0 of the output.
 # - Tied weights are one parameter in two modules. `to_empty` from the meta device and

@@ -161,7 +161,7 @@ wrong("scaling what reshape returns, which may be a copy", ("in place", "shapes"
       "s.reshape(-1).mul_")
 wrong("returning early on a rank that holds no shards", ("calls", "shapes"),
       "squares =", "if not shards: return 0.0\n    squares =")
-wrong("calling all_sum once per tensor, although ranks hold different numbers of tensors", "calls",
+wrong("calling all_sum once per tensor, even if ranks hold unequally many", "calls",
       "all_sum(squares).sqrt().item()", "float(sum(all_sum((s * s).sum()) for s in shards) ** 0.5)")
 wrong("leaving out tensors without dimensions", "shapes",
       "squares =", "shards = [s for s in shards if s.dim()]; squares =", says="")
