@@ -4048,23 +4048,23 @@ answers
 #   Positions encode the order, and minus infinity hides a key.
 # - A loss on new tokens that is lower than possible means a leak. Change a token, and check
 #   the logits before it.
-# - The function decides what a mask means: a key marked True may be looked at in SDPA, and is
-#   ignored in MHA.
+# - What a mask means depends on the function: True lets SDPA look at a key, and makes MHA
+#   ignore it.
 # - Attention treats pads as tokens. Mask the keys, not the queries.
 # - With a cache, the mask and the positions begin where the cache ends.
-# - Attention mixes along the axis that it treats as the sequence. Change the other rows
-#   of a batch, and compare row 0 of the output.
+# - Attention mixes along its sequence axis. Change the other rows of a batch, and compare
+#   row 0 of the output.
 # - Tied weights are one parameter in two modules. `to_empty` from the meta device and
 #   `assign=True` untie them, so tie them again before you make the optimizer.
 # - A function has no mode, so pass p as `dropout_p` in training and zero otherwise.
 # - A masked and a causal model answer different questions, so do not compare their losses.
-# - A softmax does not need a whole row at once: a running maximum, a running sum and one
-#   correction factor are enough.
+# - A softmax needs no whole row at once: a running maximum, a running sum and a correction
+#   factor are enough.
 # - Without a mask, the forward pass of flash attention does as many multiplications as
 #   the formula. But it needs less memory and moves fewer bytes.
 # - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
 # - Reads of different words in one bank wait for each other. An odd step between
-#   neighbouring threads, counted in words of 4 bytes, avoids such bank conflicts.
+#   neighbouring threads avoids these bank conflicts.
 # - A warp issues every path that at least one of its threads takes.
 # - On small tensors launches determine the time, on large tensors memory traffic does.
 #   Fuse operations, and mask the last block.
