@@ -27,8 +27,9 @@ help:
 	@echo "make test        set up, then run the tests; fresh records are believed, see"
 	@echo "                 tools/nightly.py. TESTS=tests/test_setup.py for some, in full,"
 	@echo "                 WORKERS=8 where there are more cores than two"
-	@echo "make nightly     every test, no record believed; then claims under fifty seeds, where"
-	@echo "                 their record is stale, and right answers under seeds of today: hours"
+	@echo "make nightly     every test, no record believed; then the claims of three lessons under"
+	@echo "                 fifty seeds, each night the next three, and right answers under seeds"
+	@echo "                 of today: hours"
 	@echo "make colab       lessons with Colab's versions, each from its file alone; LESSON=01 for one"
 	@echo "make newest      the same with today's newest versions of everything"
 	@echo "make new         start a trap, TRAP=05.7; NAME=rescale names its exercise's function"
@@ -87,7 +88,7 @@ test: setup
 # a page with explorers computes all frames: minutes, and longer than any other test may take.
 nightly:
 	@$(MAKE) --no-print-directory test DLSYS_NIGHTLY=1 TESTS="-o faulthandler_timeout=3600 $(TESTS)"
-	@$(MAKE) --no-print-directory sweep SWEEP_ARGS="--seeds 50"
+	@$(MAKE) --no-print-directory sweep SWEEP_ARGS="--seeds 50 --nights 5"
 	@$(SHARED) $(RUN) -m tools.fresh_seeds
 
 # In an environment of its own, .colab or .newest, without the course: the first cell installs that.

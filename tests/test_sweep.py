@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import date, timedelta
 
 import pytest
 
@@ -344,6 +345,18 @@ def test_a_draft_that_is_not_there_is_asked_for(tmp_path, monkeypatch):
 def test_an_unknown_lesson_is_refused():
     with pytest.raises(SystemExit, match="got 99, expected one of 01"):
         sweep.lessons(["99"])
+
+
+def test_five_nights_sweep_every_lesson_once():
+    day = date(2026, 11, 30)
+    shares = [sweep.drawn_for(LESSONS, day + timedelta(night), 5) for night in range(5)]
+    assert sorted(path for share in shares for path in share) == sorted(LESSONS)
+    assert {len(share) for share in shares} == {3, 4}
+    assert sweep.drawn_for(LESSONS, day, 1) == LESSONS
+
+
+def test_no_nights_are_refused(monkeypatch):
+    assert ended(monkeypatch, "--nights", "0") == 2
 
 
 def test_other_versions_than_the_pinned_are_refused(monkeypatch):

@@ -4,6 +4,7 @@
     python -m tools.sweep 01            one lesson; writes tests/records/sweep/01.json
     python -m tools.sweep 01 --seeds 50 only the seeds that the record lacks
     python -m tools.sweep 01 --draft    the draft, once, with another seed; writes nothing
+    python -m tools.sweep --nights 5    a fifth of the lessons, the next ones every day
 
 Five seeds run with one thread and two, further ones with one, all with the instructions that this
 CPU takes by itself. Every smaller set runs seed 0 with one thread. Threads and sets only change the
@@ -12,7 +13,8 @@ order of sums, so they move a value far less than a seed does: a few runs show a
 A claim is known by its cell and its place among the claims of that cell, never by its words. Cells
 run one after the other, so a claim depends on the cells up to its own: what was measured of it
 counts until one of these changes, and a trap that is added at the end leaves all others as they
-were. What changed is swept at five seeds, and the nightly run adds the others.
+were. What changed is swept at five seeds. The nightly run goes on to fifty, with a fifth of the
+lessons each night: fifty seeds of all lessons take two cores about eight hours.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -304,6 +306,11 @@ def lessons(wanted: Sequence[str]) -> list[Path]:
     return [path for path in found if key(path) in keys]
 
 
+def drawn_for(paths: list[Path], day: date, nights: int) -> list[Path]:
+    """The lessons whose turn it is on a day; in `nights` days each has one turn."""
+    return paths[day.toordinal() % nights::nights]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lesson", nargs="*", help="numbers of lessons; all when absent")
@@ -312,6 +319,8 @@ def main() -> None:
                         help=f"the drafts of the named lessons, at {DRAFT_RUN}")
     parser.add_argument("--seeds", type=int, default=0, metavar="N",
                         help=f"seeds 0 to N - 1; {SEEDS} when absent")
+    parser.add_argument("--nights", type=int, default=1, metavar="N",
+                        help="today's share of the lessons, so that N days sweep them all")
     parser.add_argument("--one", nargs=3, metavar=("NOTEBOOK", "SEED", "THREADS"),
                         help="one run in this process; prints its claims as JSON")
     args = parser.parse_args()
@@ -325,13 +334,16 @@ def main() -> None:
         for path in lessons(args.lesson):
             try_draft(DRAFTS / path.name)
         return
+    if args.nights < 1:
+        parser.error(f"--nights: got {args.nights}, expected 1 or more")
     refuse_other_versions()
-    for path in lessons(args.lesson):
+    chosen = drawn_for(lessons(args.lesson), date.today(), args.nights)
+    for path in chosen:
         renew(path, args.seeds or SEEDS, args.all)
-    failures = [line for path in lessons(args.lesson) for line in stored(path)["failed"]]
+    failures = [line for path in chosen for line in stored(path)["failed"]]
     if failures:
         sys.exit("claims that do not hold:\n" + "\n".join(failures))
-    print(*dict.fromkeys(next_step(path) for path in lessons(args.lesson)), sep="\n")
+    print(*dict.fromkeys(next_step(path) for path in chosen), sep="\n")
 
 
 def grow(path: Path, seeds: int, step: int, anew: bool = False) -> Iterator[dict[str, Any]]:
