@@ -426,6 +426,11 @@ def test_the_number_behind_a_count_is_no_difference():
     assert " minus " in found["05.5"]  # asked how two compare
 
 
+def test_the_number_behind_a_percentage_is_no_other_value():
+    found = {item.trap.id: item.found for item in questions.of_stage(stage(6))}
+    assert re.fullmatch(r"the pixel: 14; pixels that got darker: \d+%", found["06.6"])
+
+
 def test_a_phone_and_a_notebook_of_one_person_count_once(tmp_path, my_work, capsys):
     """By the letters that the phone shows, first or after both have answered; and by those that
     the notebook's command says."""

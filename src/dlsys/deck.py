@@ -298,6 +298,7 @@ def result_cells(by_role: dict, number: str) -> list[NotebookNode]:
 
     A choice is named with the letter that the class voted for, and with the measured number.
     """
+    question = (_stored(by_role["guess"][0]) or [""])[0].removeprefix("Your guess: ")
     choices = _choices(by_role["guess"][0])
     letters = {f"“{choice}”": f"{letter}, “{choice}”"
                for letter, choice in zip(LETTERS, choices, strict=False)}
@@ -308,7 +309,8 @@ def result_cells(by_role: dict, number: str) -> list[NotebookNode]:
         for choice, lettered in letters.items():
             part.source = part.source.replace(choice, lettered)
         if choices:
-            part.source = part.source.replace("\n\n", f" {number_behind(own, number)}\n\n", 1)
+            behind = number_behind(own, number, question)
+            part.source = part.source.replace("\n\n", f" {behind}\n\n", 1)
     looked = cells_for_step("look", by_role["look"]) or by_role["look"]
     seen = [part for c in looked if c.cell_type == "code" and c not in shown
             for part in _outputs(c)]

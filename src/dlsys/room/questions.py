@@ -114,7 +114,7 @@ def items(lesson: dict, shipped: dict | None) -> list[Item]:
     return [Item(trap := catalog.trap(id), question,
                  stored.get(id) or Measurement(id, _in_words(question, right[id]), right[id]),
                  mistakes(trap), _situation(lesson, id), _code(lesson, id), _keep(lesson, id),
-                 number_behind(numbers["cells"], id, question.text.startswith("How many of"))
+                 number_behind(numbers["cells"], id, question.text)
                  if question.choices and id in stored else "")
             for id, question in asked.items() if id in right]
 
@@ -157,12 +157,12 @@ def _measured(lesson: dict) -> dict[str, Measurement]:
     return found
 
 
-def number_behind(cells: Iterable[dict], id: str, is_count: bool = False) -> str:
+def number_behind(cells: Iterable[dict], id: str, question: str) -> str:
     """The number behind a trap's answer, with what it is, as a sentence; "" if none is stored.
 
     A choice such as "more than 4" says little without it. It is the first claim below what was
     measured and above the repair, else what the lesson printed last above it. A difference is no
-    answer to the question how many: is_count.
+    answer to the question how many, and a value none to the question what percentage.
     """
     own = [cell for cell in cells if cell["metadata"].get("dlsys", {}).get("trap") == id]
     at = next((n for n, cell in enumerate(own)
@@ -171,7 +171,10 @@ def number_behind(cells: Iterable[dict], id: str, is_count: bool = False) -> str
                       own[at:])
     said = ("".join(out.get("data", {}).get("text/plain", "")) for out in _outputs(below))
     claim = next(filter(None, map(_CLAIM.fullmatch, said)), None)
-    if claim and not (is_count and " minus " in claim[1]):
+    beside = claim and ((question.startswith("How many of") and " minus " in claim[1])
+                        or (question.startswith("What percentage")
+                        and "fraction" not in claim[1].lower()))
+    if claim and not beside:
         return catalog.sentence_case(f"{claim[1]}: {claim[2]}.")
     printed = ["".join(out["text"]) for out in _outputs(own[:at]) if "text" in out]
     return " ".join(printed[-1].strip().replace("\n", "; ").split()) if printed else ""
