@@ -84,9 +84,9 @@ def notebook(cells: list[Any], **more: Any) -> bytes:
         "kernelspec": {"name": "python3", "language": "python"}}, **more}).encode()
 
 
-def settings(seconds: float = 3.0, gib: float = 0.5, **more: Any) -> Settings:
+def settings(seconds: float = 3.0, gib: float = 0.5, total: float = 30.0, **more: Any) -> Settings:
     """Settings with a fixed key and small limits."""
-    limits = Limits(seconds=seconds, total=30.0, memory=int(gib * 2**30), processes=24)
+    limits = Limits(seconds=seconds, total=total, memory=int(gib * 2**30), processes=24)
     return Settings("00" * 16, limits, **more)
 
 

@@ -64,9 +64,10 @@ def grader():
     """One grader for all; each submission after a hostile one shows that it still works.
 
     It draws cases from one seed, not from three, and every third of them: what counts here is what
-    code does to the grader, and each case costs acts and laws for every submission.
+    code does to the grader, and each case costs acts and laws for every submission. No submission
+    here meets the limit of time for the whole, not even on a machine that is busy with other work.
     """
-    with open_grader(settings()) as made, pytest.MonkeyPatch.context() as patch:
+    with open_grader(settings(total=120.0)) as made, pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge, "SEEDS", 1)
         patch.setattr(judging.Exercise, "arrange", lambda *ask: ARRANGE(*ask)[::3])
         yield made
@@ -715,7 +716,7 @@ NEARLY_ALL = ("x = b'x' * (440 << 20)\n"
 @pytest.fixture
 def patient(grader, monkeypatch):
     """A limit of time that what uses much memory or time on purpose does not meet."""
-    limits = dataclasses.replace(grader.settings.limits, seconds=25.0)
+    limits = dataclasses.replace(grader.settings.limits, seconds=90.0)
     monkeypatch.setattr(grader.judge.zygote, "limits", limits)
 
 
@@ -757,6 +758,7 @@ def test_the_time_of_all_processes_counts(grader, name):
     assert 0.3 <= box.used["cpu_seconds"] < 4
 
 
+@pytest.mark.usefixtures("patient")
 def test_many_processes_share_one_memory_limit(grade):
     result = grade(worksheet(HOG))
 
