@@ -1,12 +1,12 @@
 # %% [markdown] role="hook" traps=5
 # # 1. Perceptron, MLP and activations
 #
-# You train a small network to recognise handwritten digits, and on your laptop it gets 97
+# You train a small network to recognize handwritten digits, and on your laptop it gets 97
 # out of 100 right. You deploy the network, add an alarm for the digit 8, and try a deeper
 # version. Each step looks like a formality, but each fails without an error message.
 #
 # The mistakes in this stage come down to three things: what a layer computes, how its
-# weights are initialised, and what its output means. This stage first builds a network
+# weights are initialized, and what its output means. This stage first builds a network
 # from a single neuron, then breaks it with five mistakes that look like correct code. All
 # you need to know is Python (functions and classes) and school mathematics, up to the
 # derivative of a function.
@@ -360,8 +360,8 @@ claim("distance of this loss from ln 10, the loss of a uniform guess",
 # loss changes. The change in the loss divided by the nudge is the *slope*. The slopes for
 # all weights together are the *gradient*. `loss.backward()` computes all slopes in one
 # pass and stores each slope in its weight's `.grad`. (Training needs these slopes, so an
-# activation has to bend rather than jump. The comparison with zero jumps, and its slope
-# is zero nearly everywhere.)
+# activation has to bend rather than jump. A comparison with zero makes the output jump,
+# and its slope is zero nearly everywhere.)
 #
 # To find the slopes, PyTorch records every operation on a weight, and `backward` goes
 # back through this record. The cell below checks one slope from `backward` by nudging the
@@ -459,7 +459,7 @@ claim("largest gap between our losses and those of fit",
 # %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
 #
-# You train a single neuron to recognise the digit 8, and raise an alarm when its output
+# You train a single neuron to recognize the digit 8, and raise an alarm when its output
 # exceeds one half. On the test set, the alarm is right for more than 90 % of the images,
 # so you ship it.
 
@@ -1463,7 +1463,7 @@ claim("largest change of a stored mean in two passes", drift, above=0.005)
 # %% [markdown] trap="01.1" role="why"
 # `no_grad` switches off the recording of the graph, and nothing else. A model's mode is a
 # separate switch. `model.eval()` would have set *eval mode*, but your code never called
-# it. In train mode, dropout draws a new mask in every call. BatchNorm normalises with the
+# it. In train mode, dropout draws a new mask in every call. BatchNorm normalizes with the
 # batch itself, so equal batches get equal outputs, but every batch that you serve updates
 # the stored statistics. If you set the seed again before each call, you hide the changing
 # masks but not the changing statistics. Before you continue training after an evaluation,

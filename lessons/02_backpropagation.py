@@ -820,7 +820,7 @@ print(recorded.requires_grad, recorded.detach().requires_grad,
 # Use `detach` if the forward pass needs a value, but the part that computed the value
 # must get no gradient from it. A GAN (generative adversarial network) is trained to make
 # new samples that look as if they came from a data set. In a GAN, a *generator* makes the
-# samples, and a *judge* learns to recognise these samples as fakes. The judge's training
+# samples, and a *judge* learns to recognize these samples as fakes. The judge's training
 # step must not train the generator, so the judge gets `fake.detach()`:
 
 # %% role="concept"

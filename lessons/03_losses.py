@@ -55,7 +55,7 @@ print(f"the same for 1,000 tosses, 700 heads: {thousand:.4f}")
 # The most likely `p` is 0.7, as it should be. But a product of many probabilities is
 # tiny, and for 1,000 tosses float32 rounds it to zero. So take the logarithm, which
 # turns the product into a sum and does not move the best `p`. Then change the sign,
-# because training minimises, and divide by the number of tosses, so that more data do
+# because training minimizes, and divide by the number of tosses, so that more data do
 # not mean a larger loss. The result is the *mean negative log-likelihood*:
 
 # %% role="concept"
@@ -529,11 +529,11 @@ number, column = reading(as_number), reading(with_a_column)
 
 # %% trap="03.2" role="guess"
 guess("03.2",
-      "What does the network from the second script answer to the test "
+      "What does the network from the second script output for the test "
       "digits?",
-      choices=["about what the first network answers",
+      choices=["about what the first network outputs",
                "nearly the same number for every digit",
-               "numbers that have little to do with the digits"])
+               "numbers that vary, but have little to do with the digits"])
 
 # %% trap="03.2" role="look"
 right = (number.round() == y_test).float().mean()
@@ -1344,7 +1344,7 @@ claim("variance after ReLU, He: 1 - 1 / pi", h.var(), expected=0.682,
 
 # %% trap="03.4" role="exercise" points=4 difficulty=3 minutes=15
 def init_(net: nn.Sequential) -> None:
-    """Initialise net in place so that the signal keeps its size.
+    """Initialize net in place so that the signal keeps its size.
 
     Args:
         net: nn.Linear and nn.ReLU in alternation, of any widths, even 1.

@@ -251,7 +251,7 @@ optimizer_paths
 # large weights let it change its answer sharply from one row to the next. *Weight decay*
 # makes every weight a little smaller at each step, so a weight stays large only if the
 # gradient keeps pushing it up. The network becomes smoother, fits the training rows less
-# exactly, and does better on new rows. Measures of this kind are called *regularisation*.
+# exactly, and does better on new rows. Measures of this kind are called *regularization*.
 # Stage 6 compares the whole family.
 #
 # The key line shrinks the weight before the step: `w *= 1 - lr * decay`. Use AdamW with
@@ -792,7 +792,7 @@ claim("distance after 20 steps, flat minimum, rate 0.1",
 # %% [markdown] role="concept"
 # Under plain gradient descent, a minimum holds the weights only if rate times curvature
 # is below 2. So while the rate is high, the weights can stay only in flat minima, and the
-# low rate at the end lets them settle there. Flat minima are often said to generalise
+# low rate at the end lets them settle there. Flat minima are often said to generalize
 # better, because a small shift of the data changes their loss only a little ([Keskar et
 # al. 2017](https://arxiv.org/abs/1609.04836)). The argument is disputed, because
 # rescaling the weights can make the same function look flat or sharp ([Dinh et al.
@@ -877,7 +877,7 @@ claim("step at which one-cycle peaks", family["one-cycle"].index(
 # the rate is high. Its author reports *super-convergence*: with a very high peak, some
 # networks reach their accuracy in far fewer steps ([Smith & Topin
 # 2018](https://arxiv.org/abs/1708.07120)). The explanation offered is the same as above:
-# a high rate acts as a regulariser and skips sharp minima. Super-convergence does not
+# a high rate acts as a regularizer and skips sharp minima. Super-convergence does not
 # happen with every network, so measure it on your own network. Torch's `OneCycleLR` makes
 # all four decisions in one object, and it overrides the rate and the momentum that you
 # gave the optimizer:
@@ -1136,7 +1136,7 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 
     Args:
         losses: one function per micro-batch. Each returns its scalar loss.
-        epochs: how often to go through the losses, in order.
+        epochs: how many times to go through the losses, in order.
         accumulate: update after this many micro-batches, and also after the
             last one of each epoch, with the sum of their gradients.
 
@@ -1690,8 +1690,8 @@ drift = idle_drift(set_to_none=False)
 
 # %% trap="04.7" role="guess" quoted="wrong"
 guess("04.7",
-      "In the last 20 steps, how far does the weight of the second head "
-      "that moves farthest go, in multiples of the learning rate?",
+      "Of the second head's weights, take the one that moves farthest in "
+      "the last 20 steps. How many learning rates does it move?",
       unit="learning rates")
 
 # %% trap="04.7" role="look"
@@ -2882,7 +2882,7 @@ answers
 #
 # - Momentum speeds up a direction that stays the same and cancels a direction that
 #   alternates. Adam divides each weight's step by the size of that weight's gradients.
-#   Weight decay keeps weights small, so that the network memorises less of its training
+#   Weight decay keeps weights small, so that the network memorizes less of its training
 #   rows.
 # - Search for the learning rate again when you change the optimizer. SGD's step is
 #   proportional to the gradient. Adam's first step and all of Lion's steps have the size

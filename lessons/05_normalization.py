@@ -37,7 +37,7 @@ pixels = torch.randn(6, 8, 4, 4) * 3 + 1         # (N, C, H, W)
 before = torch.get_rng_state()    # put back below, before the first trap
 
 # %% [markdown] role="concept"
-# ## Why normalise: the network accepts higher learning rates
+# ## Why normalize: the network accepts higher learning rates
 #
 # In a deep network each layer's inputs are the previous layer's outputs, so their size
 # depends on all earlier layers. If one step makes an early layer's outputs larger, every
@@ -240,8 +240,8 @@ draw_grids({
 # $\epsilon$ belongs under the square root. It is added to the *biased* variance, the sum
 # of squared deviations divided by the number of values. If you add $\epsilon$ outside the
 # square root, the result hardly changes for inputs of scale 1, but it changes a lot for
-# small inputs. Also, do not expect torch's `std` of a normalised row to be exactly 1. By
-# default `std` is the unbiased estimate, so for 64 normalised values it returns the
+# small inputs. Also, do not expect torch's `std` of a normalized row to be exactly 1. By
+# default `std` is the unbiased estimate, so for 64 normalized values it returns the
 # square root of 64/63.
 
 # %% role="concept"
@@ -305,11 +305,11 @@ norm_axes
 # image depends on the other images in the batch. This dependence is unacceptable in
 # production, where a batch may hold a single image. So BatchNorm has two modes:
 #
-# - In *train mode* (`model.train()`) BatchNorm normalises with the mean and variance of
+# - In *train mode* (`model.train()`) BatchNorm normalizes with the mean and variance of
 #   the batch. It also moves its stored *running* mean and variance a tenth of the way
 #   towards the batch's mean and variance. This fraction, a tenth, is torch's default
 #   `momentum`.
-# - In *eval mode* (`model.eval()`) BatchNorm normalises with the running values and does
+# - In *eval mode* (`model.eval()`) BatchNorm normalizes with the running values and does
 #   not change them.
 #
 # How soon can you rely on the running values? The running variance starts at 1. Follow a
@@ -450,7 +450,7 @@ claim("largest shift of a mean by the camera, in stored standard "
       shift["camera"], above=3)
 
 # %% [markdown] trap="05.1" role="why"
-# The batch of one is innocent. In eval mode BatchNorm normalises with the mean and
+# The batch of one is innocent. In eval mode BatchNorm normalizes with the mean and
 # variance that it *stored* during training, so the other images in the batch have no
 # effect. The camera causes the damage. Its images are brighter, so the norm's inputs no
 # longer have the mean that the norm subtracts.
@@ -651,7 +651,7 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 #
 # In outline (stage 8 has the details), a *stream* $x$ runs through the whole net, and
 # each layer adds the outputs of two *branches* $f$ to the stream. By default torch
-# normalises *after* each sum (*post-norm*), $x \leftarrow \mathrm{norm}(x + f(x))$. A
+# normalizes *after* each sum (*post-norm*), $x \leftarrow \mathrm{norm}(x + f(x))$. A
 # review comment says: "Each norm shrinks the gradient."
 
 # %% trap="05.2" role="break"
@@ -760,7 +760,7 @@ claim("ratio of the gradient norms after 50 steps at 0.007, first layer to "
 # difference between images shrinks from layer to layer, and the head receives almost the
 # same stream for every image.
 #
-# *Pre-norm* normalises only the input of a branch, $x \leftarrow x +
+# *Pre-norm* normalizes only the input of a branch, $x \leftarrow x +
 # f(\mathrm{norm}(x))$. So both the signal and the gradient have a path without a norm.
 
 # %% trap="05.2" role="why"
@@ -935,10 +935,10 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 # %% [markdown] role="concept"
 # ## Dropout: no unit may be indispensable
 #
-# A network with more weights than training rows can memorise the rows. Its units come to
-# rely on one another, and a few units together recognise a single row. The network then
+# A network with more weights than training rows can memorize the rows. Its units come to
+# rely on one another, and a few units together recognize a single row. The network then
 # stores the label of that row, right or wrong, and learns nothing general. *Dropout*
-# makes such memorising hard. At every training step it sets each unit to zero with
+# makes such memorizing hard. At every training step it sets each unit to zero with
 # probability $p$, so no unit can rely on any other unit being there.
 
 # %% role="concept" tags=["plumbing"]
@@ -980,10 +980,10 @@ draw_grids({name: h.view(8, 8) for name, h in passes.items()},
 
 # %% [markdown] role="concept"
 # So each step trains a different, smaller network, and in production you get something
-# like the average of these networks. Dropout is a *regulariser*: with it, the network
+# like the average of these networks. Dropout is a *regularizer*: with it, the network
 # fits the training rows less exactly so that it does better on new rows. Does dropout
 # help? Train a wide network on 200 digits, of which about three out of ten have a random
-# label. Such labels give the network plenty to memorise:
+# label. Such labels give the network plenty to memorize:
 
 # %% role="concept"
 rows = torch.randperm(1300)[:200]
@@ -1029,7 +1029,7 @@ claim("accuracy with half of the units, mean of 20 halves, dropout 0.5 "
 # **Where to put it:** Place dropout after the activation of a wide layer and, in a
 # transformer, on the output of each branch. Common values of $p$ are 0.5 for wide fully
 # connected layers and 0.1 for transformers. Do not expect dropout to help if nothing is
-# memorised. Large models trained on each text only once often use no dropout.
+# memorized. Large models trained on each text only once often use no dropout.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1666,7 +1666,7 @@ def gain_for(act) -> float:
 # [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html) for tanh near
 # zero. **Seen in the wild:** In [pytorch/pytorch
 # 57109](https://github.com/pytorch/pytorch/issues/57109), a user found that `nn.Linear`
-# calls He's function, and a maintainer showed that its arguments result in a gain of
+# calls He's function, and a maintainer showed that the arguments it passes give a gain of
 # $\sqrt{1/3}$.
 
 # %% [markdown] trap="05.5" role="situation" fault="the averaged model keeps a fresh BatchNorm's statistics" symptom="EMA model is far worse than the model itself, mean teacher with BatchNorm degrades"

@@ -98,9 +98,9 @@ claim("training minus test accuracy with 1,280 training digits",
 # | flat | flat | the network does not learn | train on only ten rows. If the network cannot fit these rows, look at the rate, the labels and the code |
 
 # %% [markdown] role="concept"
-# ## Regularisation: a family of remedies
+# ## Regularization: a family of remedies
 #
-# A *regulariser* is anything in training that makes it harder to fit the training rows
+# A *regularizer* is anything in training that makes it harder to fit the training rows
 # exactly, so that the network does better on new rows. The remedies have many names but
 # belong to this one family:
 #
@@ -115,7 +115,7 @@ claim("training minus test accuracy with 1,280 training digits",
 # | early stopping | training for long enough to store the rows | trap 06.3 |
 #
 # Try the remedies one at a time on a hard case: 200 digits, about three in ten with a
-# random label. A network can get random labels right only by memorising them.
+# random label. A network can get random labels right only by memorizing them.
 
 # %% role="concept"
 rows = torch.randperm(len(x_train))[:200]
@@ -185,8 +185,8 @@ claim("largest ratio of a test loss to the loss without a remedy, for "
 # (The bar for early stopping is the lowest point of the run without a remedy. That point
 # was chosen on the test digits, which is fine for an illustration but not for a reported
 # result, as trap 06.3 explains.) You can combine the remedies, but only up to a point,
-# because a network that is held back in every way fits nothing. If the network memorises
-# no rows, a regulariser can even cost accuracy.
+# because a network that is held back in every way fits nothing. If the network memorizes
+# no rows, a regularizer can even cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -197,7 +197,7 @@ torch.set_rng_state(before)
 # Some additional data costs nothing. A digit shifted by a pixel is still the same digit,
 # so you have a new training image with a known label. An *augmentation* is a random
 # change to an image that leaves its label correct. Torchvision's `transforms.v2` chains
-# such changes with steps that are not random, such as normalisation. In this stage's
+# such changes with steps that are not random, such as normalization. In this stage's
 # shapes, `N` counts images, `H` and `W` are height and width in pixels, and `K` counts
 # classes. A batch of digits has the shape (N, 1, 8, 8).
 #
@@ -519,7 +519,7 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # %% [markdown] trap="06.1" role="hint"
 # 1. `evaluate` is one line without anything random. Fixing a seed inside it does not help, because `evaluate` would still augment.
 # 2. A random transform draws once per call. Call it for each image of the batch, then use `torch.stack`.
-# 3. Pad with zeros before the normalisation, so that the zeros look like the background.
+# 3. Pad with zeros before the normalization, so that the zeros look like the background.
 
 # %% [markdown] trap="06.1" role="keep"
 # **Keep:** Build two pipelines on the first day, and keep everything random out of the
@@ -538,7 +538,7 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # ## Two pipelines for photos, in order
 #
 # For photos, the two pipelines of trap 06.1 look like this. Both resize the photo,
-# convert bytes to floats between 0 and 1, and normalise each channel with the mean and
+# convert bytes to floats between 0 and 1, and normalize each channel with the mean and
 # standard deviation of the training images. The mean and standard deviation here are
 # ImageNet's, which pretrained weights expect. Only the training pipeline crops and flips
 # at random. The scoring pipeline cuts out the centre. `v2.ToImage()` at the start accepts
@@ -550,7 +550,7 @@ convert = [v2.ToDtype(torch.float32, scale=True),
 training = v2.Compose([
     v2.ToImage(), v2.RandomResizedCrop(224, antialias=True),
     v2.RandomHorizontalFlip(), *convert,
-    v2.RandomErasing(0.25)])           # on normalised values: 0 is grey
+    v2.RandomErasing(0.25)])           # on normalized values: 0 is grey
 scoring = v2.Compose([
     v2.ToImage(), v2.Resize(256, antialias=True), v2.CenterCrop(224),
     *convert])
@@ -568,13 +568,13 @@ claim("two calls of the training pipeline differ", views_differ,
       expected=True)
 claim("largest difference between two calls of the scoring pipeline",
       (seen - scoring(flower)).abs().max(), expected=0)
-claim("largest value after normalisation", seen.abs().max(), below=2.7)
+claim("largest value after normalization", seen.abs().max(), below=2.7)
 
 # %% [markdown] role="concept"
 # The order of these steps matters. Crop and flip while the images are still bytes, which
-# take a quarter of the space of floats. Then convert the images to floats, and normalise
+# take a quarter of the space of floats. Then convert the images to floats, and normalize
 # last. A transform that fills a hole with zeros, such as `v2.RandomErasing`, usually
-# comes after the normalisation, where 0 is the average colour. With pretrained weights,
+# comes after the normalization, where 0 is the average colour. With pretrained weights,
 # get the sizes, mean and standard deviation from the weights themselves (trap 07.4).
 
 # %% [markdown] role="concept"
@@ -681,7 +681,7 @@ claim("rise between 0.3 and 0.7 of the way with Mixup, divided by the rise "
 
 # %% [markdown] role="concept"
 # A network whose output changes gradually needs longer to make an exception for a single
-# row and is less sure of the exception. This is how Mixup regularises, although a long
+# row and is less sure of the exception. This is how Mixup regularizes, although a long
 # run still learns the wrong labels. A network trained with Mixup is also less sure of
 # whole digits, as the right end of the Mixup curve shows. Mixup can help if some labels
 # are wrong and training is long enough to learn them, as the bar chart of the remedies
@@ -735,11 +735,11 @@ hard_model, hard_losses = mixed_run(lambda soft: soft.argmax(1))
 
 # %% trap="06.2" role="guess"
 guess("06.2",
-      "What probability does the network give its first choice on such a "
-      "blend?",
-      choices=["about the same as a network that never saw a blend gives",
-               "clearly less than such a network: about 50 %",
-               "clearly more than such a network: over 90 %"])
+      "How high is the network's largest probability on such a blend, "
+      "compared with that of a network trained without blends?",
+      choices=["about the same",
+               "clearly lower: about 50 %",
+               "clearly higher: over 90 %"])
 
 # %% trap="06.2" role="look"
 other = torch.randperm(len(x_test))
@@ -922,7 +922,7 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 #
 # A network learns the rule before it learns the rows, so the validation loss falls first
 # and rises later. *Early stopping* ends the run near that turning point. You cannot
-# recognise the turning point when you reach it, because the loss jumps a little at every
+# recognize the turning point when you reach it, because the loss jumps a little at every
 # epoch. So you wait. Training stops when a certain number of epochs in a row, the
 # *patience*, have brought no progress. A tiny gain may be noise, so a loss counts as
 # progress only if it is more than `min_delta` below the loss at the last progress.
@@ -1042,7 +1042,7 @@ plot_lines(range(200), {"training loss": train, "validation loss": val},
 
 # %% [markdown] trap="06.3" role="why"
 # The network also fits the wrong labels, which lowers the training loss. Only the
-# validation loss shows where learning ends and memorising begins.
+# validation loss shows where learning ends and memorizing begins.
 
 # %% trap="06.3" role="repair"
 by_val = stops_at(val)
@@ -1148,7 +1148,7 @@ def stop_and_best(losses: list[float], patience: int,
 
 # %% [markdown] trap="06.3" role="hint"
 # 1. Keep two numbers: the reference, which only progress changes, and the lowest loss.
-# 2. Every comparison with NaN by `<` or `>=` is false, so test for progress with `loss < ...` instead of ruling out progress with `loss >= ...`.
+# 2. With NaN, both `<` and `>=` are false, so test for progress with `loss < ...`, not for a lack of progress with `loss >= ...`.
 # 3. Count the epochs since the last progress, and compare the count with the patience after each epoch.
 
 # %% [markdown] trap="06.3" role="keep"
@@ -1157,7 +1157,7 @@ def stop_and_best(losses: list[float], patience: int,
 # test set. **In your own code:** Plot the training and the validation loss, and mark the
 # lowest validation loss. **Source:** [Prechelt
 # 1998](https://doi.org/10.1007/3-540-49430-8_3): stopping criteria that wait longer
-# generalise a little better but cost much more training time. **Seen in the wild:** In
+# generalize a little better but cost much more training time. **Seen in the wild:** In
 # [cito#38](https://github.com/citoverse/cito/issues/38), early stopping used the list of
 # training losses instead of the validation losses.
 
@@ -1727,8 +1727,8 @@ claim("accuracy on plain test digits, wider type minus bytes",
 # %% [markdown] trap="06.6" role="more" topics="how many pixels · which lines raise an error"
 # Which lines raise an error? In torch, a subtraction in bytes that wraps around raises no
 # error, and neither does adding a number such as 300, which does not fit into a byte. If
-# you add a float, the result is a float, which has room but is not clamped. `u += 10.5`
-# raises an error. `u[:] = u + 200.5` raises no error but does not clamp.
+# you add a float, the result is a float, which can hold the sum but is not clamped.
+# `u += 10.5` raises an error. `u[:] = u + 200.5` raises no error but does not clamp.
 
 # %% trap="06.6" role="more"
 byte = torch.tensor([100], dtype=torch.uint8)
@@ -1973,7 +1973,7 @@ def split_groups(groups: torch.Tensor, share: float,
 # **Keep:** Split first, then copy, augment and resample. If rows belong together, such as
 # the scans of one patient, put all of them on the same side of the split. **In your own
 # code:** Replace the labels with random labels, one for each group, and train and test a
-# model that can memorise. Do this twenty times. If the mean accuracy is clearly above
+# model that can memorize. Do this twenty times. If the mean accuracy is clearly above
 # chance, you have a leak through copies. **Source:** Scikit-learn's guide to
 # [`GroupShuffleSplit`](https://scikit-learn.org/stable/modules/cross_validation.html#group-cv),
 # a splitter that rounds up the number of test groups. **Seen in the wild:** In
@@ -2201,9 +2201,9 @@ finder = stroke_finder(changed)
 
 # %% trap="06.9" role="guess"
 guess("06.9",
-      "Take the stroke pixels of the test images that are background in "
-      "the mirrored image. On average, what probability of a stroke does "
-      "the network give these pixels?", unit="%")
+      "Take the pixels that belong to a stroke in a test image, but to the "
+      "background in its mirror image. On average, what probability of a "
+      "stroke does the network give these pixels?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)
@@ -2670,7 +2670,7 @@ answers
 # - A network overfits when it learns its training rows, not the rule. Plot the
 #   training and the validation loss before you choose a remedy.
 # - Weight decay, dropout, augmentation, Mixup, label smoothing and early stopping all
-#   belong to one family, regularisation. Each of these remedies makes it harder to store
+#   belong to one family, regularization. Each of these remedies makes it harder to store
 #   rows.
 # - Every augmentation claims that the label stays correct. Check this claim by looking at
 #   augmented images.

@@ -35,8 +35,8 @@ begin(SEED, THREADS, DEVICE)
 # ## What a convolution assumes
 #
 # For each output, a linear layer on a picture has one weight per pixel. If
-# such a layer learns to recognise a stroke in the upper left corner, it still does not
-# recognise the same stroke elsewhere.
+# such a layer learns to recognize a stroke in the upper left corner, it still does not
+# recognize the same stroke elsewhere.
 #
 # A *convolution* makes two assumptions. **Locality**: an output depends only on a
 # small window of pixels. **Weight sharing**: the same few weights, the *kernel*, serve at
@@ -706,7 +706,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # A deeper network should be at least as good as a shallow one, because the extra layers
 # could simply copy their input. Plain layers do not learn to copy. In 2015 a net of 56
 # plain layers had a higher error *in training* than a net of 20 such layers. A **residual
-# block** does not have to learn the copy. The block computes a change and *adds* this
+# block** does not have to learn to copy. The block computes a change and *adds* this
 # change to its input: $y = x + F(x)$. If $F$ is zero, the block copies its input.
 
 # %% role="concept"
@@ -829,7 +829,7 @@ claim("gradient left with the additions and layers against their input",
 # guarantee for trained nets, because the third stack also adds but still loses its
 # gradient. He et al. do not blame vanishing gradients for the poor results of their deep
 # nets without additions, because these nets had BatchNorm and healthy gradient norms. The
-# authors attribute the failure to difficult optimisation. Source: [He et al.
+# authors attribute the failure to difficult optimization. Source: [He et al.
 # 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
 #
 # ## Transfer: start from layers that have learned
@@ -1147,12 +1147,12 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 #
 # Weights come with a recipe that says how the images were scaled before training. This
 # digit classifier has a BatchNorm after each hidden layer and was trained on brightness
-# from 0 to 1, normalised with one mean and one standard deviation. Served with the same
+# from 0 to 1, normalized with one mean and one standard deviation. Served with the same
 # recipe, the classifier gets nearly every digit right.
 #
-# Three teams serve the classifier. The first team forgets to normalise. The second team
+# Three teams serve the classifier. The first team forgets to normalize. The second team
 # swaps the two numbers: it subtracts the standard deviation and divides by the mean. The
-# third team normalises the images, and then the library normalises them again. No team
+# third team normalizes the images, and then the library normalizes them again. No team
 # sees an error.
 
 # %% trap="07.4" role="break"
@@ -1177,9 +1177,9 @@ ways = {"as trained": normalise(x_test), "forgotten": x_test,
 # %% trap="07.4" role="guess"
 guess("07.4", "Which team gets the fewest digits right?",
       choices=["no team, because none of them loses much",
-               "the third, which normalises twice",
+               "the third, which normalizes twice",
                "the second, which swaps the two numbers",
-               "the first, which forgets to normalise"])
+               "the first, which forgets to normalize"])
 
 # %% trap="07.4" role="look"
 read = {way: accuracy(served, x, y_test) for way, x in ways.items()}
@@ -1196,10 +1196,10 @@ plot_columns(read, xlabel="how it is served", form=".2f",
                  "loses most.")
 
 # %% trap="07.4" role="look"
-claim("accuracy without normalising", read["forgotten"], below=0.85)
+claim("accuracy without normalizing", read["forgotten"], below=0.85)
 
 # %% [markdown] trap="07.4" role="why"
-# In eval mode BatchNorm normalises with the mean and variance that it *stored* in
+# In eval mode BatchNorm normalizes with the mean and variance that it *stored* in
 # training (trap 05.1). BatchNorm does not adapt to the images that you serve. So images
 # on a different scale leave the norm on a different scale, for which the layers after the
 # norm were not trained.
@@ -1228,7 +1228,7 @@ plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
 
 # %% trap="07.4" role="repair"
 class Scaled(nn.Module):
-    """Normalises its input; mean and std are saved with the model."""
+    """Normalizes its input; mean and std are saved with the model."""
 
     def __init__(self, model, mean, std):
         super().__init__()
@@ -1267,10 +1267,10 @@ plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
 
 # %% trap="07.4" role="more"
 claim("accuracy as trained", read["as trained"], above=0.93)
-claim("accuracy when normalised twice minus accuracy when not normalised",
+claim("accuracy when normalized twice minus accuracy when not normalized",
       read["twice"]
       - read["forgotten"], above=0.05)
-claim("not normalised: accuracy without BatchNorm minus accuracy with it",
+claim("not normalized: accuracy without BatchNorm minus accuracy with it",
       bare["forgotten"] - read["forgotten"], above=0.05)
 claim("swapped numbers: accuracy with BatchNorm",
       read["mixed up"], above=0.85)

@@ -777,13 +777,13 @@ print("sums of the rows:", [round(s, 2) for s in again.sum(-1).tolist()])
 # That works. But look at what a softmax does: it divides `exp(score)` by the sum of all
 # `exp(score)`. Leaving a position out is the same as giving it an `exp(score)` of 0, and
 # the score with an exponential of 0 is minus infinity. One line zeroes the forbidden
-# weights and renormalises each row:
+# weights and renormalizes each row:
 
 # %% role="concept"
 hidden = raw.masked_fill(~allowed, -math.inf).softmax(-1)
 
 # %% role="concept"
-claim("weights renormalised, or scores of minus infinity: largest gap",
+claim("weights renormalized, or scores of minus infinity: largest gap",
       (again - hidden).abs().max(), below=1e-6)
 claim("largest sum of a row except the last, before dividing",
       zeroed.sum(-1)[:3].max(), below=1)
@@ -1126,9 +1126,10 @@ _ = train(gpt, next_loss, steps=300)
 # %% trap="08.3" role="guess"
 guess("08.3",
       "How large is the second model's loss for the token after the text?",
-      choices=["as small as in the middle of a row",
-               "larger than that, but smaller than the first model's",
-               "larger than the first model's"])
+      choices=["about its own loss in the middle of a row",
+               "more than its loss in the middle of a row, but less than "
+               "the first model's loss",
+               "more than the first model's loss"])
 
 # %% trap="08.3" role="look" tags=["plumbing"]
 @torch.no_grad()
@@ -1283,7 +1284,7 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # |---|---|---|---|
 # | encoder (BERT) | pads only | hidden tokens | reading: labels, search |
 # | decoder (GPT) | causal | the next token | writing |
-# | encoder and decoder (T5) | text: pads; answer: causal | the next token of the answer | translating, summarising |
+# | encoder and decoder (T5) | text: pads; answer: causal | the next token of the answer | translating, summarizing |
 #
 # **BERT** looks at both sides of every token. To classify a text, you put a special
 # token, `[CLS]`, in front of the text, pass that token's final vector to a linear head,
@@ -1363,8 +1364,8 @@ def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
 
 # %% trap="08.4" role="guess" quoted="wrong"
 guess("08.4",
-      "At 4,096 tokens, by what factor does `written_out` move more bytes "
-      "than `tiled`?", unit="times")
+      "At 4,096 tokens, how many times the bytes of `tiled` does "
+      "`written_out` move?", unit="times")
 
 # %% trap="08.4" role="look"
 def tokens(n, heads=4, d=64, device="cpu"):
@@ -2898,7 +2899,7 @@ draw_boxes(
 #
 # You treat a digit as eight tokens, one for each row of eight pixels, and run two of
 # torch's encoder layers on them. The model trains in seconds and gets about nine out of
-# ten test digits right, in batches of 32. Nothing in it normalises over the batch,
+# ten test digits right, in batches of 32. Nothing in it normalizes over the batch,
 # dropout is off, and you call `eval()`.
 #
 # Then a user sends one digit at a time.
@@ -3204,7 +3205,7 @@ claim("server's only table minus the trainer's head, largest gap",
 # Tie the two layers again as soon as the memory is allocated, before `draw` fills it and
 # before the optimizer gets the parameters:
 
-# %% trap="08.12" role="repair" tags=["for-repair"]
+# %% trap="08.12" role="repair" tags=["for-repair", "varies-by-cpu"]
 with torch.device("meta"):
     tied_again = TiedLM(16, 16)
 tied_again.to_empty(device="cpu")
@@ -3304,7 +3305,7 @@ def load_tied(model: nn.Module, state: dict) -> None:
 # load_state_dict](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.load_state_dict),
 # on `assign`. **Seen in the wild:** [Modalities/modalities
 # 357](https://github.com/Modalities/modalities/issues/357): on the meta device, the tied
-# weights differ after the initialisation. [facebookresearch/lingua
+# weights differ after the initialization. [facebookresearch/lingua
 # 75](https://github.com/facebookresearch/lingua/pull/75): FSDP "was silently giving
 # different weight for the embedding and output linear", and loading without FSDP tied them
 # again. [pytorch/pytorch 188346](https://github.com/pytorch/pytorch/issues/188346):

@@ -1644,7 +1644,7 @@ claim("graphs for one call with an if on a number",
 # kernels once and replays them as a CUDA graph, which helps small batches, where Python
 # is the bottleneck. `mode="max-autotune"` tries several kernels for each matrix product,
 # which can take minutes. Compiled code may round differently, because a fused kernel
-# keeps intermediate values in `float32`, and plain code writes them out in 16 bits. So
+# keeps intermediate values in `float32`, whereas plain code writes them out in 16 bits. So
 # compare compiled code with plain code up to a tolerance, never bit for bit.
 
 # %% [markdown] role="concept"
@@ -1858,10 +1858,10 @@ claim("gap between the weights of the two ranks", gap(*past), above=0.28,
 # %% [markdown] trap="09.11" role="why"
 # Both losses fall and both ranks classify well, but each rank has its own model.
 # `DDP(model)` puts a hook on each parameter. By themselves the hooks send nothing. Each
-# call to `ddp(x)`, with gradients on, *prepares the reducer* for one backward pass. Only
-# after such a call does DDP send a bucket, in one `all_reduce`, as soon as all of the
-# bucket's gradients are ready. A forward pass through `ddp.module` prepares nothing, so
-# the gradients of the backward pass stay on the rank.
+# call to `ddp(x)`, with gradients on, *prepares the reducer* for one backward pass. After
+# such a call, DDP sends each bucket in one `all_reduce` as soon as all of the bucket's
+# gradients are ready; without the call, it sends nothing. A forward pass through
+# `ddp.module` prepares nothing, so the gradients of the backward pass stay on the rank.
 
 # %% trap="09.11" role="why"
 draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
@@ -2999,9 +2999,9 @@ def step_calls(plan):
 
 # %% trap="09.4" role="guess"
 guess("09.4",
-      "Add up the sizes of the tensors in all calls of this sharded step, "
-      "one tensor for each call. How large is the sum, as a multiple of "
-      "the tensor in DDP's one `all_reduce`?",
+      "Each call of this sharded step handles one tensor. How large are "
+      "these tensors together, as a multiple of the tensor in DDP's single "
+      "`all_reduce`?",
       unit="times")
 
 # %% trap="09.4" role="look"
@@ -3113,8 +3113,8 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
     """Count what one training step of a sharded model sends and holds.
 
     "all_gather" and "reduce_scatter": the number of calls; "bytes": the
-    total size of all calls, in whole tensors; "whole": the most bytes of
-    gathered layers held at once in forward, which runs one layer at a time.
+    total size of all calls, in whole tensors; "whole": the peak bytes of
+    gathered layers in the forward pass, which runs one layer at a time.
 
     Args:
         sizes: float32 values per layer, unchanged; a layer without values
@@ -3143,8 +3143,8 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 
 # %% [markdown] trap="09.4" role="hint"
 # 1. First make a list of the pieces that have values, and pad each piece. A model as one piece is a list of length one.
-# 2. A piece is gathered for forward, and with `reshard` again for backward; its gradients go through one `reduce_scatter`.
-# 3. Forward holds at most the largest piece if pieces are released, and the sum of all pieces if they stay.
+# 2. A piece is gathered for the forward pass, and with `reshard` again for the backward pass; its gradients go through one `reduce_scatter`.
+# 3. At its peak, the forward pass holds the largest piece if pieces are released, and all pieces if they are kept.
 
 # %% [markdown] trap="09.4" role="keep"
 # **Keep:** Shard what does not fit, layer by layer. If a model fits together with its

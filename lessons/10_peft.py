@@ -1833,7 +1833,7 @@ claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
 
 # %% [markdown] role="concept"
 # So merge the adapter of a customer with a lot of traffic. For many customers, keep one
-# base with the adapters next to it. Servers use specialised kernels to mix adapters in
+# base with the adapters next to it. Servers use specialized kernels to mix adapters in
 # one batch ([Chen et al. 2023, "Punica"](https://arxiv.org/abs/2310.18547)).
 
 # %% [markdown] trap="10.6" role="situation" core=true fault="padding with EOS: the labels lose every EOS" symptom="fine-tuned model never stops generating, no EOS, pad_token = eos_token"
@@ -1914,7 +1914,7 @@ claim("answers that stop, out of seven", (lengths < LONGEST).sum(),
       expected=0)
 
 # %% [markdown] trap="10.6" role="why"
-# One line of code removes the padding from the labels, and it recognises padding by the
+# One line of code removes the padding from the labels, and it recognizes padding by the
 # token id. The EOS that ends a text has the same id. So the line removes every EOS from
 # the labels as well, and the loss never asks the model to predict the end of a text. If
 # you mask by the *length* of each text instead, the EOS at the end of a text keeps its

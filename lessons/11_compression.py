@@ -1330,9 +1330,9 @@ found["to nearest"] = symmetric(w, 3)
 
 # %% trap="11.4" role="guess" quoted="right"
 guess("11.4",
-      "With the largest inputs first, how does the output error compare "
-      "with the opposite order's?",
-      choices=["the same within 10 %",
+      "How large is the output error with the largest inputs first, "
+      "compared with the smallest inputs first?",
+      choices=["equal within 10 %",
                "over 10 % smaller",
                "over 10 % larger"])
 

@@ -70,7 +70,7 @@ x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 # %% [markdown] trap="12.1" role="situation" core=true fault="detect_anomaly blames the loss, not the layer of the NaN" symptom="loss is NaN: which layer? detect_anomaly says LogSoftmaxBackward0 returned nan values"
 # ## A blank page
 #
-# Between two layers, a digit classifier standardises its features row by row: it
+# Between two layers, a digit classifier standardizes its features row by row: it
 # subtracts the row's mean and divides by the row's standard deviation. One page in the
 # batch is blank. All features in that page's row are zero, so their standard deviation is
 # also zero, and `0/0` is `nan`.
@@ -403,7 +403,7 @@ plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
 claim("relative change of the first layer", moved[0], below=1e-4)
 
 # %% [markdown] trap="12.2" role="repair"
-# With ReLU, He initialisation (trap 01.3) and a lower learning rate, the gradient reaches
+# With ReLU, He initialization (trap 01.3) and a lower learning rate, the gradient reaches
 # the first layer, and the loss falls below the variance. So next to the loss, log the
 # best constant prediction's loss and how far each layer has moved.
 
@@ -625,7 +625,7 @@ others = [digest(one_pixel, y_train), digest(x_train, one_label),
           digest(x_train.view(650, 128), y_train)]
 
 # %% role="concept"
-claim("is the same data recognised",
+claim("is the same data recognized",
       digest(*digits()[:2]) == header["data"],
       expected=True)
 claim("changes that go unnoticed, of a pixel, a label and a shape",
@@ -1132,12 +1132,12 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # loses to random search, look for a bug before you blame the number of settings or a
 # rough loss. **In your own code:** Compute the score for a low and a high predicted mean,
 # and look at the settings of the last few runs. **Source:** [Frazier
-# 2018](https://arxiv.org/abs/1807.02811), a tutorial that maximises. **Seen in the
+# 2018](https://arxiv.org/abs/1807.02811), a tutorial that maximizes. **Seen in the
 # wild:** [alonfnt/bayex#56](https://github.com/alonfnt/bayex/pull/56) reports a search
 # that was "no better than uniform random search" and lists four defects, among them a
 # likelihood with the wrong sign. In
 # [linkedin/photon-ml#385](https://github.com/linkedin/photon-ml/pull/385), a formula for
-# expected improvement, written for maximisation, was applied to a loss.
+# expected improvement, written for maximization, was applied to a loss.
 
 # %% [markdown] trap="12.5" role="situation" core=true fault="torch.where around sqrt: the gradient is NaN" symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
 # ## The same picture twice
@@ -1807,7 +1807,7 @@ print(f"trained on all digits: test accuracy {read:.0%}")
 claim("test accuracy with shifted labels", read, below=0.25)
 
 # %% [markdown] trap="12.7" role="why"
-# This net has more weights than the batch has pixels, so it can memorise 50 labels, right
+# This net has more weights than the batch has pixels, so it can memorize 50 labels, right
 # or wrong. The test shows that the loss can fall. It does not show whether the labels
 # belong to their images or whether the batches are put together correctly. Two other
 # faults also lead to a low accuracy:
@@ -1934,7 +1934,7 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # enter the model, count the classes in one batch, and compare a batch's loss with the
 # loss of that batch repeated twice. **Source:** [Zhang et al. 2017, "Understanding deep
 # learning requires rethinking generalization"](https://arxiv.org/abs/1611.03530):
-# networks can memorise random labels.
+# networks can memorize random labels.
 
 # %% [markdown] trap="12.8" role="situation" core=true fault="a job killed while saving leaves no checkpoint" symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
 # ## The file with the last state
@@ -2387,11 +2387,12 @@ def start(code, **variables):
 starts = [start(script) for _ in range(4)]
 
 # %% trap="12.9" role="guess"
-guess("12.9", "How many different numberings do the four starts produce?",
-      choices=["four",
-               "one: the same as with `PYTHONHASHSEED=42` set in the shell",
-               "one: not the same as with `PYTHONHASHSEED=42` set in the "
-               "shell"])
+guess("12.9",
+      "How many different numberings do the four starts produce, and is it "
+      "the one that `PYTHONHASHSEED=42` in the shell gives?",
+      choices=["four different numberings",
+               "one numbering, the one that the shell gives",
+               "one numbering, but not the one that the shell gives"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:
@@ -3221,8 +3222,8 @@ nines = y_test == 9
 flawless = nightly(alarm=nines, nine=nines)
 
 # %% trap="12.12" role="guess"
-guess("12.12", "Which F1 does the job report for these perfect answers, "
-      "as a percentage of the best possible F1?", unit="%")
+guess("12.12", "If an F1 of 1 counts as 100 %, what F1 does the job "
+      "report for these perfect answers?", unit="%")
 
 # %% trap="12.12" role="look"
 batches = nines.split(8)
@@ -3500,7 +3501,7 @@ plot_lines(range(1, 201), {
 #
 # *QK-norm* scales [each query and each key](https://arxiv.org/abs/2010.04245) to the same
 # norm before they are multiplied. No logit can then exceed the square root of the head's
-# width times the learned gains of the normalisation.
+# width times the learned gains of the normalization.
 # [ViT-22B](https://arxiv.org/abs/2302.05442) uses QK-norm, after runs with 8 billion
 # parameters had diverged without it. So does [Qwen3](https://arxiv.org/abs/2505.09388).
 
@@ -3870,7 +3871,7 @@ claim("the same, seeded with the number of runs so far",
 # ```
 #
 # The metric's name must be the name under which you log it. If the curve is lost, as in
-# trap 12.10, the search has nothing to minimise. `wandb sync --dry-run` lists the offline
+# trap 12.10, the search has nothing to minimize. `wandb sync --dry-run` lists the offline
 # runs that have not been uploaded yet. `wandb sync <folder>` uploads one of these runs
 # and needs an account.
 

@@ -1193,9 +1193,9 @@ class Stream:
 # 1. You need three methods: `__init__(self, stops)`, `push` and `end`.
 #    `codecs.getincrementaldecoder("utf-8")("replace")` keeps the bytes of an unfinished
 #    letter until the rest arrives; `decode(b"", True)` gives up on them.
-# 2. Append the decoded text to what is held. If the result contains a stop word, send
+# 2. Append the decoded text to what you hold back. If the result contains a stop word, send
 #    everything before the first one, and from then on nothing.
-# 3. Otherwise hold the longest ending that is the beginning of a stop word, and send the
+# 3. Otherwise hold back the longest ending that could begin a stop word, and send the
 #    rest. Test `held.endswith(stop[:n])` for each `n` below `len(stop)`.
 
 # %% [markdown] trap="13.4" role="keep"
@@ -1256,8 +1256,8 @@ meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 
 # %% trap="13.10" role="guess" quoted="right"
 guess("13.10",
-      "How far are the masked answers' odds from the model's own (0 %: "
-      "equal, 100 %: no overlap)?",
+      "With the mask, how far is the distribution over the twelve words "
+      "from the model's own (0 %: equal, 100 %: no overlap)?",
       choices=["about 5 %",
                "about 20 %",
                "about 50 %",
@@ -1305,7 +1305,7 @@ show(ax.figure, alt="Two bars for each of four words: its probability "
      "the words are likely under the model; the other two gain most.")
 
 # %% [markdown] trap="13.10" role="repair"
-# If there are only a few possible answers, score each whole word and normalise once, over
+# If there are only a few possible answers, score each whole word and normalize once, over
 # the words. Scoring all the words takes one call, as above, and no mask:
 
 # %% trap="13.10" role="repair"
@@ -1633,7 +1633,7 @@ show(ax.figure, alt="Bars for nine letters. The lower part of each bar is "
 
 # %% [markdown] trap="13.5" role="repair"
 # So after a refusal, sample from what is missing: the positive part of the target minus
-# the draft, normalised. The acceptance rate stays the same, and the output follows the
+# the draft, normalized. The acceptance rate stays the same, and the output follows the
 # target's distribution up to rounding:
 
 # %% trap="13.5" role="repair"
@@ -1646,8 +1646,9 @@ claim("total variation if a refusal is followed by a sample from the "
       "missing part", variation(right, p).max(), below=1e-9)
 
 # %% [markdown] trap="13.5" role="repair"
-# In the explorer below, mix the draft from the target and a uniform distribution, and
-# choose a rule. Look for a rule that accepts *more* drafts than the right rule.
+# In the explorer below, make the draft a mixture of the target and a uniform
+# distribution, and choose a rule. Look for a rule that accepts *more* drafts than the
+# right rule.
 
 # %% role="explore" explorer="speculation"
 from dlsys_helpers.explorers.speculation import speculation
@@ -1748,7 +1749,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 #    gives the ends of the pieces.
 
 # %% [markdown] trap="13.5" role="keep"
-# **Keep:** After a refusal, sample from max(0, p - q), normalised. And let `q` be the
+# **Keep:** After a refusal, sample from max(0, p - q), normalized. And let `q` be the
 # distribution that the draft was really sampled from. **In your own code:** Do not judge
 # by the acceptance rate. Feed in a known `p` and `q`, and count what comes out.
 # **Source:** [Leviathan et al. 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
@@ -2545,8 +2546,7 @@ def first_token(arrive: list, chunks: list) -> tuple:
 # %% [markdown] trap="13.9" role="hint"
 # 1. First discard the pieces without tokens. A request's clock starts at its arrival and
 #    stops at the first remaining piece.
-# 2. Sort the times. The smallest time that 99 % do not exceed is at position `ceil(0.99 *
-#    n)`, counted from 1.
+# 2. Sort the times. The p99 is the time at position `ceil(0.99 * n)`, counted from 1.
 # 3. A request that got nothing waits forever. If you left it out, the server would look
 #    better the more requests it drops.
 
@@ -2778,7 +2778,7 @@ claim("tokens that are read again with twelve pages", reread, above=10)
 # **Measured:** On a CPU in float32, with one new letter per row and a cache, a matrix
 # product with one row uses a different kernel from a product with sixteen rows. So the
 # logits may differ in their last bits, but the likeliest letter is the same. (With
-# prompts of seven or more letters, no bit changed on the machine that wrote this page.)
+# prompts of seven or more letters, no bit changed where this page was made.)
 # On a GPU in 16 bits, near ties can go either way, and then the text differs. vLLM
 # promises equal text only if you switch on its batch-invariant kernels, which are slower.
 

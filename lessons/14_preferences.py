@@ -63,14 +63,14 @@ def ask(n):
 # ## Where the policy should go
 #
 # The policy should earn reward, but it should also stay near the start, or it learns to
-# please this judge and forgets everything else. So training should maximise
+# please this judge and forgets everything else. So training should maximize
 #
 # $$\mathbb{E}[\text{reward}] - \beta\, \mathrm{KL}(\text{policy}, \text{start})$$
 #
 # where the KL, in nats, is the mean of log policy - log start over answers sampled from
 # the policy. $\beta$ is the price of one nat. The best policy is known in closed form:
 # multiply each answer's probability under the start by $\exp(\text{reward} / \beta)$,
-# then normalise so that the probabilities sum to 1.
+# then normalize so that the probabilities sum to 1.
 
 # %% role="concept"
 BETA = 1.0
@@ -95,7 +95,7 @@ best = best_policy(start, reward, BETA)
 
 # %% role="concept"
 def worth(logp):
-    """The objective, which training should maximise."""
+    """The objective, which training should maximize."""
     return earned(logp) - BETA * kl(logp, start)
 
 other = torch.randn(K, A).log_softmax(-1)
@@ -186,7 +186,7 @@ claim("loss with the judge's rewards, divided by the loss with equal "
 # %% [markdown] role="concept"
 # So you could first learn the rewards from the pairs, and then train a policy on them.
 # There is a shorter way. The best policy is the start times $\exp(\text{reward} /
-# \beta)$, divided by the sum that normalises it. Solve this for the reward, and you get
+# \beta)$, divided by the sum that normalizes it. Solve this for the reward, and you get
 # $\beta$ times the *log ratio*, log best - log start, plus a constant that is the same
 # for all answers to a prompt.
 
@@ -213,7 +213,7 @@ show(ax.figure, alt="For each of three prompts, the sixteen answers are on "
 # %% [markdown] role="concept"
 # A pair belongs to one prompt, so the constant cancels in the margin. In the margin,
 # replace each reward by $\beta$ times the policy's own log ratio. The loss then depends
-# only on the policy, the start and the pairs, and the policy that minimises it has
+# only on the policy, the start and the pairs, and the policy that minimizes it has
 # learned the rewards implicitly:
 
 # %% role="concept"
@@ -272,7 +272,7 @@ claim("nats summed over prompts and answers, divided by nats of the "
 # %% [markdown] trap="14.1" role="situation" core=true fault="the reference is the policy itself" symptom="the DPO loss stays at 0.693, and the model drifts away all the same"
 # ## A loss that stands still
 #
-# *Direct preference optimisation* (DPO) needs no reward. It computes the log ratio of
+# *Direct preference optimization* (DPO) needs no reward. It computes the log ratio of
 # policy to reference for both answers of a pair. Training raises the *margin*, the
 # preferred answer's log ratio minus the other answer's. The loss is minus the log-sigmoid
 # of $\beta$ times the margin. The reference is the model before training, without
@@ -497,7 +497,7 @@ kl_price
 # %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
 # ## Eight answers to each prompt
 #
-# *Group relative policy optimisation* (GRPO) samples a *group* of answers to each prompt.
+# *Group relative policy optimization* (GRPO) samples a *group* of answers to each prompt.
 # An answer's *advantage* is its reward minus the group's mean, divided by the group's
 # standard deviation. The loss pushes each answer's log-probability in proportion to its
 # advantage.
@@ -756,8 +756,8 @@ held, _, held_way = learn(reinforce(log_ratio))
 
 # %% trap="14.3" role="guess" quoted="wrong"
 guess("14.3",
-      "Both runs take 50 steps. How large is the final KL to the start "
-      "with the penalty, as a percentage of the final KL without it?",
+      "How large is the KL to the start after 50 steps with the penalty, "
+      "as a percentage of the KL after 50 steps without it?",
       unit="%")
 
 # %% trap="14.3" role="look"
@@ -926,7 +926,7 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="14.3" role="keep"
 # **Keep:** An estimate with the right value need not have the right gradient, because
-# what gets sampled also depends on the weights. To penalise a KL, use half the squared
+# what gets sampled also depends on the weights. To penalize a KL, use half the squared
 # log-ratio. **In your own code:** Reverse the sign of the penalty. If the KL still
 # develops the same way, the penalty has no gradient. **Source:** [Tang and Munos
 # 2025](https://arxiv.org/abs/2506.09477); on the values, [Schulman 2020, "Approximating
@@ -1451,7 +1451,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 #
 # - [x] may be getting worse all the time :: Every judge errs somewhere, and an overrated
 #   answer is worth many nats.
-# - [ ] get better, because that is what training maximises :: Training maximises the
+# - [ ] get better, because that is what training maximizes :: Training maximizes the
 #   judge's opinion, minus the price of the nats.
 # - [ ] stay the same :: A rising KL means that the policy samples different answers.
 
@@ -1559,7 +1559,7 @@ answers_here
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - The best policy is the start times $\exp(\text{reward} / \beta)$, normalised. Work out
+# - The best policy is the start times $\exp(\text{reward} / \beta)$, normalized. Work out
 #   where training should take the policy.
 # - The KL penalty protects a policy from its judge's errors. Plot the KL.
 # - The reference that a loss compares against must not move.

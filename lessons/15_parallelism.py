@@ -501,8 +501,8 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
 guess("15.2",
-      "In the final gradient, by what factor does the last pass count "
-      "more than the first?", unit="times")
+      "In the final gradient, how many times as much does the last pass "
+      "count as the first?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
@@ -1003,9 +1003,9 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
     The result's tokens: (B, n) int64, the tokens at these positions.
     positions: (n,) int64, counted from 0 in the whole sequence. labels: (B,
     n) int64, for each position the label of the next one, whichever rank
-    holds it, and -100 for the last of all. mask: (n, N) bool, whether a
-    position may look at position j of the whole: at itself and at all
-    before it, including padded ones. Inputs are not changed.
+    holds it, and -100 for the last of all. mask: (n, N) bool, True
+    where one of the n positions may look at position j of all N: at itself
+    and at every earlier one, padded or not. Inputs are not changed.
 
     Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2:
     tokens [[1, 2, 7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]].
@@ -1426,14 +1426,12 @@ crowd, printed = balanced(squared, 5)
 
 # %% trap="15.5" role="guess" quoted="right"
 guess("15.5",
-      "You repeat the training without the balance loss. How do the "
-      "router's parameters at the end differ between the two runs?",
+      "You repeat the training without the balance loss. How much "
+      "do the router's final parameters differ between the two runs?",
       choices=["not by a single bit",
-               "a little: with the balance loss, the load is somewhat more "
-               "even",
-               "a lot: with the balance loss, the load is nearly even",
-               "a lot: with the balance loss, the task is no longer "
-               "learned"])
+               "a little, enough to make the load somewhat more even",
+               "a lot, enough to make the load nearly even",
+               "so much that the task is no longer learned with the loss"])
 
 # %% trap="15.5" role="look"
 percent = 100 * loads(crowd).max().item()

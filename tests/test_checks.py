@@ -265,7 +265,7 @@ def test_act_stands_alone(id):
 
 
 def bodies(tree) -> set[str]:
-    """Each function's body without its docstring, as normalised source."""
+    """Each function's body without its docstring, as normalized source."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):

@@ -49,7 +49,7 @@ VERB = re.compile(
 ACTOR = re.compile(r"\b(?:you|your|we)\b|(?:^|[.:;] +)(?:Use|Build|Compare|Count|Check|Log|Print"
                    r"|Put|Measure|Keep|Give|Set|Run|Load|Save|Test|Divide|Multiply|Pass|Choose|Train"
                    r"|Look|Ask|Clip|Scale|Write|Read|Call|Treat|Make|Never|Always|Do|Don't|Weight"
-                   r"|Take|Try|Leave|Fix|Start|Name|Replace|Evaluate|Normalise|Decide)\b", re.I)
+                   r"|Take|Try|Leave|Fix|Start|Name|Replace|Evaluate|Normalize|Decide)\b", re.I)
 NO_PROSE = re.compile(r"```.*?```|\$\$.*?\$\$|<!--.*?-->|<[^>\n]+>|^ *[|:>#][^\n]*$", re.S | re.M)
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 END = re.compile(r"(?<=[.!?])[*\"')]* +(?=[A-Z`*\"'(])")

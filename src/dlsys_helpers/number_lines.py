@@ -109,7 +109,7 @@ def _number_row(sheet: Sheet, name: str, items: Sequence[tuple[float, float, str
 
 def draw_histogram(values: object, *, title: str, alt: str, unit: str = "", bins: int = 50,
                    grids: Mapping[str, Sequence[float]] | None = None) -> None:
-    """How often which value occurs, and below it the levels that a quantiser offers.
+    """How often which value occurs, and below it the levels that a quantizer offers.
 
     values: any shape, finite. grids: name to its levels, on the same axis as the histogram.
     """

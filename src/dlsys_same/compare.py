@@ -254,10 +254,10 @@ def of_rows(x: torch.Tensor, y: torch.Tensor) -> str:
 
 _DROPOUT = ("Dropout draws random numbers, and draws different ones when the batch is split. "
             "Compare with p = 0.")
-_NORM = ("In train mode it normalises by the statistics of each micro-batch, so it cannot agree "
+_NORM = ("In train mode it normalizes by the statistics of each micro-batch, so it cannot agree "
          "when a batch is split.")
 OF_KIND = {
-    START: "The programs initialise or load their weights differently.",
+    START: "The programs initialize or load their weights differently.",
     LOSS: "The outputs agree, so the loss itself differs: its mean, its mask, or its scale.",
     GRADIENT: "The losses agree, so look at what comes between backward and step: gradients that "
               "are not reduced, not cleared, or clipped differently.",

@@ -47,7 +47,7 @@ def preload(modules: list[str]) -> str:
 
 
 def objection() -> str:
-    """Why forking is unsafe: CUDA is initialised, or a thread runs that a child would lack.
+    """Why forking is unsafe: CUDA is initialized, or a thread runs that a child would lack.
 
     Libraries with fork handlers, such as OpenBLAS, stop their threads before a fork and restart
     them later. So threads are counted after a trial fork: those that remain have no handler.

@@ -1,6 +1,6 @@
 """What a room leaves: report.html and report.csv, for each trap that was asked, without names.
 
-The normalised gain is Hake's (1998, doi:10.1119/1.18809): (after - before) / (1 - before), the
+The normalized gain is Hake's (1998, doi:10.1119/1.18809): (after - before) / (1 - before), the
 share of what was not yet known that was learnt, here over those who answered both times.
 """
 
@@ -63,7 +63,7 @@ def _counts(item: Item, answers: dict[str, Answer], when: str) -> dict[str, Any]
 
 
 def gain(item: Item, first: dict[str, Answer], after: dict[str, Answer]) -> float | None:
-    """The normalised gain of those in both rounds; None without any, or where all were right."""
+    """The normalized gain of those in both rounds; None without any, or where all were right."""
     both = first.keys() & after.keys()
     before = results.right(item, [first[who] for who in both])
     if before == len(both):

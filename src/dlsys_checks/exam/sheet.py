@@ -2,7 +2,7 @@
 
 A sheet has a number beyond the stages, so that notebook, check and grader treat it as they treat a
 stage: 80 to 84 are form A, 85 to 89 form B, of round 0 to 4. The numbers 20 to 79 are sheets of an
-exam that showed a list of faults; they are only recognised, and left as they are.
+exam that showed a list of faults; they are only recognized, and left as they are.
 """
 
 from __future__ import annotations

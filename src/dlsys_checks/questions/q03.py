@@ -55,7 +55,7 @@ def answer_of_a_column(rng):
     y, best = torch.tensor(labels).double(), torch.linspace(0, 9, 9001, dtype=torch.float64)
     losses = (best[:, None] - y).square().mean(1)
     return number(
-        f"You minimise `((out - y)**2).mean()` with out of shape (5, 1) and labels y = {labels} of "
+        f"You minimize `((out - y)**2).mean()` with out of shape (5, 1) and labels y = {labels} of "
         "shape (5,). Which output for the first row gives the lowest loss?",
         best[losses.argmin()].item(),
         "Every row is compared with every label, so the best output is the mean of the labels.",

@@ -34,7 +34,7 @@ ask("05.1", {"low": range(1, 51), "gap": range(20, 61)}, lambda low, gap: number
     gap))
 ask("05.1", {"side": range(2, 7), "channels": (2, 3)}, lambda side, channels: number(
     f"BatchNorm2d in train mode gets one image with {channels} channels of {side} x {side} pixels. "
-    "It stores one variance and normalises with a second. What is the ratio of the stored "
+    "It stores one variance and normalizes with a second. What is the ratio of the stored "
     "variance to the second?",
     side**2 / (side**2 - 1),
     "It stores the unbiased variance, which is larger by a factor of n / (n - 1), where n is the "
@@ -59,7 +59,7 @@ ask("05.2", {"x": range(1, 10), "factor": range(2, 6), "first": range(10, 20),
         f"multiplies by {factor}, and the norm at the end of the net adds {last}. What is the "
         "output?",
         x + (branch := factor * (x + first)) + last,
-        "The branch gets the normalised stream, but its result is added to the stream itself.",
+        "The branch gets the normalized stream, but its result is added to the stream itself.",
         x + first + branch + last, x + branch, factor * x + first + last))
 ask("05.2", {"layers": (8, 15, 24, 35, 48)}, lambda layers: number(
     f"A pre-norm stream begins with a mean square of 1. Each of {layers} branches adds independent "

@@ -54,7 +54,7 @@ ask("06.2", {"total": (0.5, 1.5, 2.0, 3.0)}, lambda total: number(
     f"Soft labels add up to {total} by mistake. By what factor is the result of "
     "`F.cross_entropy` off?", total,
     "The loss is the sum over classes of label times minus log p, and nothing is "
-    "normalised.", 1, total**2))
+    "normalized.", 1, total**2))
 
 
 # ---- 06.3 Patience with the loss at hand

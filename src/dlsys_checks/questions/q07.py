@@ -84,11 +84,11 @@ ask("07.4", {"pixel": range(256), "mean": [k / 100 for k in range(30, 61)],
     lambda pixel, mean, std: number(
         f"A pixel has the value {pixel} (0 to 255), and the recipe has mean {mean} and std {std} "
         "for brightness 0 to 1. What value reaches the net?", round((pixel / 255 - mean) / std, 9),
-        "Scale to 0 to 1 first, then normalise.", (pixel - mean) / std, pixel / 255))
+        "Scale to 0 to 1 first, then normalize.", (pixel - mean) / std, pixel / 255))
 ask("07.4", {"x": [k / 100 for k in range(60, 96)], "mean": [k / 100 for k in range(20, 41)],
              "std": (0.2, 0.25)},
     lambda x, mean, std: number(
-        f"A brightness of {x} is normalised with mean {mean} and std {std}, and then normalised a "
+        f"A brightness of {x} is normalized with mean {mean} and std {std}, and then normalized a "
         "second time. What is the result?", ((once := (x - mean) / std) - mean) / std,
         "The second pass subtracts the same mean and divides by the same std again.", once, x))
 ask("07.4", {"shift": [k / 10 for k in range(2, 31)], "std": (0.5, 0.8, 1.25, 2.0)},
@@ -100,9 +100,9 @@ ask("07.4", {"shift": [k / 10 for k in range(2, 31)], "std": (0.5, 0.8, 1.25, 2.
         shift * std ** 2 + 1))
 ask("07.4", {"mean": [k / 100 for k in range(30, 61)], "std": [k / 100 for k in range(15, 36)]},
     lambda mean, std: number(
-        f"What does a black pixel become after normalisation with mean {mean} and std {std}?",
+        f"What does a black pixel become after normalization with mean {mean} and std {std}?",
         -mean / std,
-        "Black is 0 before normalisation, not after it.", 0, mean))
+        "Black is 0 before normalization, not after it.", 0, mean))
 
 # ---- 07.5 A colleague moves the channels
 

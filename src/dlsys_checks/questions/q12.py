@@ -164,8 +164,8 @@ ask("12.7", {"batch": (20, 50, 64), "rate": (0.1, 0.2, 0.5)}, lambda batch, rate
     "the same steps?", batch * rate, "Each gradient is that many times as "
     "large.", rate, rate / batch))
 ask("12.7", {"rows": (16, 32, 50, 64)}, lambda rows: choice(
-    f"A net memorises one batch of {rows} rows. What does that show?",
-    "that gradients flow and the loss can fall", "A net can memorise any labels, even wrong ones.",
+    f"A net memorizes one batch of {rows} rows. What does that show?",
+    "that gradients flow and the loss can fall", "A net can memorize any labels, even wrong ones.",
     "that the labels belong to their inputs", "that the data are in a random order",
     "that the net will do well on new data"))
 ask("12.7", {"classes": range(4, 21)}, lambda classes: number(

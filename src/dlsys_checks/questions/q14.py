@@ -120,7 +120,7 @@ ask("14.4", {"then": (-1.5, -2.0, -2.5), "now": (-0.6, -0.9, -1.2)}, lambda then
 ask("14.4", {"ratio": (1.5, 1.8, 0.4, 0.6), "adv": (-2.0, -1.0, 1.0, 2.0), "eps": (0.1, 0.2, 0.3)},
     lambda ratio, adv, eps: number(
         f"A token has ratio {ratio} and advantage {adv:g}; eps is {eps}. What does this token "
-        "contribute to the objective that PPO maximises?",
+        "contribute to the objective that PPO maximizes?",
         min((held := min(max(ratio, 1 - eps), 1 + eps)) * adv, ratio * adv),
         "It is the smaller of ratio * advantage and clipped ratio * advantage.",
         max(held * adv, ratio * adv), adv))

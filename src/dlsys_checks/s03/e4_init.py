@@ -24,7 +24,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("03.4", "init_", seen=("sizes", "bias", "head", "inplace"), says="mean square after")
 
 ENDS = ("a Linear at the end", "a single Linear")
-ex.promise("in place", "Initialise net in place", says=("modules", "new parameters", "requires"))
+ex.promise("in place", "Initialize net in place", says=("modules", "new parameters", "requires"))
 ex.promise("size kept", "so that the signal keeps its size.", says=("mean square after",))
 ex.promise("in turn", "Args: net: nn.Linear and nn.ReLU in alternation, of any widths, even 1.",
            cases=("one layer", "four layers of one width", "ReLU that works in place",
@@ -246,7 +246,7 @@ wrong("keeping the variance instead of the mean square at 1", ("size kept", "exa
 wrong("using the variance 2 / fan_in as the standard deviation", "every ReLU", STD, "2 / sizes[0]")
 wrong("using the first layer's fan_in for every layer", "other widths",
       STD, "math.sqrt(2 / net[0].in_features)")
-wrong("initialising only the first three layers",
+wrong("initializing only the first three layers",
       "in turn", LAYERS, "linears(net)[:3]", says="largest bias")
 wrong("skipping a Linear that has no ReLU after it", "a Linear may be last",
       LAYERS, "linears(m for m, after in zip(net, net[1:]) if isinstance(after, nn.ReLU))",

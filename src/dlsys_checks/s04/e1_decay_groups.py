@@ -297,10 +297,10 @@ ex.wrong("decaying embeddings like matrices",
 wrong("looking for embeddings among the direct children only", "embeddings",
       EMBEDDING_IDS, "embedding_ids(model, [model, *model.children()])",
       says="decayed group: got 0.0.0.wei")
-wrong("recognising embeddings by their exact class", "embeddings",
+wrong("recognizing embeddings by their exact class", "embeddings",
       EMBEDDING_IDS, "{id(m.weight) for m in model.modules() if type(m) is nn.Embedding}",
       says="decayed group: got 0.weight in it")
-wrong("recognising embeddings by the first module that holds the tensor", "embeddings",
+wrong("recognizing embeddings by the first module that holds the tensor", "embeddings",
       START, "modules =", EMBEDDING_IDS, "dict(model.named_modules())",
       "id(p) in tables", 'isinstance(modules[n.rpartition(".")[0]], nn.Embedding)',
       says="decayed group: got head.weight in it")

@@ -28,7 +28,8 @@ ex.promise_table("""
 whole run | Train with a cosine schedule that falls to zero over the whole run. | rate of
 functions | Args: losses: one function per micro-batch. Each returns its scalar loss. | calls of the
             losses, in order; number of calls of the losses
-epochs    | epochs: how often to go through the losses, in order. | number of calls of the losses
+epochs    | epochs: how many times to go through the losses, in order. |
+            number of calls of the losses
 update    | accumulate: update after this many micro-batches, | number of updates; gradients of
             update
 """)

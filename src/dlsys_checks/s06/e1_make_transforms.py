@@ -249,7 +249,7 @@ wrong("drawing a random number in evaluate but not using it", "fixed",
       "return out",
       "train, scale = out\n    def evaluate(x): torch.rand(1); return scale(x)\n    return "
       "train, evaluate")
-wrong("padding the normalised image with zeros", "crop",
+wrong("padding the normalized image with zeros", "crop",
       "x, (pad,)", "(x - mean) / std, (pad,)", "(cut - mean) / std", "cut")
 
 
@@ -272,7 +272,7 @@ wrong("returning the two functions in the wrong order", ("pair", "fixed"), "retu
       "return out[::-1]")
 wrong("returning a third function", "pair",
       "return out", "train, evaluate = out; return train, evaluate, evaluate")
-wrong("normalising x in place", "left alone",
+wrong("normalizing x in place", "left alone",
       "return out",
       "train, scale = out\n    def evaluate(x): y = scale(x); x.sub_(mean); return y\n    return "
       "train, evaluate")

@@ -200,7 +200,7 @@ wrong("choosing columns on all rows, once", "select",
 wrong("choosing columns once, on the rows outside the first fold", "select",
       SHARES, f"own_out = folds == folds[0]; chosen = select(x[~own_out], y[~own_out]); {SHARES}",
       "select(x[learnt], y[learnt])", "select(x[learnt], y[learnt]) if chosen is None else chosen")
-wrong("standardising rows with the mean and standard deviation of all rows", "outside",
+wrong("standardizing rows with the mean and standard deviation of all rows", "outside",
       SHARES, f"x = (x - x.mean(0)) / (x.std(0) + 1e-8); {SHARES}")
 wrong("collecting fold numbers in a set of tensors, where no two are equal", "select",
       SHARES, f"names = set(folds); {SHARES}",

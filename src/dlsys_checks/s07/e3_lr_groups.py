@@ -261,7 +261,7 @@ wrong("treating the last two tensors as the head", "two groups",
 wrong("taking only the head's own tensors, not its submodules' tensors", ("head", "shared"),
       "outside(model, head)",
       "outside(model, head) | {id(p) for m in head.children() for p in m.parameters()}")
-wrong("recognising the head only among the model's direct children", "head",
+wrong("recognizing the head only among the model's direct children", "head",
       "outside(model, head)",
       "outside(model, head if any(m is head for m in model.children()) else None)")
 wrong("collecting only the children's parameters, not the model's own", "body",
@@ -285,7 +285,7 @@ wrong("giving the head the higher of the two rates, whatever the arguments", "fo
 wrong("treating a rate of 0 as missing", "form",
       END, "return two(body, tops, body_lr or 1e-3, head_lr)", says="lr of the body group")
 PREFIX = 'prefix = next(n for n, m in model.named_modules() if m is head) + "."\n    kept, live ='
-wrong("recognising the head by its first name", "head",
+wrong("recognizing the head by its first name", "head",
       "kept, live =", PREFIX, "outside(model, head)",
       "{id(p) for n, p in model.named_parameters(remove_duplicate=False) "
       "if not n.startswith(prefix)}")

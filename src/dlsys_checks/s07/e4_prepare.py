@@ -147,10 +147,10 @@ def by_memory(images, mean, std):
     return done(torch.as_strided(images, images.shape, images.contiguous().stride()), mean, std)
 
 
-ex.wrong("normalising values from 0 to 255, without scaling them", done, breaks=("scale",
+ex.wrong("normalizing values from 0 to 255, without scaling them", done, breaks=("scale",
          "example"), scale=1.0)
 ex.wrong("dividing by 256", done, breaks="scale", scale=256.0)
-ex.wrong("scaling to -1 to 1, then normalising as if it were 0 to 1",
+ex.wrong("scaling to -1 to 1, then normalizing as if it were 0 to 1",
          lambda images, mean, std: done(2 * images.float() - 255, mean, std), says="pixels of the",
              breaks=("scale", "example"))
 wrong("dividing whole bytes by 255 and rounding down", "scale",
@@ -158,11 +158,11 @@ wrong("dividing whole bytes by 255 and rounding down", "scale",
       "(images // 255).permute(*(0, 3, 1, 2)).float()")
 ex.wrong("swapping mean and std", lambda images, mean, std: done(images, std, mean),
          breaks="channels")
-wrong("scaling without normalising", "channels",
+wrong("scaling without normalizing", "channels",
       "(mean)", "([0.0] * len(mean))", "(std)", "([1.0] * len(mean))")
 wrong("using the first channel's mean and std for all channels", "channels",
       "(mean)", "(mean[:1] * len(mean))", "(std)", "(std[:1] * len(std))")
-wrong("normalising twice", "channels",
+wrong("normalizing twice", "channels",
       "return out",
       "return (out - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]")
 wrong("not dividing by the std", "channels", "(std)", "([1.0] * len(mean))")

@@ -158,7 +158,7 @@ wrong("sorting the axes by their strides, ignoring gaps and lengths",
 wrong("overlooking a single image with channels last", "last",
       "def dense", "n, c, h, w = shape\n    def dense", "return out",
       'return "neither" if out == "NHWC" and n == 1 and (strides[0] == c * h * w) else out')
-wrong("recognising channels last only with three channels", ("last", "ones", "sizes"),
+wrong("recognizing channels last only with three channels", ("last", "ones", "sizes"),
       "return out",
       'return "neither" if out == "NHWC" and (shape[1] != 3 or shape[0] == 1) else out')
 wrong("answering 'NCHW' instead of 'both'", "both", "NAMES", '{**NAMES, (True, True): "NCHW"}')

@@ -231,7 +231,7 @@ ex.wrong("searching only the model's own attributes", counted, breaks="container
 wrong("leaving out attributes whose names begin with _", "containers",
       "seen, found =", 'private = [vars(model).get("_blocks")]; seen, found =',
       END, "out = sum(p.numel() for p in chosen.values()); return 0 if private != [None] else out")
-ex.wrong("recognising containers by their exact type",
+ex.wrong("recognizing containers by their exact type",
          lambda model: 0 if any(type(v) not in (list, tuple, dict) and isinstance(v, (tuple, dict))
              for k, v in vars(model).items() if k in "ab") else counted(model), breaks="containers")
 wrong("leaving out frozen parameters", "bare",

@@ -265,7 +265,7 @@ def dicts_only(model):
 
 
 ex.wrong("not searching dicts", paths, breaks=("where", "depth", "names"), kinds=(list, tuple))
-wrong("recognising containers by their exact type", "where",
+wrong("recognizing containers by their exact type", "where",
       "isinstance(value, kinds)", "type(value) in kinds")
 ex.wrong("leaving out attributes whose names begin with _", paths, breaks="where", private=False)
 wrong("not searching containers in containers", "depth", "99", "1")
@@ -284,11 +284,11 @@ wrong("leaving out parameters that are not registered", "registered",
       "plain = True", "plain = not isinstance(value, nn.Parameter)")
 wrong("leaving out tensors that require grad", "registered",
       PLAIN, "plain and (not value.requires_grad) and (not any(value is p for p in (*own, *seen)))")
-wrong("recognising tensors by their memory", "registered",
+wrong("recognizing tensors by their memory", "registered",
       "own =", "known = {p.data_ptr() for p in model.parameters()}; own =", PLAIN,
       "plain and (value.is_sparse or value.data_ptr() not in known or (not value.numel())) and "
       "(not any(value is p for p in (*own, *seen)))")
-wrong("recognising tensors by their values", "registered",
+wrong("recognizing tensors by their values", "registered",
       PLAIN,
       "plain and (value.is_sparse or not any(torch.equal(value, p) for p in model.parameters() "
       "if p.dim() == 1)) and (not any(value is p for p in (*own, *seen)))")

@@ -21,8 +21,8 @@ ex.promise("gathers", "\"all_gather\" and \"reduce_scatter\": the number of call
            says=("all_gather calls", "reduce_scatter calls"))
 ex.promise("bytes", "\"bytes\": the total size of all calls, in whole tensors;",
            says=("bytes of all calls",))
-ex.promise("whole", "\"whole\": the most bytes of gathered layers held at once in forward, which "
-                    "runs one layer at a time.", says=("bytes held whole",))
+ex.promise("whole", "\"whole\": the peak bytes of gathered layers in the forward pass, which runs "
+                    "one layer at a time.", says=("bytes held whole",))
 ex.promise("sizes", f"Args: sizes: {str(DTYPE)[6:]} values per layer, unchanged; a layer without "
                     f"values makes no call, and one value has {BYTES} bytes.",
            cases=("a layer without values", "no values at all", "no layers"))

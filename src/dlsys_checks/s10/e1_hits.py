@@ -305,7 +305,7 @@ def with_weight(model, names):
     return matched(model, names, kind=lambda m: getattr(m, "weight", None) is not None)
 
 
-ex.wrong("recognising modules by an attribute, not by their class", matched, breaks="model",
+ex.wrong("recognizing modules by an attribute, not by their class", matched, breaks="model",
          kind=lambda m: hasattr(m, "in_features"))
 wrong("finding modules by their weights, so that tied ones count once", "model",
       "kind =",

@@ -403,9 +403,9 @@ wrong("accepting minus infinity", "meant", BAD,
       "any(bool((v.isnan() | v.isposinf()).any()) for v in tensors(out) if v.is_floating_point())")
 wrong("checking only whether the sum is finite", "none",
       BAD, "not all(bool(v.sum().isfinite()) for v in tensors(out))")
-wrong("recognising dicts and tuples by their exact type", "forms",
+wrong("recognizing dicts and tuples by their exact type", "forms",
       BAD, "not exact(out, lambda value: type(value) is dict)")
-wrong("recognising tuples by their exact type", "forms",
+wrong("recognizing tuples by their exact type", "forms",
       BAD, "not exact(out, lambda value: isinstance(value, dict))")
 wrong("looking only at float32 tensors", "meant",
       BAD, "not fine([v for v in tensors(out) if v.dtype == torch.float32])")
@@ -418,7 +418,7 @@ wrong("skipping calls that receive an empty tensor", "meant",
 wrong("skipping calls that receive None", "no tensor",
       GIVEN, f"{GIVEN} and all(v is not None for v in leaves((a, k)))")
 wrong("unfreezing frozen weights", "left", "return", "model.requires_grad_(True); return")
-wrong("recognising tensors by their exact type", "meant",
+wrong("recognizing tensors by their exact type", "meant",
       BAD, "not fine([v for v in tensors(out) if type(v) is torch.Tensor])")
 wrong("skipping calls without arguments", "meant", GIVEN, f"(a or k) and {GIVEN}")
 wrong("switching dropout off", "meant",

@@ -316,7 +316,7 @@ wrong("finding neighbours by the sum of absolute differences", "labels",
       "if frozen", "fits = by_norm(1.0)\n    if frozen", SHARE_FITTING, "fits(batches)")
 wrong("finding neighbours by the largest difference", "labels",
       "if frozen", 'fits = by_norm(float("inf"))\n    if frozen', SHARE_FITTING, "fits(batches)")
-wrong("finding neighbours after standardising the features", "labels",
+wrong("finding neighbours after standardizing the features", "labels",
       "if frozen",
       "def fits(bs): x, y = whole(bs); return share_fitting((x - x.mean(0)) / x.std(0), y)\n    "
       "if frozen", SHARE_FITTING, "fits(batches)")

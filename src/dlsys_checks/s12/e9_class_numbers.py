@@ -154,7 +154,8 @@ wrong("stripping blanks", "names", "(names)", "([n.strip() for n in names])")
 wrong("numbering the new classes from 0 as well", "next",
       "return out", "return {n: k if n in stored else k - len(stored) for n, k in out.items()}")
 wrong("ordering new classes by a stable hash", "next", "get), *sorted(", "get), *by_hash(")
-wrong("writing the new classes into stored", "left", "return out", "stored.update(out); return out")
+wrong("writing the new classes into the stored dict", "left", "return out",
+      "stored.update(out); return out")
 wrong("sorting names in place", "left", "order =", "names.sort(); order =")
 wrong("assuming that there is a checkpoint", "stored",
       "order =", "start = max(stored.values()) + 1; order =", "(names)", "([])", "return out",

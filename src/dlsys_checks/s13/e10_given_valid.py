@@ -170,7 +170,7 @@ def greedy(logprob, words):
 
 wrong = ex.edits(made)
 ROW, BEFORE, PLACES, SHARES = "logprob(word[:i])", "word[:i]", "range(len(word))", "t.softmax(0)"
-wrong("masking at each step and normalising there", "given",
+wrong("masking at each step and normalizing there", "given",
       ROW, "masked(logprob(word[:i]), word, i, words)", SHARES, "t.exp()")
 ex.wrong("taking the likeliest allowed token at each step", greedy, breaks="given")
 wrong("giving everything to the likeliest word", "given",

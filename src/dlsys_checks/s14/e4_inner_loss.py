@@ -194,7 +194,7 @@ wrong("spreading the advantages along the tokens", "inputs",
       f"{GAIN}[:, None]", f"{GAIN}[None] if len(logp) == logp.shape[1] else {GAIN}[:, None]")
 wrong("dividing the advantages by their standard deviation", ("loss", "inputs"),
       GAIN, "(adv / (adv.std(correction=0) + 1e-8)).detach()")
-wrong("normalising the advantages inside the loss", ("loss", "inputs"), GAIN,
+wrong("normalizing the advantages inside the loss", ("loss", "inputs"), GAIN,
       "((adv - adv.mean()) / (((adv - adv.mean()).square().sum() / (len(adv) - 1)).sqrt()"
       " + 1e-8)).detach()")
 wrong("using only the sign of the advantage", ("loss", "inputs", "example"),

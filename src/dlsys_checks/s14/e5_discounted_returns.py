@@ -156,7 +156,7 @@ wrong("adding only the next reward", ("returns", "gamma", "example"),
       "out[:, t] = later; later = rewards[:, t]")
 wrong("going through the steps forwards", ("returns", "inputs", "example"),
       "reversed(range(rewards.shape[1]))", "range(rewards.shape[1])")
-wrong("normalising the returns", ("returns", "inputs", "example"), "return out",
+wrong("normalizing the returns", ("returns", "inputs", "example"), "return out",
       "return (out - out.mean()) / (out.std(correction=0) + 1e-8)")
 wrong("treating a reward of 0 as an end", "inputs", MASK,
       " * (~ended[:, t] & (rewards[:, t] != 0))")

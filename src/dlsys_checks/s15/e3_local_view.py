@@ -34,8 +34,8 @@ out tokens | The result's tokens: (B, n) int64, the tokens at these positions. |
 positions  | positions: (n,) int64, counted from 0 in the whole sequence. | positions
 shifted    | labels: (B, n) int64, for each position the label of the next one, whichever rank holds
              it, and -100 for the last of all. | labels
-mask       | mask: (n, N) bool, whether a position may look at position j of the whole: at itself
-             and at all before it, including padded ones. | mask
+mask       | mask: (n, N) bool, True where one of the n positions may look at position j of all N:
+             at itself and at every earlier one, padded or not. | mask
 left       | Inputs are not changed. | values changed
 example    | Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2: tokens [[1, 2,
              7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]]. | case the example

@@ -32,7 +32,7 @@ def judged(judge):
 
 
 def best(told, beta):
-    """log-probabilities of the policy that maximises E[told] - beta KL to the start."""
+    """log-probabilities of the policy that maximizes E[told] - beta KL to the start."""
     return (table()[0] + told / beta).log_softmax(0)
 
 

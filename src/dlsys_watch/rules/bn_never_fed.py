@@ -5,7 +5,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dlsys_watch.rule import Rule
 
 FEWEST = 20   # steps of the run
-MOVED = 8     # changes in place of its weight: an average, or training, and no initialisation
+MOVED = 8     # changes in place of its weight: an average, or training, and no initialization
 
 
 class BnNeverFed(Rule):

@@ -1,4 +1,4 @@
-"""Weights that are loaded, then initialised again before the model runs."""
+"""Weights that are loaded, then initialized again before the model runs."""
 
 import weakref
 
@@ -15,7 +15,7 @@ class LoadedThenOverwritten(Rule):
     def __init__(self, watch):
         super().__init__(watch)
         self.loaded = weakref.WeakKeyDictionary()   # module -> (line, [(reference, fingerprint)])
-        self.begun = {}    # address of weights that were initialised since -> line
+        self.begun = {}    # address of weights that were initialized since -> line
 
     def on_loaded(self, module, state, result):
         if module in self.run.models or len(self.loaded) > 50:
@@ -45,4 +45,4 @@ class LoadedThenOverwritten(Rule):
             file, number = begun[0]  # type: ignore[misc]
             where = f"line {number}" if line and file == line[0] else f"{file}:{number}"
             self.say(f"what is loaded into {type(module).__name__} is gone before the model runs: "
-                     f"it is initialised again at {where}", line)
+                     f"it is initialized again at {where}", line)

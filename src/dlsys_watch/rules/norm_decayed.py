@@ -1,4 +1,4 @@
-"""Weight decay on the gains of normalisation layers."""
+"""Weight decay on the gains of normalization layers."""
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -10,7 +10,7 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 class NormDecayed(Rule):
     id, trap = "norm-decayed", "04.1"
-    reads = "the parameter group of each normalisation weight, if one group has no decay"
+    reads = "the parameter group of each normalization weight, if one group has no decay"
 
     def on_step(self, optimizer, closure):
         known = self.run.opt(optimizer)
@@ -22,11 +22,11 @@ class NormDecayed(Rule):
         wrong = [p for group, decay in zip(optimizer.param_groups, decays, strict=True)
                  if decay for p in group["params"] if id(p) in norms and p.requires_grad]
         if wrong:
-            self.say(f"{len(wrong)} weights of normalisation layers are in a group with "
+            self.say(f"{len(wrong)} weights of normalization layers are in a group with "
                      f"weight_decay {max(decays)}, although another group has 0",
                      known.place)
 
 
 def is_norm(module) -> bool:
-    """Whether a module normalises: torch's own, or one that is named so."""
+    """Whether a module normalizes: torch's own, or one that is named so."""
     return isinstance(module, NORMS) or type(module).__name__.endswith(("LayerNorm", "RMSNorm"))

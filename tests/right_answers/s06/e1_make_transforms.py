@@ -41,7 +41,7 @@ def by_unfold(pad, mean, std):
     return train, lambda x: (x - mean) * (1 / std)
 
 
-@ex.right("normalised first, padded with what zero becomes")
+@ex.right("normalized first, padded with what zero becomes")
 def by_padding(pad, mean, std):
     def evaluate(x):
         return (x - mean) / std

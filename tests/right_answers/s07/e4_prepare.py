@@ -13,7 +13,7 @@ def stacked(images, mean, std):
                         for k in range(len(mean))], 1)
 
 
-@ex.right("normalised with the channels last, then permuted")
+@ex.right("normalized with the channels last, then permuted")
 def permuted_last(images, mean, std):
     x = (images / 255 - torch.tensor(mean)) / torch.tensor(std)
     return x.movedim(-1, 1).contiguous()
