@@ -200,7 +200,7 @@ def test_one_answer_for_a_participant_and_round_the_last_before_it_closes(items)
 
 
 def test_a_guess_in_the_lesson_before_the_question_is_asked_counts_for_its_first_round(items):
-    between = "larger than that, but smaller than the first model's"
+    between = "more than its loss in the middle of a row, but less than the first model's loss"
     one = play(items, *answers("08.3", 1, a=(between, True)),
                *steps("ask", trap="08.3"))
     assert one.go("08.3") == 1

@@ -108,7 +108,7 @@ DIFFER = {
     "a mean of means over unequal parts": (training(parts=(6, 2), scale=0.5), "step 1, loss, loss",
                                            "its mean, its mask"),
     "another seed": (training(seed=1), "step 1, weights before the first step, 0.weight",
-                     "initialise"),
+                     "initialize"),
     "rows in another order": (training(rows=(1, 0, 2, 3, 4, 5, 6, 7)),
                               "step 1, data, model, input 0", "same 8 rows, in a different order"),
     "other rows": (training(rows=(0, 1, 2, 3, 4, 5, 6, 6)), "step 1, data, model, input 0",
