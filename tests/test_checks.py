@@ -7,6 +7,7 @@ import re
 from functools import cache
 
 import nbformat
+import numpy as np
 import pytest
 import torch
 
@@ -345,6 +346,68 @@ def test_an_answer_that_changes_its_inputs_fails():
     verdict = verdict_on(in_place)
     assert verdict.status == "wrong"
     assert "x changed" in verdict.message
+
+
+# What a function can leave on a tensor that it was given: no value shows it.
+TRACES = {
+    "requires_grad": lambda x: x.requires_grad_(),
+    "grad": lambda x: setattr(x, "grad", torch.ones(3)),
+    "hooks": lambda x: (x.requires_grad_().register_hook(print), x.requires_grad_(False)),
+}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("trace", TRACES)
+def test_a_trace_on_an_input_counts_where_the_docstring_promises_none(trace, nested):
+    def answer(x):
+        TRACES[trace](x[0]["x"] if nested else x)
+        return 2 * (x[0]["x"] if nested else x).detach()
+    ex = doubling()
+    if nested:
+        ex.act(lambda fn, x: fn([{"x": x.clone()}]))
+    assert verdict_on(answer, ex).status == "pass"
+    ex.promise("shape", "It has the shape of x.", says=("shape",))
+    assert verdict_on(answer, ex).status == "pass"
+    ex.promise("left alone", "x is unchanged.", says=("values that changed",))
+    verdict = verdict_on(answer, ex)
+    assert verdict.message == (f"inputs after the call: got {trace} of argument 1 changed, "
+                               "expected no change. Work on a detached copy.")
+    assert [p.key for p in ex.promises if p.decides(verdict)] == ["left alone"]
+    assert verdict_on(lambda x: 2 * (x[0]["x"] if nested else x), ex).status == "pass"
+
+
+def test_a_trace_that_is_taken_back_or_on_a_tensor_meant_to_be_written_is_none():
+    def there_and_back(x):
+        y = 2 * x.requires_grad_()
+        y.sum().backward()
+        x.grad = None
+        x.requires_grad_(False)
+        return y.detach()
+
+    ex = doubling()
+    ex.promise("left", "x is unchanged.")
+    assert verdict_on(there_and_back, ex).status == "pass"
+    ex.may_change = ("x",)
+    ex.law(lambda out, x: expect_close("result", out, x))
+    assert verdict_on(lambda x: x.mul_(1).requires_grad_().detach(), ex).status == "pass"
+
+
+def test_a_float64_of_numpy_is_a_float_and_any_other_number_of_numpy_is_none():
+    assert type(acting.to_plain(np.float64(0.5))) is float
+    assert acting.to_plain([np.float64(0.5), {np.str_("a"): np.str_("b")}]) == [0.5, {"a": "b"}]
+    for number, kind in [(np.float32(1), float), (np.int64(1), int), (np.bool_(1), bool)]:
+        with pytest.raises(Broken, match=rf"got numpy.{type(number).__name__}, expected "
+                           rf"{kind.__name__}. A number of numpy is one of Python's after .item"):
+            expect_equal("number", acting.to_plain(number), kind(1))
+
+
+def test_an_act_sees_the_float_that_numpy_calls_float64():
+    ex = Exercise("99.2", "norm")
+    ex.cases(lambda g: [("three numbers", {"x": torch.randn(3, generator=g)})])
+    ex.act(lambda fn, x: type(fn(x)).__name__)
+    ex.law(lambda out, x: expect_equal("type", out, "float"))
+    assert verdict_on(lambda x: np.linalg.norm(x.double().numpy()), ex).status == "pass"
+    assert verdict_on(lambda x: np.float32(1), ex).status == "wrong"
 
 
 def test_a_number_that_equals_everything_is_foreign():

@@ -110,7 +110,8 @@ SEEN = [("raised", "TypeError", "text"), ("raised", "IndexError", "text"), ("unu
         ("accident", "", 1.0), ("law", "type of the loss", "int"), ("law", "count", 1),
         ("law", "loss", 1.5), ("law", "loss", torch.ones(2)), ("law", "loss", math.nan),
         ("law", "names", []), ("law", "names", ["a", "b"]), ("law", "flag", False),
-        ("law", "loss", None), ("law", "loss", Foreign("Loss"))]
+        ("law", "loss", None), ("law", "loss", Foreign("Loss")), ("law", "share", 0.0),
+        ("law", "share", 1.0), ("law", "share", torch.tensor(0.0))]
 
 
 def run_of(seen):
@@ -131,7 +132,8 @@ def test_by_any_observation_an_answer_agrees_with_itself(seen, others):
     (SEEN[0], True, True), (SEEN[1], True, False), (SEEN[2], True, False), (SEEN[3], True, True),
     (SEEN[4], True, True), (SEEN[5], True, False), (SEEN[6], False, False),
     (SEEN[7], False, False), (SEEN[9], True, False), (SEEN[10], False, False),
-    (SEEN[11], True, False), (SEEN[12], True, False), (SEEN[13], True, True)], ids=str)
+    (SEEN[11], True, False), (SEEN[12], True, False), (SEEN[13], True, True),
+    (SEEN[14], True, False), (SEEN[15], True, False), (SEEN[16], False, False)], ids=str)
 def test_what_says_too_little(seen, poor, types):
     assert (judging.is_poor(seen), judging.is_of_types(seen)) == (poor, types)
 

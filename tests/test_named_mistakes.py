@@ -187,6 +187,32 @@ def share_of_the_reference(losses, patience, min_delta):
     return len(seen) - 1, seen.index(min(seen))
 
 
+def layers_the_other_way_round(names, base, decay):
+    """Layer k has k + 1 steps, and the embedding comes out at the base rate by the same mistake."""
+    found = {name: re.match(r"layers\.(\d+)\.", name) for name in names}
+    return {name: base * decay ** (int(match[1]) + 1 if match else 0)
+            for name, match in found.items()}
+
+
+def high_bits(probs, seeds, steps):
+    return torch.cat([torch.multinomial(row, 1, generator=torch.Generator().manual_seed(
+        (seed << 32) + step)) for row, seed, step in zip(probs, seeds, steps, strict=True)])
+
+
+def folds_in_a_set(x, y, folds, select, fit):
+    right = 0
+    for fold in set(folds):
+        out = folds == fold
+        columns = select(x[~out], y[~out])
+        right += (fit(x[~out][:, columns], y[~out])(x[out][:, columns]) == y[out]).sum().item()
+    return right / len(y)
+
+
+def test_folds_in_a_set_of_tensors_are_named_although_a_set_has_no_order():
+    for seed in range(3):
+        assert "set of tensors" in run_check("06.5", folds_in_a_set, [seed]).misconception
+
+
 @pytest.mark.parametrize(("id", "fn", "never"), [
     ("01.5", through_numpy, "leaf"), ("01.5", fresh_leaf, "in place"),
     ("01.5", shape_error, "in place"), ("02.6", product_for_sum, "last share"),
@@ -196,7 +222,9 @@ def share_of_the_reference(losses, patience, min_delta):
     ("07.6", names_turned_round, "sorted"), ("07.6", first_digit_of_the_layer, "as text"),
     ("07.7", norms_alone_keep_their_mode, "one body at a time"),
     ("07.7", counters_set_back, "goes on counting"), ("07.7", copy_frozen, "eval mode alone"),
-    ("07.10", rate_halved, "gradients")], ids=lambda v: getattr(v, "__name__", str(v)))
+    ("07.10", rate_halved, "gradients"), ("13.3", high_bits, "product"),
+    ("07.6", layers_the_other_way_round, "at the base rate")],
+    ids=lambda v: getattr(v, "__name__", str(v)))
 def test_no_message_accuses_of_what_was_not_written(id, fn, never):
     for seed in range(5):
         verdict = run_check(id, fn, [seed])

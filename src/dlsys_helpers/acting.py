@@ -52,7 +52,8 @@ class Outcome:
     kind: "value" (see `value`); "raised" by the learner's function (see `error_type`, `error`,
     `where`); "unusable": the function returned `value`, and what the act did next raised an
     error; "late": it ran past its time limit (see `error`, `where`); or "todo".
-    mutated: names of the inputs that the act left changed.
+    mutated: names of the inputs that the act left changed, and what the function left on tensors
+    that it was given, as "requires_grad of argument 1".
     """
 
     kind: str
@@ -63,23 +64,34 @@ class Outcome:
     mutated: tuple[str, ...] = field(default=())
 
 
+# numpy's subclasses of built-in types: a float64 is a float, whereas an int64 is no int.
+NUMPYS = {np.float64: float, np.str_: str}
+
+
 def to_plain(value: Any, depth: int = 0) -> Any:
     """`value` as plain data: tensors detached on the CPU, exact built-in types, else `Foreign`.
 
     Subclasses of float or str are foreign on purpose: a number that overrides `==` must not
-    reach a law.
+    reach a law. numpy's own are no such numbers, so `NUMPYS` become built-in ones.
     """
     if depth > 16:
         return Foreign("structure nested deeper than 16 levels")
+    value = built_in(value)
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) in (torch.Tensor, nn.Parameter):
         return value.detach().to("cpu", copy=True)
     if type(value) in (list, tuple):
         return type(value)(to_plain(item, depth + 1) for item in value)
-    if type(value) is dict and all(type(key) is str for key in value):
-        return {key: to_plain(item, depth + 1) for key, item in value.items()}
-    return Foreign(type(value).__name__)
+    if type(value) is dict and all(type(built_in(key)) is str for key in value):
+        return {built_in(key): to_plain(item, depth + 1) for key, item in value.items()}
+    numpys = "numpy." if isinstance(value, np.generic) else ""
+    return Foreign(numpys + type(value).__name__)
+
+
+def built_in(value: Any) -> Any:
+    """The same number or text as one of Python's own, if numpy made it a subclass of one."""
+    return NUMPYS[type(value)](value) if type(value) in NUMPYS else value
 
 
 def same(a: Any, b: Any) -> bool:
@@ -278,18 +290,51 @@ def seed(number: int) -> None:
 
 
 class Watched:
-    """The learner's function. What it raised and returned last tells its errors from the act's."""
+    """The learner's function. What it raised and returned last tells its errors from the act's.
+
+    left_on: what its calls left on the tensors that they were given.
+    """
 
     def __init__(self, fn: Callable) -> None:
         self.fn, self.raised, self.returned = fn, None, None
+        self.left_on: set[str] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = [(place, tensor, _traces(tensor))
+                 for place, argument in enumerate([*args, *kwargs.values()], 1)
+                 for tensor in _tensors(argument)]
         try:
-            self.returned = self.fn(*args, **kwargs)
+            self.returned = built_in(self.fn(*args, **kwargs))
         except BaseException as error:
             self.raised = error
             raise
+        for place, tensor, before in given:
+            now = _traces(tensor)
+            if now["version"] == before["version"]:  # what it wrote into is the law's concern
+                self.left_on |= {f"{trace} of argument {place}" for trace in TRACES
+                                 if now[trace] is not before[trace]}
         return self.returned
+
+
+TRACES = "requires_grad", "grad", "hooks"  # what a function can leave on a tensor unseen
+
+
+def _traces(tensor: torch.Tensor) -> dict[str, Any]:
+    """What may be on a tensor, and how often it was written into; no mode of an act notices."""
+    with torch._C.DisableTorchFunction():
+        later = getattr(tensor, "_post_accumulate_grad_hooks", None)
+        return {"requires_grad": tensor.requires_grad,
+                "grad": tensor.grad if tensor.is_leaf else None,
+                "hooks": bool(tensor._backward_hooks or later), "version": tensor._version}
+
+
+def _tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """The tensors in plain data, no parameters: a model's are not its caller's inputs."""
+    if type(value) is torch.Tensor and not value.is_inference():
+        yield value
+    elif type(value) in (list, tuple, dict) and depth < 8:
+        for item in value.values() if type(value) is dict else value:
+            yield from _tensors(item, depth + 1)
 
 
 class TooLong(BaseException):
@@ -338,8 +383,8 @@ def run_act(act: Callable, fn: Callable, case: Case, seconds: float | None = Non
             raise
         except BaseException as error:
             return _stopped(error, watched)
-    changed = tuple(n for n, v in inputs.items() if not same(to_plain(v), case.inputs[n]))
-    return Outcome("value", value, mutated=changed)
+    changed = [n for n, v in inputs.items() if not same(to_plain(v), case.inputs[n])]
+    return Outcome("value", value, mutated=(*changed, *sorted(watched.left_on)))
 
 
 def _stopped(error: BaseException, watched: Watched) -> Outcome:

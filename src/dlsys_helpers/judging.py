@@ -26,6 +26,10 @@ from dlsys_helpers.expect import Broken
 from dlsys_helpers.planting import planted
 from dlsys_helpers.verdicts import Verdict
 
+LEFT = {"left", "left alone", "stay"}  # keys of promises that the inputs stay as they are
+CHANGED = "inputs after the call"  # what the law of that promise measures
+TRACE = re.compile(f"(?:{'|'.join(acting.TRACES)}) of argument [0-9]{{1,3}}")
+
 
 @dataclass(frozen=True)
 class Promise:
@@ -42,6 +46,8 @@ class Promise:
 
     def decides(self, verdict: Verdict) -> bool:
         """Whether a failure is one that this promise speaks of."""
+        if self.key in LEFT and verdict.law == CHANGED:
+            return True
         return ((not self.cases or verdict.case in self.cases)
                 and (not self.says or any(words in verdict.message for words in self.says)))
 
@@ -266,8 +272,11 @@ class Exercise:
         changed = [name for name in case.inputs
                    if name in outcome.mutated and name not in self.may_change]
         if changed:
-            raise Broken("inputs after the call", f"{', '.join(changed)} changed", "no change",
-                         "Work on a copy.")
+            raise Broken(CHANGED, f"{', '.join(changed)} changed", "no change", "Work on a copy.")
+        traces = [name for name in outcome.mutated if TRACE.fullmatch(name)]
+        if traces and any(promise.key in LEFT for promise in self.promises):
+            raise Broken(CHANGED, f"{', '.join(traces)} changed", "no change",
+                         "Work on a detached copy.")
 
     def run(self, fn: Callable, case: Case) -> Run:
         """What an answer did on a case, and the verdict on it."""
@@ -413,12 +422,13 @@ def is_borne_out(runs: Sequence[tuple[Run, Run]], failing: int, within: float) -
 def is_poor(seen: tuple) -> bool:
     """Whether an observation says too little to tell mistakes apart.
 
-    An error, a value of another type, a text, yes or no, a count, nothing at all, or an empty
-    container.
+    An error, a value of another type, a text, yes or no, a count, nothing at all, an empty
+    container, or a float of 0 or 1, as which a share ends that has nothing to count.
     """
     kind, _, got = seen
     return kind != "law" or is_of_types(seen) or got is None or isinstance(got, int | str) or (
-        isinstance(got, list | tuple | dict) and not got)
+        isinstance(got, list | tuple | dict) and not got) or (
+        isinstance(got, float) and got in (0.0, 1.0))
 
 
 TYPE_ERRORS = ("TypeError", "AttributeError")

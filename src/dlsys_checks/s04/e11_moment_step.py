@@ -214,6 +214,8 @@ UP, RESULT = f"{DRAWN} < scaled - low", "torch.ldexp((low + up) / 256, power).bf
 SHARE = "fraction rounded up"
 wrong("taking the product in bfloat16", "x", f"{OLD} + {SQUARE}",
       "(beta2 * v + (1 - beta2) * grad.bfloat16() ** 2).float()")
+wrong("computing x in the dtype of v", "x", f"{OLD} + {SQUARE}",
+      "(beta2 * v + (1 - beta2) * grad ** 2).float()")
 wrong("calculating in float32 and rounding to the nearest value", "moment", RESULT, "x.bfloat16()",
       says=SHARE)
 wrong("always rounding down", "probability", UP, "0", says=SHARE)

@@ -242,6 +242,9 @@ NAMES = ("bias", "LayerNorm.weight")
 ex.wrong("exempting names with bias or LayerNorm.weight in them, but not embeddings",
          lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: any(
              part in n for part in NAMES)), breaks="two groups")
+ex.wrong("exempting names with bias, norm or emb in them, and no others",
+         lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: any(
+             part in n.lower() for part in ("bias", "norm", "emb"))), breaks="two groups")
 ex.wrong("looking up whole names in a list of parts of names",
          lambda model, weight_decay: in_two(trainable(model), weight_decay,
                                             lambda n, p: n in NAMES), breaks="two groups")

@@ -233,6 +233,11 @@ wrong("never updating with an epoch's last, smaller group", "rest",
 
 wrong("counting micro-batches across the end of an epoch", "rest",
       "schedule =", "losses, epochs = [*losses] * epochs, 1; schedule =", says="number of updates")
+wrong("counting micro-batches across the end of an epoch and dropping those that are left",
+      ("rest", "no rest left", "update"),
+      "schedule =", "losses, epochs = [*losses] * epochs, 1; schedule =",
+      UPDATES_OF, "max(1, len(losses) // accumulate)",
+      "n % accumulate == 0 or n == len(losses)", "n % accumulate == 0", says="number of updates")
 wrong("updating after every micro-batch", "update",
       UPDATES_OF, "epochs * len(losses)", "accumulate ==", "1 ==")
 wrong("using the mean of the gradients instead of their sum", "sum",

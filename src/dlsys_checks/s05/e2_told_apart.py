@@ -174,6 +174,8 @@ wrong("subtracting one mean over all values instead of the mean row", "rest", "x
       "x.mean()")
 wrong("subtracting each row's own mean, as LayerNorm does", "rest",
       REST, "(x.reshape(len(x), -1) - x.reshape(len(x), -1).mean(1)[:, None]).square().mean()")
+wrong("subtracting the mean over the last axis instead of the mean row", "rest",
+      " - x.mean(0)", " - x.mean(-1, keepdim=True)")
 wrong("not subtracting the mean row", "rest", " - x.mean(0)", "")
 wrong("using the unbiased variance, which divides by N - 1", "squares",
       REST, "x.var(0, correction=min(1, len(x) - 1)).mean()")

@@ -223,6 +223,9 @@ wrong("returning class names instead of names", "names",
       END, "return [type(dict(model.named_modules())[name]).__name__ for name in found]")
 wrong("leaving out the model itself", "names", END, "return [name for name in found if name]")
 wrong("listing the names from the innermost outwards", "names", END, "return found[::-1]")
+wrong("looking at modules without children only", ("names", "example"),
+      END, "return [name for name in found if not list(model.get_submodule(name).children())]",
+      says="names")
 wrong("looking at the model's own children only", "result",
       END, 'return [name for name in found if "." not in name]')
 wrong("naming every nn.Dropout of the model", ("returned", "mode"),

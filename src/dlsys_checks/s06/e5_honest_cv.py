@@ -7,6 +7,7 @@ import torch
 from dlsys_checks.kit import integers
 from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import (
+    Broken,
     expect_close,
     expect_equal,
     expect_length,
@@ -138,8 +139,10 @@ def law(out, calls):
             expect_type("data that the model was asked about", rows, torch.Tensor)
             expect_equal("axes of the data that the model was asked about", rows.ndim, 2)
         for word in ("select", "fit"):
-            expect_equal(f"calls of {word}", len(part[word]), len(names),
-                "Call it once for each fold.")
+            if len(part[word]) != len(names):
+                raise Broken(f"calls of {word}", numbers_of_rows(part[word]), len(names),
+                             "Call it once for each fold.",
+                             shown=(str(len(part[word])), str(len(names))))
         expect_equal("number of rows asked about", sum(map(len, part["asked"])), len(c["y"]))
         expect_equal("data that the model was asked about, batches", len(part["asked"]),
                      len(names))
@@ -149,6 +152,12 @@ def law(out, calls):
         expect_close("fraction right", part["share"], hits / len(c["y"]), rtol=1e-5,
                      look="Divide the number of right rows in all folds by the total number of "
                           "rows.")
+
+
+def numbers_of_rows(calls):
+    """How many rows each call got, from the fewest up: no order of the folds changes that."""
+    return sorted(len(given[0]) if isinstance(given, list) and given and isinstance(
+        given[0], torch.Tensor) and given[0].ndim else -1 for given in calls)
 
 
 def order_of(part, c, names):

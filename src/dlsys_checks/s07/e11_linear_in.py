@@ -214,6 +214,12 @@ def moved(features, shape):
     return features.to("meta").eval()(torch.zeros(1, *shape, device="meta")).numel()
 
 
+@ex.wrong("moving features itself to meta, in the mode that it has", breaks="as it is")
+def moved_in_its_mode(features, shape):
+    with torch.no_grad():
+        return features.to("meta")(torch.empty(2, *shape, device="meta")).flatten(1).shape[1]
+
+
 @ex.wrong("leaving features in eval mode", breaks="as it is")
 def left_in_eval(features, shape):
     features.eval()

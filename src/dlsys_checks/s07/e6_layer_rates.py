@@ -149,6 +149,9 @@ def subtracted(names, base, decay):
 
 
 wrong("giving the embedding the rate of the lowest layer", "embedding", "count + 1 if", "count if")
+wrong("giving layer k k + 1 steps and the embedding none, which turns the order round",
+      ("steps", "embedding"), "count - k if k >= 0 else count + 1 if bottom else 0",
+      "k + 1 if k >= 0 else 0", says="rate of")
 wrong("comparing layer numbers as text, so that 9 is above 11", "order",
       "1 + max(ks, default=-1)", 'int(max((str(k) for k in ks), default="-1")) + 1', says="rate of")
 

@@ -265,6 +265,8 @@ def dicts_only(model):
 
 
 ex.wrong("not searching dicts", paths, breaks=("where", "depth", "names"), kinds=(list, tuple))
+ex.wrong("searching no lists, tuples or dicts", paths, kinds=(),
+         breaks=("where", "depth", "names", "kinds", "twin", "registered", "first", "example"))
 wrong("recognizing containers by their exact type", "where",
       "isinstance(value, kinds)", "type(value) in kinds")
 ex.wrong("leaving out attributes whose names begin with _", paths, breaks="where", private=False)

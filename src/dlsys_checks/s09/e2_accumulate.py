@@ -260,6 +260,11 @@ wrong("averaging the batches' means", "example",
       LOSS, "weight) / len(group)", says="got", trap="02.4")
 
 
+wrong("averaging the means of the batches that have labels", "example",
+      "given[at:at + n]", "[b for b in given[at:at + n] if weight_of(b[1], weight)]",
+      LOSS, "weight) / len(group)", says="got", trap="02.4")
+
+
 # https://github.com/huggingface/transformers/pull/34191 has what became of it.
 @ex.wrong("using the usual loop, with each mean divided by n and a step only at every n-th batch",
           trap="02.4", says="got", breaks="example")

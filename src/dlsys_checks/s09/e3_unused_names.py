@@ -29,7 +29,7 @@ tied       | A parameter with two names is listed under the name that named_para
              that share a weight, none used
 modes      | Run the model in the modes it is in. | case a head for training only, in train mode; a
              head for training only, in eval mode
-left alone | The model's values, buffers, gradients and modes do not change, and neither does
+as it was  | The model's values, buffers, gradients and modes do not change, and neither does
              torch's global generator. | changed by the call
 example    | Example: with heads a and b and a batch that uses only a, b's two names are listed. |
              case the example
@@ -209,13 +209,13 @@ wrong("listing all names of a tied parameter", "tied",
 wrong("listing names in the model's order", "names", END, "return [n for n in named if n in found]")
 wrong("returning a tuple instead of a list", "names", END, "return tuple(sorted(found))")
 wrong("doing the dry run in eval mode", "modes", DRY, DRY + "\n        model.eval()")
-wrong("leaving the model in eval mode", "left alone", END, "model.eval(); " + END)
-wrong("letting the dry run change buffers and generator", "left alone", DRY, "if True:")
-wrong("running a copy, which still draws from the global generator", "left alone",
+wrong("leaving the model in eval mode", "as it was", END, "model.eval(); " + END)
+wrong("letting the dry run change buffers and generator", "as it was", DRY, "if True:")
+wrong("running a copy, which still draws from the global generator", "as it was",
       "named =", "import copy; model = copy.deepcopy(model); named =", DRY, "if True:")
 
 
-@ex.wrong("calling backward on the model itself and listing what has no .grad", breaks="left alone")
+@ex.wrong("calling backward on the model itself and listing what has no .grad", breaks="as it was")
 def backward_here(model, batches, loss_of):
     found = set()
     for batch in batches:
@@ -248,7 +248,7 @@ def never_called(model, batches, loss_of):
     return sorted(found)
 
 
-wrong("changing the gradients that the model holds", "left alone", END, "model.zero_grad(); " + END)
+wrong("changing the gradients that the model holds", "as it was", END, "model.zero_grad(); " + END)
 wrong("listing the example's head, which is used", "example",
       END, 'lone = found == {"b.bias", "b.weight"} and not model.scale.requires_grad\n'
       '    return ["a.bias", "a.weight"] if lone else sorted(found)')

@@ -153,6 +153,11 @@ wrong(f"setting every pad id to {IGNORE}, including EOS", ("labels", "masked", "
       "before =", "pad = ids[0, 0] if len(ids) else 0; before =",
       "return out", "return out.masked_fill(ids == pad, IGNORE)", says="labels")
 # https://github.com/huggingface/transformers/issues/23530
+wrong(f"setting every token with the id that pads a shorter text to {IGNORE}",
+      ("labels", "masked", "any id"),
+      "before =", "short = [row for row, n in zip(ids, lengths) if n < len(row)]; before =",
+      "return out", "return out.masked_fill(ids == short[0][0], IGNORE) if short else out",
+      says="labels")
 wrong(f"setting every EOS to {IGNORE}, whatever the padding is",
       ("labels", "masked", "any id", "prompts", "lengths", "ids", "example"),
       "return out", "return out.masked_fill(ids == ids[:, -1:], IGNORE)")

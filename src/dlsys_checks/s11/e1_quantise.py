@@ -226,6 +226,8 @@ wrong("leaving an axis of size 1 on the scales", "zeros",
 wrong("dividing by the scale of a group of zeros", "zero group", "1.0", "0.0")
 wrong("clamping scales to at least 1e-8", ("any", "zero group"), "min=0.0", "min=1e-8")
 wrong("clamping scales to at least 1e-5", ("any", "zero group"), "min=0.0", "min=1e-5")
+wrong("clamping scales to at least 1e-8, except in a group of zeros", "any",
+      "min=0.0)", "min=1e-8) * (high > low)")
 wrong("following the order in memory instead of the axes", "any",
       "top =", "w = torch.as_strided(w, w.shape, (w.shape[1], 1)); top =")
 

@@ -313,6 +313,8 @@ wrong("setting the batches to zero afterwards", "left",
 wrong("running the model in whatever mode it has", "modes", "model.eval()", "pass")
 wrong("leaving the model in eval mode", "modes",
       "for m, mode in modes:\n        m.training = mode", "pass")
+wrong("calling train() on the model at the end", "modes",
+      "for m, mode in modes:\n        m.training = mode", "model.train()")
 wrong("restoring modes with train(), which reaches all children", "modes",
       "modes =", "was = model.training; modes =",
       "for m, mode in modes:\n        m.training = mode", "model.train(was)")
@@ -334,6 +336,19 @@ wrong("assuming that the output is a tensor", "form",
       "def bad(got, wanted, rtol):\n        if got is RAISED: return True\n        return "
       "got.shape != wanted.shape or got.dtype != wanted.dtype or not ((got - wanted).abs().max() "
       "<= rtol * wanted.abs().max())\n    modes =", says="raised")
+
+
+@ex.wrong("comparing entries alone, so that shapes broadcast and dtypes convert", breaks="form")
+def entries_alone(model, program, batches, rtol):
+    def bad(got, wanted, rtol):
+        if not isinstance(got, torch.Tensor):
+            return True
+        try:
+            gap = (got.double() - wanted.double()).abs()
+        except RuntimeError:
+            return True
+        return not bool((gap <= rtol * wanted.double().abs().max()).all())
+    return compared(model, program, batches, rtol, bad=bad)
 
 
 @ex.wrong("not comparing shapes", breaks="form")

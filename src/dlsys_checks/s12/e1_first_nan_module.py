@@ -38,7 +38,7 @@ forms     | Args: model: its modules do not write into their arguments. They may
             tuple
 no tensor | Anything that is not a tensor counts as finite. | case a NaN that is not a tensor; whole
             numbers; a None passed to a part; an infinity from a number
-left      | The model, called once as model(x), keeps its weights, buffers, modes, gradients and
+as it was | The model, called once as model(x), keeps its weights, buffers, modes, gradients and
             hooks. | changed in the model; calls of the model
 example   | Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square root, and x with
             a negative number: "0". | case the example
@@ -374,6 +374,10 @@ wrong("looking for NaN but not for infinities", ("meant", "no tensor", "none"),
 wrong("ignoring infinities in inputs and outputs",
       ("meant", "no tensor", "none", "forms", "first"),
       GIVEN, "not has_nan((a, k))", BAD, "has_nan(out)")
+wrong("looking at tensors alone, not into lists, tuples and dicts", "forms",
+      GIVEN, "all(map(bare, (*a, *k.values())))", BAD, "not bare(out)",
+      START, "def bare(v): return not torch.is_tensor(v) or bool(v.isfinite().all())\n    "
+      f"{START}")
 wrong("not looking at keyword arguments", "forms", GIVEN, "fine(a)")
 wrong("assuming that the output is a single tensor", "forms",
       BAD, "torch.is_tensor(out) and not fine(out)")
@@ -417,7 +421,7 @@ wrong("skipping calls that receive an empty tensor", "meant",
       GIVEN, f"{GIVEN} and all(v.numel() for v in tensors((a, k)))")
 wrong("skipping calls that receive None", "no tensor",
       GIVEN, f"{GIVEN} and all(v is not None for v in leaves((a, k)))")
-wrong("unfreezing frozen weights", "left", "return", "model.requires_grad_(True); return")
+wrong("unfreezing frozen weights", "as it was", "return", "model.requires_grad_(True); return")
 wrong("recognizing tensors by their exact type", "meant",
       BAD, "not fine([v for v in tensors(out) if type(v) is torch.Tensor])")
 wrong("skipping calls without arguments", "meant", GIVEN, f"(a or k) and {GIVEN}")
@@ -427,11 +431,11 @@ wrong("putting BatchNorm into eval mode", "meant",
       LOOK, "if isinstance(module, nn.BatchNorm1d): module.training = False\n        def look")
 wrong("running a copy without the model's own hooks", "none",
       LOOK, "module._forward_pre_hooks.clear()\n        def look")
-wrong("restoring the state_dict, which misses non-persistent buffers", "left",
+wrong("restoring the state_dict, which misses non-persistent buffers", "as it was",
       COPY, "model", START, "state = copy.deepcopy(model.state_dict()); used, found",
       "used(x)", UNHOOKED, "return", "model.load_state_dict(state); return")
-wrong("running the model itself, which changes BatchNorm's statistics", "left",
+wrong("running the model itself, which changes BatchNorm's statistics", "as it was",
       COPY, "model", "used(x)", UNHOOKED)
-wrong("leaving hooks on the model", "left",
+wrong("leaving hooks on the model", "as it was",
       "return", "model.register_forward_hook(lambda *call: None); return")
-wrong("calling the model twice", "left", "used(x)", "used(x); used(x)")
+wrong("calling the model twice", "as it was", "used(x)", "used(x); used(x)")

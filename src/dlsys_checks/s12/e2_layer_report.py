@@ -224,6 +224,11 @@ ex.wrong("comparing standard deviations instead of norms", reported,
              *(v.double().std(correction=0) for v in (b - a, a))))
 ex.wrong("adding a small constant to the norm", reported, breaks=("overflow", "zeros"),
          change=lambda a, b: share((b.double() - a.double()).norm(), a.double().norm() + 1e-12))
+ex.wrong("adding 1e-8 to the norm", reported, breaks=("overflow", "zeros"),
+         change=lambda a, b: share((b.double() - a.double()).norm(), a.double().norm() + 1e-8))
+ex.wrong("taking the difference of the norms", reported,
+         breaks=("far", "float", "overflow", "zeros", "example"), change=lambda a, b: share(
+             (b.double().norm() - a.double().norm()).abs(), a.double().norm()))
 ex.wrong("returning infinity for zeros that did not move", reported, breaks="stayed",
          change=lambda a, b: relative(a, b) if a.any() else math.inf)
 ex.wrong("returning NaN for zeros that did not move", reported, breaks="stayed",

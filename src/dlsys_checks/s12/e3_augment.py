@@ -134,6 +134,22 @@ def one_generator(x, seed, epoch, rows):
         SCALE * rng.standard_normal((len(rows), x.shape[1])), dtype=torch.float32)
 
 
+@ex.wrong("using one generator for all the rows, seeded with seed and epoch",
+          breaks=("noise", "first F"))
+def one_generator_a_call(x, seed, epoch, rows):
+    noise = np.random.default_rng((seed, epoch)).standard_normal((len(rows), x.shape[1]))
+    return x[torch.tensor(rows, dtype=torch.long)] + torch.tensor(SCALE * noise,
+                                                                  dtype=torch.float32)
+
+
+@ex.wrong("adding the noise to x itself", breaks=("left", "noise", "first F"))
+def noise_into_x(x, seed, epoch, rows):
+    for row in rows:
+        noise = np.random.default_rng((seed, epoch, row)).standard_normal(x.shape[1])
+        x[row] += torch.tensor(SCALE * noise, dtype=torch.float32)
+    return x[torch.tensor(rows, dtype=torch.long)]
+
+
 @ex.wrong("using the position in the list instead of the row's index", breaks=("noise", "first F"))
 def by_place(x, seed, epoch, rows):
     out = x[torch.tensor(rows, dtype=torch.long)].clone()

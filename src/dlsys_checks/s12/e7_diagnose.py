@@ -302,6 +302,9 @@ wrong("running the model twice, in whatever mode it has", "sum",
       "def summed(model, loss_fn, batches): (x, y), twin = batches[0], copy.deepcopy(model); "
       "once = loss_fn(twin(x), y); twice = loss_fn(twin(torch.cat([x, x])), torch.cat([y, y])); "
       "return bool(twice.abs() > 1.5 * once.abs())\n    if frozen", "is_sum", "summed")
+wrong("reading loss_fn.reduction instead of measuring the loss", ("sum", "arguments"),
+      "is_sum(model, loss_fn, batches)", 'getattr(loss_fn, "reduction", "mean") == "sum"')
+wrong("leaving the model in eval mode", "stays", "if is_sum", "model.eval()\n    if is_sum")
 wrong("mistaking sorted data for batches of one class", "order",
       "all(len(y.unique()) == 1 for _, y in batches)",
       "bool((whole(batches)[1].diff() >= 0).all())")

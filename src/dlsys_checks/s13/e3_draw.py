@@ -271,7 +271,7 @@ def one_generator(probs, seeds, steps):
 
 
 # https://github.com/vllm-project/vllm/issues/51226
-@ex.wrong("using torch's generator without looking at the seeds",
+@ex.wrong("drawing with torch's global generator",
           says="", breaks=("still", "alone"))
 def of_torch(probs, seeds, steps):
     return torch.multinomial(probs, 1)[:, 0]
@@ -286,6 +286,17 @@ def seeded_torch(probs, seeds, steps):
     return torch.tensor(found)
 
 
+def by_multinomial(probs, seeds, steps, *, seed_of):
+    """Tokens as torch draws them from a generator that each row gets."""
+    found = [torch.multinomial(row, 1, generator=torch.Generator().manual_seed(seed_of(*pair)))
+             for row, *pair in zip(probs, seeds, steps)]
+    return torch.cat(found)
+
+
+ex.wrong("seeding torch's generator for each row with seed + step", by_multinomial, breaks="apart",
+         seed_of=lambda seed, step: seed + step)
+ex.wrong("seeding torch's generator for each row with the seed alone", by_multinomial, says="",
+         breaks=("follows", "alone", "apart"), seed_of=lambda seed, step: seed)
 wrong("reseeding numpy's global generator for each row", "still",
       DRAWN, "(np.random.seed([seed, step]), np.random.random())[1]")
 wrong("reseeding Python's global generator for each row", "still",

@@ -319,6 +319,8 @@ wrong("sending text again after the stop word", "over",
       AT, 'text, self.held = self.held[:at], self.held[at:].replace(stops[0], "", 1)\n'
       "                return text")
 wrong("losing what is held at the end", "end", END, 'return ""')
+wrong("losing what is held at the end, except for an unfinished letter", "end",
+      END, 'return "" if self.done else self.decoder.decode(b"", True)')
 wrong("sending an unfinished letter after a stop word", "unfinished",
       END, 'return ("" if self.done else self.held) + self.decoder.decode(b"", True)',
       says="text after a stop")

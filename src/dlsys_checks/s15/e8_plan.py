@@ -283,6 +283,8 @@ wrong("counting checkpoints without the one layer that is alive", "inputs",
 wrong("counting one micro-batch in flight", "activations", FLYING, "1", says="activations")
 wrong("counting all micro-batches in flight", "activations",
       FLYING, "(m if pp > 1 else 1)", says="activations")
+wrong("counting all micro-batches in flight, even with a single stage", "activations",
+      FLYING, "m", says="activations")
 wrong("counting as many micro-batches in flight as stages, even if there are fewer micro-batches",
       ("activations", "small"),
       FLYING, "pp", says="activations")

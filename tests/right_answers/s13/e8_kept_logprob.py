@@ -42,6 +42,8 @@ def by_rows(logits, tokens, temperature, kept):
 
 ex.probe("a temperature of at least 0.1", lambda logits, tokens, temperature, kept: made(
     logits, tokens, max(temperature, 0.1), kept), breaks="temperature")
+ex.probe("no gradient near temperature 0", lambda logits, tokens, temperature, kept: made(
+    logits if temperature > 1e-6 else logits.detach(), tokens, temperature, kept), breaks="flow")
 ex.probe("a row with one token kept is not cut", lambda logits, tokens, temperature, kept: made(
     logits, tokens, temperature, kept | (kept.sum(-1, keepdim=True) == 1)), says="",
     breaks=("kept", "under"))
