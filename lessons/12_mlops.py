@@ -1650,8 +1650,9 @@ claim("MB of weights in memory, with detached losses stored",
 # example in PyTorch's own FAQ. **Measured:** The sum keeps no activations alive, whether
 # for this classifier under SGD, for a convolution with BatchNorm under Adam, or for
 # LayerNorm with dropout under AdamW. Each step adds only nodes to the sum's graph.
-# Activations do stay after `backward(retain_graph=True)`, or if you compute a second loss
-# for the log and never call `backward()` on this loss.
+# Activations do stay after `backward(retain_graph=True)`, in an `autograd.Function` that
+# keeps them on `ctx` without `save_for_backward`, or if you compute a second loss for the
+# log and never call `backward()` on this loss.
 
 # %% trap="12.6" role="folklore"
 conv = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3),
@@ -2224,10 +2225,12 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # ## Surviving preemption
 #
 # A *spot* machine costs a fraction of the usual price and can be taken away at any time.
-# The provider sends the process a signal, `SIGTERM`, and kills it some seconds or minutes
-# later. A training job survives preemption if it does four things: it saves often enough,
-# it saves when the signal arrives, it stores everything that the next step depends on,
-# and it puts the file where the next machine can find it.
+# Kubernetes or Slurm then sends the process a signal, `SIGTERM`, and kills it some
+# seconds or minutes later. (Amazon EC2 itself only writes a notice into the machine's
+# metadata, so there a script has to look for the notice and send the signal.) A training
+# job survives preemption if it does four things: it saves often enough, it saves when the
+# signal arrives, it stores everything that the next step depends on, and it puts the file
+# where the next machine can find it.
 #
 # **How often?** Each save takes time, and on average each kill throws away the work of
 # half an interval. Suppose a save takes 1 minute and a kill comes every 10 hours. Add up
