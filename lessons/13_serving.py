@@ -2157,12 +2157,12 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # **Keep:** Numbers that share a scale should have similar sizes. Share the scale of keys
 # within one channel over many tokens, and the scale of values within one token. Judge the
 # result by the loss, not by the error of the keys. **In your own code:** Print the
-# largest absolute key of each channel. If a few channels stand out, low-bit integers with
-# one scale per tensor lose all the other channels. **Source:** [Liu et al. 2024,
-# "KIVI"](https://arxiv.org/abs/2402.02750) and [Hooper et al. 2024,
-# "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:** In
-# [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98), 4 bits
-# raised the perplexity from 12.2 to about 10,000. In [rajveer43/VeloxQuant-MLX
+# largest absolute key of each channel. If a few channels are ten times as large as the
+# rest, 4-bit integers with one scale per tensor lose nearly everything in the other
+# channels. **Source:** [Liu et al. 2024, "KIVI"](https://arxiv.org/abs/2402.02750) and
+# [Hooper et al. 2024, "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:**
+# In [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98), 4
+# bits raised the perplexity from 12.2 to about 10,000. In [rajveer43/VeloxQuant-MLX
 # 162](https://github.com/rajveer43/VeloxQuant-MLX/issues/162), each scale covered one
 # channel of a single token.
 
@@ -2284,11 +2284,11 @@ claim("largest distance of a ratio from 1, with temperature and kept set",
 
 # %% [markdown] trap="13.8" role="more" topics="the kept mass · a forgotten temperature · rounding noise · text that is tokenized again"
 # Each letter's ratio is the probability mass that was kept at its position. If the
-# trainer also forgets the temperature, ratios fall on both sides of 1. Without top-p the
-# *mean* ratio is then 1, although nearly every single ratio is wrong, because over
-# samples from `q` the mean of `p / q` is the sum of `p`, which is one for every `p`. So
-# look at the log ratios, in which rounding noise (for example from a server in bfloat16)
-# is small:
+# trainer also forgets the temperature, the ratios here fall on both sides of 1. Without
+# top-p the *mean* ratio is then 1, although nearly every single ratio is wrong, because
+# over samples from `q` the mean of `p / q` is the sum of `p`, which is one for every `p`.
+# So look at the log ratios, in which rounding noise (for example from a server in
+# bfloat16) is small:
 
 # %% trap="13.8" role="more" tags=["plumbing"]
 mass = ((logits / 0.8).softmax(-1) * kept_sets).sum(-1)
@@ -3041,14 +3041,15 @@ answers_here
 #
 # **Keep:** A decode step takes at least as long as reading all weights (for a dense model
 # on one GPU; speculation writes more than one token per step). More users are almost free
-# as long as their caches are small compared with the weights. When the caches are as
-# large as the weights, a step takes twice as long. gpt-fast reports 104.9 tokens per
-# second for Llama-2-7B in 16 bits on an A100 (with power limited to 330 W), which is
-# 1,397 GB/s out of the datasheet's 2,039. With 8 bits, it reports 155.58 tokens per
-# second, and with 4 bits (groups of 32) 196.80. The reported bandwidth divided by the
-# tokens per second is the amount that the model reads for one token: 13.3, 6.9 and 4.4
-# GB. So from the bytes alone you would expect 1.9 and 3.0 times the speed, not two and
-# four times. With 4 bits, about a fifth of the bytes are the scales and zeros of the
+# as long as they are few (64 are measured here; from about 300 on, an H100 computes
+# longer than it reads weights) and their caches are small compared with the weights. When
+# the caches are as large as the weights, a step takes twice as long. gpt-fast reports
+# 104.9 tokens per second for Llama-2-7B in 16 bits on an A100 (with power limited to 330
+# W), which is 1,397 GB/s out of the datasheet's 2,039. With 8 bits, it reports 155.58
+# tokens per second, and with 4 bits (groups of 32) 196.80. The reported bandwidth divided
+# by the tokens per second is the amount that the model reads for one token: 13.3, 6.9 and
+# 4.4 GB. So from the bytes alone you would expect 1.9 and 3.0 times the speed, not two
+# and four times. With 4 bits, about a fifth of the bytes are the scales and zeros of the
 # groups. **Source:** [pytorch-labs/gpt-fast,
 # README](https://github.com/pytorch-labs/gpt-fast/blob/0f925b5d4ce457b89a7ca6c9ce50f42bf2576945/README.md),
 # "Benchmarks".
