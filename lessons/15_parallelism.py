@@ -1853,13 +1853,14 @@ claim("nn.Dropout: cosine of the gradients, preserve_rng_state=False",
       flag[False], below=0.99)
 
 # %% [markdown] trap="15.6" role="more"
-# The second run repeats everything else as well. A BatchNorm that moves its running mean
-# a tenth of the way does so twice, and the running mean of values around 5 becomes 0.95
-# instead of 0.5. Outputs and gradients are right, because training does not read the
-# running mean. But evaluation uses the running mean, and every other state that a block
-# updates is wrong as well: counts of calls and of tokens per expert, or the scale of an
-# 8-bit format. You will often read that you should halve the momentum. If you do, the
-# running mean becomes 5 times 1 - 0.95², but the layer still counts two batches.
+# The second run repeats everything else as well, until it has the last tensor that
+# `backward` needs. A BatchNorm that moves its running mean a tenth of the way does so
+# twice, and the running mean of values around 5 becomes 0.95 instead of 0.5. Outputs and
+# gradients are right, because training does not read the running mean. But evaluation
+# uses the running mean, and every other state that a block updates by then is wrong as
+# well: counts of calls and of tokens per expert, or the scale of an 8-bit format. You
+# will often read that you should halve the momentum. If you do, the running mean becomes
+# 5 times 1 - 0.95², but the layer still counts two batches.
 
 # %% trap="15.6" role="more"
 def normed(run, momentum=0.1):
