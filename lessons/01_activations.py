@@ -1461,7 +1461,7 @@ claim("gap between two passes without the dropout layer", gap, expected=0)
 claim("largest change of a stored mean in two passes", drift, above=0.005)
 
 # %% [markdown] trap="01.1" role="why"
-# `no_grad` switches off the recording of the graph, and nothing else. A model's mode is a
+# `no_grad` switches off the recording of the graph, but not dropout. A model's mode is a
 # separate switch. `model.eval()` would have set *eval mode*, but your code never called
 # it. In train mode, dropout draws a new mask in every call. BatchNorm normalizes with the
 # batch itself, so equal batches get equal outputs, but every batch that you serve updates
@@ -1792,7 +1792,7 @@ claim("the wide network's parameters divided by the deep network's",
 # - [ ] Any continuous function, by the universal approximation theorem :: The theorem needs an activation that is not a polynomial. Without an activation, the network stays linear.
 
 # %% [markdown] role="quiz"
-# **2. What does `torch.no_grad()` do to the forward pass of a model with dropout?**
+# **2. What does `torch.no_grad()` do to the forward pass of an MLP with dropout?**
 #
 # - [x] It saves memory and changes no value :: The values are the same as without `no_grad`. Only the graph is missing.
 # - [ ] It makes the output repeatable :: `no_grad` only stops the graph from being stored. Dropout still draws a mask.

@@ -283,9 +283,10 @@ claim("bytes in the Jacobian of one layer",
 # The factors on the arrows come from the forward pass, so these values stay in memory
 # until the backward pass has used them. In training, these saved values often take more
 # memory than the weights. Which values an operation keeps depends on its slope. A product
-# of two tensors keeps both, because each is the slope for the other. `tanh` keeps its own
-# result. A sum keeps nothing, because its slopes are 1. In the next cell, `saved_bytes`
-# asks autograd how many bytes it keeps for vectors of 1,000 four-byte values.
+# of two tensors that both need a gradient keeps both, because each is the slope for the
+# other. `tanh` keeps its own result. A sum keeps nothing, because its slopes are 1. In
+# the next cell, `saved_bytes` asks autograd how many bytes it keeps for vectors of 1,000
+# four-byte values.
 
 # %% role="concept"
 def kept_by(operation, count=1):
@@ -536,8 +537,8 @@ claim("is set_to_none on by default",
 # %% [markdown] trap="02.1" role="more"
 # By default, `zero_grad` sets each gradient to None, which does more than save memory.
 # Besides the running average of the gradients' size, Adam keeps a running mean of the
-# gradients themselves and steps along that mean. If a weight's gradient is None, Adam
-# leaves the weight alone. If the gradient is a tensor of zeros, Adam still takes a step,
+# gradients themselves and moves each weight along it. If a weight's gradient is None,
+# Adam leaves the weight alone. If the gradient is a tensor of zeros, Adam still takes a step,
 # using the running means:
 
 # %% trap="02.1" role="more"
@@ -746,8 +747,8 @@ claim("largest gap to PyTorch's gradient with class weights",
 # **Told:** Reduce the losses with `(weights * losses).sum()`, or pass a vector of ones,
 # which is equivalent. **Measured:** Both reductions compute a sum, not a mean. In this
 # batch, the vector of ones makes the gradient 64 times as large as the mean does. This
-# factor grows with the batch size, so the same learning rate means something different
-# for each batch size.
+# factor grows with the batch size, so in SGD the same learning rate means something
+# different for each batch size.
 
 # %% trap="02.2" role="exercise" points=2 difficulty=2 minutes=10
 def weighted_loss(losses: torch.Tensor,
@@ -1148,8 +1149,8 @@ claim("relative error with BatchNorm, weighted by share", with_norm,
 # %% [markdown] trap="02.4" role="more"
 # In train mode, BatchNorm computes its statistics over 8 rows instead of 32, and no
 # scaling of the loss repairs that. And what if you forget to divide? Then every gradient
-# is four times too large, and SGD diverges. Adam divides each gradient by the gradient's
-# own running size, so the factor cancels:
+# is four times too large, and at this rate SGD diverges. Adam divides each gradient by
+# the gradient's own running size, so without weight decay the factor cancels:
 
 # %% trap="02.4" role="more"
 def fitted(optimizer, lr, scale, size=8):
@@ -2037,7 +2038,7 @@ claim("largest gap between compiled and not compiled",
 # %% [markdown] role="quiz"
 # **3. Which operation keeps no tensor for the backward pass?**
 #
-# - [ ] `a * b` :: The slopes of a product are `b` and `a`, so the product keeps both.
+# - [ ] `a * b` :: The slopes of a product are `b` and `a`, so the product keeps a tensor for each input that needs a gradient.
 # - [x] `a + b` :: The slopes of a sum are 1, whatever the inputs are.
 # - [ ] `tanh(a)` :: `tanh` keeps its result, because the slope is one minus the square of the result.
 

@@ -300,9 +300,9 @@ claim("ratio of the test losses, decay 1 to no "
 # decay of 1 is large, but this run is short, and what counts is the product of rate,
 # decay and steps. In long runs, the decay is usually 0.01 to 0.1. Biases and the gains of
 # norm layers are usually exempt (trap 04.1). Whether to decay *embeddings*, tables with
-# one row per token, is a matter of choice. A row gets a gradient only when its token
-# occurs, but decay shrinks the row at every step, so the rows of rare tokens fade.
-# Published code does both:
+# one row per token, is a matter of choice. Unless the table is also the output layer, a
+# row gets a gradient only when its token occurs, but decay shrinks the row at every step,
+# so the rows of rare tokens fade. Published code does both:
 # [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py) decays its
 # embeddings, but
 # [minGPT](https://github.com/karpathy/minGPT/blob/master/mingpt/model.py), by the same
@@ -672,9 +672,9 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # **Keep:** When you change the optimizer, search for the learning rate again. SGD's
 # step is proportional to the gradient. Lion's step is as long as the rate, and so is
 # Adam's while gradients are steady and far above `eps`. **In your own code:** Log the
-# largest step next to the loss. A sane step is small compared with the weights.
-# **Source:** [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section 2.1, on the
-# effective step.
+# largest step next to the loss. A sane step is small compared with the weights, except
+# where weights start at zero. **Source:** [Kingma & Ba
+# 2015](https://arxiv.org/abs/1412.6980), section 2.1, on the effective step.
 
 # %% [markdown] role="concept"
 # ## Which optimizer wins?
@@ -1705,10 +1705,11 @@ claim("largest distance that a weight of the idle head moves, in "
       "rates", drift / 0.01, above=2)
 
 # %% [markdown] trap="04.7" role="why"
-# Adam steps along its *memory*, the running average of past gradients. A zero gradient
-# only lets that average fade, so the head coasts on. Weight decay, if it is set, also
-# continues. `None` means something else: torch skips the tensor completely, including its
-# running averages. A single weight shows the difference, after one gradient of 1:
+# Adam moves each weight along its *memory*, the running average of past gradients. A zero
+# gradient only lets that average fade, so the head coasts on. Weight decay, if it is set,
+# also continues. `None` means something else: torch skips the tensor completely,
+# including its running averages. A single weight shows the difference, after one gradient
+# of 1:
 
 # %% trap="04.7" role="why"
 def path(grad, steps=10):
@@ -2064,7 +2065,8 @@ claim("fraction of opposite moves that theory "
       "predicts", share, expected=0.279, within=0.001)
 
 # %% [markdown] trap="04.9" role="more" topics="where a signal hides the fault · a lower rate needs a higher decay"
-# If the gradient contains a signal, the two versions almost always agree:
+# If the gradient contains a signal as large as its noise, the two versions almost always
+# agree:
 
 # %% trap="04.9" role="more"
 biased = noise + 1.0
@@ -2446,8 +2448,8 @@ claim("largest difference from one rank's step after gathering", mended,
       expected=0)
 
 # %% [markdown] trap="04.10" role="repair"
-# The momentum may stay on its rank. Only the matrix that Muon orthogonalizes has to be
-# whole. An *all-gather* sends every part to every rank.
+# The momentum may stay on its rank. Here only the matrix that Muon orthogonalizes has to
+# be whole. An *all-gather* sends every part to every rank.
 #
 # Query, key and value weights are often stored as one stack. If you orthogonalize the
 # stack as one matrix, the part with the largest gradient gets most of the step. So cut
@@ -2565,10 +2567,10 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # 3. This rank's rows begin after all rows of the earlier ranks, which need not be `rank` times `n` rows.
 
 # %% [markdown] trap="04.10" role="keep"
-# **Keep:** Before you shard an optimizer, ask whether its rule works entry by entry. A
-# matrix rule such as Muon's needs each matrix whole and by itself. **In your own code:**
-# Compare a step of the whole weight with a step of the split weight. **Seen in the
-# wild:**
+# **Keep:** Before you shard an optimizer, ask whether its rule works entry by entry. In a
+# matrix rule such as Muon's, the step of each part depends on its whole matrix, and on no
+# other matrix. **In your own code:** Compare a step of the whole weight with a step of
+# the split weight. **Seen in the wild:**
 # [`deepspeedai/DeepSpeed#8090`](https://github.com/deepspeedai/DeepSpeed/pull/8090) fixes
 # silently wrong updates wherever a matrix was split across two ranks, because no rank
 # held the whole matrix.
@@ -2902,8 +2904,8 @@ answers
 #   `None`, torch skips the weight.
 # - With the default betas, bias correction shortens Adam's first steps. Lion has two
 #   betas: one for the direction and one for the memory.
-# - With the default beta, a second moment in bfloat16 rises but never falls. A matrix
-#   rule such as Muon's needs one whole matrix at a time.
+# - With the default beta, a second moment in bfloat16 rises but never falls. In a matrix
+#   rule such as Muon's, each part's step depends on the whole matrix.
 #
 # **Next:** Stage 5 looks at what a network has besides its weights: norm layers and
 # their statistics, dropout, and the scale of its initial weights.

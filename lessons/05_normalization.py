@@ -1997,7 +1997,7 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # outputs. What do you search the code for?**
 #
 # - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: A function does not know the mode unless you pass it.
-# - [ ] a missing `no_grad()` :: `no_grad()` only determines whether a graph is kept. It changes no output. (`eval()` does not switch gradients off, either.)
+# - [ ] a missing `no_grad()` :: `no_grad()` keeps autograd from building a graph, and makes nothing less random. (`eval()` does not switch gradients off, either.)
 # - [ ] BatchNorm layers, which never settle :: In eval mode they use stored statistics, so the same input returns the same output.
 
 # %% [markdown] role="quiz"

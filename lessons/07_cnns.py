@@ -2759,7 +2759,8 @@ answers
 # - The memory format is a matter of strides. `permute` moves axes, whereas `reshape`
 #   cuts the memory differently.
 # - A layer's rate follows from its depth in the model, and the head has the base rate.
-# - Freezing needs two things, no gradients and eval mode, and `train()` undoes the second.
+# - Freezing a body with BatchNorm needs two things, no gradients and eval mode, and
+#   `train()` undoes the second.
 # - `parameters()`, `state_dict()` and `to()` leave out tensors that are not registered.
 # - An optimizer holds tensors, not a model. List the tensors that one step moves.
 # - `flatten(1)` keeps one row for each image.

@@ -109,11 +109,11 @@ claim("attention by its formula and by torch: largest gap", gap.max(),
 # ## Why the scores are divided by the root of D
 #
 # A score is a sum of `D` products. If the components of queries and keys are random with
-# variance 1, the score has variance `D`. So wider heads produce larger scores, and the
-# softmax comes closer to choosing a single key. Dividing the scores by the square root of
-# `D` brings their variance back to 1. This argument holds as long as queries and keys are
-# independent. If training makes queries and keys similar, even the divided scores grow
-# with `D`.
+# mean 0 and variance 1, the score has variance `D`. So wider heads produce larger scores,
+# and the softmax comes closer to choosing a single key. Dividing the scores by the square
+# root of `D` brings their variance back to 1. This argument holds as long as queries and
+# keys are independent. If training makes queries and keys similar, even the divided
+# scores grow with `D`.
 
 # %% role="concept"
 def mean_entropy(scores):
@@ -1725,9 +1725,9 @@ plot_columns(
         "sectors at strides 8, 16 and 32.")
 
 # %% [markdown] trap="08.5" role="repair"
-# A matrix has the same problem, even without records: if a warp reads down a column,
-# neighbouring threads are a row apart. What matters is which index varies from thread to
-# thread.
+# A matrix that is stored row by row has the same problem, even without records: if a
+# warp reads down a column, neighbouring threads are a row apart. What matters is which
+# index varies from thread to thread.
 #
 # Before you move a control below, predict how many sectors the warp will touch.
 
@@ -1750,7 +1750,8 @@ claim("masses side by side from byte 4: bytes moved", shifted,
       expected=160)
 
 # %% [markdown] trap="08.5" role="more"
-# **Down a column** of a matrix, neighbouring threads are a row apart:
+# **Down a column** of a matrix that is stored row by row, neighbouring threads are a row
+# apart:
 
 # %% trap="08.5" role="more"
 matrix = torch.empty(64, 256)
