@@ -242,7 +242,7 @@ NAMES = ("bias", "LayerNorm.weight")
 ex.wrong("exempting names with bias or LayerNorm.weight in them, but not embeddings",
          lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: any(
              part in n for part in NAMES)), breaks="two groups")
-ex.wrong("looking up whole names in a list of parts of names",
+ex.wrong("looking up whole names in a list of name parts",
          lambda model, weight_decay: in_two(trainable(model), weight_decay,
                                             lambda n, p: n in NAMES), breaks="two groups")
 ex.wrong("exempting biases and nothing else",
