@@ -427,13 +427,12 @@ def dpo_loss(policy: nn.Module, beta: float):
     between the two, and B between calls.
 
     The loss is the mean over rows of -log(sigmoid(beta * margin)), a
-    float32 scalar. margin: the increase of the chosen answer's
-    log-probability since dpo_loss was called, minus the rejected answer's
-    increase. The policy runs in its current mode, the reference in
-    evaluation mode. The loss is finite for margins of hundreds of nats.
-    Gradients flow to the current policy. Neither call changes the policy's
-    weights, their requires_grad or gradients, or a part's mode, or sets a
-    seed.
+    float32 scalar. margin: the rise of the chosen answer's log-probability
+    since dpo_loss was called, minus the rejected answer's rise. The policy
+    runs in its current mode, the reference in evaluation mode. The loss is
+    finite for margins of hundreds of nats. Gradients flow to the current
+    policy. Neither call changes the policy's weights, their requires_grad
+    or gradients, or a part's mode, or sets a seed.
 
     Example: the first step of a policy in evaluation mode gives 0.6931.
     """

@@ -31,8 +31,8 @@ sizes   | T can differ between the two, and B between calls. | case different le
 mean    | The loss is the mean over rows of -log(sigmoid(beta * margin)), | loss:; gradient of the;
           scalar outputs
 dtype   | a float32 scalar. | dtype of the loss
-margin  | margin: the increase of the chosen answer's log-probability since dpo_loss was called,
-          minus the rejected answer's increase. | loss:; gradient of the
+margin  | margin: the rise of the chosen answer's log-probability since dpo_loss was called, minus
+          the rejected answer's rise. | loss:; gradient of the
 mode    | The policy runs in its current mode, the reference in evaluation mode. | case training
           mode; training mode, first step; training mode, a part kept out of it; only a part in
           training mode; put into training mode for the steps; put into evaluation mode for the
