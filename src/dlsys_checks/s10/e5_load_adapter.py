@@ -464,7 +464,7 @@ wrong("putting the model into eval mode", "rest", COPY, AFTER + "model.eval()")
 wrong("clearing the gradients", "rest", COPY, AFTER + "model.zero_grad()")
 ex.wrong("switching gradients off but not on again", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(False)))
-ex.wrong("switching gradients on at the end, whatever they were", breaks="rest",
+ex.wrong("switching gradients on at the end, whatever they were before", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(True)))
 wrong("replacing the file's tensors by converted tensors", "rest",
       COPY, f"{COPY}; file[path] = file[path].to(p.dtype, copy=True)")
